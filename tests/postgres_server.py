@@ -143,6 +143,18 @@ class Server:
         )
 
 
+def close_database(socket_directory: str, database: str) -> None:
+    """End its connections, and let nobody in until `open_database`."""
+    with psycopg.connect(host=socket_directory, user="postgres", dbname="postgres", autocommit=True) as connection:
+        connection.execute(f"ALTER DATABASE {database} ALLOW_CONNECTIONS false".encode())
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [database])
+
+
+def open_database(socket_directory: str, database: str) -> None:
+    with psycopg.connect(host=socket_directory, user="postgres", dbname="postgres", autocommit=True) as connection:
+        connection.execute(f"ALTER DATABASE {database} ALLOW_CONNECTIONS true".encode())
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

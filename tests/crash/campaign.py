@@ -1,10 +1,10 @@
 """Processes that register are killed at moments nobody chose; afterwards catalog, journals and disk must agree.
 
 Launch after launch, the two ranks of a run join, ask where to start, save and register in a loop, and print where they
-start and the path of each file that `register` returned for. Each gets SIGKILL after a random time, in the middle of
-whatever it does. Every other file is written straight to its name, so that some are cut. As the ranks of a job wait for
-each other in every step, none begins a save before the other has begun the one before it: at most two are of one rank
-only.
+start and the path of each file that `register` returned for. Each gets SIGKILL, a random time after it was started or
+after some saves, in the middle of whatever it does. Every other file is written straight to its name, so that some are
+cut. As the ranks of a job wait for each other in every step, none begins a save before the other has begun the one
+before it: at most two are of one rank only.
 """
 
 import random
@@ -74,9 +74,13 @@ while True:
 
 @dataclass
 class Outcome:
-    """What a campaign did, and what it found wrong: files that are lost, plans that are wrong, and anything else."""
+    """What a campaign did, and what it found wrong: files that are lost, plans that are wrong, and anything else.
+
+    `awaited` is how many files were registered before their ranks could be killed: `registered` cannot be fewer.
+    """
 
     kills: int = 0
+    awaited: int = 0
     registered: int = 0
     cut: int = 0
     seconds: float = 0.0
@@ -88,6 +92,14 @@ class Outcome:
     def is_right(self) -> bool:
         """Whether nothing was found."""
         return not (self.lost or self.wrong_plans or self.wrong)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """So many seconds after a process was started or, if `saves` is a number, after it knew its plan and saved."""
+
+    saves: int | None
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -106,10 +118,10 @@ class Died:
 def campaign(
     url: str, directory: Path, *, kills: int, seed: int, longest: float = 0.6, within: float = 3600.0
 ) -> Outcome:
-    """Kill so many processes, two at a time, each at a moment of its own within `longest` seconds.
+    """Kill so many processes, two at a time, each at a moment of its own: `longest` is the most seconds of one.
 
-    That is made longer where a slow machine registers less than is killed. The campaign ends sooner where it would take
-    longer than `within` seconds: `kills` of the outcome says how many there were.
+    The campaign ends sooner if it would take longer than `within` seconds: `kills` of the outcome says how many there
+    were.
     """
     chance = random.Random(seed)  # noqa: S311 — moments, not secrets
     outcome = Outcome()
@@ -119,7 +131,9 @@ def campaign(
     connect(url)
     while outcome.kills < kills and time.monotonic() - began < within:
         launch = f"L{outcome.kills // RANKS:05}"
-        moments = [(chance.random() < 0.8, chance.uniform(0, longest)) for _ in range(RANKS)]
+        begun = [chance.random() < 0.8 for _ in range(RANKS)]
+        saves = chance.randint(0, 6) if all(begun) else 0  # a rank saves no more than one step ahead of the other
+        moments = [Moment(saves if each else None, chance.uniform(0, longest)) for each in begun]
         with ThreadPoolExecutor(RANKS) as pool:
             commands = [[sys.executable, "-c", WORKER, url, str(directory), launch, str(rank)] for rank in range(RANKS)]
             died = list(pool.map(_live, commands, moments))
@@ -135,8 +149,7 @@ def campaign(
         outcome.wrong_plans += [f"{launch} starts at {plan}, not {newest}" for plan in plans - {newest}]
         newest = newest_of(directory, launch, next(iter(plans), newest))
         outcome.kills += RANKS
-        if len(returned) <= outcome.kills:
-            longest *= 2
+        outcome.awaited += RANKS * saves
     outcome.registered = len(returned)
     outcome.cut = sum(not is_whole(path) for path in directory.glob("rank_*/*.ckpt"))
     look(url, directory, returned, newest, outcome)
@@ -144,18 +157,17 @@ def campaign(
     return outcome
 
 
-def _live(command: list[str], moment: tuple[bool, float]) -> Died:
-    """A process that is killed so many seconds after it was started or, where it has begun then, knew its plan."""
-    has_begun, seconds = moment
+def _live(command: list[str], moment: Moment) -> Died:
+    """A process that is killed at a moment."""
     worker = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert worker.stdout is not None
     before: list[str] = []
-    while has_begun and not (before and before[-1].startswith("PLAN ")):
-        line = worker.stdout.readline()
-        if not line:
-            break
-        before.append(line.rstrip("\n"))
-    timer = threading.Timer(seconds, worker.send_signal, [signal.SIGKILL])
+    if moment.saves is not None:
+        for line in worker.stdout:
+            before.append(line.rstrip("\n"))
+            if sum(each.startswith(("PLAN ", "HAS ")) for each in before) > moment.saves:
+                break
+    timer = threading.Timer(moment.seconds, worker.send_signal, [signal.SIGKILL])
     timer.start()
     printed, complaints = worker.communicate()
     timer.cancel()

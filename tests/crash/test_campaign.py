@@ -16,7 +16,7 @@ def test_killed_processes_leave_nothing_wrong(database_url: str, tmp_path: Path)
     outcome = campaign(database_url, tmp_path / "ckpt", kills=KILLS, seed=7)
     assert (outcome.lost, outcome.wrong_plans, outcome.wrong) == ([], [], [])
     assert outcome.kills == KILLS
-    assert outcome.registered  # they were not all killed before they had done anything
+    assert outcome.registered >= outcome.awaited > KILLS
 
 
 def test_the_campaign_sees_what_is_wrong(sqlite_url: str, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from mindspore.common.api import _pynative_executor
 from mindspore.train.callback import _train_fault_tolerance as fault_tolerance
 
 from ckptstore.api import Catalog, connect
+from tests.mindspore.job import WAYS
 from tests.mindspore.plain_trees import SCRIPTS, Tree, make
 from tests.mindspore.running import Run
 from tests.mindspore.ttp_ranks import Rank
@@ -52,6 +53,12 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     assert "starting at step 0" in outcome.output
     assert run.steps() == [30, 25, 20, 15, 10, 5]
     return run.final()
+
+
+@pytest.fixture(params=WAYS)
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+    """A run in a directory of its own, for each way in which a script may save."""
+    return Run(tmp_path / "run", saves=request.param)
 
 
 @pytest.fixture(scope="session")

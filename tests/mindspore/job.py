@@ -2,18 +2,18 @@
 
     python job.py '{"out": "/dir", "fault": "kill 17"}'
 
-Prints START and what `resume` returned, as JSON; writes final.ckpt when training ends.
+Prints START and what `resume` returned, as JSON; writes final.ckpt when training ends. "saves" is how, one of WAYS.
 Faults, N counting the steps of this process: "kill N" (SIGKILL after step N, when all that was saved before is in the
 catalog), "kill-at-once N" (without waiting for that), "kill-journalled N" (when it is in the journal), "keep-up" (none:
 each step waits for the catalog), "raise N" (in a callback after step N), "raise-before N" (before step N is computed),
-"bad-dataset" (the pipeline fails at its first batch), "lock-catalog N" (nobody can write the catalog from step N
-to the end), "SystemExit N" and "KeyboardInterrupt N" (raised after step N), "exit-flag N" and "exit-signal N" (a
-graceful exit is asked for after step N: it is taken after step N+1), "waits N" (after every Nth step it prints WAITS
-and reads a line: with "flush" it waits for the catalog and prints whether that has all).
+"bad-dataset" (the pipeline fails at its first batch), "SystemExit N" and "KeyboardInterrupt N" (raised after step N),
+"exit-flag N", "exit-signal N" and "exit-asked N" (a graceful exit is asked for after step N: it is taken after step
+N+1), "waits N" (after every Nth step it prints WAITS and reads a line: with "flush" it waits for the catalog and prints
+whether that has all).
 Under msrun it is data parallel, and a fault is that of "rank" only (None: of every rank).
 "outage" is [process, N]: after step N rank 0 kills that process, a PostgreSQL server, and its children.
 "sharded" deals the data out to the ranks, and every rank writes what each step took of it to a file beside "out".
-"width" is that of the network: a file has about 200 bytes times it. "norm" puts batch normalization into it.
+"width" is that of the network: a file has about 200 bytes times it.
 "straight" has files written to their own names, as MindIO does, so that they can be cut.
 "cell" is the train network: MindSpore's own, one that "inherits" from it, or one of its "own", as seed 000 has them.
 """
@@ -21,7 +21,6 @@ Under msrun it is data parallel, and a fault is that of "rank" only (None: of ev
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -30,7 +29,6 @@ from pathlib import Path
 import mindspore as ms
 import numpy as np
 import psutil
-import psycopg
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore import dataset as ds
 from mindspore.communication import get_group_size, get_rank, init
@@ -39,12 +37,14 @@ from mindspore.train.callback import OnRequestExit
 from mindspore.utils import ExitByRequest
 
 import ckptstore.mindspore
+from ckptstore.mindspore.launch import TrainingLaunch
 from ckptstore.retention.policy import from_json
+from ckptstore.training.recorder_thread import RecorderThread
 
 DEFAULTS = {
+    "saves": "ModelCheckpoint",
     "epochs": 3,
     "fault": "none",
-    "resume": True,
     "order": "registrar last",
     "positional": False,
     "config": {},
@@ -54,22 +54,23 @@ DEFAULTS = {
     "rank": None,
     "outage": None,
     "sharded": False,
-    "batch": 8,
     "width": 16,
     "straight": False,
-    "norm": False,
 }
 FLAG = "graceful_exit.json"
 
 
 class Fault(Callback):
-    def __init__(self, fault: str, out: Path, registrar: ckptstore.mindspore.Registrar) -> None:
+    """What goes wrong in a training, and when; however it saves."""
+
+    def __init__(self, fault: str, out: Path, launch: TrainingLaunch) -> None:
         super().__init__()
-        self.out = out
-        self.registrar = registrar
+        self.out, self.launch = out, launch
         self.action, _, step = fault.partition(" ")
         self.step = int(step or 0)
         self.done = 0
+        self.recorder: RecorderThread | None = None
+        """Of what saves, once that is made."""
 
     def on_train_step_begin(self, run_context) -> None:
         if self.action == "raise-before" and self.done + 1 == self.step:
@@ -78,53 +79,45 @@ class Fault(Callback):
     def on_train_step_end(self, run_context) -> None:
         self.done += 1
         if self.action == "keep-up":
-            assert self.registrar._session.recorder.flush(60)
-        if self.done == self.step and self.action == "raise":
-            raise RuntimeError("fault after the step")
-        if self.done == self.step and self.action == "lock-catalog":
-            self.lock = sqlite3.connect(os.environ["CKPTSTORE_URL"], isolation_level=None)
-            registered = "SELECT count(*) FROM checkpoints WHERE state = 'complete'"
-            while self.lock.execute(registered).fetchone() == (0,):
-                threading.Event().wait(0.01)  # the save of step 5 is on its way
-            self.lock.execute("BEGIN IMMEDIATE")
-        if self.done == self.step and self.action.startswith("kill"):
-            self.kill()
-        if self.done == self.step and self.action in ("SystemExit", "KeyboardInterrupt"):
-            raise SystemExit(7) if self.action == "SystemExit" else KeyboardInterrupt
-        if self.done == self.step:
-            self.ask_for_exit()
+            assert self.recorder.flush(60)
         if self.action == "waits" and self.done % self.step == 0:
             self.wait()
+        if self.done == self.step:
+            self.happen()
 
-    def ask_for_exit(self) -> None:
+    def happen(self) -> None:
+        if self.action == "raise":
+            raise RuntimeError("fault after the step")
+        if self.action in ("SystemExit", "KeyboardInterrupt"):
+            raise SystemExit(7) if self.action == "SystemExit" else KeyboardInterrupt
+        if self.action.startswith("kill"):
+            self.kill()
         if self.action == "exit-flag":
             (self.out / FLAG).write_text('{"GracefulExit": 1, "reason": "maintenance"}')
         if self.action == "exit-signal":
             os.kill(os.getpid(), signal.SIGTERM)
         if self.action == "exit-asked":
             subprocess.run([Path(sys.executable).with_name("ckptstore"), "exit", "run"], check=True)
-            while not self.registrar._session.launch.exit_request.path():
+            while not self.launch.exit_request.path():
                 threading.Event().wait(0.05)
 
     def wait(self) -> None:
         print("WAITS", self.done, flush=True)
         if sys.stdin.readline() == "flush\n":
-            print("HAS ALL", self.registrar._session.recorder.flush(60), flush=True)
+            print("HAS ALL", self.recorder.flush(60), flush=True)
         else:
             self.journalled()
 
     def kill(self) -> None:
-        recorder = self.registrar._session.recorder
         if self.action in ("kill", "kill-saved"):
-            assert recorder.flush(60)
+            assert self.recorder.flush(60)
         if self.action == "kill-journalled":
             self.journalled()
         os.kill(os.getpid(), signal.SIGKILL)
 
     def journalled(self) -> None:
-        recorder = self.registrar._session.recorder
-        with recorder._idle:
-            assert recorder._idle.wait_for(lambda: recorder._open_jobs == 0, 60)
+        with self.recorder._idle:
+            assert self.recorder._idle.wait_for(lambda: self.recorder._open_jobs == 0, 60)
 
 
 class Outage(Callback):
@@ -142,12 +135,6 @@ class Outage(Callback):
 
 def outage(asked: dict, rank: int) -> list[Callback]:
     return [Outage(*asked["outage"])] if asked["outage"] and rank == 0 else []
-
-
-def close_database(socket: str, database: str) -> None:
-    with psycopg.connect(host=socket, user="postgres", dbname="postgres", autocommit=True) as connection:
-        connection.execute(f"ALTER DATABASE {database} ALLOW_CONNECTIONS false")
-        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [database])
 
 
 class Seen(Callback):
@@ -221,13 +208,13 @@ class OwnCell(nn.Cell):
         return ops.depend(loss, self.optimizer(grads))
 
 
-def create_dataset(fault: str, batch: int, **shards: int) -> ds.Dataset:
+def create_dataset(fault: str, **shards: int) -> ds.Dataset:
     chance = np.random.RandomState(7)
     columns = {"x": chance.rand(80, 12).astype(np.float32), "y": chance.randint(0, 4, 80).astype(np.int32)}
     dataset = ds.NumpySlicesDataset(columns, shuffle=True, **shards)
     if fault == "bad-dataset":
         dataset = dataset.map(lambda _: 1 / 0, input_columns=["x"])
-    return dataset.batch(batch)
+    return dataset.batch(8)
 
 
 def shards(rank: int) -> dict[str, int]:
@@ -240,13 +227,25 @@ def save_straight(asked: dict) -> None:
         serialization._ckpt_fs.backend = "mindio"
 
 
-def registrar_options(asked: dict) -> dict:
-    return {name: from_json(value) if name == "retention" else value for name, value in asked.items()}
+def with_checkpoints(launch: TrainingLaunch, trouble: Fault, rank: int, asked: dict) -> list[Callback]:
+    """MindSpore's ModelCheckpoint and OnRequestExit, and the registrar."""
+    out = trouble.out
+    settings = {"save_checkpoint_steps": 5, "keep_checkpoint_max": 50, "exception_save": True, **asked["config"]}
+    saving: list[Callback] = [ModelCheckpoint("net", str(out / "ckpt" / f"rank_{rank}"), CheckpointConfig(**settings))]
+    if asked["exits"]:
+        where = out / "exits" / f"{rank}"  # MindSpore adds the device's id, which is 0 for every rank on the CPU
+        saving.append(OnRequestExit(file_name="net", directory=str(where), config_file=str(out / FLAG)))
+    given = [] if asked["order"] == "registrar first, finds them" else saving
+    options = {name: from_json(value) if name == "retention" else value for name, value in asked["registrar"].items()}
+    registrar = launch.registrar(*given, **options)
+    trouble.recorder = registrar._session.recorder
+    if asked["order"] != "registrar last":
+        return [registrar, *reversed(saving), trouble]
+    return [*saving, trouble, registrar] if trouble.action == "kill-saved" else [trouble, *saving, registrar]
 
 
-def create_network(width: int, *, norm: bool) -> nn.Cell:
-    norms = [nn.BatchNorm1d(width)] if norm else []
-    return nn.SequentialCell(nn.Dense(12, width), *norms, nn.ReLU(), nn.Dense(width, 4))
+WAYS = {"ModelCheckpoint": with_checkpoints}
+"""How a script may save: each makes all callbacks of a training, the one that fails among them."""
 
 
 def main(asked: dict) -> None:
@@ -261,7 +260,7 @@ def main(asked: dict) -> None:
         rank = get_rank()
         exit_across_ranks()
     fault = asked["fault"] if asked["rank"] in (None, rank) else "none"
-    network = create_network(asked["width"], norm=asked["norm"])
+    network = nn.SequentialCell(nn.Dense(12, asked["width"]), nn.ReLU(), nn.Dense(asked["width"], 4))
     optimizer = nn.Adam(network.trainable_params(), learning_rate=0.01)
     loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
     if asked["cell"]:
@@ -269,38 +268,20 @@ def main(asked: dict) -> None:
         model = Model(cell(nn.WithLossCell(network, loss), optimizer))
     else:
         model = Model(network, loss, optimizer)
-    dataset = create_dataset(fault, asked["batch"], **(shards(rank) if asked["sharded"] else {}))
-    settings = {"save_checkpoint_steps": 5, "keep_checkpoint_max": 50, "exception_save": True, **asked["config"]}
-    if settings.pop("weights_only", False):
-        settings["saved_network"] = network
-    ckpt_cb = ModelCheckpoint("net", str(out / "ckpt" / f"rank_{rank}"), CheckpointConfig(**settings))
-
+    dataset = create_dataset(fault, **(shards(rank) if asked["sharded"] else {}))
     launch = ckptstore.mindspore.join("run")
-    if asked["resume"]:
-        start = launch.resume(model, dataset)
-        shown = {
-            name: getattr(start, name) for name in ("fresh", "global_step", "epoch", "step_in_epoch", "initial_epoch")
-        }
-        print("START", json.dumps({**shown, "append_info": dict(start.append_info)}), flush=True)
-        initial_epoch = start.initial_epoch
-    else:
-        initial_epoch = 0
-    saving = [ckpt_cb]
-    if asked["exits"]:
-        where = out / "exits" / f"{rank}"  # MindSpore adds the device's id, which is 0 for every rank on the CPU
-        saving.append(OnRequestExit(file_name="net", directory=str(where), config_file=str(out / FLAG)))
-    given = [] if asked["order"] == "registrar first, finds them" else saving
-    registrar = launch.registrar(*given, **registrar_options(asked["registrar"]))
-    trouble = Fault(fault, out, registrar)
+    start = launch.resume(model, dataset)
+    shown = {name: getattr(start, name) for name in ("fresh", "global_step", "epoch", "step_in_epoch", "initial_epoch")}
+    print("START", json.dumps({**shown, "append_info": dict(start.append_info)}), flush=True)
     seen = [Seen(out / f"seen-{launch.facts.order}-{rank}.jsonl")] if asked["sharded"] else []
-    watched = [*saving, trouble] if trouble.action == "kill-saved" else [trouble, *saving]
-    callbacks = [*seen, *watched, registrar, *outage(asked, rank)]
-    if asked["order"] != "registrar last":
-        callbacks = [registrar, *reversed(saving), trouble]
+    saving = WAYS[asked["saves"]](launch, Fault(fault, out, launch), rank, asked)
+    callbacks = [*seen, *saving, *outage(asked, rank)]
     if asked["positional"]:
-        model.train(asked["epochs"], dataset, callbacks, False, -1, initial_epoch)  # noqa: FBT003
+        model.train(asked["epochs"], dataset, callbacks, False, -1, start.initial_epoch)  # noqa: FBT003
     else:
-        model.train(asked["epochs"], dataset, callbacks=callbacks, initial_epoch=initial_epoch, dataset_sink_mode=False)
+        model.train(
+            asked["epochs"], dataset, callbacks=callbacks, initial_epoch=start.initial_epoch, dataset_sink_mode=False
+        )
     if launch.global_step == asked["epochs"] * dataset.get_dataset_size():
         ms.save_checkpoint(model.train_network, str(out / f"final{rank or ''}.ckpt"))
 

@@ -29,7 +29,6 @@ STEP_NS = 10_000_000_000
 """How long a step takes, as far as the times of files tell; ranks are a thousandth of that apart."""
 
 Weights = Mapping[str, bytes]
-Parts = tuple[nn.Cell, nn.Cell]
 
 
 class Killed(BaseException):
@@ -154,13 +153,6 @@ class Script:
     def home(self, directory: Path, rank: int) -> Path:
         """Where a rank saves."""
         return directory if self.ranks == 1 else directory / f"rank_{rank}"
-
-    def undisturbed(self) -> Weights:
-        """The final weights of the run that nothing happens to."""
-        with one_more_training():
-            model = self.model()
-            self.train(model, self.dataset(), [])
-        return weights(model)
 
 
 SCRIPTS: dict[str, Script] = {

@@ -3,7 +3,7 @@
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,20 +37,25 @@ class Outcome:
 
 
 class Run:
-    """One run in one directory, launch after launch."""
+    """One run in one directory, launch after launch; `saves` is how the script does so (`job.WAYS`)."""
 
     job = JOB
 
-    def __init__(self, out: Path, url: str | None = None) -> None:
+    def __init__(self, out: Path, url: str | None = None, *, saves: str = "ModelCheckpoint") -> None:
         self.out = out
         self.url = url or str(out / "catalog.db")
+        self.saves = saves
         out.mkdir(exist_ok=True)
+
+    def _job(self, **asked: Any) -> tuple[list[str], dict[str, str]]:
+        """The script with what it is asked for, and its environment."""
+        graceful = {"MS_ENABLE_GRACEFUL_EXIT": "1"} if asked.get("exits") else {}
+        told = json.dumps({"out": str(self.out), "saves": self.saves, **asked})
+        return [str(self.job), told], os.environ | {"CKPTSTORE_URL": self.url, "GLOG_v": "3"} | graceful
 
     def launch(self, *, ranks: int = 1, **asked: Any) -> Outcome:
         """Start the job once, to its end; with several ranks under msrun, whose rank 0 is heard."""
-        graceful = {"MS_ENABLE_GRACEFUL_EXIT": "1"} if asked.get("exits") else {}
-        environment = os.environ | {"CKPTSTORE_URL": self.url, "GLOG_v": "3"} | graceful
-        job = [str(self.job), json.dumps({"out": str(self.out), **asked})]
+        job, environment = self._job(**asked)
         log = self.out / "log"
         if ranks == 1:
             command = [*python(), *job]
@@ -65,22 +70,36 @@ class Run:
         starts = [line.removeprefix("START ") for line in output.splitlines() if line.startswith("START ")]
         return Outcome(done.returncode, json.loads(starts[0]) if starts else {}, output)
 
+    def again(self, *, step: int, **asked: Any) -> Outcome:
+        """Start it again: it goes on after this step, and trains to its end."""
+        outcome = self.launch(**asked)
+        assert (outcome.code, outcome.start["global_step"]) == (0, step), outcome.output
+        return outcome
+
     @contextmanager
     def waiting(self, **asked: Any) -> Iterator[subprocess.Popen[str]]:
         """The job under way, as one process whose output is read line by line, and which is told to go on."""
-        environment = os.environ | {"CKPTSTORE_URL": self.url, "GLOG_v": "3"}
-        with subprocess.Popen(
-            [*python(), str(JOB), json.dumps({"out": str(self.out), **asked})],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        ) as running:
+        job, environment = self._job(**asked)
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        with subprocess.Popen([*python(), *job], env=environment, text=True, **pipes) as running:
             try:
                 yield running
             finally:
                 running.kill()
+
+    def played(self, at_wait: Callable[[int], str], **asked: Any) -> str:
+        """The job to its end, which waits at some steps: `at_wait` gets each, and says what it is told ("flush")."""
+        said = ""
+        with self.waiting(**asked) as running:
+            assert running.stdin is not None
+            assert running.stdout is not None
+            for line in running.stdout:
+                said += line
+                if line.startswith("WAITS "):
+                    running.stdin.write(f"{at_wait(int(line.split()[1]))}\n")
+                    running.stdin.flush()
+            assert running.wait() == 0, said
+        return said
 
     @property
     def catalog(self) -> Catalog:

@@ -2,21 +2,13 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from mindspore import dataset as ds
 
 import ckptstore.mindspore
 from ckptstore.api import Catalog
+from ckptstore.core.model import Rule
 from ckptstore.retention.policy import Policy
-from tests.mindspore.trainings import Job, complaints, saving
-
-
-def poisoned(step: int, steps: int = 12) -> ds.Dataset:
-    """The batch of this step makes the loss infinite, and the weights no numbers."""
-    x = np.ones((2 * steps, 3), np.float32)
-    x[2 * (step - 1) : 2 * step] = np.inf
-    return ds.NumpySlicesDataset({"x": x, "y": np.zeros(2 * steps, np.int32)}, shuffle=False).batch(2)
+from tests.mindspore.trainings import Job, complaints, poisoned, saving
 
 
 def bad(directory: Path, *, max_kept: int = 3, **settings: object) -> Job:
@@ -44,6 +36,11 @@ def test_a_loss_of_nan__before_deleted_good_states_in_silence__now_is_said_and_t
     (said,) = complaints(caplog)
     assert said.startswith("run run goes on from step 4, since step 12 is quarantined: ")
     assert "It comes again unless its cause is mended" in said
+    rejections = catalog.resolve("run").rejections
+    assert {each.global_step: [reason.rule for reason in each.reasons] for each in rejections} == {
+        step: [Rule.QUARANTINED] for step in (12, 11, 10)
+    }
+    assert Job(dataset=poisoned(5), take_quarantined=True).start.global_step == 12
 
 
 def test_a_catalog_that_was_lost_has_the_kept_state(catalog: Catalog, tmp_path: Path) -> None:

@@ -59,12 +59,13 @@ def train(model: Model, *callbacks: ModelCheckpoint, epochs: int = 1, **settings
 
 @pytest.mark.parametrize("optimizer", [momentum, adam])
 def test_the_state_of_other_optimizers_is_told_by_comparison_not_by_name(
-    catalog: Catalog, tmp_path: Path, optimizer: Any
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, optimizer: Any
 ) -> None:
     model, network = model_with(optimizer)
     full = saving(tmp_path / "full", save_checkpoint_steps=4)
     weights = saving(tmp_path / "weights", saved_network=network)
     train(model, full, weights)
+    assert caplog.text.count("saved_network leaves out the optimizer") == 1
     contents = {(file.global_step, file.content) for file in catalog.files("run")}
     assert contents == {*((step, Content.WEIGHTS) for step in (2, 4, 6)), (4, Content.FULL), (6, Content.FULL)}
     Path(catalog.resolve("run").plan.ranks[0].source.path).unlink()

@@ -22,14 +22,13 @@ from ckptstore.api import Catalog, connect
 from ckptstore.core.model import Rule
 from ckptstore.disk import files
 from ckptstore.errors import NothingRestorableError
-from ckptstore.formats.ckpt import read_ckpt
 from ckptstore.formats.safetensors import write_safetensors
 from ckptstore.mindspore import registrar
 from ckptstore.mindspore.state import tensors_of
 from tests import ckpt_bytes
 from tests.mindspore.cells import overflowing
 from tests.mindspore.running import Run
-from tests.mindspore.trainings import Job, RaiseAt, create_dataset, create_model, fail, gasps, saving
+from tests.mindspore.trainings import Job, RaiseAt, create_dataset, create_model, fail, gasps, poisoned, saving
 
 ON_EXCEPTION = {"save_on_exception": True}
 
@@ -52,8 +51,7 @@ def test_the_registrar_saves_where_mindspore_does_not(
     own_codes = {"SystemExit": (7,), "KeyboardInterrupt": (1, -2)}  # the interpreter ends itself by SIGINT, or with 1
     assert crashed.code in own_codes.get(fault.split(maxsplit=1)[0], (1,)), crashed.output
     assert run.files()[0] == ("dying_gasp", 17, "complete", f"net-2_7_breakpoint.{file_format}")
-    again = run.launch(registrar=ON_EXCEPTION, **asked)
-    assert (again.code, again.start["global_step"]) == (0, 17), again.output
+    again = run.again(step=17, registrar=ON_EXCEPTION, **asked)
     assert again.start["append_info"] == {"epoch_num": 2, "step_num": 17}
     assert run.final() == undisturbed
 
@@ -147,39 +145,12 @@ def test_what_the_elastic_agent_saves(
     assert start.global_step == 5
 
 
-def poisoned() -> ds.Dataset:
-    """The batch of step 5 makes the loss infinite or not a number."""
-    x = np.ones((12, 3), np.float32)
-    x[8] = np.inf
-    return ds.NumpySlicesDataset({"x": x, "y": np.zeros(12, np.int32)}, shuffle=False).batch(2)
-
-
-def test_a_state_whose_loss_is_not_finite_is_passed_over(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(dataset=poisoned())
-    ckpt_cb = saving(tmp_path, save_checkpoint_steps=1)
-    job.train(ckpt_cb, job.registrar(ckpt_cb))
-    resolution = catalog.resolve("run")
-    assert resolution.plan.global_step == 4
-    assert [(each.global_step, each.reasons[0].rule) for each in resolution.rejections] == [
-        (6, Rule.QUARANTINED),
-        (5, Rule.QUARANTINED),
-    ]
-    assert "the loss of its last step was nan" in resolution.rejections[0].reasons[0].detail
-    assert [save.restorable for save in catalog.saves("run")] == [False, False, True, True, True, True]
-    anyway = catalog.resolve("run", take_quarantined=True).plan
-    assert anyway.global_step == 6
-    start = ckptstore.mindspore.join("run").resume(create_model(), create_dataset(), take_quarantined=True)
-    assert start.global_step == 6
-    state = read_ckpt(Path(anyway.ranks[0].source.path))
-    assert state.optimizer_step == 6
-
-
 @pytest.mark.parametrize("own", [False, True])
 def test_the_breakpoint_of_a_training_that_ended_since_its_loss_was_no_number(
     catalog: Catalog, tmp_path: Path, *, own: bool
 ) -> None:
     """LossMonitor raises then (MindSpore: `train/callback/_loss_monitor.py`): restored, it would raise for ever."""
-    job = Job(dataset=poisoned())
+    job = Job(dataset=poisoned(5, 6))
     ckpt_cb = saving(tmp_path, exception_save=not own)
     registrar = job.registrar(ckpt_cb, save_on_exception=own)
     with pytest.raises(ValueError, match="loss is NAN or INF"):
@@ -238,32 +209,6 @@ def test_a_half_updated_network_is_never_restored(
     again = connect(str(tmp_path / "again.db"))  # the catalog is lost, and made anew
     again.scan(tmp_path)
     assert again.resolve("run").plan.global_step == 4
-
-
-def test_an_exception_before_the_update_loses_no_step_in_pynative(
-    catalog: Catalog, tmp_path: Path, set_mode: Callable[[int], None]
-) -> None:
-    set_mode(ms.PYNATIVE_MODE)
-
-    class Fails(nn.Dense):
-        left = 5
-
-        def construct(self, x: Any) -> Any:
-            self.left -= 1
-            if not self.left:
-                raise KeyboardInterrupt
-            return super().construct(x)
-
-    network, dataset = Fails(3, 4), create_dataset()
-    optimizer = Own(0.1, network.trainable_params())
-    optimizer.fails_at = 100
-    model = Model(network, nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"), optimizer)
-    launch = ckptstore.mindspore.join("run")
-    launch.resume(model, dataset)
-    ckpt_cb = saving(tmp_path, save_checkpoint_steps=3)
-    with pytest.raises(KeyboardInterrupt):
-        model.train(1, dataset, callbacks=[ckpt_cb, launch.registrar(ckpt_cb, save_on_exception=True)])
-    assert catalog.resolve("run").plan.global_step == 4
 
 
 def test_an_evaluation_that_fails_says_nothing_of_the_state(catalog: Catalog, tmp_path: Path) -> None:

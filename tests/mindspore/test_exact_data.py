@@ -297,10 +297,6 @@ def test_without_a_seed_nothing_of_mindspores_repeats() -> None:
     assert go_on(dataset, 2)
 
 
-def abs_of(x: Any) -> Any:
-    return abs(x)
-
-
 @pytest.mark.parametrize(
     ("function", "may_draw"),
     [

@@ -2,8 +2,7 @@
 
 import os
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,9 @@ import pytest
 from ckptstore.api import connect
 from ckptstore.retention import free_space
 from tests.cli.advice import follow
+from tests.mindspore.job import WAYS
 from tests.mindspore.running import Run
+from tests.postgres_server import wait_for
 from tests.small_disks import fill, give_room, small_disk
 
 STEPS = [30, 25, 20, 15, 10, 5]
@@ -29,32 +30,22 @@ def free(home: Path) -> int:
     return found.f_bavail * found.f_frsize
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def test_the_catalogs_disk(tmp_path: Path, undisturbed: bytes) -> None:
+@pytest.mark.parametrize("saves", WAYS)
+def test_the_catalogs_disk(tmp_path: Path, undisturbed: bytes, saves: str) -> None:
     """It is full from step 10 to step 20: training goes on, and the catalog has all once there is room again."""
     with small_disk(tmp_path / "small", "size=1m") as disk:
-        run = Run(tmp_path / "run", str(disk / "catalog.db"))
-        said = ""
-        with run.waiting(fault="waits 5") as running:
-            assert running.stdin is not None
-            assert running.stdout is not None
-            for line in running.stdout:
-                said += line
-                if line.startswith("WAITS"):
-                    if line == "WAITS 10\n":
-                        filler = fill(disk)
-                    if line == "WAITS 20\n":
-                        assert len(run.catalog.files("run")) <= 3
-                        filler.unlink()
-                    running.stdin.write("flush\n" if line == "WAITS 20\n" else "\n")
-                    running.stdin.flush()
-            assert running.wait() == 0, said
+        run = Run(tmp_path / "run", str(disk / "catalog.db"), saves=saves)
+        fillers = []
+
+        def at_wait(step: int) -> str:
+            if step == 10:
+                fillers.append(fill(disk))
+            if step == 20:
+                assert len(run.catalog.files("run")) <= 3
+                fillers.pop().unlink()
+            return "flush" if step == 20 else ""
+
+        said = run.played(at_wait, fault="waits 5")
         assert "HAS ALL True" in said
         assert run.final() == undisturbed
         assert run.steps() == STEPS
@@ -83,9 +74,7 @@ def test_the_journals_disk(tmp_path: Path, journal: Path, undisturbed: bytes) ->
     (torn,) = journal.glob("rank_0-*.jsonl")
     assert not torn.read_bytes().endswith(b"\n")
     give_room(journal, "1m")
-    again = run.launch(epochs=4)
-    assert (again.code, again.start["global_step"]) == (0, 30), again.output
-    assert warnings(again.output) == []
+    assert warnings(run.again(step=30, epochs=4).output) == []
     assert len(list(journal.glob("shared-*.jsonl"))) == 1  # what the first launch could not write
     connect(str(tmp_path / "other.db")).sync(run.out)
     steps = [file.global_step for file in connect(str(tmp_path / "other.db")).files("run")]
@@ -136,8 +125,7 @@ def test_the_checkpoints_disk(tmp_path: Path, calm: Run, *, straight: bool, conf
         assert newest == 15 or (config and newest == 10)  # MindSpore's threads may write two at a time: both are cut
         assert plan.global_step == newest
         give_room(disk, "4m")
-        again = run.launch(**{**asked, "config": {}})
-        assert (again.code, again.start["global_step"]) == (0, newest), again.output
+        run.again(step=newest, **{**asked, "config": {}})
         assert run.final() == calm.final()
         whole = {file.path: file.global_step for file in run.catalog.files("run") if file.state == "complete"}
         assert sorted(whole.values()) == sorted(STEPS)
@@ -153,17 +141,12 @@ def test_a_full_disk_with_our_trash__before_died_at_every_start__now_goes_on(tmp
     asked = {"width": 2000, "config": config, "registrar": {"retention": {"keep_last": 3}}}
     with small_disk(tmp_path / "small", "size=7m") as disk:
         run = Run(disk, str(tmp_path / "catalog.db"))
-        said = ""
-        with run.waiting(fault="waits 1", **asked) as running:
-            assert running.stdin is not None
-            assert running.stdout is not None
-            for line in running.stdout:
-                said += line
-                if line.startswith("WAITS"):
-                    wait_until(lambda: free(disk) >= 408_620 + free_space._SPARE)  # a checkpoint of this width
-                    running.stdin.write("flush\n")
-                    running.stdin.flush()
-            assert running.wait() == 0, said
+
+        def at_wait(_: int) -> str:
+            wait_for(lambda: free(disk) >= 408_620 + free_space._SPARE)  # a checkpoint of this width
+            return "flush"
+
+        said = run.played(at_wait, fault="waits 1", **asked)
         (told,) = (line for line in warnings(said) if "it would not fit" in line)
         assert told.endswith("states but the newest 2; this is said once")
         assert [save.tally.global_step for save in run.catalog.saves("run") if save.restorable][:3] == [30, 29, 28]

@@ -16,13 +16,11 @@ from ckptstore.errors import RefusedError
 from ckptstore.mindspore import load_guard
 from tests.mindspore.cells import with_loss
 from tests.mindspore.trainings import (
-    FirstCounter,
     Job,
     complaints,
     create_dataset,
     create_model,
     fail,
-    leaving,
     saving,
     trained,
 )
@@ -109,19 +107,6 @@ def test_a_part_of_the_state_is_enough(older: Path, tmp_path: Path, saved: str) 
     chosen = {name: value for name, value in values.items() if name.startswith("moments") == (saved == "moments")}
     ms.load_param_into_net(job.model.train_network, chosen)
     assert "global_step" not in refused(job, saving(tmp_path / "ckpt"), job.registrar(), match="changed")
-
-
-def test_an_older_exit_is_not_loaded_and_nothing_is_refused(
-    older: Path, tmp_path: Path, exits: None, caplog: pytest.LogCaptureFixture
-) -> None:
-    exit_cb = leaving(tmp_path)
-    Path(f"{exit_cb.train_name}.ckpt").write_bytes(older.read_bytes())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MS_ENABLE_GRACEFUL_EXIT")  # the file has no flags of graceful exit
-        job, seen = Job(), FirstCounter()
-    job.train(exit_cb, seen, saving(tmp_path / "ckpt"), job.registrar(), epochs=2)
-    assert (job.start.global_step, seen.updates, job.launch.global_step) == (8, 8, 12)
-    assert "another state" not in caplog.text
 
 
 @pytest.mark.usefixtures("_mode")

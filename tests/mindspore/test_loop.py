@@ -130,16 +130,6 @@ def test_two_ranks(calm, tmp_path: Path, fault: str, step: int | None) -> None:
     check(calm(ranks=2), Training(tmp_path, {"rank": 1}), (fault, 1, step), ranks=2)
 
 
-def test_a_cut_file_gives_the_older_state(calm, tmp_path: Path) -> None:
-    rough = Training(tmp_path)
-    rough.start("kill 17")
-    newest = next(tmp_path.glob("ckpt/CKP-2_5.safetensors"))
-    newest.write_bytes(newest.read_bytes()[:-1])
-    _, start = rough.start()
-    assert start["global_step"] == 10
-    assert rough.final() == calm().final()
-
-
 def test_a_second_fault_after_a_resume_in_mid_epoch_and_a_finished_run(calm, tmp_path: Path) -> None:
     rough = Training(tmp_path)
     rough.start("kill 17")
@@ -212,12 +202,6 @@ def test_any_faults_one_after_the_other(calm, tmp_path: Path, seed: int) -> None
     assert rough.final() == calm(**how).final()
     if "keeps" in how:
         assert (tmp_path / "losses.json").read_text() == (calm(**how).out / "losses.json").read_text()
-
-
-@pytest.mark.msrun
-@pytest.mark.long
-def test_two_ranks_with_a_compiled_step(calm, tmp_path: Path) -> None:
-    check(calm(ranks=2, jit=True), Training(tmp_path, {"rank": 1, "jit": True}), ("kill 17", 1, 15), ranks=2)
 
 
 @pytest.mark.msrun

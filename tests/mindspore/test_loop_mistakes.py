@@ -49,6 +49,13 @@ class Trained:
         asked = {"epochs": 2, "every": 2, "directory": directory, **asked}
         return launch.loop(self.network, self.optimizer, create_dataset(), **asked)
 
+    def train(self, directory: Path, **asked: Any) -> ckptstore.mindspore.Loop:
+        """A loop to its end."""
+        loop = self.loop(directory, **asked)
+        for batch in loop:
+            loop.step(loss=self.step(*batch))
+        return loop
+
     def values(self) -> dict[str, bytes]:
         return {name: item.asnumpy().tobytes() for name, item in TrainState(self.network, self.optimizer).named.items()}
 
@@ -74,9 +81,7 @@ def _own_catalog(catalog: Catalog) -> None:
 def test_every_optimizer_comes_back(tmp_path: Path, optimizer: Callable[[Any], Any], form: str) -> None:
     ms.set_seed(1)
     first = Trained(optimizer)
-    loop = first.loop(tmp_path / "ckpt", format=form)
-    for batch in loop:
-        loop.step(loss=first.step(*batch))
+    first.train(tmp_path / "ckpt", format=form)
     ms.set_seed(2)
     second = Trained(optimizer)
     assert second.values() != first.values()
@@ -87,10 +92,7 @@ def test_every_optimizer_comes_back(tmp_path: Path, optimizer: Callable[[Any], A
 
 
 def test_each_save_tells_what_it_took(catalog: Catalog, tmp_path: Path) -> None:
-    trained = Trained()
-    loop = trained.loop(tmp_path / "ckpt", every=1)
-    for batch in loop:
-        loop.step(loss=trained.step(*batch))
+    Trained().train(tmp_path / "ckpt", every=1)
     first, *others = [file.timing for file in sorted(catalog.files("run"), key=lambda each: each.global_step)]
     assert first is not None
     assert first.step is None, "it was compiled in it"
@@ -120,9 +122,7 @@ def test_a_loop_finds_out_how_often_to_save(
 def test_the_file_is_one_that_mindspore_loads(tmp_path: Path) -> None:
     """By its own functions, into a network of its own."""
     trained = Trained()
-    loop = trained.loop(tmp_path / "ckpt", epochs=1)
-    for batch in loop:
-        loop.step(loss=trained.step(*batch))
+    trained.train(tmp_path / "ckpt", epochs=1)
     path = str(tmp_path / "ckpt" / "CKP-1_6.safetensors")
     other = nn.Dense(3, 4)
     assert ms.load_param_into_net(other, ms.load_checkpoint(path, format="safetensors"))[0] == []
@@ -300,10 +300,7 @@ def test_a_state_that_is_loaded_over_the_restored_one_is_refused(tmp_path: Path)
 
 
 def test_another_network_is_named(tmp_path: Path) -> None:
-    trained = Trained()
-    loop = trained.loop(tmp_path / "ckpt", epochs=1)
-    for batch in loop:
-        loop.step(loss=trained.step(*batch))
+    Trained().train(tmp_path / "ckpt", epochs=1)
     wider = Trained()
     wider.network = nn.Dense(3, 5)
     wider.optimizer = nn.Adam(wider.network.trainable_params(), 0.1)
@@ -394,10 +391,7 @@ def test_a_device_that_fails_hides_no_error_of_the_script(
 def test_a_flag_that_is_still_set_does_not_end_the_next_launch(tmp_path: Path) -> None:
     flag = tmp_path / "exit.json"
     flag.write_text('{"GracefulExit": 1, "reason": "maintenance"}')
-    trained = Trained()
-    loop = trained.loop(tmp_path / "ckpt", epochs=1, exit_flag=flag)
-    for batch in loop:
-        loop.step(loss=trained.step(*batch))
+    loop = Trained().train(tmp_path / "ckpt", epochs=1, exit_flag=flag)
     assert loop.global_step == 6
     assert json.loads(flag.read_text()) == {"GracefulExit": 0, "reason": "maintenance"}
 

@@ -145,22 +145,3 @@ def test_ttp_on_four_ranks_of_which_one_is_dead(ttp: Callable[..., int], tmp_pat
     assert ttp("rough") == 0
     for rank in range(4):
         assert filecmp.cmp(tmp_path / f"calm/final_{rank}.ckpt", tmp_path / f"rough/final_{rank}.ckpt", shallow=False)
-
-
-@pytest.mark.long
-def test_one_rank_is_killed_and_the_file_of_another_is_cut_by_hand(tmp_path: Path) -> None:
-    """Of the newest state rank 2's file is not there, and rank 0's is cut: rank 1's is loaded by all."""
-    calm, rough = Run(tmp_path / "calm"), Run(tmp_path / "rough")
-    assert calm.launch(ranks=3).code == 0
-    assert rough.launch(ranks=3, fault="kill 15", rank=2).code != 0
-    newest = {file.rank: Path(file.path) for file in rough.catalog.files("run") if file.global_step == 15}
-    newest[0].chmod(0o600)
-    newest[0].write_bytes(newest[0].read_bytes()[:-8])
-    if 2 in newest:
-        newest[2].unlink()
-    found = rough.catalog.resolve("run").plan
-    assert (found.global_step, [each.source.rank for each in found.ranks]) == (15, [1, 1, 1])
-    again = rough.launch(ranks=3)
-    assert (again.code, again.start["global_step"]) == (0, 15), again.output
-    for rank in range(3):
-        assert rough.final(rank) == calm.final(rank)

@@ -12,7 +12,6 @@ import ckptstore.mindspore
 from ckptstore.api import Catalog
 from ckptstore.cli.main import cli
 from ckptstore.errors import RefusedError
-from tests.cli.advice import commands_in
 from tests.mindspore.plain_trees import SCRIPTS, Script, Tree, Weights, one_more_training, weights
 from tests.mindspore.trainings import two_ranks
 from tests.scan import plain_mindspore
@@ -79,37 +78,10 @@ def test_it_is_scanned_and_gone_on_from(
     assert end == tree.final
 
 
-def test_three_trainings_side_by_side__before_became_one_run__now_one_each(
-    plain_tree: Callable[[str], Tree], tmp_path: Path, catalog: Catalog
-) -> None:
-    """Files of real trainings of one network: the printed commands make a run of each, which is gone on from."""
-    names = [name for name in SCRIPTS if name not in ASKS][:3]
-    trees = [plain_tree(name).copy(tmp_path / "all" / f"lr-{place}") for place, name in enumerate(names)]
-    with pytest.raises(RefusedError, match="has checkpoints of 3 experiments") as refused:
-        catalog.scan(tmp_path / "all")
-    for arguments in commands_in(refused.value.hint or "")[:3]:
-        assert command(*arguments) == 0
-    newest = {run: catalog.resolve(run).plan.global_step for run in ("lr-0", "lr-1", "lr-2")}
-    assert newest == {f"lr-{place}": tree.newest for place, tree in enumerate(trees)}
-
-
 def wrong(tree: Tree, catalog: Catalog) -> dict[str, tuple[int, int]]:
     """The files that are in the catalog with another step than theirs: both."""
     steps = {file.path: (file.global_step, tree.steps[Path(file.path)]) for file in catalog.files("run")}
     return {path: both for path, both in steps.items() if both[0] != both[1]}
-
-
-@pytest.mark.long
-def test_who_goes_on_by_hand_ends_as_who_was_never_disturbed(plain_tree: Callable[[str], Tree]) -> None:
-    """Where each restart began with the next batch: so the weights that a start is held against are the right ones."""
-    ends: dict[tuple[object, ...], Weights] = {}
-    for name, script in SCRIPTS.items():
-        if all(launch.way == "exact" for launch in script.launches):
-            alike = (script.length, script.epochs, script.optimizer, script.cell, script.shuffle)
-            if alike not in ends:
-                ends[alike] = script.undisturbed()
-            assert plain_tree(name).final == ends[alike], name
-    assert len(ends) > 5
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

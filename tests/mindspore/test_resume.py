@@ -141,17 +141,6 @@ def test_data_that_grew_goes_on_at_the_end_of_an_epoch(
     assert "goes on after an epoch's end with other data: an epoch had 12 samples, now it has 48" in caplog.text
 
 
-def test_where_the_batch_is_not_known_only_the_end_of_an_epoch_has_a_place(catalog: Catalog, tmp_path: Path) -> None:
-    train(create_model(), tmp_path / "ckpt", steps=1)
-    with catalog.database.write() as connection:
-        connection.exec_driver_sql("UPDATE launches SET batch_size = NULL")
-    assert resumed(batch=4) == (3, 1, 3, 1)
-    (tmp_path / "ckpt" / "net-1_6.ckpt").unlink()
-    with pytest.raises(UsageError, match="step 5 .*samples a step takes is not known of both"):
-        resumed(batch=4)
-    assert resumed(batch=2) == (5, 1, 5, 0)
-
-
 def test_without_resume_the_count_starts_at_the_initial_epoch(catalog: Catalog, tmp_path: Path) -> None:
     model, dataset = create_model(), create_dataset()
     launch = ckptstore.mindspore.join("run")
@@ -256,18 +245,6 @@ def test_communication_that_was_not_started_is_noticed(catalog: Catalog, monkeyp
     monkeypatch.setenv("MS_WORKER_NUM", "2")
     with pytest.raises(UsageError, match="one of 2 processes.*init.. before"):
         ckptstore.mindspore.join("run")
-
-
-class Failing(nn.TrainOneStepCell):
-    """A device that fails before its fourth update, once."""
-
-    calls = 0
-
-    def __call__(self, *inputs: object) -> object:
-        self.calls += 1
-        if self.calls == 4:
-            raise RuntimeError("on purpose")
-        return super().__call__(*inputs)
 
 
 class Breaking(nn.Dense):

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.mindspore.running import Run
 
 KEEP_2 = {"retention": {"keep_last": 2}}
@@ -40,19 +38,3 @@ def test_a_policy_without_a_rule_stops_the_start(tmp_path: Path) -> None:
     done = Run(tmp_path / "run").launch(registrar={"retention": {"floor": 3}})
     assert done.code != 0
     assert "no rule says what to keep" in done.output
-
-
-@pytest.mark.msrun
-@pytest.mark.long
-def test_only_what_every_rank_has_registered_counts(tmp_path: Path) -> None:
-    run = Run(tmp_path / "run")
-    done = run.launch(ranks=2, config=NEVER, registrar=KEEP_2, fault="keep-up")
-    assert done.code == 0, done.output
-    left = set(run.steps())
-    assert {30, 25} <= left
-    assert len(left) < 6, "some were removed while it trained"
-    for rank in (0, 1):
-        assert len(on_disk(run, rank)) == len(left)
-    again = run.launch(ranks=2, config=NEVER, registrar=KEEP_2, epochs=4)
-    assert again.code == 0, again.output
-    assert again.start["global_step"] == 30

@@ -3,12 +3,12 @@
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import mindspore as ms
 import numpy as np
-import psycopg
 import pytest
 from mindspore.train import Callback
 from mindspore.train.callback import _checkpoint as checkpoint_callback
@@ -18,8 +18,8 @@ from ckptstore.api import Catalog, connect
 from ckptstore.core.events import FileRecorded, from_lines
 from ckptstore.core.model import Content, FileState, Kind
 from ckptstore.journal import jsonl
-from tests.mindspore.job import close_database
 from tests.mindspore.trainings import Job, RaiseAt, create_dataset, create_model, saving, without_counter
+from tests.postgres_server import close_database, open_database
 
 Switch = Callable[[], None]
 
@@ -68,16 +68,8 @@ def outage(catalog: Catalog, request: pytest.FixtureRequest, tmp_path: Path) -> 
                 path.rename(tmp_path / path.name)
 
         return lose, bring_back
-    socket = request.getfixturevalue("postgres")
-
-    def close() -> None:
-        close_database(socket, str(url.database))
-
-    def open_again() -> None:
-        with psycopg.connect(host=socket, user="postgres", dbname="postgres", autocommit=True) as connection:
-            connection.execute(f"ALTER DATABASE {url.database} ALLOW_CONNECTIONS true")
-
-    return close, open_again
+    where = request.getfixturevalue("postgres"), str(url.database)
+    return partial(close_database, *where), partial(open_database, *where)
 
 
 def journalled(directory: Path) -> set[int]:

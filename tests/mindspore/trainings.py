@@ -44,6 +44,13 @@ def create_dataset(batch: int = 2) -> ds.Dataset:
     )
 
 
+def poisoned(step: int, steps: int = 12) -> ds.Dataset:
+    """The batch of this step makes the loss infinite, and the weights no numbers."""
+    x = np.ones((2 * steps, 3), np.float32)
+    x[2 * (step - 1) : 2 * step] = np.inf
+    return ds.NumpySlicesDataset({"x": x, "y": np.zeros(2 * steps, np.int32)}, shuffle=False).batch(2)
+
+
 def saving(directory: Path, prefix: str = "net", **config: Any) -> ModelCheckpoint:
     """It saves every second step, and deletes nothing."""
     settings = {"save_checkpoint_steps": 2, "keep_checkpoint_max": 50, **config}

@@ -1,32 +1,19 @@
 """Retention of a run whose history turns while gc is at work: branches on purpose, loads that failed."""
 
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from ckptstore.api import Catalog
-from ckptstore.core.model import Kind
 from ckptstore.errors import RefusedError
 from ckptstore.retention.execute import execute
 from ckptstore.retention.plan import plan_gc
-from ckptstore.retention.policy import Policy
 from tests.retention.builders import LAST_2, gc, saved
 
 
 def newest(catalog: Catalog) -> int | None:
     plan = catalog.resolve("run").plan
     return plan.global_step if plan else None
-
-
-def test_a_state_that_an_operator_branched_off_from_since_the_plan_stays(catalog: Catalog, tmp_path: Path) -> None:
-    saved(catalog, tmp_path, 10, 20, 30, 40)
-    plan = plan_gc(catalog.database, "run", LAST_2)
-    chosen = catalog.resolve("run", step=10).plan
-    catalog.branch(chosen)
-    with suppress(RefusedError):
-        execute(catalog.database, plan)
-    assert newest(catalog) == 10
 
 
 @pytest.mark.parametrize("at_once", [False, True])
@@ -61,15 +48,3 @@ def test_a_run_that_went_back_since_the_plan_has_another_floor(catalog: Catalog,
         execute(catalog.database, plan)
     Path(catalog.show("run", 20)[0].path).unlink()
     assert newest(catalog) == 10
-
-
-def test_an_abandoned_branch_is_nothing_that_is_left_to_restore(catalog: Catalog, tmp_path: Path) -> None:
-    job = saved(catalog, tmp_path, 10, 20, 30)
-    back = job.start(resume=False)
-    for launch in back:
-        launch.resolve(step=10)
-    job.save(back, 15)
-    plan = plan_gc(catalog.database, "run", Policy(keep_kind={Kind.TTP: 1}, floor=0))
-    with pytest.raises(RefusedError, match="this policy leaves no state to restore"):
-        execute(catalog.database, plan)
-    assert newest(catalog) == 15

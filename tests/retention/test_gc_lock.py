@@ -41,7 +41,7 @@ def expires(catalog: Catalog) -> datetime:
 
 
 @pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("which", [1, pytest.param(2, marks=pytest.mark.long), 4])
+@pytest.mark.parametrize("which", [1, 4])
 def test_a_gc_that_lost_its_lock_stops_at_once(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int, *, late: bool
 ) -> None:

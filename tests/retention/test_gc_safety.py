@@ -16,8 +16,6 @@ from ckptstore.core.model import FileState, launch_key
 from ckptstore.disk.owner import this_process
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.resume import start
-from ckptstore.resume.resolver import Query
-from ckptstore.retention import execute as executing
 from ckptstore.retention.decide import Why
 from ckptstore.retention.execute import execute
 from ckptstore.retention.lock import GcLock
@@ -25,13 +23,11 @@ from ckptstore.retention.plan import GcPlan, plan_gc
 from ckptstore.retention.policy import Policy
 from ckptstore.retention.purge import purge
 from ckptstore.retention.undo import undo
-from ckptstore.training import begin as beginning
 from tests.jobs import Job, started
 from tests.projecting import put_files, put_start
 from tests.retention.builders import LAST_2, gc, names, removed, saved, tree
 from tests.retention.gc_world import CLEAN, NOBODY, give_to_nobody
 from tests.small_disks import small_disk
-from tests.trash_calls import at
 
 
 def start_from(catalog: Catalog, job: Job, step: int, *, lasting: timedelta = LEASE) -> None:
@@ -68,60 +64,6 @@ def test_a_lease_ends(catalog: Catalog, tmp_path: Path) -> None:
     assert removed(plan_gc(catalog.database, "run", LAST_2)) == [("L1", 20), ("L1", 10)]
     start.keep_holding(catalog.database, launch_key("run", "L2"))
     assert removed(plan_gc(catalog.database, "run", LAST_2)) == [("L1", 20)]
-
-
-def test_clocks_of_nodes_differ(catalog: Catalog, tmp_path: Path) -> None:
-    job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    start_from(catalog, job, 10, lasting=-CLOCKS_DIFFER / 2)
-    assert removed(plan_gc(catalog.database, "run", LAST_2)) == [("L1", 20)]
-
-
-@pytest.mark.parametrize("later", [False, True], ids=["before the first portion", "before the second"])
-def test_a_launch_that_starts_without_the_catalog_between_plan_and_deed_gets_its_state(
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, later: bool
-) -> None:
-    """It decides by the journals, and says so in them alone."""
-    job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    plan = plan_gc(catalog.database, "run", LAST_2)
-    monkeypatch.setattr(executing, "PORTION", 2)
-
-    def begin() -> None:
-        launch = beginning.begin(
-            catalog.database, "run", rank=0, world_size=2, launch_id="L2", layout=None, directories=[job.directory]
-        )
-        launch.recorder.behind = True
-        decision = beginning.decide(launch, [job.directory], Query(step=20))
-        assert decision.plan.global_step == 20
-
-    if not later:
-        begin()
-    refused = pytest.raises(RefusedError, match="the run went back to an older state; make the plan again")
-    with refused, at(1, ("rename",), begin if later else lambda: None):
-        execute(catalog.database, plan)
-    assert {file.state.value for file in catalog.show("run", 20)} == {"complete"}
-    assert "rank_0/net-2_10.ckpt" in names(job.directory)
-    again = plan_gc(catalog.database, "run", Policy(keep_last=2, drop_branches=True))
-    assert ("L1", 20) not in removed(again)
-
-
-@pytest.mark.parametrize("at_once", [False, True])
-def test_a_launch_whose_state_gc_was_faster_to_take_chooses_again(
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, at_once: bool
-) -> None:
-    """It had chosen step 27, and looked at its files; then gc took it."""
-    job = saved(catalog, tmp_path, 20, 27)
-    policy = Policy(keep_every=20, floor=0)
-
-    choose = start.choose
-
-    def then_gc(*asked: Any) -> Any:
-        found = choose(*asked)
-        if found.plan is not None and found.plan.global_step == 27:
-            assert gc(catalog, policy, at_once=at_once).removed == (("L1", 27),)
-        return found
-
-    monkeypatch.setattr(start, "choose", then_gc)
-    assert job.start()[0].facts.parent_step == 20
 
 
 def test_a_launch_whose_states_go_as_fast_as_it_chooses(
@@ -196,19 +138,13 @@ def test_a_file_that_is_another_one_by_now_stays(catalog: Catalog, tmp_path: Pat
 
 
 @pytest.mark.of_files
-@pytest.mark.parametrize(
-    "policy", [Policy(keep_last=1, floor=0), Policy(keep_every=20, floor=0)], ids=["last", "every"]
-)
-@pytest.mark.parametrize("at_once", [False, True])
-def test_without_a_floor_the_newest_state_that_stays_is_looked_at(
-    catalog: Catalog, tmp_path: Path, policy: Policy, *, at_once: bool
-) -> None:
+def test_without_a_floor_the_newest_state_that_stays_is_looked_at(catalog: Catalog, tmp_path: Path) -> None:
     """MindSpore's `keep_checkpoint_max`, or whoever cleans up the disk, deleted what the plan keeps."""
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    plan = plan_gc(catalog.database, "run", policy)
+    plan = plan_gc(catalog.database, "run", Policy(keep_every=20, floor=0))
     (job.folder(1) / "net-4_10.ckpt").unlink()
     with pytest.raises(RefusedError, match="net-4_10.ckpt has changed since .*; make the plan again"):
-        execute(catalog.database, plan, at_once=at_once)
+        execute(catalog.database, plan, at_once=True)
     assert len(names(job.directory)) == 7
     assert catalog.resolve("run").plan.global_step == 30
 
@@ -315,16 +251,6 @@ def test_the_lock_of_a_process_that_died(
     else:
         with pytest.raises(RefusedError, match="process 1 on elsewhere"):
             execute(catalog.database, plan)
-
-
-def test_a_recorder_that_misses_its_files_does_not_take_them_from_gc(catalog: Catalog, tmp_path: Path) -> None:
-    """The registrar marks what vanishes from its directory as missing; what gc moved stays gc's."""
-    saved(catalog, tmp_path, 10, 20, 30, 40)
-    files = catalog.show("run", 10)
-    gc(catalog)
-    catalog.join("run", rank=0, world_size=2, launch_id="L9").recorder.mark(files, FileState.MISSING)
-    assert undo(catalog.database, "run").files == 4
-    assert {file.state.value for file in catalog.show("run", 10)} == {"complete"}
 
 
 def as_another_user(url: str, plan: GcPlan, home: Path) -> None:
