@@ -36,10 +36,8 @@ def test_a_loss_of_nan__before_deleted_good_states_in_silence__now_is_said_and_t
     (said,) = complaints(caplog)
     assert said.startswith("run run goes on from step 4, since step 12 is quarantined: ")
     assert "It comes again unless its cause is mended" in said
-    rejections = catalog.resolve("run").rejections
-    assert {each.global_step: [reason.rule for reason in each.reasons] for each in rejections} == {
-        step: [Rule.QUARANTINED] for step in (12, 11, 10)
-    }
+    reasons = {reason.rule for each in catalog.resolve("run").rejections for reason in each.reasons}
+    assert reasons == {Rule.QUARANTINED}
     assert Job(dataset=poisoned(5), take_quarantined=True).start.global_step == 12
 
 

@@ -230,27 +230,37 @@ def test_a_train_cell_that_cannot_exit_is_named(
     assert "the train network has no parameter graceful_exit" in caplog.text
 
 
-@pytest.mark.parametrize("recorded", [True, False])
 def test_a_job_killed_after_the_exits_save_leaves_nothing_to_overwrite(
-    catalog: Catalog, tmp_path: Path, exits: None, monkeypatch: pytest.MonkeyPatch, *, recorded: bool
+    catalog: Catalog, tmp_path: Path, exits: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file is there under the fixed name only, and in the catalog as in progress or not at all."""
+    """The file is there under the fixed name only, and in the catalog as in progress: the next start keeps it."""
     with monkeypatch.context() as patch:
-        patch.setattr(registrar.Registrar, "__exit__", lambda *_: None)
-        if not recorded:
-            patch.setattr(registrar.Registrar, "_hand_over", lambda *_: None)
+        patch.setattr(ckptstore.mindspore.Registrar, "__exit__", lambda *_: None)
         train(ckptstore.mindspore.join("run"), tmp_path, ExitAt(3))
     fixed = tmp_path / "rank_0" / "net_train.ckpt"
+    assert fixed.exists()
     catalog.resolve("run")  # looking changes no file
     assert fixed.exists()
-    start = ckptstore.mindspore.join("run").resume(create_model(), create_dataset())
+    launch = ckptstore.mindspore.join("run")
+    start = launch.resume(create_model(), create_dataset())
     assert start.global_step == 4
     assert not fixed.exists()
     states = {Path(file.path).name: file.state for file in catalog.files("run", kind="graceful_exit")}
-    assert states["net_train-step_4.ckpt"] is FileState.COMPLETE
-    train(ckptstore.mindspore.join("run"), tmp_path, ExitAt(1))
+    assert states == {"net_train-step_4.ckpt": FileState.COMPLETE, "net_train.ckpt": FileState.MOVED}
+
+
+def test_an_exit_whose_record_was_lost_is_kept_all_the_same(
+    catalog: Catalog, tmp_path: Path, exits: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after MindSpore's save, before anything of it was in the catalog."""
+    with monkeypatch.context() as patch:
+        patch.setattr(registrar.Registrar, "__exit__", lambda *_: None)
+        patch.setattr(registrar.Registrar, "_hand_over", lambda *_: None)
+        trained(tmp_path, leaving(tmp_path), SetFlagAt(tmp_path / "flag.json", 3))
+    assert trained(tmp_path, leaving(tmp_path), ExitAt(1), epochs=2).global_step == 4
     names = {path.name for path in (tmp_path / "rank_0").glob("*.ckpt")}
     assert names == {"net_train-step_4.ckpt", "net_train-step_6.ckpt"}
+    assert catalog.resolve("run", step=4).plan is not None
 
 
 @pytest.fixture
