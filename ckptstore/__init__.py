@@ -20,10 +20,9 @@ if TYPE_CHECKING:
     from ckptstore.resume.history import LaunchRow
     from ckptstore.resume.overview import RunRow, SaveRow
     from ckptstore.retention.execute import Collected
+    from ckptstore.retention.in_trash import Purged, Undone
     from ckptstore.retention.plan import GcPlan
     from ckptstore.retention.policy import Policy
-    from ckptstore.retention.purge import Purged
-    from ckptstore.retention.undo import Undone
     from ckptstore.scan.plan import Scanned
     from ckptstore.training.rank_launch import RankLaunch
     from ckptstore.verify.verify import Verified
@@ -70,7 +69,7 @@ _HOMES = {
     "Launch": "ckptstore.core.model",
     "LaunchRow": "ckptstore.resume.history",
     "Policy": "ckptstore.retention.policy",
-    "Purged": "ckptstore.retention.purge",
+    "Purged": "ckptstore.retention.in_trash",
     "RankLaunch": "ckptstore.training.rank_launch",
     "Rejection": "ckptstore.core.model",
     "Resolution": "ckptstore.core.model",
@@ -79,7 +78,7 @@ _HOMES = {
     "SaveRow": "ckptstore.resume.overview",
     "Scanned": "ckptstore.scan.plan",
     "Synced": "ckptstore.journal.sync",
-    "Undone": "ckptstore.retention.undo",
+    "Undone": "ckptstore.retention.in_trash",
     "Verified": "ckptstore.verify.verify",
     "connect": "ckptstore.api",
 }

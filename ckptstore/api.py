@@ -25,10 +25,9 @@ if TYPE_CHECKING:
     from ckptstore.outside import Path, os
     from ckptstore.resume.history import LaunchRow
     from ckptstore.retention.execute import Collected
+    from ckptstore.retention.in_trash import Purged, Undone
     from ckptstore.retention.plan import GcPlan
     from ckptstore.retention.policy import Policy
-    from ckptstore.retention.purge import Purged
-    from ckptstore.retention.undo import Undone
     from ckptstore.scan.plan import Scanned
     from ckptstore.training.rank_launch import RankLaunch
     from ckptstore.verify.verify import Verified
@@ -304,13 +303,13 @@ class Catalog:
 
     def undo(self, run: str) -> Undone:
         """Bring back what the last gc of a run moved to the trash."""
-        from ckptstore.retention.undo import undo
+        from ckptstore.retention.in_trash import undo
 
         return undo(self.database, run)
 
     def purge(self, run: str, *, now: bool = False) -> Purged:
         """Delete what has been in the trash of a run for longer than its grace of a day, or all of it `now`."""
-        from ckptstore.retention.purge import purge
+        from ckptstore.retention.in_trash import purge
 
         return purge(self.database, run, at_once=now)
 

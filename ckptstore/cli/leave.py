@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from ckptstore.catalog.engine import Database
-    from ckptstore.leave.ask import Asked
-    from ckptstore.leave.follow import Leaving
+    from ckptstore.leave.ask import Asked, Leaving
 
 NOT_LEFT = 8
 GRACE = "CKPTSTORE_GRACE_SECONDS"
@@ -180,8 +179,7 @@ class _Exit:
         return self._end()
 
     def _work(self) -> None:
-        from ckptstore.leave.ask import ask
-        from ckptstore.leave.follow import follow
+        from ckptstore.leave.ask import ask, follow
 
         try:
             asked = ask(self._database, self._run, self._reason, self._directories)

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from ckptstore.cli import advise, commands, database, doctor, journals, leave, names, retention, selftest, verification
+from ckptstore.cli import advise, commands, doctor, leave, names, retention, upkeep, verification
 from ckptstore.cli.streams import log_lines, outlive_readers
 from ckptstore.errors import CkptstoreError
 
@@ -47,11 +47,11 @@ for command in (
     *names.ALL,
     advise.advise,
     leave.exit_,
-    journals.sync,
+    upkeep.sync,
     verification.verify,
     doctor.doctor,
-    selftest.selftest,
-    database.db,
+    upkeep.selftest,
+    upkeep.db,
 ):
     cli.add_command(_with_db(command))
 

@@ -12,9 +12,8 @@ from ckptstore.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ckptstore.retention.in_trash import Purged, Undone
     from ckptstore.retention.policy import Policy
-    from ckptstore.retention.purge import Purged
-    from ckptstore.retention.undo import Undone
 
 COUNT = click.IntRange(0, 2**31 - 1)
 
@@ -126,10 +125,10 @@ def undo(context: click.Context, run: str, *, as_json: bool) -> int:
     """
     from ckptstore.cli import retention_text as text
     from ckptstore.cli import terminal, values
-    from ckptstore.retention import undo as undoing
+    from ckptstore.retention import in_trash
 
     with terminal.progress("brought back", "files") as more:
-        done = undoing.undo(catalog(context).database, run, progress=more)
+        done = in_trash.undo(catalog(context).database, run, progress=more)
     values.write(_values(done, "gone")) if as_json else text.undone(done)
     return text.not_undone(done)
 
@@ -143,10 +142,10 @@ def purge(context: click.Context, run: str, *, at_once: bool, as_json: bool) -> 
     """Delete what has been in the trash of RUN for longer than its grace of a day."""
     from ckptstore.cli import retention_text as text
     from ckptstore.cli import terminal, values
-    from ckptstore.retention import purge as purging
+    from ckptstore.retention import in_trash
 
     with terminal.progress("deleted", "files") as more:
-        done = purging.purge(catalog(context).database, run, at_once=at_once, progress=more)
+        done = in_trash.purge(catalog(context).database, run, at_once=at_once, progress=more)
     values.write(_values(done, "waiting waiting_bytes next_at")) if as_json else text.purged(done)
     return text.troubles(done.troubles, run)
 

@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     from ckptstore.retention.decide import Verdict
     from ckptstore.retention.execute import Collected
     from ckptstore.retention.gc import RunCollected
+    from ckptstore.retention.in_trash import Purged, Undone
     from ckptstore.retention.plan import GcPlan
     from ckptstore.retention.policy import Policy
-    from ckptstore.retention.purge import Purged
-    from ckptstore.retention.undo import Undone
 
 _SHOWN = 20
 

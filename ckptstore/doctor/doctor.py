@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
 from ckptstore.catalog.engine import in_memory, open_to_look
 from ckptstore.catalog.runs import find_run, run_names
 from ckptstore.disk.run_directories import DIRECTORIES, known_directories
-from ckptstore.doctor import check_database, check_launch, check_program, check_storage
+from ckptstore.doctor import check_database, check_launch, check_storage
 from ckptstore.doctor.checkup import Check, Checkup, Status
 from ckptstore.doctor.run_facts import gather
 from ckptstore.errors import CatalogDamagedError, CatalogUnavailableError, DamageError
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ckptstore.catalog.engine import Database
+
 
 _ANSWER_SECONDS = 10.0
 """To wait for the database at each step; a page must not take minutes."""
@@ -31,7 +35,7 @@ def examine(url: str | None, run: str | None = None, *, now: datetime | None = N
     `UnknownRunError` for a run that a catalog does not have, and `UsageError` for a URL that makes no sense.
     """
     now = now or utc_now()
-    checks = [check_program.check()]
+    checks = [_program()]
     try:
         database = open_to_look(url, answer_within=_ANSWER_SECONDS)
     except CatalogUnavailableError as error:  # no driver
@@ -71,3 +75,53 @@ def _without(catalog: str, run: str | None, now: datetime) -> list[Check]:
     if run is not None and run not in told_of:
         return [*told, Check("runs", Status.NOTE, f"no journal here tells of run {run!r}", hint)]
     return [*told, *_runs(away, run, now, is_away=True)]
+
+
+_BOUND = re.compile(r"^mindspore\s*>=\s*(\d+)\.(\d+)")
+_NUMBERS = re.compile(r"(\d+)\.(\d+)")
+_OLD_NUMPY = 2  # the first that NumpySlicesDataset of MindSpore 2.10 fails on (mindspore.md §10)
+
+
+def _program() -> Check:
+    """ckptstore, Python, and MindSpore if it is here, by what packages say: nothing of MindSpore is imported."""
+    own = f"ckptstore {metadata.version('ckptstore')}, Python {sys.version_info.major}.{sys.version_info.minor}"
+    found, needed = _mindspore(), _needed()
+    if found is None:
+        return Check("program", Status.OK, f"{own}; no MindSpore here, which only training needs")
+    detail = f"{own}, MindSpore {found}"
+    if _numbers(found) < needed:
+        wanted = ".".join(map(str, needed))
+        hint = f"training needs MindSpore {wanted} or later; the commands do not need it"
+        return Check("program", Status.WARNING, detail, hint)
+    numpy = _version("numpy")
+    if numpy is not None and _numbers(numpy)[0] >= _OLD_NUMPY:
+        hint = "MindSpore's NumpySlicesDataset fails on it: pip install 'numpy<2'"
+        return Check("program", Status.WARNING, f"{detail}, numpy {numpy}", hint)
+    return Check("program", Status.OK, detail)
+
+
+def _mindspore() -> str | None:
+    """Its version, under whatever name it was installed."""
+    version = _version("mindspore")
+    if version is None:
+        others = metadata.packages_distributions().get("mindspore", [])
+        version = _version(others[0]) if others else None
+    return version
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _needed() -> tuple[int, int]:
+    """The oldest MindSpore that ckptstore says it works with."""
+    bounds = [found for line in metadata.requires("ckptstore") or () if (found := _BOUND.match(line))]
+    return (int(bounds[0][1]), int(bounds[0][2])) if bounds else (0, 0)
+
+
+def _numbers(version: str) -> tuple[int, int]:
+    found = _NUMBERS.match(version)
+    return (int(found[1]), int(found[2])) if found else (0, 0)

@@ -1,4 +1,4 @@
-"""Who writes a file of this name: the sources of a launch, which announce where they save what.
+"""Which launch wrote a file that nobody registered: launches announce where they save what, under which names.
 
 TTP's directories get their last name once every rank is done (mindspore.md §7). One that a cascaded fault left under
 its first name is written on by a launch that fails at the same step, and renamed with all that is in it.
@@ -10,7 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ckptstore.core.model import Kind
+from ckptstore.core.limits import CLOCKS_DIFFER
+from ckptstore.core.model import Kind, moment
 from ckptstore.core.naming import (
     is_numbered,
     is_ttp_file,
@@ -21,13 +22,19 @@ from ckptstore.core.naming import (
     unfinished_ttp_directory,
 )
 from ckptstore.disk.files import names_in
+from ckptstore.evidence.witnesses import is_named_after
 from ckptstore.outside import Path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
-    from ckptstore.core.model import Source
+    from ckptstore.core.events import TrainingEnded
+    from ckptstore.core.model import Content, Launch, LaunchKey, Source
     from ckptstore.core.naming import CheckpointName
+    from ckptstore.disk.files import FileFacts
+    from ckptstore.formats.header import Header
+
 
 _UNFINISHED = "_tmp"
 
@@ -137,3 +144,122 @@ def was_there(source: Source, path: str) -> bool:
     if first and Path(path).parents[1].name in source.names_before:
         return True
     return str(Path(first or path).relative_to(source.directory)) in source.names_before
+
+
+@dataclass(frozen=True)
+class LaunchFacts:
+    """What the catalog knows of the launches that may have left something behind."""
+
+    launches: Mapping[LaunchKey, Launch]
+    endings: Mapping[tuple[LaunchKey, int], TrainingEnded]  # where training ended, by launch and rank
+    lags: Mapping[LaunchKey, int]  # how many batches brought no update
+    sources: Mapping[str, Sequence[Source]]  # where all launches save, by directory
+    contents: Mapping[tuple[LaunchKey, int], Content]  # what a rank's periodic files hold, if its sources do not tell
+    registered: AbstractSet[LaunchKey] = frozenset()  # the launches that have registered anything
+
+    def ending_of(self, source: Source) -> TrainingEnded | None:
+        """How training ended on the rank of a source, if it said so."""
+        return self.endings.get((source.launch_key, source.rank))
+
+
+def doubt_of(new: UnregisteredFile, header: Header, here: FileFacts, facts: LaunchFacts, *, replaced: bool) -> str:
+    """Why it is not proved that a file is of the launch that it is thought to be of; empty where it is.
+
+    A file may be seen late: a node answers again, a file system's cache was old, a process that was given up writes
+    on. A newer launch that saves there knows the names that were there when it began, and no more. Of several launches
+    that may have written a file it is the one's whose rank said that it ended just so; of two, the newer one's.
+    """
+    own = facts.launches[new.source.launch_key]
+    if _is_older(here, own):
+        return f"it was written before launch {own.id} began"
+    if new.kind is Kind.TTP:
+        return _doubt_of_ttp(new, here, facts, replaced=replaced)
+    if new.kind is Kind.PERIODIC and own.parent is None and own.key not in facts.registered:
+        return f"launch {own.id} has registered nothing: another program may have written it"
+    if new.is_breakpoint and _ended_otherwise(new.source, header, facts):
+        return f"the training of launch {own.id} ended with another state"
+    others = [
+        other
+        for other in facts.sources.get(new.source.directory, ())
+        if other.launch_key != own.key and _may_have_written(other, new, header, here, facts)
+    ]
+    if new.kind is Kind.GRACEFUL_EXIT:  # MindSpore's own count is in it, and a run uses no name twice
+        others = [other for other in others if facts.launches[other.launch_key].run != own.run]
+    newer = [other for other in others if _is_newer(facts.launches[other.launch_key], own)]
+    is_own = ended_with(new.source, new, header, facts)
+    if not others or (is_own and not any(ended_with(other, new, header, facts) for other in newer)):
+        return ""
+    return f"launch {others[0].launch} may have written it, and nothing tells that {own.id} did"
+
+
+def _doubt_of_ttp(new: UnregisteredFile, here: FileFacts, facts: LaunchFacts, *, replaced: bool) -> str:
+    """Launches that fail at one step write one name: what was there when one began is not its own, unless `replaced`.
+
+    The newer one's is what may have come since.
+    """
+    own = facts.launches[new.source.launch_key]
+    if was_there(new.source, new.path) and not replaced:
+        return f"it was there before launch {own.id} began"
+    for other in facts.sources.get(new.source.directory, ()):
+        launch = facts.launches[other.launch_key]
+        is_newer = (other.kind, other.rank) == (Kind.TTP, new.source.rank) and _is_newer(launch, own)
+        if is_newer and not _is_older(here, launch) and (replaced or not was_there(other, new.path)):
+            return f"launch {launch.id} may have written it, and nothing tells that {own.id} did"
+    return ""
+
+
+def _may_have_written(
+    source: Source, new: UnregisteredFile, header: Header, here: FileFacts, facts: LaunchFacts
+) -> bool:
+    launch, own = facts.launches[source.launch_key], facts.launches[new.source.launch_key]
+    if not wrote(source, new.path.rpartition("/")[2]) or _is_older(here, launch):
+        return False
+    if not _is_newer(launch, own) and _was_over(source, own, new, here):
+        return False
+    if new.is_breakpoint:
+        return not _ended_otherwise(source, header, facts)
+    ending, counted = facts.ending_of(source), header.optimizer_step
+    return ending is None or ending.optimizer_step is None or counted is None or counted <= ending.optimizer_step
+
+
+def _was_over(source: Source, newer: Launch, new: UnregisteredFile, here: FileFacts) -> bool:
+    """Whether a source wrote no more when a newer launch began: it had left its breakpoint.
+
+    One that writes on then can be told at an exception only: what it saves as ever has its own prefix, unless it never
+    had saved before; and a launch that fails before its first save is common.
+    """
+    if any(wrote(source, name) for name in new.source.names_before):
+        return True
+    began = newer.created_at
+    return not new.is_breakpoint and began is not None and moment(here.mtime_ns) >= began
+
+
+def ended_with(source: Source, new: UnregisteredFile, header: Header, facts: LaunchFacts) -> bool:
+    """Whether a source's rank said that training ended with the state of a file."""
+    ending, launch = facts.ending_of(source), facts.launches[source.launch_key]
+    if ending is None or ending.optimizer_step != header.optimizer_step:
+        return False
+    if header.optimizer_step is not None or new.name is None or launch.steps_per_epoch is None:
+        return header.optimizer_step is not None
+    return is_named_after(new.name, steps_per_epoch=launch.steps_per_epoch, global_step=ending.global_step)
+
+
+def _ended_otherwise(source: Source, header: Header, facts: LaunchFacts) -> bool:
+    """Whether a source's rank said that training ended with another state than that of a file."""
+    ending = facts.ending_of(source)
+    if ending is None or ending.optimizer_step is None or header.optimizer_step is None:
+        return False
+    return ending.optimizer_step != header.optimizer_step
+
+
+def _is_newer(launch: Launch, other: Launch) -> bool:
+    """Whether a launch began after another one; those of two runs are told by their clocks, if they can be."""
+    if launch.run == other.run:
+        return launch.order > other.order
+    if launch.created_at is None or other.created_at is None:
+        return True
+    return launch.created_at > other.created_at
+
+
+def _is_older(here: FileFacts, launch: Launch) -> bool:
+    return launch.created_at is not None and moment(here.mtime_ns) < launch.created_at - CLOCKS_DIFFER

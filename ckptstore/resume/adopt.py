@@ -11,9 +11,15 @@ from ckptstore.core.sighting import is_as_recorded
 from ckptstore.disk import files
 from ckptstore.errors import UnreadableError, UsageError
 from ckptstore.evidence.contents import ContentsReader, cut
-from ckptstore.evidence.ownership import LaunchFacts, doubt_of, ended_with
 from ckptstore.evidence.witnesses import unwitnessed_step, witnessed_by_mindspore
-from ckptstore.evidence.writers import UnregisteredFile, before_rename, unregistered_files
+from ckptstore.evidence.writers import (
+    LaunchFacts,
+    UnregisteredFile,
+    before_rename,
+    doubt_of,
+    ended_with,
+    unregistered_files,
+)
 from ckptstore.formats.inspect import read_checkpoint
 from ckptstore.outside import Path
 from ckptstore.resume import register

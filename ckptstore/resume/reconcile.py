@@ -15,8 +15,7 @@ from ckptstore.disk import presence
 from ckptstore.disk.files import facts_if_seen, is_in, names_in
 from ckptstore.disk.waiting import for_each
 from ckptstore.errors import UsageError
-from ckptstore.evidence.ownership import LaunchFacts
-from ckptstore.evidence.writers import UnregisteredFile, before_rename, list_ttp, unregistered_files, wrote
+from ckptstore.evidence.writers import LaunchFacts, UnregisteredFile, before_rename, list_ttp, unregistered_files, wrote
 from ckptstore.journal.writers import shared
 from ckptstore.outside import Path, time
 from ckptstore.resume import register

@@ -1,4 +1,4 @@
-"""Brings the files of a run to where retention wants them.
+"""Brings the files of a run to where retention wants them: one process at a time, in directories that are present.
 
 Where a file is wanted is recorded before it is moved, and that it is there afterwards. So what a crash left is settled
 in the same way as anything else.
@@ -9,33 +9,40 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, removals
+from ckptstore.catalog.clock import clock
 from ckptstore.catalog.runs import find_called
 from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.core.model import FileState, Location, Skipped
+from ckptstore.disk import presence
 from ckptstore.disk.files import FileFacts
+from ckptstore.disk.name_claims import FOLDER
+from ckptstore.disk.owner import is_dead, shown, this_process
+from ckptstore.disk.presence import Home
 from ckptstore.disk.trash import Trash
-from ckptstore.errors import RefusedError
+from ckptstore.errors import CatalogUnavailableError, RefusedError
 from ckptstore.journal import unread
 from ckptstore.journal.sync import sync_run
-from ckptstore.journal.writers import shared
+from ckptstore.journal.writers import homes, shared
+from ckptstore.outside import time
 from ckptstore.resume.examine import Unseen, Whole, examine
 from ckptstore.retention.authority import Authority
-from ckptstore.retention.lock import GcLock
-from ckptstore.retention.reach import Reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
     from datetime import datetime
+    from types import TracebackType
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.removals import Collection, Item
     from ckptstore.core.events import Event
     from ckptstore.core.model import LaunchKey
     from ckptstore.disk.trash import Settled
+
 
 PORTION = 1000
 """How many files are moved between two records of it in the catalog."""
@@ -291,3 +298,99 @@ def at_work(database: Database, run: str, run_id: int, *, progress: Callable[[in
 
 def _stem(item: Item) -> tuple[str, str]:
     return item.collection, item.path.rpartition(".")[0]
+
+
+LOCK = timedelta(minutes=15)
+"""How long a holder that is not heard of keeps the lock, by the clock of the database."""
+
+RENEWED_EVERY = timedelta(minutes=1)
+"""How old the last sign of life of a holder may be when it changes a file."""
+
+
+class GcLock:
+    """The lock of a run, taken when it is made and given back at the end of the block.
+
+    Raises `RefusedError` where another process has it. One of this machine that has died has it no more; one of another
+    loses it when it was not heard of for `LOCK`.
+    """
+
+    def __init__(self, database: Database, run: str, run_id: int) -> None:
+        self._database = database
+        self.run = run
+        self.run_id = run_id
+        self._owner = this_process()
+        self._renewed = 0.0
+
+    def __enter__(self) -> GcLock:
+        self._renewed = time.time()
+        with self._database.write() as connection:
+            reads.lock_run(connection, self.run_id)
+            now = clock(connection)
+            other = removals.take_lock(connection, self.run_id, self._owner, now, now + LOCK)
+            if other is not None and is_dead(other):
+                removals.release_lock(connection, self.run_id, other)
+                other = removals.take_lock(connection, self.run_id, self._owner, now, now + LOCK)
+        if other is not None:
+            raise RefusedError(
+                f"another gc, undo or purge of run {self.run!r} is at work ({shown(other)})",
+                "wait for it; if it has died, its lock ends within 15 minutes",
+            )
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Give it back; where the catalog is gone it ends by itself."""
+        with suppress(CatalogUnavailableError), self._database.write() as connection:
+            removals.release_lock(connection, self.run_id, self._owner)
+
+    def keep(self) -> None:
+        """Hold it for longer, if that was last said some time ago. Raises `RefusedError` if it was lost."""
+        if abs(time.time() - self._renewed) >= RENEWED_EVERY.total_seconds():
+            with self._database.write() as connection:
+                self.renew(connection)
+
+    def renew(self, connection: Connection) -> None:
+        """Hold it for longer, in a transaction that begins to do something. Raises `RefusedError` if it was lost."""
+        reads.lock_run(connection, self.run_id)
+        self._renewed = time.time()
+        if not removals.renew_lock(connection, self.run_id, self._owner, clock(connection) + LOCK):
+            raise RefusedError(
+                f"another process has taken over the files of run {self.run!r} since this one was last heard of",
+                "this one stops here; look at what is there, then do it again",
+            )
+
+
+_NOTHING = Home(set(), set())
+
+
+class Reach:
+    """The directories of a run, each looked at once, until all are to be looked at again.
+
+    What is in the trash is in the directory that its files were recorded in, not in another one at that path.
+    """
+
+    def __init__(self, database: Database, run_id: int) -> None:
+        with database.read() as connection:
+            self.homes = homes(connection, run_id)
+            items = removals.items_of(connection, run_id)
+            files = reads.files_by_id(connection, [item.checkpoint for item in items if item.checkpoint])
+        self._of_trash: dict[tuple[str, str], Home] = {}
+        for item in items:
+            home = self._of_trash.setdefault((item.root, item.collection), Home(set(), set()))
+            file = files.get(item.checkpoint or "")
+            home.identities.update({file.directory_id} - {""} if file else ())
+            home.places.add(f"{FOLDER}/trash/{item.collection}/{item.place}")
+        self._seen: dict[tuple[str, str], str] = {}
+
+    def look_again(self) -> None:
+        """Forget what was seen."""
+        self._seen.clear()
+
+    def absence(self, directory: str, collection: str = "") -> str:
+        """Why nothing is done in a directory, or in the trash of a gc there; empty if it is present."""
+        key = directory, collection
+        if key not in self._seen:
+            home, own = self.homes.get(directory, _NOTHING), self._of_trash.get(key, _NOTHING)
+            merged = Home(own.identities or home.identities, own.places | home.places)
+            reason = presence.absence(directory, merged)
+            self._seen[key] = f"its directory {reason}" if reason else ""
+        return self._seen[key]

@@ -1,4 +1,4 @@
-"""Puts the files of MindFormers 2.0 into saves, one for each directory of an iteration, by the notes that it has.
+"""Puts the files of MindFormers 2.0 into saves, one for each directory of an iteration, by its `common.json`.
 
 They are catalogued, so that people see them, and never loaded: a state is spread over files that MindFormers alone puts
 together.
@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ckptstore.core import iterations
+from ckptstore.core.iterations import Common
 from ckptstore.core.model import Skipped, moment
 from ckptstore.core.text import some
 from ckptstore.errors import UnreadableError
 from ckptstore.evidence.unregistered import PlacedFile, ScannedLaunch, Uncertain, launch_id, record
-from ckptstore.formats.mindformers import read_common
+from ckptstore.formats.bounded_json import read_object
 from ckptstore.outside import Path
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from ckptstore.evidence.unregistered import FoundFile
     from ckptstore.scan.tree import Tree
 
+
+_ABNORMAL_STATUS = 1  # `CkptHealthStatus` in MindFormers' `checkpoint/utils.py`
+_MOST_COMMON = 1 << 16  # bytes; MindFormers writes about 200
 _ABNORMAL = "MindFormers' health monitor found the state abnormal (ckpt_status in common.json)"
 
 
@@ -96,7 +100,7 @@ def _iteration(
     counters = {Path(path).name: found[path].optimizer_step if path in found else None for path in paths}
     common, trouble = None, ""
     try:
-        common = read_common(directory / iterations.COMMON)
+        common = _read_common(directory / iterations.COMMON)
     except FileNotFoundError:
         trouble = f"{iterations.COMMON}, which is written last, is not there: the save was not finished"
     except UnreadableError as error:
@@ -115,3 +119,15 @@ def _record(launch: str, run: str, file: FoundFile, iteration: iterations.Iterat
 
 def _prefix(paths: Iterable[str]) -> str:
     return min(part.prefix for path in paths if (part := iterations.parse_part(Path(path).name)) is not None)
+
+
+def _read_common(path: Path) -> Common:
+    """What `common.json` says. Raises `UnreadableError` where it is none, `OSError` where it cannot be opened."""
+    said = read_object(path, "whole common.json", _MOST_COMMON)
+    return Common(
+        _number(said.get("step_num")), _number(said.get("global_step")), said.get("ckpt_status") == _ABNORMAL_STATUS
+    )
+
+
+def _number(value: object) -> int | None:
+    return value if type(value) is int and value >= 0 else None

@@ -28,10 +28,9 @@ from ckptstore.resume.resolve import stated_layout
 from ckptstore.scan.copies import among_new, as_a_run, copies_of_known
 from ckptstore.scan.experiments import apart, are_several, commands, strangers
 from ckptstore.scan.foreign import Foreign
-from ckptstore.scan.gaps import fill
 from ckptstore.scan.iteration_saves import saves_in_parts
 from ckptstore.scan.known_files import is_inside, known_files, unowned_files, unwatched
-from ckptstore.scan.order import at_the_time_of_others, dated, in_order_of_time
+from ckptstore.scan.order import at_the_time_of_others, dated, fill, in_order_of_time
 from ckptstore.scan.tree import changed, is_rewritten, read_files
 
 if TYPE_CHECKING:

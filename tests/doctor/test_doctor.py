@@ -22,7 +22,7 @@ from ckptstore.doctor.doctor import examine
 from ckptstore.errors import UnknownRunError
 from ckptstore.journal import jsonl
 from ckptstore.resume import register
-from ckptstore.retention import lock
+from ckptstore.retention import worker
 from ckptstore.retention.policy import Policy
 from ckptstore.training.rank_launch import RankLaunch
 from tests.cli.advice import follow
@@ -352,7 +352,7 @@ def test_who_holds_the_lock(catalog: Catalog, database_url: str, tmp_path: Path)
     saved(catalog, tmp_path)
     with catalog.database.read() as connection:
         run_id = connection.execute(sa.text("SELECT id FROM runs")).scalar_one()
-    with lock.GcLock(catalog.database, "run", run_id):
+    with worker.GcLock(catalog.database, "run", run_id):
         alive = checks(database_url)["gc_lock"]
         assert "is at work" in alive.detail
         assert "died" in checks(database_url, now=later(HOUR))["gc_lock"].detail

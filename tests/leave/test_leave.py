@@ -25,8 +25,7 @@ from ckptstore.disk import notes
 from ckptstore.disk.exit_flags import flag_path, put
 from ckptstore.disk.owner import this_process
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UnknownRunError, UsageError
-from ckptstore.leave.ask import ask, take_back
-from ckptstore.leave.follow import follow, look
+from ckptstore.leave.ask import ask, follow, look, take_back
 from ckptstore.training.begin import begin
 from ckptstore.training.rank_launch import RankLaunch
 from tests import ckpt_bytes
@@ -484,7 +483,7 @@ def test_a_disk_that_hangs_keeps_nobody_longer_than_the_time(
         never.wait()
         yield None
 
-    monkeypatch.setattr("ckptstore.leave.follow.follow", hangs)
+    monkeypatch.setattr("ckptstore.leave.ask.follow", hangs)
     assert leave._Exit(url, "run", "", (), 0.1, shown=True).seen() == 8
     assert capsys.readouterr().out.splitlines()[-1] == (
         "run run has not left in time: nothing could be seen of it; what a restart gets is not known"

@@ -10,10 +10,9 @@ import ckptstore
 from ckptstore.api import Catalog
 from ckptstore.errors import RefusedError
 from ckptstore.retention.decide import Why
+from ckptstore.retention.in_trash import purge, undo
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
-from ckptstore.retention.purge import purge
-from ckptstore.retention.undo import undo
 from tests import ckpt_bytes, parts_bytes
 from tests.retention.builders import LAST_2, gc, names, removed, saved, tree
 

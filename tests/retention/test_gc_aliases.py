@@ -13,9 +13,9 @@ from ckptstore.core.model import FileState, Kind
 from ckptstore.resume.register import describe, measured
 from ckptstore.retention.decide import Verdict, Why
 from ckptstore.retention.execute import execute
+from ckptstore.retention.in_trash import undo
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
-from ckptstore.retention.undo import undo
 from ckptstore.training.rank_launch import RankLaunch
 from tests import ckpt_bytes
 from tests.jobs import Job

@@ -19,10 +19,9 @@ from ckptstore.errors import RefusedError
 from ckptstore.journal import jsonl
 from ckptstore.retention.authority import ROOTS
 from ckptstore.retention.execute import execute
+from ckptstore.retention.in_trash import purge, undo
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
-from ckptstore.retention.purge import purge
-from ckptstore.retention.undo import undo
 from tests import ckpt_bytes
 from tests.command_line import ckptstore
 from tests.jobs import Job

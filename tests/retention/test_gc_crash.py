@@ -19,9 +19,8 @@ from ckptstore.catalog import removals
 from ckptstore.catalog.project import project
 from ckptstore.errors import UsageError
 from ckptstore.retention.execute import execute
+from ckptstore.retention.in_trash import purge, undo
 from ckptstore.retention.plan import plan_gc
-from ckptstore.retention.purge import purge
-from ckptstore.retention.undo import undo
 from tests.retention.gc_world import (
     POLICY,
     KilledError,

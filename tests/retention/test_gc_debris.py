@@ -10,9 +10,9 @@ from ckptstore.core.model import Content, Kind
 from ckptstore.resume.register import describe, measured
 from ckptstore.retention.decide import Why
 from ckptstore.retention.execute import execute
+from ckptstore.retention.in_trash import undo
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
-from ckptstore.retention.undo import undo
 from tests.jobs import Job
 from tests.retention.builders import LAST_2, gc, names, removed, saved, tree
 from tests.retention.gc_world import LONG_AGO, build

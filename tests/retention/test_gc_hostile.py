@@ -10,9 +10,8 @@ from ckptstore.api import Catalog
 from ckptstore.errors import UsageError
 from ckptstore.retention import stored_policy
 from ckptstore.retention.authority import ROOTS
+from ckptstore.retention.in_trash import purge, undo
 from ckptstore.retention.policy import Policy
-from ckptstore.retention.purge import purge
-from ckptstore.retention.undo import undo
 from tests import ckpt_bytes
 from tests.retention.foreign_lines import AT, every_wanted, policy, recorded, removal, started, write
 

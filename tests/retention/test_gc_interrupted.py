@@ -7,7 +7,7 @@ import pytest
 from ckptstore.api import Catalog
 from ckptstore.errors import UsageError
 from ckptstore.retention import execute
-from ckptstore.retention.undo import undo
+from ckptstore.retention.in_trash import undo
 from tests.jobs import Job
 from tests.retention.builders import gc, interrupt, names, saved
 

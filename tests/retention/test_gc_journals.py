@@ -10,8 +10,8 @@ from ckptstore.errors import RefusedError
 from ckptstore.journal import jsonl
 from ckptstore.retention import stored_policy
 from ckptstore.retention.execute import execute
+from ckptstore.retention.in_trash import purge
 from ckptstore.retention.plan import plan_gc
-from ckptstore.retention.purge import purge
 from ckptstore.training.retention_thread import RetentionThread
 from tests.retention.builders import LAST_2, gc, removed, saved, tree
 

@@ -19,9 +19,9 @@ from ckptstore.catalog.tables import gc_locks
 from ckptstore.disk import owner
 from ckptstore.disk.owner import is_dead, shown, this_process
 from ckptstore.errors import RefusedError
-from ckptstore.retention import lock
-from ckptstore.retention.lock import GcLock
-from ckptstore.retention.undo import undo
+from ckptstore.retention import worker as lock
+from ckptstore.retention.in_trash import undo
+from ckptstore.retention.worker import GcLock
 from tests.retention.builders import gc, names, saved
 from tests.trash_calls import at, before_each
 
@@ -159,7 +159,7 @@ TRIES = """
 import sys
 from ckptstore.errors import RefusedError
 from ckptstore.api import connect
-from ckptstore.retention.lock import GcLock
+from ckptstore.retention.worker import GcLock
 try:
     with GcLock(connect(sys.argv[1]).database, "run", 1):
         print("taken")

@@ -15,10 +15,9 @@ from ckptstore.resume import reconcile
 from ckptstore.retention import stored_policy
 from ckptstore.retention import worker as worker_module
 from ckptstore.retention.execute import execute
+from ckptstore.retention.in_trash import purge, undo
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
-from ckptstore.retention.purge import purge
-from ckptstore.retention.undo import undo
 from ckptstore.training import rank_launch
 from tests.jobs import Job, started
 from tests.retention.builders import LAST_2, gc, names, removed, saved

@@ -18,11 +18,10 @@ from ckptstore.errors import RefusedError, UsageError
 from ckptstore.resume import start
 from ckptstore.retention.decide import Why
 from ckptstore.retention.execute import execute
-from ckptstore.retention.lock import GcLock
+from ckptstore.retention.in_trash import purge, undo
 from ckptstore.retention.plan import GcPlan, plan_gc
 from ckptstore.retention.policy import Policy
-from ckptstore.retention.purge import purge
-from ckptstore.retention.undo import undo
+from ckptstore.retention.worker import GcLock
 from tests.jobs import Job, started
 from tests.projecting import put_files, put_start
 from tests.retention.builders import LAST_2, gc, names, removed, saved, tree

@@ -10,10 +10,9 @@ import pytest
 from ckptstore.api import Catalog
 from ckptstore.core.model import Kind
 from ckptstore.retention.execute import execute
+from ckptstore.retention.in_trash import purge, undo
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
-from ckptstore.retention.purge import purge
-from ckptstore.retention.undo import undo
 from ckptstore.training.rank_launch import RankLaunch
 from tests.foreign_bytes import pytorch, shards, stamped, tensorflow, written
 from tests.jobs import Job

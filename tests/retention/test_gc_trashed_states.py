@@ -16,10 +16,9 @@ from ckptstore.core.events import FilesRemoved, RemovedFile, StepPinned
 from ckptstore.core.model import Location
 from ckptstore.errors import NothingRestorableError, RefusedError
 from ckptstore.retention.execute import Collected, execute
+from ckptstore.retention.in_trash import purge, undo
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
-from ckptstore.retention.purge import purge
-from ckptstore.retention.undo import undo
 from tests import ckpt_bytes
 from tests.conftest import new_postgres_database
 from tests.jobs import Job, begun

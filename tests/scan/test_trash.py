@@ -8,9 +8,9 @@ import pytest
 
 from ckptstore.api import Catalog
 from ckptstore.core.model import FileState
+from ckptstore.retention.in_trash import purge
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
-from ckptstore.retention.purge import purge
 from tests.jobs import Job
 from tests.journal.builders import states
 from tests.retention.gc_world import POLICY, build, tree
