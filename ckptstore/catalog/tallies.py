@@ -131,8 +131,8 @@ def whole_ranks(connection: sa.Connection, key: LaunchKey, global_step: int) -> 
     return set(connection.execute(query).scalars())
 
 
-def newest_of_all_ranks(connection: sa.Connection, key: LaunchKey, world_size: int) -> int | None:
-    """The newest step of a launch of which every rank has registered a whole file or share; None if there is none."""
+def newest_of_all_ranks(connection: sa.Connection, key: LaunchKey, ranks: int) -> int | None:
+    """The newest step of a launch of which so many ranks have registered a whole file or share; None: there is none."""
     query = (
         sa.select(saves.c.global_step)
         .join(checkpoints, checkpoints.c.save_id == saves.c.id)
@@ -142,7 +142,7 @@ def newest_of_all_ranks(connection: sa.Connection, key: LaunchKey, world_size: i
             checkpoints.c.content != Content.WEIGHTS.value,
         )
         .group_by(saves.c.global_step)
-        .having(sa.func.count(sa.distinct(checkpoints.c.rank)) == world_size)
+        .having(sa.func.count(sa.distinct(checkpoints.c.rank)) >= ranks)
         .order_by(saves.c.global_step.desc())
         .limit(1)
     )

@@ -36,6 +36,21 @@ class Layout:
         have = set(ranks_with_a_file)
         return all(any(rank in have for rank in group) for group in self.partition(world_size))
 
+    def writers(self, copies: int, hosts: Sequence[int]) -> frozenset[int]:
+        """Of each replica group so many ranks, on different hosts as far as there are any; the lowest ranks first.
+
+        `hosts` has a number for each rank, the same one for ranks on one host.
+        """
+        chosen: set[int] = set()
+        for group in self.partition(len(hosts)):
+            used: list[int] = []
+            for _ in group[:copies]:
+                left = [rank for rank in group if rank not in chosen]
+                rank = min(left, key=lambda each: (used.count(hosts[each]), each))
+                chosen.add(rank)
+                used.append(hosts[rank])
+        return frozenset(chosen)
+
     def to_json(self) -> dict[str, Any]:
         """The layout as the catalog and `resolve --json` show it."""
         return {"source": self.source, "groups": [list(group) for group in self.groups]}

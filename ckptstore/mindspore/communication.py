@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import mindspore
 import numpy as np
@@ -13,6 +14,7 @@ from mindspore.communication import GlobalComm, get_group_size, get_rank
 
 from ckptstore.core.hints import Call
 from ckptstore.disk.files import absolute
+from ckptstore.disk.name_claims import host_name
 from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.outside import os
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger("ckptstore")
+
+_MOST_EXACT = 1 << 24  # whole numbers below it are exact as float32
 
 
 def rank_and_world_size() -> tuple[int, int]:
@@ -117,6 +121,13 @@ def added_up(values: Sequence[int]) -> list[int]:
         return list(values)
     summed = ops.AllReduce(ops.ReduceOp.SUM)(mindspore.Tensor(np.array(values, np.float32)))
     return [round(each) for each in summed.asnumpy().tolist()]
+
+
+def hosts() -> list[int]:
+    """For each rank a number that tells its host, the same one for ranks on one host; all ranks must call it."""
+    rank, world_size = rank_and_world_size()
+    number = crc32(host_name().encode()) % _MOST_EXACT
+    return added_up([number if each == rank else 0 for each in range(world_size)])
 
 
 def _from_rank_0(message: str) -> str:

@@ -356,6 +356,7 @@ class TrainingLaunch(RankLaunch):
         metrics: Callable[[Any], Mapping[str, float]] | None = None,
         exit_flag: str | os.PathLike[str] | None = None,
         buffers: int | None = None,
+        copies: int | None = None,
         keep: Policy | None = None,
     ) -> Saver:
         """The callback for `Model.train` that saves, and registers what it and other callbacks save. Put it last.
@@ -375,10 +376,12 @@ class TrainingLaunch(RankLaunch):
         each file has anyway, and dicts of numbers. `metrics` is as for `registrar`; `keep` is the policy by which
         older states are removed, its `retention`. `buffers` are the bytes that the copy may take; None: a tenth of the
         memory that is free. Where it takes more, nothing is copied, and training waits until a save is written.
+        `copies` is how many ranks of each replica group save, on different hosts if there are any (None: all): the
+        others load their files. What a rank does not share, as its random numbers, is kept for the ranks that save.
 
         Parameters that are cut over the ranks are not saved: then training is refused, before its first step.
         """
-        check_saver(every, append_info)
+        check_saver(every, append_info, copies)
         _check_format(format)
         if keep is not None:
             check_policy(keep)
@@ -398,6 +401,7 @@ class TrainingLaunch(RankLaunch):
             form=format,
             append_info=append_info,
             buffers=buffers,
+            copies=copies,
         )
 
     def _session(

@@ -72,6 +72,8 @@ class Registrar(Callback):
     `failed` are the hooks in which something went wrong.
     """
 
+    _writers: int | None = None  # how many ranks save; None: all
+
     def __init__(
         self,
         session: Session,
@@ -144,7 +146,7 @@ class Registrar(Callback):
         session.record_steps_per_epoch()
         self._steps.begin(self._periodic(), is_repair=is_repair)
         self._begin_saving()
-        session.begin_retention()
+        session.begin_retention(self._writers)
         with self.surviving("what callbacks keep"):
             self._keeper.begin(params, session.network, self, self._remembered())
         self._heed_requests(params)

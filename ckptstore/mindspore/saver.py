@@ -9,9 +9,10 @@ import mindspore
 from mindspore.experimental import MapParameter
 
 from ckptstore.core.model import Kind, epoch_and_step
+from ckptstore.core.text import of_ranks
 from ckptstore.disk.files import real_directory
 from ckptstore.errors import RefusedError, UsageError
-from ckptstore.mindspore import compat
+from ckptstore.mindspore import communication, compat
 from ckptstore.mindspore.registrar import Registrar, never_stops_training
 from ckptstore.mindspore.schedule import LEFT, check_every
 from ckptstore.mindspore.state import UNCUT, Parameters
@@ -33,6 +34,7 @@ log = logging.getLogger("ckptstore")
 
 EPOCH = "epoch"
 _COUNTS = ("epoch_num", "step_num")
+_ENOUGH = 2  # copies of a state, as a hint
 _INSTEAD = "use ModelCheckpoint and give it to launch.registrar"
 
 
@@ -49,12 +51,15 @@ class Saver(Registrar):
         form: str,
         append_info: AppendInfo,
         buffers: int | None,
+        copies: int | None,
         **registers: Any,
     ) -> None:
         super().__init__(*given, **registers)
         self._every, self._make_schedule = every, schedule
         self._writer = StateWriter(self._session, directory=directory, prefix=prefix, form=form, buffers=buffers)
         self._append_info = append_info
+        self._copies = copies
+        self._writes = True
         self._schedule: Schedule | None = None
         self._is_asked = self._leaves = self._is_timed = False
 
@@ -75,7 +80,8 @@ class Saver(Registrar):
         if self._every == EPOCH and not an_epoch:
             raise RefusedError("the dataset does not tell how many steps an epoch has", "give every= as steps or time")
         self._schedule = self._make_schedule(an_epoch or 1 if self._every == EPOCH else self._every)  # type: ignore[arg-type]
-        self._writer.begin(Parameters(session.network.parameters))
+        self._choose_writers()
+        self._writer.begin(Parameters(session.network.parameters), copies=self._writes)
         self._is_asked = self._leaves = self._is_timed = False
 
     def _check(self, params: Any) -> None:
@@ -99,6 +105,28 @@ class Saver(Registrar):
                 self._session.complaints.warn(
                     f"ModelCheckpoint saves to {there} too: leave it out, launch.saver saves the same state"
                 )
+
+    def _choose_writers(self) -> None:
+        """Of each replica group `copies` ranks save, so that a state has a file of each group."""
+        launch, layout = self._session.launch, self._session.launch.facts.layout
+        most = max(map(len, layout.groups), default=1)
+        if self._copies is None:
+            if launch.rank == 0 and most > _ENOUGH:
+                log.info(
+                    "run %s: %d ranks each write the same state; copies=%d would write %d of %d files, on different "
+                    "hosts where there are any",
+                    launch.name,
+                    most,
+                    _ENOUGH,
+                    _ENOUGH,
+                    most,
+                )
+            return
+        writers = layout.writers(self._copies, communication.hosts())
+        self._writers, self._writes = len(writers), launch.rank in writers
+        if launch.rank == 0:
+            why = "" if most > 1 else f": no rank is known to be another's replica (layout: {layout.source})"
+            log.info("run %s: of %d ranks, %s save%s", launch.name, launch.world_size, of_ranks(writers), why)
 
     def _heed_requests(self, params: Any) -> None:  # noqa: ARG002
         if self._schedule is not None:
@@ -155,6 +183,9 @@ class Saver(Registrar):
     def _save(self, kind: Kind) -> None:
         session = self._session
         step = session.progress.global_step
+        if not self._writes and kind is not Kind.DYING_GASP:  # at an exception the writers may be gone
+            self._writer.saved_step = step
+            return
         epoch, step_in_epoch = epoch_and_step(step, session.steps.an_epoch)
         place = epoch or 0, step_in_epoch or 0
         beside = self._keeper.content(self._writer.path(place))
@@ -173,6 +204,7 @@ class Saver(Registrar):
     def _end(self, error: str | None, left: InterruptedStep) -> None:
         self._writer.wait()
         super()._end(error, left)
+        self._writer.wait()
 
     def _close(self) -> None:
         self._writer.close()
@@ -183,8 +215,10 @@ class Saver(Registrar):
             self._schedule.end()
 
 
-def check_saver(every: object, append_info: AppendInfo) -> None:
+def check_saver(every: object, append_info: AppendInfo, copies: object) -> None:
     """Raise `UsageError` for what no saver can follow."""
+    if copies is not None and (not isinstance(copies, int) or copies < 1):
+        raise UsageError(f"copies is {copies!r}", "give the number of ranks that save each part of the state, from 1")
     if every != EPOCH:
         check_every(every)
     for each in append_info:

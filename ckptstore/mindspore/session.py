@@ -84,10 +84,10 @@ class Session:
         self.recorder.begin()
         self.launch.signs.begin()
 
-    def begin_retention(self) -> None:
-        """The places that are saved to are known, and training is not refused."""
+    def begin_retention(self, writers: int | None = None) -> None:
+        """The places that are saved to are known, and training is not refused; so many ranks save (None: all)."""
         if self._retention is not None:
-            self._retention.begin()
+            self._retention.begin(writers or self.launch.world_size)
 
     def check_forgotten(self, *, begins_anew: bool) -> None:
         """Raise `RefusedError` where the first training begins at step 0, and nobody said so, though the run has saved.

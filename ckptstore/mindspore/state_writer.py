@@ -73,8 +73,8 @@ class StateWriter:
         self._costs: deque[Cost] = deque(maxlen=_MEASURED)
         self.cost: Cost | None = None  # of the last few saves of this rank; None: none is on the disk yet
 
-    def begin(self, state: Parameters) -> None:
-        """Training of `state` begins.
+    def begin(self, state: Parameters, *, copies: bool = True) -> None:
+        """Training of `state` begins; `copies`: this rank saves whenever it is time, and memory is made for that.
 
         Raises `UsageError` if the format cannot hold it, `RefusedError` if newer states of the run are there that the
         start did not see.
@@ -86,10 +86,12 @@ class StateWriter:
             prefixes = chain([self._prefix], (f"{self._prefix}_{repeat}" for repeat in count(1)))
             self._prefix = next(each for each in prefixes if not any(name.startswith(f"{each}-") for name in names))
         self._has_begun = True
+        kind = Kind.PERIODIC if copies else Kind.DYING_GASP  # a rank that saves nothing else does not lag
         self._session.places.add(
-            self.directory, kind=Kind.PERIODIC, prefix=self._prefix, names_before=lambda _: (), content=Content.FULL
+            self.directory, kind=kind, prefix=self._prefix, names_before=lambda _: (), content=Content.FULL
         )
-        self._make_room()
+        if copies:
+            self._make_room()
 
     def _make_room(self) -> None:
         """Have the memory for the copies made while the first steps are done, or do without."""

@@ -36,6 +36,7 @@ class RetentionThread:
     def __init__(self, launch: RankLaunch, policy: Policy) -> None:
         self._launch = launch
         self._policy = policy
+        self._writers = launch.world_size
         self._wanted = 0
         self._collected_at = 0
         self._woken = threading.Event()
@@ -44,9 +45,10 @@ class RetentionThread:
         self._is_new = False
         self._complaints = Complaints()
 
-    def begin(self) -> None:
-        """Training begins: the first save may not fit, as where the launch before died of a full disk."""
+    def begin(self, writers: int) -> None:
+        """Training begins, and so many ranks save: the first save may not fit, as if the disk was full before."""
         self._is_new = True
+        self._writers = writers
         self._wake()
 
     def file_registered(self, file: Checkpoint) -> None:
@@ -93,7 +95,7 @@ class RetentionThread:
     def _collect_if_whole(self) -> None:
         launch = self._launch
         with launch.database.read() as connection:
-            step = tallies.newest_of_all_ranks(connection, launch.key, launch.world_size)
+            step = tallies.newest_of_all_ranks(connection, launch.key, self._writers)
         if step is None or step <= self._collected_at:
             return
         self._collected_at = step  # whatever comes of it: the next try is after the next save

@@ -181,3 +181,21 @@ def test_groups_in_words_and_in_json_mean_the_same_in_any_order(world_size: int,
     assert layout == from_json_groups(json.loads(json.dumps(groups[::-1])), world_size)
     assert layout == from_json_groups(layout.to_json()["groups"], world_size)
     assert sorted(layout.partition(world_size)) == sorted(tuple(sorted(group)) for group in groups)
+
+
+@pytest.mark.parametrize(
+    ("layout", "copies", "hosts", "writers"),
+    [
+        (data_parallel(4), 1, [5, 5, 6, 6], {0}),
+        (data_parallel(4), 2, [5, 5, 6, 6], {0, 2}),  # on two hosts
+        (data_parallel(4), 2, [5, 5, 5, 5], {0, 1}),
+        (data_parallel(4), 3, [5, 5, 6, 6], {0, 1, 2}),
+        (data_parallel(2), 9, [5, 6], {0, 1}),
+        (stand_alone(), 1, [5, 5], {0, 1}),  # nobody stands in for another
+        (Layout("stated", ((0, 4), (1, 5))), 1, [1, 1, 1, 2, 2, 2], {0, 1, 2, 3}),
+    ],
+)
+def test_the_ranks_that_save(layout: Layout, copies: int, hosts: list[int], writers: set[int]) -> None:
+    chosen = layout.writers(copies, hosts)
+    assert chosen == writers
+    assert layout.covers(chosen, len(hosts))
