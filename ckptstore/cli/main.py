@@ -68,9 +68,7 @@ def main() -> None:
         click.echo(error.format_message(), err=True)
         sys.exit(error.exit_code)
     except click.UsageError as error:
-        asked = error.ctx.command_path if error.ctx else "ckptstore"
-        message = _in_one_line(error)
-        _fail(f"{message}{'' if message.endswith(('.', '?')) else '.'} See: {asked} --help", error.exit_code)
+        _fail(shown(error), error.exit_code)
     except click.ClickException as error:
         _fail(_in_one_line(error), error.exit_code)
     except click.Abort:
@@ -82,6 +80,13 @@ def main() -> None:
     except UnicodeError as error:
         text = error.object if isinstance(error, UnicodeEncodeError) else str(error)
         _fail(f"{text!a}: it cannot be written as text; names must be UTF-8, and so must the locale", 1)
+
+
+def shown(error: click.UsageError) -> str:
+    """What is printed of it: one line, and where to read on."""
+    message = _in_one_line(error)
+    asked = error.ctx.command_path if error.ctx else "ckptstore"
+    return f"{message}{'' if message.endswith(('.', '?')) else '.'} See: {asked} --help"
 
 
 def _in_one_line(error: click.ClickException) -> str:

@@ -3,8 +3,10 @@
 import re
 import shlex
 
+import click
 from click.testing import CliRunner
 
+from ckptstore.cli import main
 from ckptstore.cli.main import cli
 from ckptstore.errors import CkptstoreError
 from tests.command_line import Result
@@ -39,9 +41,11 @@ def advised(message: str) -> list[str]:
 
 def run(url: str, *arguments: str) -> Result:
     """What a command prints and ends with, in this process: it costs a tenth of one of its own."""
-    done = CliRunner().invoke(cli, ["--db", url, *arguments], standalone_mode=False)
+    done = CliRunner().invoke(cli, ["--db", url, *arguments], prog_name="ckptstore", standalone_mode=False)
     if isinstance(done.exception, CkptstoreError):
         return Result(done.exception.exit_code, done.stdout, str(done.exception))
+    if isinstance(done.exception, click.UsageError):
+        return Result(done.exception.exit_code, done.stdout, main.shown(done.exception))
     if done.exception is not None:
         raise done.exception
     return Result(done.return_value or 0, done.stdout, done.stderr)

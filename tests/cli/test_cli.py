@@ -73,32 +73,6 @@ def test_an_empty_catalog(sqlite_url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["list", "nope"], 1, "no run 'nope' in"),
-        (["show", "nope", "5"], 1, "no run 'nope' in"),
-        (["resolve", "nope"], 1, "ckptstore runs shows those there are"),
-        (["resolve", "run", "--step", "-3"], 2, "-3 is not in the range"),
-        (["resolve", "run", "--step", "five"], 2, "'five' is not a valid integer"),
-        (["resolve", "run", "--branch"], 2, "--branch needs the state to go back to"),
-        (["resolve"], 2, "Missing argument 'RUN'. See: ckptstore resolve --help"),
-        (["show", "run", "-1"], 2, "ckptstore show --help"),
-        (["pin", "run", "99"], 2, "run 'run' has no save of step 99; see: ckptstore list run"),
-        (["lst"], 2, "No such command 'lst'"),
-        (["resolve", "run", "--step", "9" * 20], 2, "is not in the range"),
-        (["resolve", "run", "--world-size", "100001"], 2, "is not in the range 1<=x<=100000"),
-        (["scan", ".", "--world-size", "2147483647"], 2, "is not in the range 1<=x<=100000"),
-        (["list", "\udcff"], 1, "ckptstore runs shows those there are"),
-        (["list", "--kind", "weekly"], 2, "'weekly' is not one of"),
-    ],
-)
-def test_mistakes_are_one_line(sqlite_url: str, tmp_path: Path, arguments: list[str], code: int, message: str) -> None:
-    saved_once(sqlite_url, tmp_path)
-    result = ckptstore("--db", sqlite_url, *arguments)
-    assert_one_line(result, code, message)
-
-
-@pytest.mark.parametrize(
     ("url", "code", "message"),
     [
         ("postgresql://someone:s3cret@127.0.0.1:1/db", 4, "cannot reach the catalog"),
@@ -406,18 +380,6 @@ def test_what_is_no_checkpoint_of_mindspore_in_the_words_of_other_tools(database
     done = ckptstore("--db", database_url, "scan", str(prefix.parent), "--step", f"{prefix}=1000")
     assert done.out.startswith("run other: 1 state of 1 launch adopted, newest step 1000\n")
     assert ckptstore("--db", database_url, "resolve", "other", "--format", "paths").out == f"{prefix}\n"
-
-
-def test_resolve_writes_meta_json_of_mindformers(url: str, run: Job, tmp_path: Path) -> None:
-    files = {file.rank: file for file in run.catalog.files("run") if file.global_step == 10}
-    Path(files[1].path).unlink()
-    done = ckptstore("--db", url, "resolve", "run", "--format", "meta", str(tmp_path))
-    assert done.code == 0, done.err
-    assert done.out.splitlines() == [str(tmp_path / f"rank_{rank}" / "meta.json") for rank in (0, 1)]
-    metas = [json.loads((tmp_path / f"rank_{rank}" / "meta.json").read_text()) for rank in (0, 1)]
-    name = Path(files[0].path).name
-    assert metas[0] == {"last_epoch": files[0].epoch, "last_step": files[0].step_in_epoch, "last_ckpt_file": name}
-    assert metas[1]["last_ckpt_file"] == files[0].path  # it is not in rank 1's own directory
 
 
 def test_an_empty_variable_scans_nothing(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

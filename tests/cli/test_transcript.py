@@ -44,7 +44,7 @@ def test_each_command_prints_what_the_transcript_has(
         if line.startswith("$ "):
             _, _, *arguments = shlex.split(line)
             done = run(url, *arguments)
-            shown += [line, *printed(done, str(tmp_path))]
+            shown += [line, *printed(done, {job.catalog.database.name: "CATALOG", str(tmp_path): "DIR"})]
         elif line.startswith("# "):
             shown += ["", line]
     if os.environ.get("UPDATE"):
@@ -52,14 +52,16 @@ def test_each_command_prints_what_the_transcript_has(
     assert shown[1:] == TRANSCRIPT.read_text().splitlines()
 
 
-def printed(done: Result, directory: str) -> list[str]:
+def printed(done: Result, names: dict[str, str]) -> list[str]:
     """What differs from one machine and moment to another is replaced; JSON is set in lines."""
-    text = done.out.replace(directory, "DIR")
+    text, errors = done.out, done.err
+    for given, name in names.items():
+        text, errors = text.replace(given, name), errors.replace(given, name)
     if text.startswith(("{", "[")):
         value = json.loads(text)
         rows = [json.dumps(row) for row in (value if isinstance(value, list) else [value])]
         text = "\n".join(line for row in rows for line in JSON_LINES.wrap(row))
-    text += "".join(f"! {line}\n" for line in done.err.splitlines())
+    text += "".join(f"! {line}\n" for line in errors.splitlines())
     for pattern, name in SHOWN_AS.items():
         text = re.sub(pattern, name, text)
     return [*map(str.rstrip, text.splitlines()), *([f"[exit code {done.code}]"] if done.code else [])]

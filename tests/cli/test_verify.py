@@ -72,24 +72,6 @@ def test_each_of_several_processes_has_its_shard(job: Job, database_url: str) ->
     assert "sizes and headers, shard 2 of 2\n" in shown.out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["nope"], 1, "ckptstore runs shows those there are"),
-        (["run", "--sample", "0"], 2, "'0' is not a part of the files, as 10% or 0.1"),
-        (["run", "--sample", "110%"], 2, "'110%' is not a part"),
-        (["run", "--sample", "10"], 2, "'10' is not a part"),
-        (["run", "--sample", "nan"], 2, "'nan' is not a part"),
-        (["run", "--sample", "some"], 2, "See: ckptstore verify --help"),
-        (["run", "--shard", "3/2"], 2, "'3/2' is not one of N parts"),
-        (["run", "--shard", "0/2"], 2, "'0/2' is not one of N parts"),
-        (["run", "--shard", "half"], 2, "See: ckptstore verify --help"),
-    ],
-)
-def test_mistakes_are_one_line(sqlite_url: str, arguments: list[str], code: int, message: str) -> None:
-    assert_one_line(ckptstore("--db", sqlite_url, "verify", *arguments), code, message)
-
-
 def test_a_bar_is_shown_on_a_terminal_and_nowhere_else(job: Job, database_url: str) -> None:
     command = ("--db", database_url, "verify", "run", "--digest", "--json")
     shown = on_a_terminal(*command, stdout=subprocess.DEVNULL)

@@ -93,34 +93,6 @@ def test_a_file_that_is_replaced_between_the_look_and_the_move_is_put_back(root:
     assert list((root / WHERE / "sub").iterdir()) == []
 
 
-def test_killed_between_the_move_and_the_look(root: Path) -> None:
-    """What came into the trash is another file, saved just before: it goes back, and is never purged."""
-    was = facts(root / "sub" / "a")
-    (root / "sub" / "a").write_bytes(b"another")
-    assert put(root) is TRASH
-    assert settle(root, GONE, was)[0] is TRASH
-    assert put(root, was) is HOME
-    assert (root / "sub" / "a").read_bytes() == b"another"
-    assert list((root / WHERE / "sub").iterdir()) == []
-
-
-def test_a_file_whose_place_in_the_trash_is_taken_stays(root: Path) -> None:
-    """An interrupted gc has moved one; another was written there and registered since."""
-    put(root)
-    (root / "sub" / "a").write_bytes(b"another")
-    assert put(root) is HOME
-    assert (root / "sub" / "a").read_bytes() == b"another"
-    assert (root / WHERE / "sub" / "a").read_bytes() == b"bytes"
-
-
-def test_killed_between_the_link_and_the_unlink(root: Path) -> None:
-    was = facts(root / "sub" / "a")
-    put(root)
-    os.link(root / WHERE / "sub" / "a", root / "sub" / "a")
-    assert settle(root, HOME, was) == (HOME, "")
-    assert list((root / WHERE / "sub").iterdir()) == []
-
-
 @pytest.mark.parametrize("spoiled", [".ckptstore", ".ckptstore/trash"])
 def test_what_never_moved_is_back_though_the_trash_cannot_be_used(root: Path, spoiled: str) -> None:
     was = facts(root / "sub" / "a")

@@ -115,22 +115,6 @@ def test_no_catalog_is_made(tmp_path: Path, folder: str) -> None:
     assert "there is no catalog" in done.checks[1].detail
 
 
-def test_no_directory_is_made_for_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    monkeypatch.delenv("CKPTSTORE_URL", raising=False)
-    with unchanged(tmp_path):
-        assert examine(None).exit_code == 4
-    assert connect().runs() == []
-
-
-def test_what_is_no_database(tmp_path: Path) -> None:
-    (tmp_path / "text.db").write_text("this is no database\n" * 99)
-    with unchanged(tmp_path):
-        found = checks(str(tmp_path / "text.db"), None)
-    assert said(found["database"])[0] == "problem"
-    assert "is not a catalog" in found["database"].detail
-
-
 def test_an_empty_database(postgres: str, tmp_path: Path) -> None:
     """Its schema is made by whoever uses it first: that is no trouble, and nothing to upgrade."""
     (tmp_path / "empty.db").touch()

@@ -404,14 +404,11 @@ def cost(url: str, root: Path, *, ranks: int, history: int) -> int:
     return len(asked)
 
 
-def test_a_thousand_ranks_take_a_few_statements(database_url: str, tmp_path: Path) -> None:
-    assert cost(database_url, tmp_path / "data", ranks=1000, history=5) < 40
-
-
-def test_neither_ranks_nor_history_take_more_statements(tmp_path: Path) -> None:
-    sizes = [(2, 5), (300, 5), (2, 300)]
+def test_neither_a_thousand_ranks_nor_history_take_more_statements(tmp_path: Path) -> None:
+    sizes = [(2, 5), (1000, 5), (2, 300)]
     counts = [
         cost(str(tmp_path / f"{ranks}-{history}.db"), tmp_path / f"{ranks}-{history}", ranks=ranks, history=history)
         for ranks, history in sizes
     ]
     assert len(set(counts)) == 1, counts
+    assert counts[0] < 40

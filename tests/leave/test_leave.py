@@ -384,16 +384,6 @@ def test_what_is_said(catalog: Catalog, tmp_path: Path) -> None:
     assert exit_(catalog, "run", "--cancel", "--json").json == {"run": "run", "cancelled": False}
 
 
-@pytest.mark.of_files
-def test_what_makes_no_sense(catalog: Catalog) -> None:
-    assert_one_line(exit_(catalog), 2, "Give RUN, or --from-env.")
-    assert_one_line(exit_(catalog, "run", "--from-env"), 2, "RUN and --from-env exclude each other.")
-    assert_one_line(exit_(catalog, "run", "--cancel", "--wait"), 2, "--cancel stands alone.")
-    assert_one_line(exit_(catalog, "run", "--timeout", "10s"), 2, "--timeout needs --wait.")
-    assert_one_line(exit_(catalog, "run", "--wait", "--timeout", "soon"), 2, "'soon' is no length of time")
-    assert_one_line(exit_(catalog, "run"), 1, "no run 'run'")
-
-
 def test_a_run_that_was_only_scanned(catalog: Catalog, tmp_path: Path) -> None:
     job, _ = begun(catalog, tmp_path / "ckpt", 10)
     shutil.copytree(job.directory, tmp_path / "plain", ignore=shutil.ignore_patterns(".ckptstore"))

@@ -18,7 +18,6 @@ from ckptstore.catalog.engine import Database
 from ckptstore.core.model import Kind
 from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes
-from tests.foreign_bytes import shards, tensorflow
 from tests.jobs import Job
 from tests.trash_calls import CHANGES, before_each
 
@@ -71,13 +70,6 @@ def build(catalog: Catalog, directory: Path) -> Job:
     for path in job.directory.rglob("*.ckpt"):
         path.chmod(0o400)  # as MindSpore leaves them
     return job
-
-
-def build_several(catalog: Catalog, directory: Path) -> None:
-    """Two states of several files that go, and two that stay."""
-    launch = catalog.join("run")
-    for step, make in ((10, tensorflow), (20, shards), (30, tensorflow), (40, shards)):
-        launch.register(make(directory / f"at-{step}", at=step), global_step=step)
 
 
 class World:

@@ -7,10 +7,8 @@ after the end of a transaction of the catalog.
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -23,14 +21,10 @@ from ckptstore.retention.in_trash import purge, undo
 from ckptstore.retention.plan import plan_gc
 from tests.retention.gc_world import (
     POLICY,
-    KilledError,
-    PointsInProcess,
     World,
     build,
-    build_several,
     die,
 )
-from tests.trash_calls import CHANGES, before_each
 
 
 def gc(world: World, *, at_once: bool = False) -> None:
@@ -135,55 +129,3 @@ def test_killed_at_every_point(
         last += apart
     assert last > 20, "the points are counted"
     record_property("kills", last // apart)
-
-
-@pytest.mark.parametrize("action", ["gc", "gc --now", "undo", "purge --now"])
-@pytest.mark.parametrize("then", ["the same", "undo"])
-def test_several_files_killed_between_any_two_system_calls(action: str, then: str, home: Path) -> None:
-    """Run again it ends where it would; undo brings back what can be. Each checkpoint is all there, or not at all."""
-    world = World(home)
-    build_several(world.catalog, world.data)
-    every = checkpoints_in(world)
-    if action in ("undo", "purge --now"):
-        gc(world)
-    world.keep()
-    ACTIONS[action](world)
-    undisturbed = world.seen()
-    for last in count():
-        world.restore()
-        points = PointsInProcess(last)
-        with suppress(KilledError), before_each(CHANGES, points.pass_one):
-            ACTIONS[action](world)
-        if points.count <= last:
-            break
-        found = checkpoints_in(world)
-        assert {name: every[name] for name in found} == found, "what is there is whole"
-        assert set(found) >= {"at-30", "at-40"}
-        if then == "the same":
-            ACTIONS[action](world)
-            if action == "gc --now":  # killed between the move and the deletion: it stays in the trash
-                purge_all(world)
-            assert world.seen() == undisturbed, f"killed at point {last}"
-        else:
-            with suppress(UsageError):  # nothing was in the trash yet, or nothing is left in it
-                undo(world.catalog.database, "run")
-            found = checkpoints_in(world)
-            gone = set(every) - set(found)
-            assert {name: every[name] for name in found} == found, f"killed at point {last}"
-            assert gone == set() if action in ("gc", "undo") else gone <= {"at-10", "at-20"}
-            left = [path for path in world.data.rglob(".ckptstore/trash/**/*") if path.is_file()]
-            assert left == []
-    assert last > 5
-
-
-def checkpoints_in(world: World) -> dict[str, dict[str, bytes]]:
-    """The checkpoints that are there, each with all that belongs to it, whole or not."""
-    paths = {path.name.removesuffix(".index") for path in world.data.iterdir() if ".data-" not in path.name}
-    return {
-        name: {
-            str(path.relative_to(world.data)): path.read_bytes()
-            for path in (*world.data.glob(f"{name}.*"), *world.data.glob(f"{name}/**/*"))
-            if path.is_file()
-        }
-        for name in paths - {".ckptstore"}
-    }

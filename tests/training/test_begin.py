@@ -124,25 +124,13 @@ def _groups(catalog: Catalog) -> object:
     return launch.layout.to_json()["groups"]
 
 
-def test_an_outcome_may_be_told_before_its_file(catalog: Catalog, tmp_path: Path) -> None:
-    """The journal of a file's directory may be read later than the one that says that it could not be loaded."""
-    a_job(catalog, tmp_path / "ckpt")
-    other = connect(str(tmp_path / "other.db"))
-    for rank in (1, 0):
-        other.sync(tmp_path / "ckpt" / f"rank_{rank}")
-    found = other.resolve("run")
-    assert found.plan.global_step == 10
-    assert other.resolve("run") == catalog.resolve("run")
-    assert {file.kind for file in other.files("run")} == {Kind.PERIODIC}
-
-
 ONE = {"steps": 10, "batch_size": 8, "shards": 1}
 """The data of a single rank."""
 
 
-def old_files(directory: Path, *steps: int, prefix: str = "net") -> list[Path]:
+def old_files(directory: Path, *steps: int) -> list[Path]:
     """What a ModelCheckpoint left that no registrar watched."""
-    names = [f"{prefix}-{(step - 1) // 10 + 1}_{(step - 1) % 10 + 1}.ckpt" for step in steps]
+    names = [f"net-{(step - 1) // 10 + 1}_{(step - 1) % 10 + 1}.ckpt" for step in steps]
     return [ckpt_bytes.write(directory / name, step) for name, step in zip(names, steps, strict=True)]
 
 
@@ -165,18 +153,6 @@ def test_a_run_that_was_scanned_does_not_start_afresh_without_the_catalog(catalo
         decided(away, home, 1, ONE, None)
     by_catalog = decided(catalog.database, tmp_path / "ckpt", 1, ONE, None)
     assert by_catalog.plan.global_step == 30
-
-
-def test_a_run_that_was_scanned_starts_without_the_catalog_by_the_journal_of_the_scan(
-    catalog: Catalog, tmp_path: Path
-) -> None:
-    old_files(tmp_path / "ckpt" / "rank_0", 10, 20, 30)
-    catalog.scan(tmp_path / "ckpt", run="run", world_size=1, steps_per_epoch=10)
-    away = open_database(NOBODY_LISTENS)
-    found = decided(away, tmp_path / "ckpt", 1, ONE, None)
-    assert found.plan is not None
-    assert found.plan.global_step == 30
-    assert shown(found) == shown(decided(catalog.database, tmp_path / "ckpt", 1, ONE, None))
 
 
 def test_a_run_that_was_scanned_does_not_start_afresh_when_its_catalog_is_lost(tmp_path: Path) -> None:
@@ -203,15 +179,6 @@ def test_what_others_left_is_no_reason_to_stop(catalog: Catalog, tmp_path: Path)
     assert decided(away, tmp_path / "ckpt", 1, ONE, None).plan is None
     old_files(tmp_path / "old", 10)
     assert decided(catalog.database, tmp_path / "old", 1, ONE, None).plan is None
-
-
-def test_a_run_that_journals_tell_of_starts_beside_files_that_they_do_not(catalog: Catalog, tmp_path: Path) -> None:
-    """Its first launch started there, with the catalog, and died before it had saved."""
-    old_files(tmp_path / "ckpt" / "rank_0", 10, prefix="old")
-    job = Job(catalog, tmp_path / "ckpt", world_size=1)
-    job.announce(job.start()[0])
-    away = open_database(NOBODY_LISTENS)
-    assert decided(away, tmp_path / "ckpt", 1, ONE, None).plan is None
 
 
 def test_a_launch_that_went_on_from_a_scanned_state_is_not_followed_by_a_fresh_start(

@@ -72,13 +72,10 @@ def waited(catalog: Catalog, time: Clock) -> float:
     ids=["none was given", "of this process", "of a host that was lost", "of a process that was killed here"],
 )
 def test_a_start_that_waits_for_nobody(catalog: Catalog, time: Clock, process: str | None, age: float) -> None:
+    assert waited(catalog, time) == 0, "a run that is new"
     begun(catalog)
     if process is not None:
         give(catalog, process, age=age)
-    assert waited(catalog, time) == 0
-
-
-def test_a_run_that_is_new(catalog: Catalog, time: Clock) -> None:
     assert waited(catalog, time) == 0
 
 

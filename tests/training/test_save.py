@@ -10,7 +10,7 @@ import pytest
 from ckptstore.api import Catalog, connect
 from ckptstore.core.model import FileState
 from ckptstore.disk import aside
-from ckptstore.errors import CkptstoreError, UsageError
+from ckptstore.errors import CkptstoreError
 from ckptstore.training.rank_launch import RankLaunch
 from tests.starting import LIBRARY, warm_python
 
@@ -90,30 +90,24 @@ def test_what_write_raises_leaves_nothing(catalog: Catalog, directory: Path) -> 
     assert not catalog.files("run")
 
 
-def test_what_was_written_elsewhere_is_named(catalog: Catalog, directory: Path) -> None:
-    """numpy adds `.npz` to a name that lacks it."""
-    with pytest.raises(UsageError, match=r"wrote nothing at .*/step-5, but step-5\.npz; write to that very path"):
-        joined(catalog).save(weights, global_step=5, directory=directory)
-    assert visible(directory) == []
-
-
-@pytest.mark.parametrize("name", ["", "..", "a/b"])
-def test_a_name_is_that_of_a_file(catalog: Catalog, directory: Path, name: str) -> None:
-    with pytest.raises(UsageError, match="names no file"):
-        joined(catalog).save(folder, global_step=5, directory=directory, name=name)
-
-
-def test_a_wrong_step_writes_nothing(catalog: Catalog, directory: Path) -> None:
-    with pytest.raises(UsageError, match="global_step"):
-        joined(catalog).save(folder, global_step=-1, directory=directory)
-    assert visible(directory) == []
-
-
-def test_a_directory_that_cannot_be_written_is_one_line(catalog: Catalog, directory: Path) -> None:
-    directory.mkdir()
-    (directory / "file").write_bytes(b"")
-    with pytest.raises(CkptstoreError, match=r"nothing was saved to .*/file: Not a directory"):
-        joined(catalog).save(folder, global_step=5, directory=directory / "file")
+@pytest.mark.parametrize(
+    ("write", "asked", "says"),
+    [
+        # numpy adds `.npz` to a name that lacks it
+        (weights, {}, r"wrote nothing at .*/step-5, but step-5\.npz; write to that very path"),
+        (folder, {"name": ""}, "names no file"),
+        (folder, {"name": ".."}, "names no file"),
+        (folder, {"name": "a/b"}, "names no file"),
+        (folder, {"global_step": -1}, "global_step"),
+        (folder, {"directory": "file"}, r"nothing was saved to .*/file: Not a directory"),
+    ],
+)
+def test_what_cannot_be_saved_leaves_nothing(catalog: Catalog, tmp_path: Path, write, asked, says) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    told = {"global_step": 5, **asked, "directory": tmp_path / asked.get("directory", "ckpt")}
+    with pytest.raises(CkptstoreError, match=says):
+        joined(catalog).save(write, **told)
+    assert visible(tmp_path / "ckpt") == []
 
 
 def test_what_a_killed_launch_left_is_deleted_by_the_next_and_no_one_elses(

@@ -57,14 +57,10 @@ def test_the_place_in_the_data_follows_from_the_first_step_of_the_launch(
     assert found == (step, epoch, step_in_epoch, initial_epoch)
 
 
-def test_a_fresh_start_is_at_step_0() -> None:
-    start = Start(launch=launch("L1", decided=True), plan=None, at=NOW)
-    assert start.fresh
-    assert (start.global_step, start.epoch, start.step_in_epoch, start.initial_epoch) == (0, 0, 0, 0)
-
-
 def test_every_rank_gets_what_rank_0_decided() -> None:
     fresh = Start(launch=launch("L1", decided=True), plan=None, at=NOW)
+    assert fresh.fresh
+    assert (fresh.global_step, fresh.epoch, fresh.step_in_epoch, fresh.initial_epoch) == (0, 0, 0, 0)
     for start in (start_at(5, saved_step=10), fresh):
         assert start_from_json(json.loads(json.dumps(start.to_json()))) == start
 

@@ -23,31 +23,32 @@ class Clock:
         return timing
 
 
-def test_a_save_took_what_its_step_took_longer_than_others() -> None:
-    """Than most of them."""
+@pytest.mark.parametrize(
+    ("before", "save", "found"),
+    [
+        ([1.0, 1.0, 0.1, 1.0, 9.0, 1.0], 4.0, Timing(3.0, step=1.5)),  # longer than most of them
+        ([600.0, 1.0, 1.0, 1.0], 2.0, Timing(1.0, step=1.5)),  # the first one was compiled
+        ([], 2.0, None),
+        ([1.0], 2.0, None),
+        ([1.0] * 3, 2.0, None),  # the first one is not counted: too few
+        ([1.0] * 5, 0.9, Timing(0.0, step=1.5)),  # it took no longer
+    ],
+)
+def test_a_save_took_what_its_step_took_longer_than_others(
+    before: list[float], save: float, found: Timing | None
+) -> None:
     clock = Clock()
-    for seconds in (1.0, 1.0, 0.1, 1.0, 9.0, 1.0):
+    for seconds in before:
         clock.goes(seconds)
-    assert clock.goes(4.0, saves=True) == Timing(3.0, step=1.5)
+    assert clock.goes(save, saves=True) == found
 
 
-def test_the_first_step_was_compiled_and_an_evaluation_is_no_save() -> None:
+def test_an_evaluation_is_no_save() -> None:
     clock = Clock()
-    clock.goes(600.0)
-    for _ in range(2):
+    for after in (0, 0, 300, 0):  # between two epochs
         clock.goes()
-    clock.now += 300  # between two epochs
-    clock.goes()
+        clock.now += after
     assert clock.goes(2.0, saves=True) == Timing(1.0, step=1.5)
-
-
-@pytest.mark.parametrize("plain", [0, 1, 3])
-def test_too_few_steps_without_a_save_tell_nothing(plain: int) -> None:
-    """The first one is not counted."""
-    clock = Clock()
-    for _ in range(plain):
-        clock.goes()
-    assert clock.goes(2.0, saves=True) is None
 
 
 def test_a_save_after_every_step_has_nothing_to_be_compared_with() -> None:
@@ -59,18 +60,5 @@ def test_where_data_sinks_a_step_is_a_part_of_what_is_heard_of() -> None:
     clock = Clock()
     for _ in range(5):
         clock.goes(9.5, steps=10)
+    assert clock.times.of_save() is None, "what is found between two steps is of none"
     assert clock.goes(12.5, saves=True, steps=10) == Timing(3.0, step=1.0)
-
-
-def test_what_is_found_between_two_steps_is_of_none() -> None:
-    clock = Clock()
-    for _ in range(5):
-        clock.goes()
-    assert clock.times.of_save() is None
-
-
-def test_a_save_that_took_no_longer_took_nothing() -> None:
-    clock = Clock()
-    for _ in range(5):
-        clock.goes()
-    assert clock.goes(0.9, saves=True) == Timing(0.0, step=1.5)

@@ -205,16 +205,6 @@ def test_shares_are_read_by_all_ranks(
         assert files_of(hosts.start()) == (10, [(0, 0), (1, 1)])
 
 
-def test_a_file_that_was_copied_without_its_time_is_read(hosts: Hosts) -> None:
-    path = hosts.job.folder(0) / "net-2_10.ckpt"
-    digest = hosts.job.catalog.show("run", 20)[0].digest
-    size, mtime_ns = path.stat().st_size, path.stat().st_mtime_ns
-    assert visibility._is_there(str(path), size, mtime_ns, None)
-    assert visibility._is_there(str(path), size, 1, digest)
-    assert not visibility._is_there(str(path), size, 1, "another")
-    assert not visibility._is_there(str(path), size + 1, mtime_ns, digest)
-
-
 def test_a_damaged_file_on_one_disk_is_called_that(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
