@@ -1,7 +1,6 @@
 """The command line: what it prints, its JSON, its exit codes, and one line for every mistake."""
 
 import contextlib
-import json
 import os
 import sqlite3
 import subprocess
@@ -64,12 +63,6 @@ def test_db(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     assert ckptstore("--db", database_url, "db", "upgrade").code == 0
     checked = ckptstore("--db", database_url, "db", "check", "--json")
     assert (checked.code, checked.json["schema"]) == (0, REVISION)
-
-
-def test_an_empty_catalog(sqlite_url: str) -> None:
-    for command, text in (("runs", "no runs yet\n"), ("list", "no saves yet\n")):
-        assert ckptstore("--db", sqlite_url, command).out == text
-        assert ckptstore("--db", sqlite_url, command, "--json").json == []
 
 
 @pytest.mark.parametrize(
@@ -335,32 +328,6 @@ def test_a_newline_in_a_path_begins_no_line(sqlite_url: str, tmp_path: Path) -> 
     assert "is more than one line" in paths.err.splitlines()[-1]
 
 
-def test_resolve_in_the_words_of_other_tools(url: str, run: Job, tmp_path: Path) -> None:
-    """Rank 1's file of step 10 is gone: rank 0's serves both."""
-    files = {file.rank: file for file in run.catalog.files("run") if file.global_step == 10}
-    Path(files[1].path).unlink()
-    env = ckptstore("--db", url, "resolve", "run", "--format", "env")
-    assert env.out == "export RESTORE_RANKS=0\nexport RESTORE_RANKS_MAP='{\"0,1\": 0}'\n"
-    shell = subprocess.run(
-        ["bash", "-c", f"{env.out}python -c \"import os, json; print(json.loads(os.environ['RESTORE_RANKS_MAP']))\""],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | {"PATH": f"{COMMAND.parent}:{os.environ['PATH']}"},
-    )
-    assert shell.stdout == "{'0,1': 0}\n"
-    paths = ckptstore("--db", url, "resolve", "run", "--format", "paths")
-    assert paths.out.splitlines() == [files[0].path, files[0].path]
-    launch = run.catalog.join("run", rank=0, world_size=2, launch_id="L9")
-    launch.set_steps_per_epoch(4)
-    nothing = ckptstore("--db", url, "resolve", "run", "--step", "999", "--format", "env")
-    assert (nothing.code, nothing.out) == (3, "export RESTORE_RANKS=-1\nexport RESTORE_RANKS_MAP='{}'\n")
-    assert nothing.err == "ckptstore: run run has no save of step 999\n"
-    assert ckptstore("--db", url, "resolve", "run", "--format", "paths", "--json").code == 2
-    assert ckptstore("--db", url, "resolve", "run", str(tmp_path)).code == 2
-    assert ckptstore("--db", url, "resolve", "run", "--format", "meta").code == 2
-
-
 def test_what_is_no_checkpoint_of_mindspore_in_the_words_of_other_tools(database_url: str, tmp_path: Path) -> None:
     """Seed 003: the best model of a node's first rank, and TensorFlow's of card 0."""
     root = tmp_path / "job"
@@ -380,47 +347,6 @@ def test_what_is_no_checkpoint_of_mindspore_in_the_words_of_other_tools(database
     done = ckptstore("--db", database_url, "scan", str(prefix.parent), "--step", f"{prefix}=1000")
     assert done.out.startswith("run other: 1 state of 1 launch adopted, newest step 1000\n")
     assert ckptstore("--db", database_url, "resolve", "other", "--format", "paths").out == f"{prefix}\n"
-
-
-def test_an_empty_variable_scans_nothing(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in `ckptstore scan "$DIR"`: the current directory may be anybody's home."""
-    ckpt_bytes.write(tmp_path / "here" / "net-1_1.ckpt", 1)
-    monkeypatch.chdir(tmp_path / "here")
-    for more in ([], ["--dry-run"]):
-        assert_one_line(ckptstore("--db", sqlite_url, "scan", "", *more), 2, "the directory is ''; give")
-        of_no_name = ckptstore("--db", sqlite_url, "scan", ".", "--run", "", *more)
-        assert_one_line(of_no_name, 2, "'' cannot be the name of a run")
-    assert ckptstore("--db", sqlite_url, "runs", "--json").json == []
-
-
-def test_scan_says_what_it_did_and_what_it_left_alone(database_url: str, tmp_path: Path) -> None:
-    root = tmp_path / "job" / "rank_0"
-    root.mkdir(parents=True)
-    for step in (3, 6, 9):
-        ckpt_bytes.write(root / f"net-{(step - 1) // 5 + 1}_{(step - 1) % 5 + 1}.ckpt", step)
-    (root / "model_best.pth.tar").write_bytes(b"x")
-    dry = ckptstore("--db", database_url, "scan", str(root.parent), "--dry-run")
-    assert dry.out.startswith(
-        "run job: 3 states of 1 launch would be adopted, newest step 9\n"
-        "2 files are consistent: steps per epoch unknown until your script starts\n"
-        "4 files seen: 3 checkpoint, 1 opaque;"
-    )
-    done = ckptstore("--db", database_url, "scan", str(root.parent), "--json").json
-    assert [file["global_step"] for file in done["adopted"]] == [3, 6, 9]
-    assert done["skipped"] == []
-    (opaque,) = done["opaque"]
-    assert opaque.pop("modified").endswith("+00:00")
-    assert opaque == {"path": str(root / "model_best.pth.tar"), "rank": 0, "size": 1}
-    again = ckptstore("--db", database_url, "scan", str(root.parent), "--world-size", "1")
-    assert again.code == 7
-    assert again.out.startswith("run job: nothing adopted\n4 files seen: 3 checkpoint, 1 opaque; 3 known before")
-    assert f"left out: {root}/model_best.pth.tar: nothing tells its step\n" in again.out
-    adopt = f"ckptstore scan {root.parent} --run job --step {root}/model_best.pth.tar=STEP"
-    assert f"  to adopt it: {adopt}\n" in again.out
-    assert ckptstore("--db", database_url, "resolve", "job", "--json").json["global_step"] == 9
-    wrong = ckptstore("--db", database_url, "scan", str(tmp_path / "nowhere"))
-    assert (wrong.code, wrong.err.count("\n")) == (2, 1)
-    assert "is not a directory" in wrong.err
 
 
 def test_a_journal_that_cannot_be_read_is_said_first_and_by_the_exit_code(
@@ -456,22 +382,6 @@ def test_a_journal_that_cannot_be_reached_is_exit_code_1(run: Job, tmp_path: Pat
         assert told in done.out
         of_other = ckptstore("--db", str(tmp_path / f"{command}.db"), command, f"{run.folder(0)}/")
         assert (of_other.code, of_other.err) == (0, "")
-
-
-def test_replicas_can_be_stated(url: str, run: Job, tmp_path: Path) -> None:
-    """The run said data parallel; rank 1's file of step 10 is gone."""
-    files = {file.rank: file for file in run.catalog.files("run") if file.global_step == 10}
-    Path(files[1].path).unlink()
-    groups = tmp_path / "groups.json"
-    groups.write_text('{"groups": [[0, 1]]}')
-    steps = {
-        spec: ckptstore("--db", url, "resolve", "run", "--replicas", spec, "--json").json["global_step"]
-        for spec in ("dp", "none", "0,1", str(groups))
-    }
-    assert steps == {"dp": 10, "none": 5, "0,1": 10, str(groups): 10}
-    for wrong in ("0,7", "0,1;1", "rank 0", ""):
-        refused = ckptstore("--db", url, "resolve", "run", "--replicas", wrong)
-        assert (refused.code, refused.err.count("\n"), refused.out) == (2, 1, ""), wrong
 
 
 def test_sync_takes_up_what_journals_say(url: str, run: Job, tmp_path: Path) -> None:

@@ -8,10 +8,8 @@ import pytest
 from ckptstore.api import Catalog, connect
 from ckptstore.errors import RefusedError, UnknownRunError
 from ckptstore.resume import names
-from ckptstore.retention.policy import Policy
-from tests import ckpt_bytes
 from tests.cli.advice import advised
-from tests.command_line import assert_one_line, ckptstore
+from tests.command_line import ckptstore
 from tests.contents import contents
 from tests.jobs import Job
 
@@ -35,36 +33,6 @@ def runs(url: str) -> list[str]:
 
 def everything(job: Job) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in job.directory.rglob("*.ckpt")}
-
-
-def test_a_forgotten_run_is_nowhere_and_its_files_are_untouched(url: str, job: Job) -> None:
-    before = everything(job)
-    assert ckptstore("--db", url, "forget", "run", "--apply").code == 0
-    assert runs(url) == []
-    assert ckptstore("--db", url, "list", "--json").json == []
-    assert ckptstore("--db", url, "sync", "--json").json["runs"] == []
-    for command in (("list", "run"), ("resolve", "run"), ("gc", "run", "--keep-last", "1"), ("rename", "run", "x")):
-        assert_one_line(ckptstore("--db", url, *command), 1, "run 'run' was forgotten")
-    refused = ckptstore("--db", url, "doctor", "run")
-    assert (refused.code, "was forgotten" in refused.err) == (1, True)
-    assert everything(job) == before
-
-
-def test_no_scan_and_no_sync_brings_it_back_but_the_advice_does(url: str, job: Job) -> None:
-    listed = ckptstore("--db", url, "list", "--json").json
-    assert ckptstore("--db", url, "forget", "run", "--apply").code == 0
-    ckpt_bytes.write(job.folder(0) / "net-4_10.ckpt", 40, 40)
-    where = str(job.directory)
-    for command in (("scan", where), ("scan", where, "--run", "run"), ("scan", where, "--dry-run")):
-        assert "was forgotten" in ckptstore("--db", url, *command).err
-        assert runs(url) == [], command
-    for command in (("sync", f"{where}/"), ("sync",)):
-        ckptstore("--db", url, *command)
-        assert runs(url) == [], command
-    assert_one_line(ckptstore("--db", url, "scan", str(job.directory), "--run", "run"), 1, "was forgotten")
-    refused = ckptstore("--db", url, "list", "run")
-    assert ckptstore("--db", url, *advised(refused.err)).code == 0
-    assert [row for row in ckptstore("--db", url, "list", "--json").json if row["global_step"] <= 30] == listed
 
 
 def test_who_joins_a_forgotten_run_is_refused(catalog: Catalog, job: Job) -> None:
@@ -95,23 +63,6 @@ def test_a_catalog_made_anew_knows_what_was_forgotten_and_renamed(catalog: Catal
     assert other.runs() == []
 
 
-def test_a_name_leads_to_the_run_and_the_first_one_too(catalog: Catalog, url: str, job: Job) -> None:
-    assert catalog.rename("run", "thesis")
-    assert not catalog.rename("run", "thesis")
-    assert runs(url) == ["thesis"]
-    for name in ("run", "thesis"):
-        assert {row["run"] for row in ckptstore("--db", url, "show", name, "20", "--json").json} == {name}
-        assert ckptstore("--db", url, "resolve", name, "--json").json["global_step"] == 30
-    catalog.pin("thesis", 10)
-    catalog.tag("thesis", 20, "best")
-    plan = catalog.plan_gc("thesis", Policy(keep_last=1, floor=1))
-    assert catalog.execute(plan).files == 0
-    catalog.untag("thesis", "best")
-    assert catalog.execute(catalog.plan_gc("thesis", Policy(keep_last=1, floor=1))).files == 2
-    assert catalog.undo("thesis").files == 2
-    assert runs(url) == ["thesis"]  # nothing of it made a run of its own
-
-
 def test_a_script_that_joins_the_old_name_goes_on_with_the_run_and_is_told(
     catalog: Catalog, url: str, job: Job, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -126,17 +77,6 @@ def test_a_script_that_joins_the_old_name_goes_on_with_the_run_and_is_told(
     assert job.begin()[0].facts.parent_step == 40
     assert caplog.text == ""
     assert [(row.run, row.launches) for row in catalog.runs()] == [("thesis", 3)]
-
-
-@pytest.mark.parametrize("more", [[], ["--dry-run"]])
-def test_a_scan_of_a_directory_of_the_new_name_is_of_that_run(
-    url: str, catalog: Catalog, job: Job, more: list[str]
-) -> None:
-    catalog.rename("run", "data")
-    Job(catalog, job.directory / "beside", run="beside").begin()  # so that the directory's name decides
-    told = ckptstore("--db", url, "scan", str(job.directory), "--json", *more).json
-    assert (told["run"], told["known"]) == ("data", 6)
-    assert runs(url) == ["beside", "data"]
 
 
 def test_names_that_are_taken(catalog: Catalog, job: Job) -> None:

@@ -2,13 +2,11 @@
 
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from shutil import rmtree
 
 import pytest
 
 from ckptstore.api import Catalog
 from ckptstore.core.events import PolicySet
-from tests.cli.advice import follow
 from tests.command_line import Result, ckptstore
 from tests.jobs import Job
 from tests.projecting import put
@@ -35,68 +33,9 @@ def steps(rows: list[dict[str, int]]) -> list[int]:
     return [row["global_step"] for row in rows]
 
 
-@pytest.mark.parametrize(("lost", "gone"), [("net-1_10.ckpt", 2), ("*.ckpt", 6)])
-@pytest.mark.parametrize("as_json", [False, True])
-def test_undo_of_what_is_not_in_the_trash_any_more(url: str, job: Job, lost: str, gone: int, *, as_json: bool) -> None:
-    """Somebody made room by hand: not all came back, and a script must see that."""
-    assert ckptstore("--db", url, "gc", "run", "--keep-last", "3", "--apply").code == 0
-    for path in job.directory.rglob(f".ckptstore/trash/*/{lost}"):
-        path.unlink()
-    back = ckptstore("--db", url, "undo", "run", *(["--json"] if as_json else []))
-    assert back.code == 1
-    assert one_line(back) == f"ckptstore: run run: {gone} files were not in the trash any more\n"
-    if as_json:
-        assert (back.json["files"], back.json["gone"]) == (6 - gone, gone)
-    else:
-        assert f"run run: {6 - gone} files brought back" in back.out
-
-
-def test_now(url: str, job: Job) -> None:
-    done = ckptstore("--db", url, "gc", "run", "--keep-last", "3", "--apply", "--now")
-    assert "6 files of 3 states deleted" in done.out
-    assert list(job.directory.rglob("trash")) == []
-
-
-def test_a_disk_that_is_away_is_not_passed_over(url: str, job: Job, tmp_path: Path) -> None:
-    assert ckptstore("--db", url, "policy", "run", "--keep-last", "2").code == 0
-    home = job.folder(0)
-    home.rename(tmp_path / "away")
-    for asked in (["run"], ["run", "--apply"], ["--all", "--apply"]):
-        done = ckptstore("--db", url, "gc", *asked)
-        assert done.code == 1
-        assert "no states on disk" not in done.out
-        assert f"ckptstore: {home}: is not there: it may not be mounted" in done.err
-        assert "if a directory is gone for good, make it again, with a .ckptstore in it" in done.err
-    told = ckptstore("--db", url, "gc", "run", "--json")
-    assert told.code == 1
-    assert {"path": str(home), "reason": "is not there: it may not be mounted"} in told.json["troubles"]
-    (tmp_path / "away").rename(home)
-    assert ckptstore("--db", url, "gc", "run").code == 0
-
-
-def test_a_directory_that_is_gone_for_good(url: str, job: Job) -> None:
-    rmtree(job.folder(0))
-    told = ckptstore("--db", url, "gc", "run", "--keep-last", "2").err
-    (job.folder(0) / ".ckptstore").mkdir(parents=True)
-    assert follow(url, told, DIRECTORY=str(job.folder(0))).code == 0
-    assert ckptstore("--db", url, "gc", "run", "--keep-last", "2").code == 0
-
-
 def one_line(result: Result) -> str:
     assert len(result.err.splitlines()) == 1
     return result.err
-
-
-def test_nearly_everything_is_not_removed_by_accident(url: str, job: Job, catalog: Catalog) -> None:
-    job.save(job.start(), *range(70, 280, 10))
-    asked = ["--db", url, "gc", "run", "--keep-last", "1"]
-    for apply in ([], ["--apply"]):
-        refused = ckptstore(*asked, *apply)
-        assert refused.code == 5
-        assert "removes 25 of 27 states, more than 90% of the bytes" in one_line(refused)
-        assert "remove" in refused.out, "the plan is shown all the same"
-    assert ckptstore(*asked, "--apply", "--allow-mass-delete").code == 0
-    assert files(job) == 4
 
 
 def test_policies(url: str, job: Job) -> None:
@@ -145,13 +84,3 @@ def test_one_run_that_fails_does_not_stop_the_others(url: str, job: Job, catalog
     assert done.code == 2
     assert "run aaa: the policy has rules of a newer program" in one_line(done)
     assert files(job) == 6
-
-
-def test_a_catalog_that_knows_nothing_yet(tmp_path: Path) -> None:
-    """In a directory full of checkpoints: what to do first, in one line."""
-    for asked in (["gc", "--keep-last", "2"], ["gc", "--all"], ["gc", str(tmp_path), "--keep-last", "2"]):
-        result = ckptstore("--db", str(tmp_path / "new.db"), *asked)
-        assert result.code == 2
-        assert "knows of no checkpoints yet; first: ckptstore scan" in one_line(result)
-
-

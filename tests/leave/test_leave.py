@@ -29,7 +29,7 @@ from ckptstore.leave.ask import ask, follow, look, take_back
 from ckptstore.training.begin import begin
 from ckptstore.training.rank_launch import RankLaunch
 from tests import ckpt_bytes
-from tests.command_line import Result, assert_one_line, ckptstore
+from tests.command_line import Result, ckptstore
 from tests.jobs import Job, begun, set_ending, started
 
 
