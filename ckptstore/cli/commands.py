@@ -322,13 +322,10 @@ def unpin(context: click.Context, run: str, step: int, *, as_json: bool) -> None
 
 
 def _report_pin(run: str, step: int, *, pinned: bool, changed: bool, as_json: bool) -> None:
-    from ckptstore.cli import terminal, values
+    from ckptstore.cli import values
 
-    if as_json:
-        values.write({"run": run, "global_step": step, "pinned": pinned, "changed": changed})
-    else:
-        already = "" if changed else " already"
-        terminal.line(f"step {step} of {run} is{already} {'pinned' if pinned else 'not pinned'}")
+    text = f"step {step} of {run} is{'' if changed else ' already'} {'pinned' if pinned else 'not pinned'}"
+    values.report({"run": run, "global_step": step, "pinned": pinned, "changed": changed}, text, as_json=as_json)
 
 
 @click.command()

@@ -94,14 +94,12 @@ def _seconds(timeout: float | None, *, from_env: bool) -> float:
 
 
 def _cancel(database: Database, run: str, *, as_json: bool) -> int:
-    from ckptstore.cli import terminal, values
+    from ckptstore.cli import values
     from ckptstore.leave.ask import take_back
 
     was_asked = take_back(database, run)
-    if as_json:
-        values.write({"run": run, "cancelled": was_asked})
-    else:
-        terminal.line(f"run {run} is asked to leave no more" if was_asked else f"run {run} was not asked to leave")
+    text = f"run {run} is asked to leave no more" if was_asked else f"run {run} was not asked to leave"
+    values.report({"run": run, "cancelled": was_asked}, text, as_json=as_json)
     return 0
 
 

@@ -24,13 +24,11 @@ def rename(context: click.Context, run: str, new: str, *, as_json: bool) -> None
     No file is touched. The first name of the run goes on leading to it: a script that joins it is told of the new one,
     and goes on from the run's newest state.
     """
-    from ckptstore.cli import terminal, values
+    from ckptstore.cli import values
 
     changed = catalog(context).rename(run, new)
-    if as_json:
-        values.write({"run": new, "before": run, "changed": changed})
-    else:
-        terminal.line(f"run {run} is now named {new}" if changed else f"the run is already named {new}")
+    text = f"run {run} is now named {new}" if changed else f"the run is already named {new}"
+    values.report({"run": new, "before": run, "changed": changed}, text, as_json=as_json)
 
 
 @click.command()
@@ -44,7 +42,7 @@ def forget(context: click.Context, run: str, *, apply_it: bool, undo: bool, as_j
 
     No file is touched, and no scan or sync brings it back. Its name stays taken: a script that joins it is refused.
     """
-    from ckptstore.cli import terminal, values
+    from ckptstore.cli import values
     from ckptstore.resume import names
 
     if apply_it and undo:
@@ -52,10 +50,8 @@ def forget(context: click.Context, run: str, *, apply_it: bool, undo: bool, as_j
     opened = catalog(context)
     if undo:
         changed = opened.forget(run, undo=True)
-        if as_json:
-            values.write({"run": run, "forgotten": False, "changed": changed})
-        else:
-            terminal.line(f"run {run} is back" if changed else f"run {run} was not forgotten")
+        text = f"run {run} is back" if changed else f"run {run} was not forgotten"
+        values.report({"run": run, "forgotten": False, "changed": changed}, text, as_json=as_json)
         return
     shown = names.look(opened.database, run)
     changed = apply_it and opened.forget(run)

@@ -188,13 +188,11 @@ def policy(context: click.Context, /, run: str, *, clear: bool, as_json: bool, *
 @click.pass_context
 def tag(context: click.Context, run: str, step: int, name: str, *, as_json: bool) -> None:
     """Give STEP of RUN a name, which protects it from retention."""
-    from ckptstore.cli import terminal, values
+    from ckptstore.cli import values
 
     changed = catalog(context).tag(run, step, name)
-    if as_json:
-        values.write({"run": run, "global_step": step, "tag": name, "changed": changed})
-    else:
-        terminal.line(f"step {step} of {run} is{'' if changed else ' already'} tagged {name}")
+    text = f"step {step} of {run} is{'' if changed else ' already'} tagged {name}"
+    values.report({"run": run, "global_step": step, "tag": name, "changed": changed}, text, as_json=as_json)
 
 
 @click.command()
@@ -204,13 +202,11 @@ def tag(context: click.Context, run: str, step: int, name: str, *, as_json: bool
 @click.pass_context
 def untag(context: click.Context, run: str, name: str, *, as_json: bool) -> None:
     """Take NAME, and its protection, away from the step of RUN that has it."""
-    from ckptstore.cli import terminal, values
+    from ckptstore.cli import values
 
     changed = catalog(context).untag(run, name)
-    if as_json:
-        values.write({"run": run, "tag": name, "changed": changed})
-    else:
-        terminal.line(f"no step of {run} is tagged {name}" + (" any more" if changed else ""))
+    text = f"no step of {run} is tagged {name}{' any more' if changed else ''}"
+    values.report({"run": run, "tag": name, "changed": changed}, text, as_json=as_json)
 
 
 ALL = (gc, undo, purge, policy, tag, untag)

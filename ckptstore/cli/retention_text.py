@@ -116,7 +116,7 @@ def _plan(plan: GcPlan) -> None:
             _row(shown, word, verdict)
     shown.print(f"no state of run {plan.run} can be seen" if plan.unseen else f"run {plan.run} has no states on disk")
     for each in first(plan.debris, "debris"):
-        line(f"debris: {each.path} ({size(each.bytes)}): {each.reason}")
+        line(f"debris: {each.path} ({size(each.size)}): {each.reason}")
     for other in first(plan.unknown, "left alone"):
         line(f"left alone: {other.path}: {other.reason}")
 

@@ -96,12 +96,9 @@ def check(context: click.Context, *, as_json: bool) -> None:
 
 def _report(status: SchemaStatus, *, as_json: bool) -> None:
     from ckptstore.cli import values
-    from ckptstore.cli.terminal import line
 
-    if as_json:
-        values.write({"catalog": status.catalog, "schema": status.found, "needed": status.needed})
-    else:
-        line(f"{status.catalog}: schema {status.found or 'none'}, this program works with {status.needed}")
+    text = f"{status.catalog}: schema {status.found or 'none'}, this program works with {status.needed}"
+    values.report({"catalog": status.catalog, "schema": status.found, "needed": status.needed}, text, as_json=as_json)
 
 
 _WORDS = {True: "holds", False: "FAILED", None: "not tried"}

@@ -25,6 +25,13 @@ def write(value: Any) -> None:
     click.echo(text.encode("utf-8", "backslashreplace"))  # a path's bytes that are no text become JSON's own escapes
 
 
+def report(value: Any, text: str, *, as_json: bool) -> None:
+    """Print what a command has done: JSON for scripts, or a line for people."""
+    from ckptstore.cli.terminal import line
+
+    write(value) if as_json else line(text)
+
+
 def _plain(value: Any) -> Any:
     """What JSON has no word for: moments are in UTC, to the second."""
     return value.isoformat(timespec="seconds") if isinstance(value, datetime) else dict(value)
@@ -151,7 +158,7 @@ def collected(outcome: RunCollected) -> dict[str, Any]:
         "applied": done is not None,
         "keep": [_verdict(verdict) for verdict in plan.decision.keep],
         "remove": [{**_verdict(verdict), **fields(verdict.state, "files bytes")} for verdict in plan.decision.remove],
-        "debris": [fields(each, "path reason bytes") for each in plan.debris],
+        "debris": [{**fields(each, "path reason"), "bytes": each.size} for each in plan.debris],
         "bytes_freed": plan.bytes_freed if done is None else done.bytes,
         "unknown": reasons(plan.unknown),
         "policy": plan.policy.to_json(),

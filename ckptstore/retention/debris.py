@@ -31,6 +31,7 @@ OLD = timedelta(hours=24)
 _TMP = ".tmp"
 _META = "-graph.meta"
 _ENDS = (".ckpt", ".safetensors")
+_UNFINISHED = "a save that was never finished left it"
 _DRAFT = re.compile(r"\.(?P<name>.+\.companion)\..+", re.DOTALL)
 """The name of a companion that was never written to its end (`disk/files.py::replace_text`)."""
 
@@ -49,29 +50,12 @@ class Target:
     format: str = ""  # the recorded one
     launch: str = ""  # empty: none is known
     identity: tuple[int, ...] | None = None  # as planned, of no other file; None: not planned yet
+    reason: str = ""  # why it is of no use, if a save left it behind
 
     @property
     def path(self) -> str:
         """Where it is."""
         return f"{self.root.rstrip('/')}/{self.place}"
-
-
-@dataclass(frozen=True)
-class Debris:
-    """A file that a save left behind, and why it is of no use."""
-
-    target: Target
-    reason: str
-
-    @property
-    def path(self) -> str:
-        """Where it is."""
-        return self.target.path
-
-    @property
-    def bytes(self) -> int:
-        """What it takes on disk."""
-        return self.target.size
 
 
 def find(
@@ -81,7 +65,7 @@ def find(
     known: AbstractSet[str],
     going: AbstractSet[str],
     now: datetime,
-) -> tuple[tuple[Debris, ...], tuple[Skipped, ...]]:
+) -> tuple[tuple[Target, ...], tuple[Skipped, ...]]:
     """What goes, and files with the names of checkpoints that the catalog does not know: those stay.
 
     The directories that a run saves to are looked into. `known` are the paths in the catalog, `going` those that go.
@@ -97,7 +81,7 @@ def find(
     known, going = known | _at_new_place(known, moved), going | _at_new_place(going, moved)
     saving = [launches[source.launch].order for source in sources]
     search = _Search(launches, max(saving, default=0), known, going, int((now - OLD).timestamp() * 1e9))
-    debris: list[Debris] = []
+    debris: list[Target] = []
     unknown: list[Skipped] = []
     for directory, own in sorted(by_directory.items()):
         listed, below = look(directory)
@@ -124,7 +108,7 @@ class _Search:
     going: AbstractSet[str]
     before_ns: int
 
-    def files(self, listed: Directory, sources: Sequence[Source]) -> Iterator[Debris]:
+    def files(self, listed: Directory, sources: Sequence[Source]) -> Iterator[Target]:
         """What is of no use among the files of a directory."""
         names = [seen.name for seen in listed.files if f"{listed.path}/{seen.name}" not in self.going]
         prefixes = {parsed.prefix for name in names if (parsed := parse_name(name)) is not None}
@@ -139,7 +123,7 @@ class _Search:
             elif seen.name.endswith(_TMP):
                 stem = seen.name.removesuffix(_TMP)
                 written = any(wrote(source, f"{stem}{end}") for source in sources for end in _ENDS)
-                reason = "a save that was never finished left it" if written else ""
+                reason = _UNFINISHED if written else ""
             elif seen.name.endswith(_META) and seen.name.removesuffix(_META) not in prefixes:
                 # MindSpore writes the graph once, beside the checkpoints of a prefix
                 own = [source for source in sources if source.prefix == seen.name.removesuffix(_META)]
@@ -147,7 +131,7 @@ class _Search:
                 reason = "no checkpoint of its launch is left beside it" if is_over else ""
             path = f"{listed.path}/{seen.name}"
             if reason and seen.mtime_ns < self.before_ns and path not in self.known and path not in self.going:
-                yield Debris(Target(listed.path, seen.name, seen.size, seen.mtime_ns), reason)
+                yield Target(listed.path, seen.name, seen.size, seen.mtime_ns, reason=reason)
 
     def unregistered(self, listed: Directory) -> Iterator[Skipped]:
         """What has the name of a checkpoint, and is not in the catalog."""
@@ -156,7 +140,7 @@ class _Search:
             if path not in self.known and classify([seen.name]).what is What.CHECKPOINT:
                 yield Skipped(path, "the catalog does not know it: it stays")
 
-    def ttp(self, home: str, name: str, sources: Iterable[Source]) -> Iterator[Debris]:
+    def ttp(self, home: str, name: str, sources: Iterable[Source]) -> Iterator[Target]:
         """What a directory of TTP has that cannot become part of a state any more."""
         is_over = all(
             self._is_history(source) or name in source.names_before for source in sources if source.kind is Kind.TTP
@@ -167,8 +151,7 @@ class _Search:
                 half = seen.name != stem and (is_ttp_file(f"{stem}.ckpt") or is_ttp_file(f"{stem}.safetensors"))
                 if half and seen.mtime_ns < self.before_ns:
                     place = "/".join((name, *directory.parts, seen.name))
-                    target = Target(home, place, seen.size, seen.mtime_ns)
-                    yield Debris(target, "a save that was never finished left it")
+                    yield Target(home, place, seen.size, seen.mtime_ns, reason=_UNFINISHED)
 
     def _is_history(self, source: Source) -> bool:
         return self.launches[source.launch].order < self.newest

@@ -202,7 +202,7 @@ class _Gc:
                 some, count = [], 0
         if some:
             yield some
-        some = [(None, (each.target,)) for each in self._plan.debris if not has_checkpoint_beside(each.target)]
+        some = [(None, (each,)) for each in self._plan.debris if not has_checkpoint_beside(each)]
         if some:
             yield some
 

@@ -27,7 +27,7 @@ from ckptstore.resume.resolver import Query, judge
 from ckptstore.resume.uncertainty import Uncertainties
 from ckptstore.retention import debris, decide, path_aliases, stored_policy
 from ckptstore.retention.authority import Authority
-from ckptstore.retention.debris import Debris, Target
+from ckptstore.retention.debris import Target
 from ckptstore.retention.decide import Decision, StateFacts, Why
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class GcPlan:
     decision: Decision
     targets: Mapping[Key, tuple[Target, ...]]  # the files of each state that goes, by launch and step
     floor: tuple[Target, ...]  # files of the floor, and of the newest state that counts: nothing goes if they change
-    debris: tuple[Debris, ...]  # goes too
+    debris: tuple[Target, ...]  # goes too
     unknown: tuple[Skipped, ...]  # to the catalog: only told
     unseen: tuple[Skipped, ...]  # what could not be looked at: states may be there
 
@@ -69,7 +69,7 @@ class GcPlan:
     @property
     def bytes_freed(self) -> int:
         """What all that goes takes on disk, in bytes."""
-        return self.decision.bytes_freed + sum(each.bytes for each in self.debris)
+        return self.decision.bytes_freed + sum(each.size for each in self.debris)
 
 
 def plan_gc(
