@@ -246,8 +246,22 @@ class Worker:
                 trash.identities = self.authority.seen
                 some = [(item, settled) for item in own if (settled := self._try(trash, item, takes=takes)) is not None]
                 self._tidy(trash, [item for item, _ in some])
-            outcomes += some
+                outcomes += self._on_disk(trash, some)
         return outcomes
+
+    def _on_disk(self, trash: Trash, outcomes: Sequence[tuple[Item, Settled]]) -> list[tuple[Item, Settled]]:
+        """What may be recorded: of what came home only that which a loss of power does not bring back to the trash."""
+        home: dict[str, list[str]] = {}
+        for item, settled in outcomes:
+            if settled.at is item.wanted is Location.HOME:
+                home.setdefault(item.root, []).append(item.place)
+        for root, places in list(home.items()):
+            try:
+                trash.sync_home(root, places)
+                del home[root]
+            except OSError as error:  # noqa: PERF203 — a directory of each root
+                self.done.troubles.append(Skipped(root, error.strerror or str(error)))
+        return [(item, settled) for item, settled in outcomes if item.place not in home.get(item.root, ())]
 
     def _try(self, trash: Trash, item: Item, *, takes: bool) -> Settled | None:
         self.lock.keep()
