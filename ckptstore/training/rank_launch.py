@@ -24,9 +24,8 @@ from ckptstore.formats.inspect import is_cut
 from ckptstore.journal import summaries
 from ckptstore.journal.writers import for_rank
 from ckptstore.outside import Path, atexit, time, utc_now
-from ckptstore.resume import adopt
 from ckptstore.resume import register as registering
-from ckptstore.resume.reconcile import Reconciled, reconcile
+from ckptstore.resume.reconcile import Reconciled, left_at, reconcile
 from ckptstore.resume.resolver import Query
 from ckptstore.resume.start import Settled, earlier_start, keep_holding, settle, started
 from ckptstore.training import layout_files
@@ -407,7 +406,7 @@ class RankLaunch:
         The catalog is not asked: the next training in this process must not wait for it. `expected` are the parameters
         that a whole file has. Raises as `record` does, and `OSError`.
         """
-        left = adopt.left_at(ending, self.facts, self._sources, self.live_files.paths(), expected)
+        left = left_at(ending, self.facts, self._sources, self.live_files.paths(), expected)
         if left:
             self.record(left)
 
