@@ -75,6 +75,9 @@ def ask(database: Database, run: str, reason: str, directories: Iterable[str] = 
     every = homes.union(*(note.directories for note in notes))
     unreached = put_flags(launch.key, launch.run, every, reason)
     away = away or _ask_by_catalog(database, launch, reason)
+    # A rank looks into the catalog once it has said where it saves: one that did so before that is found here.
+    late = set() if away else _said_since(database, launch, every)
+    every, unreached = every | late, unreached | put_flags(launch.key, launch.run, late, reason)
     return Asked(
         run=run,
         launch=launch,
@@ -158,13 +161,23 @@ def _ask_by_catalog(database: Database, launch: Launch, reason: str) -> str:
     return ""
 
 
-def pass_on(database: Database, launch: Launch, reason: str) -> None:
-    """Put a request that is in the catalog where ranks of the launch look, as far as this host sees that.
+def _said_since(database: Database, launch: Launch, known: Set[str]) -> set[str]:
+    with suppress(CatalogUnavailableError), database.read() as connection:
+        return _homes(connection, launch) - known
+    return set()
 
-    Ranks say where they save in their own time: this may be called again and again.
+
+def pass_on(database: Database, launch: Launch, *, home: str | None = None) -> None:
+    """Put a request that is in the catalog where the ranks of the launch look, as far as this host sees that.
+
+    `home` is the place of one rank (None: those of all). Ranks say where they save in their own time: this may be
+    called again and again. Raises `CatalogUnavailableError`.
     """
     with database.read() as connection:
-        homes = _homes(connection, launch)
+        reason = exit_requests.reason(connection, launch.key)
+        if reason is None:
+            return
+        homes = _homes(connection, launch) if home is None else {home}
     asked = {home for home in homes if os.path.exists(exit_flags.flag_path(home, launch.key))}
     put_flags(launch.key, launch.run, homes - asked, reason)
 

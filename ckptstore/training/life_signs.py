@@ -6,7 +6,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import exit_requests, marks, reads, schema
+from ckptstore.catalog import marks, reads, schema
 from ckptstore.catalog.clock import clock
 from ckptstore.core.hints import Call
 from ckptstore.core.text import span
@@ -40,7 +40,8 @@ class LifeSigns:
     """Says now and then that a launch is alive, on rank 0 and on a thread of its own, from `begin` to `end`.
 
     A launch that began without the catalog gives signs once its records are there. Each renews the lease on the state
-    that the launch started from. A request to leave that is in the catalog is put where the ranks look.
+    that the launch started from. A request to leave that is in the catalog is put where the ranks look: with each
+    sign, with each save of rank 0, and by each rank when it has said where it saves.
     """
 
     def __init__(self, recorder: Recorder, database: Database, launch: Launch, rank: int) -> None:
@@ -79,15 +80,16 @@ class LifeSigns:
     def _give(self) -> None:
         key, process = self._key, self._process
         self._write(lambda connection: marks.give_sign(connection, key, process, clock(connection)))
-        if not self._recorder.behind:
-            with suppress(CatalogUnavailableError):  # the recorder says so
-                self._pass_on()
+        self.pass_on()
 
-    def _pass_on(self) -> None:
-        with self._database.read() as connection:
-            reason = exit_requests.reason(connection, self._key)
-        if reason is not None:
-            pass_on(self._database, self._launch, reason)
+    def pass_on(self, home: str | None = None) -> None:
+        """Put a request that is in the catalog where the ranks look: rank 0 for all, any rank into a `home` of its own.
+
+        What asks may not see their disks, or has asked before they said where they save.
+        """
+        if (home is not None or not self._rank) and not self._recorder.is_late:
+            with suppress(CatalogUnavailableError):  # the recorder says so
+                pass_on(self._database, self._launch, home=home)
 
     def _write(self, work: Callable[[Connection], None]) -> None:
         if not self._recorder.behind:

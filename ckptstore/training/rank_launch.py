@@ -322,6 +322,7 @@ class RankLaunch:
         self._sources.append(source)
         self.exit_request.look_in(source.directory)
         self.recorder.announce(SourceAdded(source, utc_now()))
+        self.signs.pass_on(source.directory)
         with suppress(OSError):  # without it the next start reads more
             summaries.make(source.directory, self.key)
 

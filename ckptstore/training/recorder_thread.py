@@ -341,6 +341,7 @@ class RecorderThread:
 
     def _keep(self, whole: Checkpoint) -> None:
         self._launch.record([whole])
+        self._launch.signs.pass_on()
         self._beside(lambda: self._companions.recorded(whole))
         self.on_recorded(whole)
         self._launch.live_files.notice_vanished(Path(whole.path).parent)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,9 +26,11 @@ from ckptstore.disk import notes
 from ckptstore.disk.exit_flags import flag_path, put
 from ckptstore.disk.owner import this_process
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UnknownRunError, UsageError
-from ckptstore.leave.ask import ask, follow, look, take_back
+from ckptstore.leave.ask import _ask_by_catalog, ask, follow, look, take_back
+from ckptstore.resume.register import describe
 from ckptstore.training.begin import begin
 from ckptstore.training.rank_launch import RankLaunch
+from ckptstore.training.recorder_thread import RecorderThread
 from tests import ckpt_bytes
 from tests.command_line import Result, ckptstore
 from tests.jobs import Job, begun, set_ending, started
@@ -177,16 +180,49 @@ def test_rank_0_passes_on_what_only_the_catalog_has(catalog: Catalog, tmp_path: 
     assert flags(job, ranks[0]) == [True, True]
 
 
-def test_rank_0_passes_on_to_ranks_that_say_later_where_they_save(catalog: Catalog, tmp_path: Path) -> None:
-    """Asked while they still compile."""
+def test_ranks_that_say_later_where_they_save_find_the_request_then(catalog: Catalog, tmp_path: Path) -> None:
+    """Asked while they still compile, by who sees no process of theirs. They looked with the next sign of life only."""
     job = Job(catalog, tmp_path / "ckpt")
     ranks = job.start()
     assert ask(catalog.database, "run", "").reached == ()
     for rank in ranks:
-        ranks[0].signs._give()
         job.announce(rank)
-    ranks[0].signs._give()
+        assert rank.exit_requested
     assert flags(job, ranks[0]) == [True, True]
+
+
+def test_a_rank_says_where_it_saves_while_it_is_asked(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a look at where ranks save, and before the request was in the catalog, in which the rank found nothing."""
+    job = Job(catalog, tmp_path / "ckpt")
+    ranks = job.start()
+    put = _ask_by_catalog
+
+    def late(*told: Any) -> str:
+        job.announce(ranks[0])
+        return put(*told)
+
+    monkeypatch.setattr("ckptstore.leave.ask._ask_by_catalog", late)
+    assert ask(catalog.database, "run", "").reached == (str(job.folder(0)),)
+    assert ranks[0].exit_requested
+
+
+def test_a_request_that_only_the_catalog_has_is_seen_with_the_next_save(catalog: Catalog, tmp_path: Path) -> None:
+    """One look a save, and no sign of life: it was seen up to 20 seconds later."""
+    job, ranks = begun(catalog, tmp_path / "ckpt", 10)
+    recorder = RecorderThread(ranks[0])
+    seen = []
+    for step in (11, 12, 13):
+        if step == 12:
+            catalog.database.in_write(lambda connection: exit_requests.ask(connection, ranks[0].key, "from afar"))
+        path = job.write(ranks[0], step)
+        file = describe(ranks[0].facts, rank=0, path=path, kind=Kind.PERIODIC, global_step=step)
+        recorder.submit(file, asynchronous=False)
+        assert recorder.flush(60)
+        seen.append(flags(job, ranks[0]))
+    recorder.close()
+    assert seen == [[False, False], [True, True], [True, True]]
 
 
 @pytest.mark.of_files
