@@ -2,7 +2,7 @@
 
     launch = ckptstore.mindspore.join("my-run")
     start = launch.resume(model, dataset)
-    model.train(10, dataset, callbacks=[ckpt_cb, launch.registrar(ckpt_cb)], initial_epoch=start.initial_epoch)
+    model.train(10, dataset, callbacks=[launch.saver("ckpt", every=100)], initial_epoch=start.initial_epoch)
 
 The only package of ckptstore that imports MindSpore.
 """

@@ -33,6 +33,7 @@ EPOCHS, STEPS, EVERY, FAULT_AT = 2, 8, 3, 11
 _SECONDS = 300
 _FLAG = "exit.json"
 _RUN = "selftest"
+_SAVER = "saver "
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,8 @@ class SelfTest:
             ("ended by an exception: goes on from what save_on_exception saved", "raise-saved", "dying_gasp"),
             ("asked to exit: goes on from the state of the graceful exit", "exit", "graceful_exit"),
             ("the newest file was cut: goes on from the state before", "cut", "periodic"),
+            ("saved by launch.saver, and killed: goes on from its last file", "saver kill", "periodic"),
+            ("saved by launch.saver, and ended by an exception: goes on from there", "saver raise", "dying_gasp"),
         ):
             if fault == "exit" and not self._exits:
                 yield Row(promise, None, "MindSpore's AllReduce takes no integers on the CPU")
@@ -225,8 +228,11 @@ def train(asked: dict[str, Any]) -> None:
     launch = ckptstore.mindspore.join(_RUN)
     start = launch.resume(model, dataset)
     print("STARTED", start.global_step, flush=True)  # noqa: T201 — the parent reads it
-    registrar = launch.registrar(*saving, save_on_exception=fault == "raise-saved")
-    callbacks = [*saving, _Fault(fault, home), registrar]
+    if fault.startswith(_SAVER):
+        callbacks = [_Fault(fault.removeprefix(_SAVER), home), launch.saver(home / "saved", every=EVERY)]
+    else:
+        registrar = launch.registrar(*saving, save_on_exception=fault == "raise-saved")
+        callbacks = [*saving, _Fault(fault, home), registrar]
     model.train(EPOCHS, dataset, callbacks=callbacks, initial_epoch=start.initial_epoch, dataset_sink_mode=False)
     if launch.global_step == EPOCHS * STEPS:
         mindspore.save_checkpoint(model.train_network, str(home / f"final-{rank}.ckpt"))

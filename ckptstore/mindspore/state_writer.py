@@ -210,7 +210,8 @@ class StateWriter:
             whole = replace(file, digest=values.write(path) or digest(path), size=Path(path).stat().st_size)
 
         def before_it_has_its_name(path: str) -> None:
-            companions.write(replace(whole, path=path), beside, durable=True)
+            if beside:
+                companions.write(replace(whole, path=path), beside, durable=True)
 
         try:
             path = self._launch.aside(self.directory).save(Path(file.path).name, write, before_it_has_its_name)

@@ -18,9 +18,9 @@ from mindspore import dataset as ds
 from mindspore import nn
 from mindspore.communication import get_group_size, get_rank, init
 from mindspore.dataset import transforms, vision
-from mindspore.train import CheckpointConfig, LossMonitor, Model, ModelCheckpoint
+from mindspore.train import LossMonitor, Model
 
-import ckptstore.mindspore  # ckptstore
+import ckptstore.mindspore
 
 EPOCHS = 2
 BATCH = 32
@@ -67,18 +67,12 @@ def main(output: Path) -> None:
     optimizer = nn.Momentum(network.trainable_params(), learning_rate=0.05, momentum=0.9)
     model = Model(network, loss, optimizer)
     dataset = create_dataset(output / "data", rank, get_group_size())
-    config = CheckpointConfig(save_checkpoint_steps=5, keep_checkpoint_max=3, exception_save=True)
-    ckpt_cb = ModelCheckpoint(prefix="lenet", directory=str(output / f"rank_{rank}"), config=config)
 
     launch = ckptstore.mindspore.join("digits")  # ckptstore
     start = launch.resume(model, dataset)  # ckptstore
-    model.train(
-        EPOCHS,
-        dataset,
-        callbacks=[LossMonitor(10), Chaos(rank), ckpt_cb, launch.registrar(ckpt_cb)],  # ckptstore
-        initial_epoch=start.initial_epoch,  # ckptstore
-        dataset_sink_mode=False,
-    )
+    saver = launch.saver(output / "checkpoints", every=5, prefix="lenet")  # ckptstore
+    callbacks = [LossMonitor(10), Chaos(rank), saver]
+    model.train(EPOCHS, dataset, callbacks=callbacks, initial_epoch=start.initial_epoch, dataset_sink_mode=False)
     ms.save_checkpoint(model.train_network, str(output / f"final_{rank}.ckpt"))
 
 

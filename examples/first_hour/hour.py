@@ -36,10 +36,10 @@ pip install '.[mindspore]'
 
 The catalog is a file of your own, made when it is first needed.
 
-## Five lines
+## Three lines
 
 [train.py](../examples/first_hour/train.py) trains a small network, 4 epochs of 10 steps, and saves every fifth step.
-Five of its lines are ckptstore's:
+Besides the import, three of its lines are ckptstore's:
 
 ```text
 {lines}

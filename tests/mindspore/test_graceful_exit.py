@@ -16,6 +16,7 @@ import ckptstore.mindspore
 from ckptstore.api import Catalog
 from ckptstore.core.model import FileState, Kind
 from ckptstore.mindspore import registrar
+from ckptstore.mindspore.schedule import LEFT
 from ckptstore.resume import exits as exit_ops
 from ckptstore.training import stale_flag
 from tests import ckpt_bytes
@@ -56,12 +57,13 @@ def undisturbed_with_exits(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def test_a_graceful_exit_and_a_restart(run: Run, undisturbed_with_exits: bytes, how: str, order: str) -> None:
     """Asked by MindSpore's own flag, by SIGTERM, or by `ckptstore exit`."""
     left = run.launch(exits=True, fault=f"{how} 17", order=order)
-    assert left.code == 0, left.output
+    code, step = (LEFT, 17) if run.saves == "launch.saver" else (0, 18)  # MindSpore's leaves after one step more
+    assert left.code == code, left.output
     assert not (run.out / "final.ckpt").exists()
-    assert run.files()[0][:3] == ("graceful_exit", 18, "complete")
+    assert run.files()[0][:3] == ("graceful_exit", step, "complete")
     (file,) = run.catalog.files("run", kind="graceful_exit")[:1]
-    assert (file.epoch, file.step_in_epoch, file.optimizer_step, file.rank) == (2, 8, 18, 0)
-    again = run.again(step=18, exits=True, order=order)
+    assert (file.epoch, file.step_in_epoch, file.optimizer_step, file.rank) == (2, step - 10, step, 0)
+    again = run.again(step=step, exits=True, order=order)
     assert run.final() == undisturbed_with_exits
     if how == "exit-flag":
         flag = run.out / FLAG

@@ -3,6 +3,7 @@
 import filecmp
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -43,7 +44,10 @@ def test_the_demo_ends_with_identical_weights(
     shown, _ = capfd.readouterr()
     assert code == 0, shown
     assert shown.count("bit-identical") == 2
-    assert "going on after step 40 (epoch 2, step 12 of 28)" in shown
+    after = (
+        r"going on after step (40 \(epoch 2, step 12|35 \(epoch 2, step 7) of 28\)"  # 40 may not have been written yet
+    )
+    assert re.search(after, shown)
 
 
 @pytest.mark.long

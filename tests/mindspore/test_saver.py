@@ -11,9 +11,11 @@ import pytest
 from mindspore.train import Callback, EarlyStopping
 
 from ckptstore.api import Catalog
+from ckptstore.doctor.doctor import examine
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.mindspore import state_writer
 from ckptstore.retention.policy import Policy
+from tests.mindspore.running import Run
 from tests.mindspore.trainings import DoAt, Job, RaiseAt, assert_same, complaints, create_model, saving, values
 
 
@@ -194,3 +196,27 @@ def test_parameters_that_are_cut_are_refused_before_the_first_step(
     saver = job.launch.saver(tmp_path, every=1)
     with pytest.raises(RefusedError, match="in semi_auto_parallel each rank has parts"):
         saver._check(None)
+
+
+@pytest.mark.msrun
+def test_one_rank_writes_for_its_replica_and_without_its_files_the_start_is_refused(
+    tmp_path: Path, undisturbed: bytes
+) -> None:
+    run = Run(tmp_path, saves="launch.saver")
+    asked: dict[str, Any] = {"ranks": 2, "saver": {"copies": 1}}
+    assert run.launch(fault="kill 17", rank=1, **asked).code != 0
+    files = run.catalog.files("run")
+    assert {file.rank for file in files} == {0}
+    seen = [check.detail for check in examine(run.url, "run").checks if check.name == "ranks"]
+    assert seen == ["rank 0 of 2 saved step 15"]
+    rank_0, away = tmp_path / "ckpt" / "rank_0", tmp_path / "away"
+    rank_0.rename(away)
+    assert run.launch(**asked).code != 0
+    away.rename(rank_0)
+    again = run.launch(fault="raise 6", rank=1, **asked)
+    assert (again.code != 0, again.start["global_step"]) == (True, 15), again.output
+    assert [file.rank for file in run.catalog.files("run") if file.global_step == 21] == [1]  # at an exception all save
+    rank_0.rename(away)
+    last = run.launch(**asked)
+    assert (last.code, last.start["global_step"]) == (0, 21), last.output
+    assert run.final(0) == run.final(1) == undisturbed

@@ -13,8 +13,11 @@ from tests.mindspore.running import python
 @pytest.mark.long
 def test_all_that_can_be_tried_holds(tmp_path: Path) -> None:
     rows = list(SelfTest(Asked(), tmp_path, python()).rows())
-    assert [row.held for row in rows] == [True] * 7 + [None]
-    assert [row.seen for row in rows][2:7] == [f"from step {step}" for step in (9, 11, 11, 12, 6)]
+    assert [row.held for row in rows] == [True] * 9 + [None]
+    *seen, by_saver, raised = [row.seen for row in rows][2:9]
+    assert seen == [f"from step {step}" for step in (9, 11, 11, 12, 6)]
+    assert by_saver in {"from step 9", "from step 6"}  # the last one may not have been written when it was killed
+    assert raised == "from step 11"
 
 
 def test_what_does_not_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
