@@ -1,7 +1,7 @@
 """What people and scripts are shown: each command in `transcripts`, in its order, prints what stands below it there.
 
-With UPDATE=1 the transcripts are written anew; read what has changed. `save STEP …` has a new launch save these steps;
-any other command that is not ckptstore's is the shell's.
+With UPDATE=1 the transcripts are written anew; read what has changed. `save STEP …` has a new launch save these steps,
+`newer DIRECTORY` adds an entry of a newer ckptstore to the journal there; what else is not ckptstore is the shell's.
 """
 
 import json
@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from ckptstore.api import connect
+from ckptstore.disk import name_claims
+from ckptstore.journal import jsonl
 from tests.cli.advice import run
 from tests.conftest import new_postgres_database
 from tests.jobs import Job
@@ -27,8 +29,14 @@ SHOWN_AS = {
     r'"seconds": \d+': '"seconds": 0',
     r"branch-20-\w+": "branch-20-ID",
     r"scan-[0-9a-f]{12}": "scan-ID",
+    r"rank_(\d)-[\w-]+\.jsonl": r"rank_\1-ID.jsonl",
     r"(?<=\S)   +": "  ",  # columns are as wide as what is in them
 }
+
+
+@pytest.fixture
+def url(kind: str, request: pytest.FixtureRequest, sqlite_url: str) -> str:
+    return sqlite_url if kind == "sqlite" else new_postgres_database(request.getfixturevalue("postgres"))
 
 
 @pytest.mark.parametrize(
@@ -37,12 +45,12 @@ SHOWN_AS = {
     ids=lambda value: getattr(value, "stem", value),
 )
 def test_each_command_prints_what_the_transcript_has(
-    transcript: Path, kind: str, request: pytest.FixtureRequest, sqlite_url: str, tmp_path: Path
+    transcript: Path, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two ranks have saved six times."""
-    url = sqlite_url if kind == "sqlite" else new_postgres_database(request.getfixturevalue("postgres"))
+    monkeypatch.setattr(name_claims, "host_name", lambda: "node-0")
     job = Job(connect(url), tmp_path / "data", layout="data_parallel")
-    job.save(job.start(), 5, 10, 15, 20, 25, 30)
+    job.save(job.begin(), 5, 10, 15, 20, 25, 30)
     names = {job.catalog.database.name: "CATALOG", str(tmp_path): "DIR"}
     shown = []
     for line in transcript.read_text().splitlines():
@@ -59,7 +67,11 @@ def done(line: str, url: str, job: Job, names: dict[str, str]) -> list[str]:
     """What a command prints, and its exit code."""
     program, *arguments = shlex.split(line)
     if program == "save":
-        job.save(job.start(), *map(int, arguments))
+        job.save(job.begin(), *map(int, arguments))
+        return []
+    if program == "newer":
+        with Path(jsonl.journals_in(*arguments)[0]).open("ab") as journal:
+            journal.write(jsonl.encode({"t": "of the future", "v": jsonl.VERSION + 1}))
         return []
     if program == "ckptstore":
         ended = run(url, *arguments)
@@ -72,13 +84,15 @@ def done(line: str, url: str, job: Job, names: dict[str, str]) -> list[str]:
 
 def printed(out: str, errors: str, names: dict[str, str]) -> list[str]:
     """What differs from one machine and moment to another is replaced; JSON is set in lines."""
-    for given, name in names.items():
-        out, errors = out.replace(given, name), errors.replace(given, name)
-    if out.startswith(("{", "[")) and out.endswith(("}\n", "]\n")) and "}{" not in out:
-        value = json.loads(out)
-        rows = [json.dumps(row) for row in (value if isinstance(value, list) else [value])]
-        out = "\n".join(line for row in rows for line in JSON_LINES.wrap(row)) + "\n" if rows else out
     out += "".join(f"! {line}\n" for line in errors.splitlines())
+    for given, name in names.items():
+        out = out.replace(given, name)
     for pattern, name in SHOWN_AS.items():
         out = re.sub(pattern, name, out)
-    return [*map(str.rstrip, out.splitlines())]
+    lines = out.splitlines()
+    if lines and lines[0] in ("{", "["):
+        end = lines.index("}" if lines[0] == "{" else "]") + 1
+        value = json.loads("\n".join(lines[:end]))
+        rows = [json.dumps(row) for row in (value if isinstance(value, list) else [value])]
+        lines[:end] = [line for row in rows for line in JSON_LINES.wrap(row)]
+    return [*map(str.rstrip, lines)]

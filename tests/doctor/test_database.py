@@ -230,15 +230,6 @@ def test_a_file_of_which_nothing_can_be_read(sqlite_url: str, tmp_path: Path) ->
         assert done.checks[-1].detail == "nothing is known of runs without the catalog"
 
 
-def test_one_that_cannot_be_written_to(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    connect(sqlite_url)
-    monkeypatch.setattr(check_database, "may_write", lambda path: path != tmp_path)  # root may write anything
-    found = checks(sqlite_url, None)["database"]
-    assert found.status is Status.PROBLEM
-    assert f"{tmp_path} cannot be written to" in found.detail
-    assert examine(sqlite_url).exit_code == 1
-
-
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A real disk of a megabyte."""
@@ -257,11 +248,28 @@ def test_a_disk_that_is_read_only(disk: Path) -> None:
     assert "written to" in f"{database.detail} {database.hint}"
 
 
-@pytest.mark.parametrize(("room", "status"), [(10**9, Status.OK), (10**7, Status.WARNING), (10**5, Status.PROBLEM)])
-def test_how_much_room_is_little(sqlite_url: str, monkeypatch: pytest.MonkeyPatch, room: int, status: Status) -> None:
+@pytest.mark.parametrize(
+    ("name", "stand_in", "status", "words"),
+    [
+        ("room_of", lambda _: Room(10**9, None), Status.OK, "whole"),
+        ("room_of", lambda _: Room(10**7, None), Status.WARNING, ""),
+        ("room_of", lambda _: Room(10**5, None), Status.PROBLEM, ""),
+        (
+            "may_write",
+            lambda path: not path.is_dir(),
+            Status.PROBLEM,
+            " cannot be written to",
+        ),  # root may write anything
+    ],
+)
+def test_little_room_and_no_permission(  # noqa: PLR0917
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, name: str, stand_in: object, status: Status, words: str
+) -> None:
     connect(sqlite_url)
-    monkeypatch.setattr(check_database, "room_of", lambda _: Room(room, None))
-    assert checks(sqlite_url, None)["database"].status is status
+    monkeypatch.setattr(check_database, name, stand_in)
+    found = checks(sqlite_url, None)["database"]
+    assert (found.status, words in found.detail) == (status, True)
+    assert examine(sqlite_url).exit_code == (status is Status.PROBLEM)
 
 
 def test_a_network_file_system(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,13 +281,8 @@ def test_a_network_file_system(sqlite_url: str, tmp_path: Path, monkeypatch: pyt
     found = checks(sqlite_url, None)["catalog_disk"]
     assert found.status is Status.WARNING
     assert "network file system (nfs4)" in found.detail
-
-
-def test_without_a_log_on_a_local_disk(sqlite_url: str, tmp_path: Path) -> None:
-    connect(sqlite_url).database.disconnect()
-    with closing(sqlite3.connect(tmp_path / "catalog.db")) as connection:
-        connection.execute("PRAGMA journal_mode=delete")
-    assert checks(sqlite_url, None)["catalog_disk"].status is Status.NOTE
+    monkeypatch.setattr(mounts, "_table", lambda: f"9 1 0:9 / {tmp_path} rw - ext4 x rw")
+    assert checks(sqlite_url, None)["catalog_disk"].status is Status.NOTE, "a local one could have a log"
 
 
 def test_a_server_that_takes_no_writes(postgres: str) -> None:

@@ -113,6 +113,24 @@ def saved_by_one(job: Job) -> None:
     job.save(ranks[:1], 10)
 
 
+def saved_by_one_without_replica(job: Job) -> None:
+    job.layout = None
+    saved_by_one(job)
+
+
+def saved_by_one_more(job: Job) -> None:
+    job.layout = None
+    saved_twice(job, 10)
+    job.save(job.begin()[:1], 20)
+
+
+def copied(job: Job) -> None:
+    job.directory = job.directory / "data"
+    saved_twice(job)
+    shutil.copytree(job.directory, job.directory.with_name("copy"))
+    job.catalog.sync(job.directory.with_name("copy"))
+
+
 def journal_copied(job: Job) -> None:
     saved_twice(job)
     (path,) = jsonl.journals_in(str(job.folder(0)))
@@ -140,6 +158,10 @@ FOUND = [
     (taken_back, NOW, "launch", "note", "the run was taken back to step 10 of L1, and has not gone on yet"),
     (taken_back, NOW, "restorable", "ok", "step 10"),
     (saved_by_one, NOW, "ranks", "ok", "rank 0 of 2 saved step 10"),
+    (saved_by_one_without_replica, NOW, "ranks", "warning", "only rank 0 of 2 save"),
+    (saved_by_one_without_replica, NOW, "restorable", "problem", "none of 1 state that were saved"),
+    (saved_by_one_more, NOW, "restorable", "note", "1 newer one cannot be restored"),
+    (copied, NOW, "copies", "warning", "/copy"),
     (journal_copied, NOW, "journals", "warning", "records not in the catalog"),
     (collected, NOW, "trash", "ok", "6 files"),
     (collected, 24 * HOUR + 9 * MINUTE, "trash", "ok", "6 files"),  # purge would leave it
@@ -194,19 +216,6 @@ def test_a_rank_that_stopped_long_ago_and_one_that_never_saved(
     )
 
 
-def test_ranks_that_never_save_and_whose_state_nobody_else_has(
-    catalog: Catalog, database_url: str, tmp_path: Path
-) -> None:
-    job = Job(catalog, tmp_path)
-    ranks = job.start()
-    job.announce(ranks[0])
-    job.save(ranks[:1], 10)
-    found = checks(database_url)
-    assert said(found["ranks"])[0] == "warning"
-    assert said(found["restorable"]) == ("problem", "none of 1 state that were saved")
-    assert examine(database_url).exit_code == 1
-
-
 # The launch
 
 
@@ -238,15 +247,6 @@ def test_a_run_that_was_scanned(catalog: Catalog, database_url: str, tmp_path: P
 
 
 # The state to go on from
-
-
-def test_newer_states_that_cannot_be_restored(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
-    job, ranks = started(catalog, tmp_path, 10)
-    job.save(ranks[:1], 20)
-    found = checks(database_url)["restorable"]
-    assert found.status is Status.NOTE
-    assert "1 newer one cannot be restored" in found.detail
-    assert "step 20" in follow(database_url, found.hint).out
 
 
 def test_directories_that_are_gone(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
@@ -334,17 +334,6 @@ def test_torn_and_foreign_lines(catalog: Catalog, database_url: str, tmp_path: P
     assert "of a newer ckptstore" in checks(database_url)["journals"].detail
 
 
-def test_more_journals_than_are_read(
-    catalog: Catalog, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = saved(catalog, tmp_path)
-    for rank in range(2):
-        (path,) = jsonl.journals_in(str(job.folder(rank)))
-        shutil.copy(path, Path(path).with_name(f"rank_{rank}-abc.jsonl"))
-    monkeypatch.setattr("ckptstore.doctor.check_storage._MOST_JOURNAL_BYTES", 1)
-    assert checks(database_url)["journals"].detail.startswith("at least 5 records not in the catalog")
-
-
 # What is left behind
 
 
@@ -365,16 +354,6 @@ def test_who_holds_the_lock(catalog: Catalog, database_url: str, tmp_path: Path)
     assert "died" in dead.detail
     with catalog.database.read() as connection:
         assert connection.execute(sa.select(gc_locks)).all()
-
-
-def test_a_copied_tree(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
-    saved(catalog, tmp_path / "data")
-    assert "copies" not in checks(database_url)
-    shutil.copytree(tmp_path / "data", tmp_path / "copy")
-    catalog.sync(tmp_path / "copy")
-    found = checks(database_url)["copies"]
-    assert found.status is Status.WARNING
-    assert {"data", "copy"} <= set(found.detail.replace("/", " ").split())
 
 
 def test_a_moved_tree_that_was_scanned(catalog: Catalog, database_url: str, tmp_path: Path) -> None:

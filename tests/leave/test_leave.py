@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 
 from ckptstore.api import Catalog, connect
-from ckptstore.catalog import exit_requests, marks
-from ckptstore.catalog.clock import clock
+from ckptstore.catalog import exit_requests
 from ckptstore.cli import leave
 from ckptstore.core.model import Kind
 from ckptstore.disk import notes
@@ -33,7 +32,7 @@ from ckptstore.training.rank_launch import RankLaunch
 from ckptstore.training.recorder_thread import RecorderThread
 from tests import ckpt_bytes
 from tests.command_line import Result, ckptstore
-from tests.jobs import Job, begun, set_ending, started
+from tests.jobs import Job, begun, set_ending
 
 
 def flags(job: Job, launch: RankLaunch) -> list[bool]:
@@ -81,23 +80,21 @@ def test_a_rank_asks_the_disk_once_a_second(catalog: Catalog, tmp_path: Path, mo
 
 
 def test_it_is_taken_back(catalog: Catalog, tmp_path: Path) -> None:
+    """Where it can be."""
     job, ranks = begun(catalog, tmp_path / "ckpt", 10)
     assert not take_back(catalog.database, "run")
-    ask(catalog.database, "run", "")
-    assert take_back(catalog.database, "run")
-    assert flags(job, ranks[0]) == [False, False]
-    with catalog.database.read() as connection:
-        assert exit_requests.reason(connection, ranks[0].key) is None
-
-
-def test_it_is_taken_back_where_it_can_be(catalog: Catalog, tmp_path: Path) -> None:
-    job, ranks = begun(catalog, tmp_path / "ckpt", 10)
-    ask(catalog.database, "run", "")
-    (job.folder(0) / ".ckptstore").rename(tmp_path / "elsewhere")
-    (job.folder(0) / ".ckptstore").write_text("")
-    with pytest.raises(CkptstoreError, match=f"cannot be removed: {job.folder(0)}/.*Not a directory"):
-        take_back(catalog.database, "run")
-    assert not Path(flag_path(str(job.folder(1)), ranks[0].key)).exists()
+    for is_lost in (False, True):
+        ask(catalog.database, "run", "")
+        if is_lost:
+            (job.folder(0) / ".ckptstore").rename(tmp_path / "elsewhere")
+            (job.folder(0) / ".ckptstore").write_text("")
+            with pytest.raises(CkptstoreError, match=f"cannot be removed: {job.folder(0)}/.*Not a directory"):
+                take_back(catalog.database, "run")
+        else:
+            assert take_back(catalog.database, "run")
+        assert flags(job, ranks[0]) == [False, False]
+        with catalog.database.read() as connection:
+            assert exit_requests.reason(connection, ranks[0].key) is None
 
 
 def test_how_far_it_is(catalog: Catalog, tmp_path: Path) -> None:
@@ -115,19 +112,11 @@ def test_how_far_it_is(catalog: Catalog, tmp_path: Path) -> None:
         True,
         False,
     )
-    leaves(job, ranks[1:], 17, ends=False)
+    job.folder(0).joinpath("net-2_7.ckpt").write_bytes(b"cut")
+    found = look(catalog.database, "run", launch)
+    assert (found.restart, found.is_left) == (10, False), "it is there, and damaged"
+    leaves(job, ranks, 17, ends=False)
     assert [each.is_left and each.is_over for each in follow(catalog.database, "run", launch)] == [True]
-
-
-def test_without_replicas_every_rank_must_have_saved(catalog: Catalog, tmp_path: Path) -> None:
-    job, ranks = begun(catalog, tmp_path / "ckpt", 10)
-    leaves(job, ranks[:1], 17)
-    found = look(catalog.database, "run", ranks[0].facts)
-    assert (found.step, found.restart, found.is_left) == (17, 10, False)
-    leaves(job, ranks[1:], 17)
-    job.folder(1).joinpath("net-2_7.ckpt").write_bytes(b"cut")
-    found = look(catalog.database, "run", ranks[0].facts)
-    assert (found.restart, found.is_left, found.ending) == (10, False, "exited on request"), "it is there, and damaged"
 
 
 @pytest.mark.parametrize(
@@ -150,15 +139,6 @@ def test_a_launch_that_ends_by_itself(
     asked = ask(catalog.database, "run", "")
     assert (asked.ending, asked.reached, asked.by_catalog) == (ending, (), False), "nothing is left to be asked"
     assert flags(job, ranks[0]) == [False, False], "by then the process may train once more"
-
-
-def test_a_script_that_trains_again_has_not_ended(catalog: Catalog, tmp_path: Path) -> None:
-    _, ranks = begun(catalog, tmp_path / "ckpt", 10)
-    for rank in ranks:
-        set_ending(rank, 10, 10, None)
-    with catalog.database.write() as connection:
-        marks.give_sign(connection, ranks[0].key, this_process(), clock(connection))
-    assert ask(catalog.database, "run", "").ending == ""
 
 
 def test_another_launch_has_begun_meanwhile(catalog: Catalog, tmp_path: Path) -> None:
@@ -235,14 +215,6 @@ def test_a_directory_for_each_save_is_looked_in_while_it_is_new(catalog: Catalog
     assert [Path(each).name for each in note.directories] == [f"step_{step}" for step in range(17, 81)]
     ask(catalog.database, "run", "", ())
     assert rank.exit_requested
-
-
-def test_ranks_that_only_register(catalog: Catalog, tmp_path: Path) -> None:
-    """In a loop of another framework, asked when not all have registered the newest step."""
-    job, ranks = started(catalog, tmp_path / "ckpt", 10)
-    job.save(ranks[:1], 20)
-    assert len(ask(catalog.database, "run", "").reached) == 2
-    assert all(rank.exit_requested for rank in ranks)
 
 
 def test_two_pods_ask_at_once(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

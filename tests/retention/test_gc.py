@@ -51,23 +51,6 @@ def test_the_newest_is_cut_and_the_good_older_ones_survive(catalog: Catalog, tmp
     assert names(job.directory) >= {"rank_0/net-2_10.ckpt", "rank_1/net-1_10.ckpt"}
 
 
-@pytest.mark.of_files
-@pytest.mark.parametrize("at_once", [False, True])
-def test_at_once_leaves_no_trash(catalog: Catalog, tmp_path: Path, *, at_once: bool) -> None:
-    job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    done = gc(catalog, at_once=at_once)
-    assert done.files == 4
-    if not at_once:
-        assert any("/.ckptstore/trash/" in name for name in tree(job.directory))
-        gone = purge(catalog.database, "run")
-        assert (gone.files, gone.waiting) == (0, 4)
-        gone = purge(catalog.database, "run", at_once=True)
-        assert (gone.files, gone.waiting) == (4, 0)
-    assert set(tree(job.directory)) == names(job.directory)
-    assert len(names(job.directory)) == 4
-    assert {file.state.value for file in catalog.files("run") if file.global_step < 30} == {"missing"}
-
-
 def test_a_floor_that_has_rotted_is_noticed_before_good_states_are_deleted(catalog: Catalog, tmp_path: Path) -> None:
     """Size and time were kept: the floor was of two states that nobody could load, and the good ones went."""
     job = saved(catalog, tmp_path, 10, 20, 30, 40)

@@ -32,21 +32,6 @@ def debris(catalog: Catalog) -> dict[str, str]:
     return {each.path: each.reason for each in plan_gc(catalog.database, "run", LAST_2).debris}
 
 
-def test_half_written_files_of_the_run_go_when_they_are_old(catalog: Catalog, tmp_path: Path) -> None:
-    job = saved(catalog, tmp_path, 10, 20)
-    old = left(job.folder(0) / "net-3_1.tmp")
-    left(job.folder(0) / "net-3_2.tmp", old=False)
-    left(job.folder(0) / "other-3_1.tmp")
-    left(job.folder(0) / "notes.tmp")
-    assert debris(catalog) == {str(old): "a save that was never finished left it"}
-    plan = plan_gc(catalog.database, "run", LAST_2)
-    assert plan.bytes_freed == old.stat().st_size
-    assert gc(catalog).files == 1
-    assert {path.name for path in job.folder(0).glob("*.tmp")} == {"net-3_2.tmp", "other-3_1.tmp", "notes.tmp"}
-    assert undo(catalog.database, "run").files == 1
-    assert old.exists()
-
-
 def test_a_graph_goes_with_the_last_checkpoint_of_its_launch(catalog: Catalog, tmp_path: Path) -> None:
     job = Job(catalog, tmp_path / "data")
     first = job.start()
@@ -67,15 +52,6 @@ def test_a_graph_goes_with_the_last_checkpoint_of_its_launch(catalog: Catalog, t
     assert gc(catalog).files == 3
     assert not graphs[0].exists()
     assert graphs[1].exists()
-
-
-def test_what_the_catalog_does_not_know_is_told_and_stays(catalog: Catalog, tmp_path: Path) -> None:
-    job = saved(catalog, tmp_path, 10, 20, 30)
-    strangers = [left(job.folder(0) / name) for name in ("other-1_1.ckpt", "net-9_9.ckpt", "thing.safetensors")]
-    plan = plan_gc(catalog.database, "run", LAST_2)
-    assert {each.path for each in plan.unknown} == {str(strangers[0]), str(strangers[1])}
-    gc(catalog)
-    assert all(path.exists() for path in strangers)
 
 
 def test_companions_and_directories_go_with_their_files(catalog: Catalog, tmp_path: Path) -> None:

@@ -1,25 +1,15 @@
 """What journals say of a run holds for gc and purge too; what nobody can read may hold as well."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 
-from ckptstore.api import Catalog, connect
-from ckptstore.errors import RefusedError
+from ckptstore.api import Catalog
 from ckptstore.journal import jsonl
-from ckptstore.retention import stored_policy
 from ckptstore.retention.execute import execute
-from ckptstore.retention.in_trash import purge
 from ckptstore.retention.plan import plan_gc
 from ckptstore.training.retention_thread import RetentionThread
-from tests.retention.builders import LAST_2, gc, removed, saved, tree
-
-
-@pytest.fixture
-def other(tmp_path: Path) -> Catalog:
-    """Another catalog, which knows the run by its journals."""
-    return connect(f"sqlite:///{tmp_path / 'other.db'}")
+from tests.retention.builders import LAST_2, removed, saved, tree
 
 
 def end_in_a_newer_entry(path: Path) -> None:
@@ -56,32 +46,3 @@ def test_a_training_that_collects_hears_why_nothing_goes(
     thread.finish(10)
     assert f"gc is kept from its work by {unread}" in caplog.text
     assert {file.state.value for file in catalog.files("run")} == {"complete"}
-
-
-def test_no_purge_while_a_journal_was_not_read(catalog: Catalog, tmp_path: Path) -> None:
-    job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    assert gc(catalog).files == 4
-    end_in_a_newer_entry(Path(jsonl.journals_in(str(job.folder(1)))[0]))
-    with pytest.raises(RefusedError, match=r"nothing of run 'run' is deleted: .*rank_1-.*.jsonl, which may protect it"):
-        purge(catalog.database, "run", at_once=True)
-    assert catalog.undo("run").files == 4
-
-
-@pytest.mark.parametrize("what", ["lost", "moved"])
-def test_a_pin_is_journalled_where_there_is_a_disk(catalog: Catalog, other: Catalog, tmp_path: Path, what: str) -> None:
-    job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    root = job.directory
-    if what == "lost":
-        shutil.rmtree(job.folder(0))
-    else:
-        root = job.directory.rename(tmp_path / "z-moved")
-        catalog.scan(root, run="run", world_size=2)
-    catalog.pin("run", 10)
-    catalog.tag("run", 20, "good")
-    stored_policy.store(catalog.database, "run", LAST_2)
-    other.scan(root, run="run", world_size=2)
-    assert [(save.tally.global_step, save.pinned, save.tags) for save in other.saves("run")][2:] == [
-        (20, False, ("good",)),
-        (10, True, ()),
-    ]
-    assert stored_policy.show(other.database, "run") == LAST_2

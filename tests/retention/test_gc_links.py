@@ -28,16 +28,6 @@ def doubts(plan: GcPlan) -> set[str]:
     return {because.detail for because in reasons if because.rule is Why.DOUBT}
 
 
-def test_a_file_of_the_floor_that_is_a_link(catalog: Catalog, tmp_path: Path) -> None:
-    job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    newest = job.folder(0) / "net-4_10.ckpt"
-    there = moved_behind_a_link(newest, tmp_path / "away")
-    assert gc(catalog).removed == (("L1", 10), ("L1", 20))
-    assert newest.is_symlink()
-    assert there.exists()
-    assert gc(catalog).removed == ()
-
-
 def test_a_file_of_the_floor_that_is_a_link_to_another_one_by_now(catalog: Catalog, tmp_path: Path) -> None:
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
     there = moved_behind_a_link(job.folder(0) / "net-4_10.ckpt", tmp_path / "away")

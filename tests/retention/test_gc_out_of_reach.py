@@ -1,6 +1,6 @@
 """The trash of a run: on a disk that is away for a while, and of steps that somebody wants to protect by then."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from errno import EIO
 from pathlib import Path
 from shutil import rmtree
@@ -12,38 +12,15 @@ from ckptstore.api import Catalog
 from ckptstore.core.model import FileState
 from ckptstore.disk import files
 from ckptstore.resume import reconcile
-from ckptstore.retention import stored_policy
 from ckptstore.retention import worker as worker_module
 from ckptstore.retention.execute import execute
-from ckptstore.retention.in_trash import purge, undo
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
 from ckptstore.training import rank_launch
-from tests.jobs import Job, started
-from tests.retention.builders import LAST_2, gc, names, removed, saved
+from tests.jobs import started
+from tests.retention.builders import LAST_2, gc, removed, saved
 
 pytestmark = pytest.mark.of_files
-
-
-@pytest.mark.parametrize("action", ["undo", "purge"])
-def test_trash_on_a_disk_that_is_not_mounted_is_not_forgotten(catalog: Catalog, tmp_path: Path, action: str) -> None:
-    job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    gc(catalog)
-    job.folder(1).rename(tmp_path / "away")
-
-    def act() -> set[str]:
-        done = undo(catalog.database, "run") if action == "undo" else purge(catalog.database, "run", at_once=True)
-        return {trouble.reason.partition(";")[0] for trouble in done.troubles}
-
-    unheard = {f"{job.folder(1)} was away as its journals were to be read: they may protect what is beside them"}
-    for what in ("is not there", "is empty"):
-        assert act() == {f"its directory {what}: it may not be mounted"} | (unheard if action == "purge" else set())
-        if what == "is not there":
-            job.folder(1).mkdir()
-    job.folder(1).rmdir()  # nothing was written there
-    (tmp_path / "away").rename(job.folder(1))
-    assert act() == set()
-    assert len(names(job.directory)) == (8 if action == "undo" else 4)
 
 
 def away_during(
@@ -111,38 +88,6 @@ def test_a_journal_that_is_away_when_it_is_carried_out_protects_its_states(
     assert (done.removed, {each.reason for each in done.skipped}) == ((), {reason})
 
 
-def commands(catalog: Catalog, job: Job) -> dict[str, Callable[[], object]]:
-    """What somebody may do while a disk is away: each once left something at its mount point."""
-    return {
-        "verify": lambda: catalog.verify("run"),
-        "pin": lambda: [catalog.pin("run", 60), catalog.unpin("run", 60)],
-        "rename": lambda: [catalog.rename("run", "other"), catalog.rename("other", "run")],
-        "forget": lambda: [catalog.forget("run"), catalog.forget("run", undo=True)],
-        "policy": lambda: stored_policy.store(catalog.database, "run", LAST_2),
-        "scan": lambda: catalog.scan(job.folder(0), run="run"),
-        "fresh start": lambda: job.save(job.begin(resume=False), 70),
-    }
-
-
-def test_an_empty_mount_point_that_somebody_works_on_is_none_whose_files_are_gone(
-    catalog: Catalog, tmp_path: Path
-) -> None:
-    """What was written there once made it pass for one: gc removed what the other rank had of every state."""
-    job = saved(catalog, tmp_path, 10, 20, 30, 40, 50, 60)
-    job.folder(0).rename(tmp_path / "away")
-    job.folder(0).mkdir()
-    for name, act in commands(catalog, job).items():
-        act()
-        assert name == "fresh start" or list(job.folder(0).rglob("*")) == [], f"{name} writes nothing there"
-        assert removed(plan_gc(catalog.database, "run", Policy(keep_last=6))) == [], name
-    gc(catalog, Policy(keep_last=6))
-    rmtree(job.folder(0))
-    (tmp_path / "away").rename(job.folder(0))
-    whole = [state.global_step for state in catalog.saves("run") if state.restorable]
-    assert [step for step in whole if step <= 60] == [60, 50, 40, 30, 20, 10]
-    assert catalog.resolve("run", step=60).plan is not None
-
-
 @pytest.mark.parametrize("what", ["cannot be read", "is cut"])
 def test_what_was_found_to_be_damaged_and_does_not_look_so_now_stays(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
@@ -170,38 +115,6 @@ def test_what_was_found_to_be_damaged_and_does_not_look_so_now_stays(
     catalog.verify("run")
     assert [state.restorable for state in catalog.saves("run")] == [True] * 3
     assert removed(plan_gc(catalog.database, "run", LAST_2)) == [("L1", 10)]
-
-
-def test_files_that_cannot_be_looked_at_stay_and_are_told(catalog: Catalog, tmp_path: Path) -> None:
-    job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    for rank in (0, 1):
-        path = job.folder(rank) / "net-1_10.ckpt"
-        path.unlink()
-        path.symlink_to(path)  # as where the permission is lacking: root has every permission
-    plan = plan_gc(catalog.database, "run", LAST_2)
-    assert removed(plan) == [("L1", 20)]
-    assert [verdict.state.global_step for verdict in plan.decision.keep] == [40, 30, 10]
-    assert [each.path for each in plan.unseen] == [str(job.folder(0))]
-    assert plan.unseen[0].reason.startswith("net-1_10.ckpt cannot be looked at: ")
-
-
-def test_undo_reaches_the_gc_before_one_whose_file_is_in_the_way(catalog: Catalog, tmp_path: Path) -> None:
-    """Step 10 went with the first gc, step 20 with the second."""
-    job = saved(catalog, tmp_path, 10, 20, 30, 40, 50)
-    gc(catalog, Policy(keep_last=4))
-    gc(catalog, Policy(keep_last=3))
-    in_the_way = job.folder(0) / "net-2_10.ckpt"
-    in_the_way.write_bytes(b"another")
-    first = undo(catalog.database, "run")
-    assert (first.files, first.passed_over) == (1, ()), "the other rank's came back"
-    second = undo(catalog.database, "run")
-    assert (second.files, len(second.passed_over)) == (2, 1)
-    reason = "another file is at its place now: it stays in the trash"
-    assert [(each.path, each.reason) for each in second.troubles] == [(str(in_the_way), reason)]
-    assert in_the_way.read_bytes() == b"another"
-    in_the_way.unlink()
-    assert undo(catalog.database, "run").files == 1
-    assert len(names(job.directory)) == 10
 
 
 def test_a_replaced_disk_stops_no_training_and_takes_nothing_for_deleted(

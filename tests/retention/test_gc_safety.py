@@ -14,7 +14,7 @@ from ckptstore.catalog import marks, reads, removals
 from ckptstore.core.limits import CLOCKS_DIFFER, LEASE
 from ckptstore.core.model import FileState, launch_key
 from ckptstore.disk.owner import this_process
-from ckptstore.errors import RefusedError, UsageError
+from ckptstore.errors import RefusedError
 from ckptstore.resume import start
 from ckptstore.retention.decide import Why
 from ckptstore.retention.execute import execute
@@ -95,20 +95,6 @@ def test_pinned_or_tagged_since_the_plan(catalog: Catalog, tmp_path: Path) -> No
     done = execute(catalog.database, plan)
     assert done.removed == (("L1", 30),)
     assert {each.reason for each in done.skipped} == {"pinned or tagged since the plan was made"}
-
-
-def test_tags_are_not_moved_by_accident(catalog: Catalog, tmp_path: Path) -> None:
-    saved(catalog, tmp_path, 10, 20)
-    assert catalog.tag("run", 10, "paper")
-    assert not catalog.tag("run", 10, "paper")
-    with pytest.raises(RefusedError, match="step 10 of run 'run' is tagged 'paper'; first: ckptstore untag run paper"):
-        catalog.tag("run", 20, "paper")
-    with pytest.raises(UsageError, match="no save of step 11"):
-        catalog.tag("run", 11, "other")
-    with pytest.raises(UsageError, match="name of a tag"):
-        catalog.tag("run", 10, "")
-    assert catalog.untag("run", "paper")
-    assert not catalog.untag("run", "paper")
 
 
 @pytest.mark.of_files

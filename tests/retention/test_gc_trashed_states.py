@@ -21,7 +21,7 @@ from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes
 from tests.conftest import new_postgres_database
-from tests.jobs import Job, begun
+from tests.jobs import begun
 from tests.projecting import put, put_files
 from tests.retention.builders import LAST_2, gc, names
 from tests.trash_calls import at
@@ -102,37 +102,6 @@ def test_a_file_that_is_registered_while_gc_records_that_it_goes(postgres: str, 
             assert registering.is_alive()
     registering.join()
     assert states(catalog, 10) == ["trashed", "trashed"]
-
-
-def half_in_the_trash(catalog: Catalog, tmp_path: Path) -> Job:
-    """Step 10, of which rank 0's file could not be brought back, and rank 1's was."""
-    job, _ = begun(catalog, tmp_path / "data", *TO_40)
-    gc(catalog)
-    in_the_way = another(job.folder(0) / "net-1_10.ckpt")
-    assert undo(catalog.database, "run").files == 3
-    in_the_way.unlink()
-    return job
-
-
-def test_what_is_in_the_trash_cannot_be_protected(catalog: Catalog, tmp_path: Path) -> None:
-    half_in_the_trash(catalog, tmp_path)
-    assert sorted(states(catalog, 10)) == ["complete", "trashed"]
-    refused = "gc has removed files of step 10 of run 'run': .*; first, while it is there: ckptstore undo run"
-    with pytest.raises(RefusedError, match=refused):
-        catalog.pin("run", 10)
-    with pytest.raises(RefusedError, match=refused):
-        catalog.tag("run", 10, "paper")
-    undo(catalog.database, "run")
-    assert catalog.pin("run", 10)
-
-
-def test_what_is_gone_cannot_be_protected(catalog: Catalog, tmp_path: Path) -> None:
-    begun(catalog, tmp_path / "data", *TO_40)
-    gc(catalog, at_once=True)
-    with pytest.raises(RefusedError, match="nothing of step 10 of run 'run' is left; see: ckptstore list run"):
-        catalog.pin("run", 10)
-    with pytest.raises(RefusedError, match="nothing of step 20 of run 'run' is left"):
-        catalog.tag("run", 20, "paper")
 
 
 def test_a_step_that_a_later_launch_made_again_can_be_protected(catalog: Catalog, tmp_path: Path) -> None:
