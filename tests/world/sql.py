@@ -72,6 +72,7 @@ class Catalogs:
 
     def leave(self, session: Session) -> None:
         if session.in_transaction or session not in self._sessions.get(session.path, ()):
+            session.rollback()  # a cursor of a killed program would keep SQLite from ending the transaction at a close
             session.close()
         else:
             self._idle.setdefault(session.path, []).append(session)

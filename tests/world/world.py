@@ -21,7 +21,7 @@ from ckptstore.api import Catalog
 from ckptstore.catalog.engine import open_database
 from ckptstore.core.events import launch_from_json, launch_to_json
 from ckptstore.core.model import Content, Kind, Resolution, RestorePlan, Rule
-from ckptstore.disk.files import digest, facts
+from ckptstore.disk.files import digest, facts, names_in
 from ckptstore.errors import CkptstoreError, DamageError
 from ckptstore.resume.register import describe
 from ckptstore.resume.resolver import NEWEST, Query
@@ -391,8 +391,9 @@ class World:
             number += 1
         return f"{first}_{number}" if number else first
 
-    def _breakpoints(self, directory: str) -> list[str]:
-        return sorted(name for name in self.machine.system.listdir(directory) if name.endswith("_breakpoint.ckpt"))
+    @staticmethod
+    def _breakpoints(directory: str) -> list[str]:
+        return sorted(name for name in names_in(directory) if name.endswith("_breakpoint.ckpt"))
 
     def _folder(self, rank: int) -> str:
         return f"{self.place}/rank_{rank}"
