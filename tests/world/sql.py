@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import cache
 from types import SimpleNamespace, TracebackType
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import sqlalchemy as sa
 from sqlalchemy.engine.row import Row
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 REAL = "/dev/shm/ckptstore-world"  # noqa: S108 — where SQLite's files are
 _FOREIGN_KEYS = "PRAGMA foreign_keys=ON"
+_NEEDLESS = (_FOREIGN_KEYS, "PRAGMA synchronous", "PRAGMA busy_timeout")
+"""What is so for every session, and what makes no difference: nobody here waits for a disk, or for another thread."""
 _STATEMENTS = 1000  # that SQLite keeps compiled
 _ADAPTS = {"_result_disable_adapt_to_context": True}  # no row is asked for an expression of its own statement
 _create_engine = sa.create_engine
@@ -53,18 +56,18 @@ class Catalogs:
         self._sessions: dict[str, set[Session]] = {}
         self._idle: dict[str, list[Session]] = {}
 
-    def connect(self, path: str, timeout: float) -> Connection:
+    def connect(self, path: str) -> Connection:
         """A connection of the current program."""
         if path in self.away:
             raise sqlite3.OperationalError("unable to open database file")
         idle = self._idle.get(path)
-        session = idle.pop() if idle else self._session(path, timeout)
+        session = idle.pop() if idle else self._session(path)
         connection = Connection(self, session)
         self.machine.program().connections.append(connection)
         return connection
 
-    def _session(self, path: str, timeout: float) -> Session:
-        session = sqlite3.connect(path, timeout, 0, None, False, Session, _STATEMENTS)  # noqa: FBT003
+    def _session(self, path: str) -> Session:
+        session = sqlite3.connect(path, 0, 0, None, False, Session, _STATEMENTS)  # noqa: FBT003
         session.catalogs, session.path = self, path
         session.execute(_FOREIGN_KEYS)
         self._sessions.setdefault(path, set()).add(session)
@@ -102,7 +105,7 @@ class Catalogs:
             engine = _create_engine(url, connect_args=connect_args, json_deserializer=json_deserializer)
             engine.dialect = engine.pool._dialect = first.dialect
         else:
-            pool = sa.QueuePool(lambda: self.connect(path, connect_args["timeout"]), dialect=first.dialect)
+            pool = sa.QueuePool(lambda: self.connect(path), dialect=first.dialect)
             engine = Engine(pool, first.dialect, url, execution_options=_ADAPTS)
         engine._compiled_cache = first._compiled_cache
         return engine
@@ -158,7 +161,7 @@ class Connection:
         return self.session.cursor(Cursor)
 
     def execute(self, statement: str, *parameters: Any) -> Any:
-        if statement == _FOREIGN_KEYS:  # as it is: to set it again has SQLite compile all statements again
+        if statement.startswith(_NEEDLESS):  # to set foreign keys again has SQLite compile all statements again
             return None
         return self.session.execute(statement, *parameters)
 
@@ -264,6 +267,18 @@ class _Connection(sa.Connection):
         given: Sequence[Mapping[str, Any]] = (
             () if not parameters else [parameters] if isinstance(parameters, dict) else list(parameters)
         )
+        keys = (len(given) > 1, *(given[0] if given else ()))
+        plans = _plans.setdefault(statement, {})
+        plan = plans.get(keys)
+        if plan is None:
+            plan, result = self._planned(statement, parameters, given, options)
+            if not plan.is_long:
+                plans[keys] = plan
+            return result
+        values = [plan.bound(each) for each in given or ({},)]
+        return _run(self._dbapi_connection, plan.text, values if len(given) > 1 else values[0], plan)
+
+    def _planned(self, statement: Any, parameters: Any, given: Sequence[Mapping[str, Any]], options: Any) -> Any:
         compiled: Any
         compiled, extracted, collected, _ = statement._compile_w_cache(
             self.dialect,
@@ -271,15 +286,8 @@ class _Connection(sa.Connection):
             column_keys=sorted(given[0]) if given else [],
             for_executemany=len(given) > 1,
         )
-        plan = _plans.get(compiled)
-        if plan is None:
-            result = super().execute(statement, parameters, **options)
-            _plans[compiled] = _Plan(compiled, result)
-            return result
-        if plan.is_long:
-            return super().execute(statement, parameters, **options)
-        values = [plan.bound(each, extracted, collected) for each in given or (None,)]
-        return _run(self._dbapi_connection, plan.text, values if len(given) > 1 else values[0], plan)
+        result = super().execute(statement, parameters, **options)
+        return _Plan(compiled, result, extracted, collected), result
 
 
 class _Transaction:
@@ -304,19 +312,17 @@ class _Transaction:
             raise _wrapped(problem, None, None) from problem
 
 
-_plans: dict[Any, _Plan] = {}
+_plans: WeakKeyDictionary[Any, dict[tuple[Any, ...], _Plan]] = WeakKeyDictionary()
+"""By the statement, which the package makes once, and the names of what is given to it."""
 
 
 class _Plan:
     """What SQLAlchemy made of a statement: its text, the order of its parameters, what makes values of its rows."""
 
-    __slots__ = ("_construct", "_keys", "_processors", "is_long", "row", "text")
+    __slots__ = ("_values", "is_long", "row", "text")
 
-    def __init__(self, compiled: Any, result: Any) -> None:
+    def __init__(self, compiled: Any, result: Any, extracted: Any, collected: Any) -> None:
         self.text: str = compiled.string
-        self._construct = compiled.construct_params
-        self._keys = compiled.positiontup
-        self._processors: Mapping[str, Callable[[Any], Any]] = compiled._bind_processors
         self.is_long = bool(
             compiled.insert_prefetch
             or compiled.update_prefetch
@@ -324,15 +330,34 @@ class _Plan:
             or compiled.post_compile_params
             or (compiled.for_executemany and compiled._insertmanyvalues)
         )
+        processors: Mapping[str, Callable[[Any], Any]] = compiled._bind_processors
+        fixed = compiled.construct_params(
+            None, extracted_parameters=extracted, escape_names=False, _check=False, _collected_params=collected
+        )
+        is_given = {name for bind, name in compiled.bind_names.items() if bind.required}
+        self._values = [
+            (
+                name,
+                process,
+                name in is_given,
+                fixed[name] if process is None or name in is_given else process(fixed[name]),
+            )
+            for name in ([] if self.is_long else compiled.positiontup or ())
+            for process in (processors.get(name),)
+        ]
         self.row: tuple[Any, Any, Any] | None = None
         if result.returns_rows:
             metadata = result._metadata
             self.row = metadata, metadata._effective_processors, metadata._key_to_index
 
-    def bound(self, given: Mapping[str, Any] | None, extracted: Any, collected: Any) -> tuple[Any, ...]:
-        values = self._construct(given, extracted_parameters=extracted, escape_names=False, _collected_params=collected)
-        processors = self._processors
-        return tuple([processors[key](values[key]) if key in processors else values[key] for key in self._keys])
+    def bound(self, given: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The values of its parameters, those in the statement and those that are given."""
+        return tuple(
+            [
+                value if not is_given else given[name] if process is None else process(given[name])
+                for name, process, is_given, value in self._values
+            ]
+        )
 
 
 def _run(proxied: _Proxied, text: str, values: Any, plan: _Plan | None) -> _Rows:
