@@ -6,22 +6,17 @@ A list of parameters would be compiled anew for each length, and SQLite takes so
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
-
-def any_of(column: sa.ColumnElement[Any], values: Iterable[Any] | str) -> sa.ColumnElement[bool]:
-    """Whether a column of texts or numbers is one of these values; a text names the parameter that gets them later."""
+def any_of(column: sa.ColumnElement[Any], parameter: str) -> sa.ColumnElement[bool]:
+    """Whether a column of texts or numbers is one of the values of a list, which that parameter gets."""
     # Of whatever length: a cast to the column's would cut a longer text to one that may be there.
     item = sa.Text() if isinstance(column.type, sa.String) else column.type
-    if isinstance(values, str):
-        return _Among(column, sa.bindparam(values, type_=_Values(item)))
-    return _Among(column, sa.bindparam(None, list(values), type_=_Values(item)))
+    return _Among(column, sa.bindparam(parameter, type_=_Values(item)))
 
 
 class _Values(sa.types.TypeDecorator[Any]):

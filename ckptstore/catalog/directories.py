@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -52,58 +53,46 @@ _RECORDED = (
 
 def every_directory(connection: sa.Connection) -> set[str]:
     """The directories that a rank of any run saves to, and those of all files that are there or in the trash."""
-    there = checkpoints.c.state.in_([*_LIVE, FileState.TRASHED.value])
-    of_files = connection.execute(sa.select(_DIRECTORY).where(there).distinct()).scalars()
-    of_ranks = connection.execute(sa.select(sources.c.directory).distinct()).scalars()
-    return {path.rstrip("/") or "/" for path in (*of_files, *of_ranks)}
+    return {path.rstrip("/") or "/" for path in connection.execute(_every_directory()).scalars()}
 
 
 def files_after(connection: sa.Connection, directory: str, launch: LaunchKey, step: int) -> list[Checkpoint]:
     """The files of a launch in or below a directory that are there, whole, and of a later step."""
-    below = sa.func.substr(_PATH, 1, len(directory.rstrip("/")) + 1) == f"{directory.rstrip('/')}/"
-    later = (saves.c.launch_id == launch) & (saves.c.global_step > step)
-    query = rows.file_query().where(later, below, checkpoints.c.state.in_(_LIVE), checkpoints.c.size.is_not(None))
-    return list(rows.files(connection.execute(query)))
+    asked = {"own_prefix": f"{directory.rstrip('/')}/", "own_launch": launch, "own_step": step}
+    return list(rows.files(connection.execute(_files_after(), asked)))
 
 
 def files_in(connection: sa.Connection, some: Iterable[str]) -> list[Checkpoint]:
     """What was ever recorded of files in these directories, of whatever run."""
     ends = [f"{directory.rstrip('/')}/" for directory in some]
-    chosen = rows.file_query().where(any_of(_DIRECTORY, ends))
-    return list(rows.files(connection.execute(chosen))) if ends else []
+    return list(rows.files(connection.execute(_files_in(), {"own_ends": ends}))) if ends else []
 
 
 def below(connection: sa.Connection, directory: str) -> set[str]:
     """The paths below a directory of files of any run that are there, as far as the catalog knows."""
-    prefix = f"{directory.rstrip('/')}/"
-    is_below = sa.func.substr(_PATH, 1, len(prefix)) == prefix
-    return set(connection.execute(sa.select(_PATH).where(is_below, _IS_LIVE)).scalars())
+    return set(connection.execute(_below(), {"own_prefix": f"{directory.rstrip('/')}/"}).scalars())
 
 
 def written_at(connection: sa.Connection, moments: Iterable[int]) -> list[Checkpoint]:
     """The complete files of any run that were written at one of these times, in nanoseconds since 1970."""
-    is_complete = checkpoints.c.state == FileState.COMPLETE.value
-    chosen = rows.file_query().where(is_complete, any_of(checkpoints.c.mtime_ns, moments))
-    return list(rows.files(connection.execute(chosen)))
+    return list(rows.files(connection.execute(_complete_of("mtime_ns"), {"own_values": list(moments)})))
 
 
 def of_sizes(connection: sa.Connection, sizes: Iterable[int]) -> list[Checkpoint]:
     """The complete files of any run that have one of these sizes."""
-    is_complete = checkpoints.c.state == FileState.COMPLETE.value
-    chosen = rows.file_query().where(is_complete, any_of(checkpoints.c.size, sizes))
-    return list(rows.files(connection.execute(chosen)))
+    return list(rows.files(connection.execute(_complete_of("size"), {"own_values": list(sizes)})))
 
 
 def written_within(connection: sa.Connection, begin_ns: int, end_ns: int) -> Iterator[Recorded]:
     """The files of any run that are there and were written in that time, in nanoseconds since 1970, or are just now."""
-    when = checkpoints.c.mtime_ns.between(begin_ns, end_ns) | checkpoints.c.mtime_ns.is_(None)
-    found = connection.execute(_RECORDED.where(when))
+    found = connection.execute(_written_within(), {"own_begin": begin_ns, "own_end": end_ns})
     return (Recorded._make(row) for row in many(found))
 
 
 def at_paths(connection: sa.Connection, paths: Iterable[str]) -> Iterator[Recorded]:
     """What is there by one of these paths, of whatever run."""
-    return (Recorded._make(row) for row in many(connection.execute(_RECORDED.where(any_of(_PATH, paths)))))
+    found = connection.execute(_at_paths(), {"own_paths": list(paths)})
+    return (Recorded._make(row) for row in many(found))
 
 
 def at_the_paths_of(connection: sa.Connection, ids: Iterable[str]) -> Iterator[Recorded]:
@@ -112,12 +101,64 @@ def at_the_paths_of(connection: sa.Connection, ids: Iterable[str]) -> Iterator[R
     Their times do not tell: a look at the one file may have written a new one to one of its records only. Where sizes
     or digests are known and differ, the one was written over the other.
     """
+    found = connection.execute(_at_the_paths_of(), {"own_ids": list(ids)})
+    return (Recorded._make(row) for row in many(found))
+
+
+# Each statement is made once, when it is first asked: making one costs more than asking.
+
+
+def _is_below() -> sa.ColumnElement[bool]:
+    prefix = sa.bindparam("own_prefix", type_=sa.String)
+    return sa.func.substr(_PATH, 1, sa.func.length(prefix)) == prefix
+
+
+@cache
+def _every_directory() -> Any:
+    there = checkpoints.c.state.in_([*_LIVE, FileState.TRASHED.value])
+    return sa.union(sa.select(_DIRECTORY).where(there), sa.select(sources.c.directory))
+
+
+@cache
+def _files_after() -> sa.Select[Any]:
+    later = (saves.c.launch_id == sa.bindparam("own_launch")) & (saves.c.global_step > sa.bindparam("own_step"))
+    return rows.file_query().where(later, _is_below(), _IS_LIVE, checkpoints.c.size.is_not(None))
+
+
+@cache
+def _files_in() -> sa.Select[Any]:
+    return rows.file_query().where(any_of(_DIRECTORY, "own_ends"))
+
+
+@cache
+def _below() -> sa.Select[Any]:
+    return sa.select(_PATH).where(_is_below(), _IS_LIVE)
+
+
+@cache
+def _complete_of(column: str) -> sa.Select[Any]:
+    is_complete = checkpoints.c.state == FileState.COMPLETE.value
+    return rows.file_query().where(is_complete, any_of(checkpoints.c[column], "own_values"))
+
+
+@cache
+def _written_within() -> sa.Select[Any]:
+    when = checkpoints.c.mtime_ns.between(sa.bindparam("own_begin"), sa.bindparam("own_end"))
+    return _RECORDED.where(when | checkpoints.c.mtime_ns.is_(None))
+
+
+@cache
+def _at_paths() -> sa.Select[Any]:
+    return _RECORDED.where(any_of(_PATH, "own_paths"))
+
+
+@cache
+def _at_the_paths_of() -> sa.Select[Any]:
     own = checkpoints.alias()
-    query = _RECORDED.join(own, (own.c.path == _PATH) & (own.c.id != checkpoints.c.id)).where(
-        any_of(own.c.id, ids),
+    return _RECORDED.join(own, (own.c.path == _PATH) & (own.c.id != checkpoints.c.id)).where(
+        any_of(own.c.id, "own_ids"),
         *(
             (mine == other) | mine.is_(None) | other.is_(None)
             for mine, other in ((own.c.size, checkpoints.c.size), (own.c.digest, checkpoints.c.digest))
         ),
     )
-    return (Recorded._make(row) for row in many(connection.execute(query)))

@@ -48,20 +48,19 @@ def read_to(connection: sa.Connection, paths: Sequence[str]) -> dict[str, ReadTo
 
 def journals_named(connection: sa.Connection, names: AbstractSet[str]) -> set[str]:
     """The journals of any run that have one of these file names. It reads all journals' paths."""
-    every = connection.execute(sa.select(journals.c.path).distinct()).scalars()
+    every = connection.execute(_EVERY_PATH).scalars()
     return {path for path in every if path.rpartition("/")[2] in names}
 
 
 def runs_told(connection: sa.Connection, paths: Sequence[str]) -> list[str]:
     """The names of the runs that these journals tell of."""
-    told = sa.select(runs.c.name).distinct().join(journals).where(any_of(journals.c.path, paths))
-    return sorted(connection.execute(told).scalars())
+    return sorted(connection.execute(_RUNS_TOLD, {"own_paths": list(paths)}).scalars())
 
 
 def set_read_to(connection: sa.Connection, ends: Mapping[str, ReadTo], run_ids: Mapping[str, Iterable[int]]) -> None:
     """Segments were read so far; `run_ids` says which runs each tells of."""
-    for path, to in ends.items():
-        read = {"own_path": path, "read_to": to.end, "by_summary": to.by_summary}
+    if ends:
+        read = [{"own_path": path, "read_to": to.end, "by_summary": to.by_summary} for path, to in ends.items()]
         connection.execute(_SET_READ_TO, read)
     rows = [
         {"run_id": run, "path": path, "read_to": to.end, "by_summary": to.by_summary}
@@ -69,7 +68,7 @@ def set_read_to(connection: sa.Connection, ends: Mapping[str, ReadTo], run_ids: 
         for run in run_ids.get(path, ())
     ]
     if rows:
-        connection.execute(insert(connection.dialect.name, journals).on_conflict_do_nothing(), rows)
+        connection.execute(_told(connection.dialect.name), rows)
 
 
 def went_on(connection: sa.Connection, told: AbstractSet[str], path: str, begin: int, end: int) -> bool:
@@ -123,7 +122,7 @@ def unwritten_lines(connection: sa.Connection) -> list[Unwritten]:
 
 def set_written(connection: sa.Connection, ids: Sequence[str]) -> None:
     """These lines are in a journal now."""
-    connection.execute(unwritten.delete().where(any_of(unwritten.c.id, ids)))
+    connection.execute(_SET_WRITTEN, {"own_ids": list(ids)})
 
 
 _UNWRITTEN = sa.select(unwritten.c.id, unwritten.c.directory, unwritten.c.home, unwritten.c.line, runs.c.name).join(
@@ -141,8 +140,16 @@ _READ_TO = (
     .group_by(journals.c.path)
     .where(any_of(journals.c.path, "own_paths"))
 )
+_RUNS_TOLD = sa.select(runs.c.name).distinct().join(journals).where(any_of(journals.c.path, "own_paths"))
+_EVERY_PATH = sa.select(journals.c.path).distinct()
+_SET_WRITTEN = unwritten.delete().where(any_of(unwritten.c.id, "own_ids"))
 _SET_READ_TO = journals.update().where(journals.c.path == sa.bindparam("own_path"))
 _RUN_ID = sa.select(runs.c.id).where(runs.c.name == sa.bindparam("own_run")).scalar_subquery()
+
+
+@cache
+def _told(dialect: str) -> Any:
+    return insert(dialect, journals).on_conflict_do_nothing()
 
 
 @cache

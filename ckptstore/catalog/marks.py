@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
@@ -71,20 +72,9 @@ class Marks:
 
 def marks_of(connection: sa.Connection, run: int, now: datetime) -> Marks:
     """The marks on the states of a run. A lease that ended before `now` holds nothing."""
-    parent_launches = launches.alias()
-    began = (
-        sa.select(parent_launches.c.name, resolutions.c.parent_step, launches.c.name, leases.c.expires_at)
-        .select_from(
-            resolutions.join(launches, launches.c.id == resolutions.c.launch_id)
-            .join(parent_launches, parent_launches.c.id == resolutions.c.parent_launch_id)
-            .outerjoin(leases, leases.c.launch_id == launches.c.id)
-        )
-        .where(launches.c.run_id == run)
-        .order_by(launches.c.launch_order)
-    )
     held: dict[tuple[str, int], list[str]] = {}
     parents: dict[tuple[str, int], list[str]] = {}
-    for parent, step, launch, expires_at in connection.execute(began):
+    for parent, step, launch, expires_at in connection.execute(_began(), {"own_run": run}):
         parents.setdefault((parent, step), []).append(launch)
         if expires_at is not None and expires_at > now:
             held.setdefault((parent, step), []).append(launch)
@@ -98,17 +88,30 @@ def marks_of(connection: sa.Connection, run: int, now: datetime) -> Marks:
 
 def pinned_steps(connection: sa.Connection, run: int) -> frozenset[int]:
     """The steps of a run that are pinned."""
-    chosen = sa.select(pins.c.global_step).where(pins.c.run_id == run, pins.c.pinned)
-    return frozenset(connection.execute(chosen).scalars())
+    return frozenset(connection.execute(_PINNED, {"own_run": run}).scalars())
 
 
 def tags_of(connection: sa.Connection, run: int) -> dict[int, tuple[str, ...]]:
     """The names that people gave to steps of a run, by step."""
     found: dict[int, list[str]] = {}
-    named = sa.select(tags.c.global_step, tags.c.name).where(tags.c.run_id == run, tags.c.global_step.is_not(None))
-    for step, name in connection.execute(named.order_by(tags.c.name)):
+    for step, name in connection.execute(_TAGS_OF, {"own_run": run}):
         found.setdefault(step, []).append(name)
     return {step: tuple(names) for step, names in found.items()}
+
+
+@cache
+def _began() -> sa.Select[Any]:
+    parent_launches = launches.alias()
+    return (
+        sa.select(parent_launches.c.name, resolutions.c.parent_step, launches.c.name, leases.c.expires_at)
+        .select_from(
+            resolutions.join(launches, launches.c.id == resolutions.c.launch_id)
+            .join(parent_launches, parent_launches.c.id == resolutions.c.parent_launch_id)
+            .outerjoin(leases, leases.c.launch_id == launches.c.id)
+        )
+        .where(launches.c.run_id == sa.bindparam("own_run"))
+        .order_by(launches.c.launch_order)
+    )
 
 
 class Sign(NamedTuple):
@@ -132,19 +135,12 @@ def give_sign(connection: sa.Connection, key: LaunchKey, process: str, now: date
 
 def end_signs(connection: sa.Connection, key: LaunchKey) -> None:
     """A launch has ended, or rests: nobody needs to wait for its signs of life."""
-    connection.execute(leases.update().where(leases.c.launch_id == key).values(process=None))
+    connection.execute(_SET_LEASE, {"own_launch": key, "process": None})
 
 
 def last_sign(connection: sa.Connection, run: int) -> Sign | None:
     """The sign of life of the newest launch of a run that gives some; None if none does."""
-    query = (
-        sa.select(launches.c.id, launches.c.name, leases.c.process, leases.c.seen_at)
-        .join(launches, launches.c.id == leases.c.launch_id)
-        .where(launches.c.run_id == run, leases.c.process.is_not(None))
-        .order_by(launches.c.launch_order.desc())
-        .limit(1)
-    )
-    row = connection.execute(query).one_or_none()
+    row = connection.execute(_LAST_SIGN, {"own_run": run}).one_or_none()
     return None if row is None else Sign(*row)
 
 
@@ -167,6 +163,20 @@ def hold_if_new(connection: sa.Connection, key: LaunchKey, until: datetime) -> N
         connection.execute(leases.insert(), {"launch_id": key, "expires_at": until})
 
 
+_PINNED = sa.select(pins.c.global_step).where(pins.c.run_id == sa.bindparam("own_run"), pins.c.pinned)
+_TAGS_OF = (
+    sa.select(tags.c.global_step, tags.c.name)
+    .where(tags.c.run_id == sa.bindparam("own_run"), tags.c.global_step.is_not(None))
+    .order_by(tags.c.name)
+)
+_LAST_SIGN = (
+    sa.select(launches.c.id, launches.c.name, leases.c.process, leases.c.seen_at)
+    .join(launches, launches.c.id == leases.c.launch_id)
+    .where(launches.c.run_id == sa.bindparam("own_run"), leases.c.process.is_not(None))
+    .order_by(launches.c.launch_order.desc())
+    .limit(1)
+)
+_STATES_OF = sa.select(checkpoints.c.id, checkpoints.c.state).where(any_of(checkpoints.c.id, "own_ids"))
 _OF_LAUNCH = leases.c.launch_id == sa.bindparam("own_launch")
 _LEASE, _SET_LEASE = sa.select(leases.c.launch_id).where(_OF_LAUNCH), leases.update().where(_OF_LAUNCH)
 
@@ -183,8 +193,7 @@ def said_now(connection: sa.Connection, mark: Callable[..., Said], *said: object
 def are_as_chosen(connection: sa.Connection, files: Iterable[Checkpoint]) -> bool:
     """Whether the catalog takes each of these files for what it did when they were read."""
     chosen = {file.id: file.state.value for file in files}
-    query = sa.select(checkpoints.c.id, checkpoints.c.state).where(any_of(checkpoints.c.id, chosen))
-    return {row[0]: row[1] for row in connection.execute(query)} == chosen
+    return {row[0]: row[1] for row in connection.execute(_STATES_OF, {"own_ids": list(chosen)})} == chosen
 
 
 def has(connection: sa.Connection, event: Mark) -> bool:
@@ -196,10 +205,15 @@ def has(connection: sa.Connection, event: Mark) -> bool:
 
 
 def _version_known(connection: sa.Connection, event: Mark) -> str | None:
-    table = TABLES[type(event)]
-    of_run = sa.select(runs.c.id).where(runs.c.name == event.run).scalar_subquery()
-    of_it = (column == getattr(event, column.name) for column in table.primary_key if column.name != "run_id")
-    return connection.execute(sa.select(table.c.version).where(table.c.run_id == of_run, *of_it)).scalar()
+    asked = {f"own_{name}": said for name, said in vars(event).items()}
+    return connection.execute(_version_of(TABLES[type(event)]), asked).scalar()
+
+
+@cache
+def _version_of(table: sa.Table) -> sa.Select[Any]:
+    of_run = sa.select(runs.c.id).where(runs.c.name == sa.bindparam("own_run")).scalar_subquery()
+    of_it = (column == sa.bindparam(f"own_{column.name}") for column in table.primary_key if column.name != "run_id")
+    return sa.select(table.c.version).where(table.c.run_id == of_run, *of_it)
 
 
 def tag_step(connection: sa.Connection, run: int, name: str) -> int | None:
@@ -221,11 +235,17 @@ def files_to_tell(connection: sa.Connection, run: int) -> list[Checkpoint]:
 
     Those of the newest step that has any; where nothing is left, the first by path of all that ever were.
     """
-    query = rows.file_query().where(launches.c.run_id == run)
+    of_newest, any_other = _files_to_tell()
+    found = list(rows.files(connection.execute(of_newest, {"own_run": run})))
+    return found or list(rows.files(connection.execute(any_other, {"own_run": run})))
+
+
+@cache
+def _files_to_tell() -> tuple[sa.Select[Any], sa.Select[Any]]:
+    query = rows.file_query().where(launches.c.run_id == sa.bindparam("own_run"))
     there = query.where(checkpoints.c.state == FileState.COMPLETE.value)
     newest = there.with_only_columns(sa.func.max(saves.c.global_step)).scalar_subquery()
-    found = list(rows.files(connection.execute(there.where(saves.c.global_step == newest))))
-    return found or list(rows.files(connection.execute(query.order_by(checkpoints.c.path).limit(1))))
+    return there.where(saves.c.global_step == newest), query.order_by(checkpoints.c.path).limit(1)
 
 
 def runs_with_policy(connection: sa.Connection) -> Sequence[str]:

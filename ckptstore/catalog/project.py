@@ -213,7 +213,7 @@ def _put_launches_of_run(
     for launch_id, row in changed.items():
         if launch_id in there:
             values = {name: value for name, value in row.items() if value != there[launch_id][name]}
-            connection.execute(launches.update().where(launches.c.id == launch_id).values(values))
+            connection.execute(_SET_LAUNCH, {"own_launch": launch_id, **values})
         else:
             insert_if_new(connection, launches, {**row, "run_id": run_id, "launch_order": 0})
     _number_launches(connection, run_id)
@@ -261,9 +261,10 @@ _NO_REPLICAS = stand_alone().to_json()
 
 def _number_launches(connection: sa.Connection, run_id: int) -> None:
     """Number the launches of a run from 1, by when they began."""
-    for place, (launch_id, before) in enumerate(connection.execute(_ORDER, {"own_run": run_id}).all(), 1):
-        if place != before:
-            connection.execute(launches.update().where(launches.c.id == launch_id).values(launch_order=place))
+    numbered = enumerate(connection.execute(_ORDER, {"own_run": run_id}).all(), 1)
+    changed = [{"own_launch": key, "launch_order": place} for place, (key, before) in numbered if place != before]
+    if changed:
+        connection.execute(_SET_LAUNCH, changed)
 
 
 _LAUNCHES = sa.select(launches).where(any_of(launches.c.id, "own_ids"))
@@ -272,7 +273,9 @@ _ORDER = (
     .where(launches.c.run_id == sa.bindparam("own_run"))
     .order_by(launches.c.created_at, launches.c.name)
 )
+_SET_LAUNCH = launches.update().where(launches.c.id == sa.bindparam("own_launch"))
 _START = sa.select(resolutions).where(resolutions.c.launch_id == sa.bindparam("own_launch"))
+_SET_START = resolutions.update().where(resolutions.c.launch_id == sa.bindparam("own_launch"))
 
 
 def _put_start(connection: sa.Connection, event: LaunchStarted) -> None:
@@ -296,7 +299,7 @@ def _put_start(connection: sa.Connection, event: LaunchStarted) -> None:
     if there is None:
         insert_if_new(connection, resolutions, row)
     elif _is_before(row, there._asdict()):
-        connection.execute(resolutions.update().where(resolutions.c.launch_id == launch.key).values(row))
+        connection.execute(_SET_START, {"own_launch": launch.key, **row})
     if plan and event.origin is not None:
         marks.hold_if_new(connection, launch.key, at + LEASE)
 

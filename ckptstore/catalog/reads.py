@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import fields
 from datetime import timedelta
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
@@ -78,7 +79,7 @@ def names_of_runs(connection: sa.Connection) -> dict[int, str]:
 
     A name that leads to another run, as two who did not know of each other may have given it, is not used.
     """
-    found = connection.execute(_CALLED.order_by(runs.c.name)).all()
+    found = connection.execute(_CALLED_BY_ORDER).all()
     taken = {row.first for row in found}
     names: dict[int, str] = {}
     for row in found:
@@ -97,7 +98,7 @@ def run_names(connection: sa.Connection) -> list[str]:
 
 def first_names(connection: sa.Connection) -> frozenset[str]:
     """The first names of all runs."""
-    return frozenset(connection.execute(sa.select(runs.c.name)).scalars())
+    return frozenset(connection.execute(_FIRST_NAMES).scalars())
 
 
 def lock_run(connection: sa.Connection, run: int) -> None:
@@ -114,22 +115,19 @@ def next_moment(connection: sa.Connection, run: str, now: datetime) -> datetime:
     if known is None:
         return now
     lock_run(connection, known)
-    query = sa.select(sa.func.max(launches.c.created_at)).where(launches.c.run_id == known)
-    newest = connection.execute(query).scalar()
+    newest = connection.execute(_NEWEST_MOMENT, {"own_run": known}).scalar()
     return now if newest is None else max(now, newest + timedelta(microseconds=1))
 
 
 def versions_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, str]:
     """The versions of these records, by id."""
-    query = sa.select(checkpoints.c.id, checkpoints.c.version).where(any_of(checkpoints.c.id, ids))
-    return {row[0]: row[1] for row in connection.execute(query)}
+    return {row[0]: row[1] for row in connection.execute(_VERSIONS_OF, {"own_ids": list(ids)})}
 
 
 def owners_of(connection: sa.Connection, names: Iterable[str]) -> dict[str, set[int]]:
     """Whose these runs are: the users of their launches. One that has none is left out."""
     found: dict[str, set[int]] = {}
-    query = sa.select(runs.c.name, launches.c.owner).distinct().join_from(runs, launches)
-    for name, owner in connection.execute(query.where(any_of(runs.c.name, names))):
+    for name, owner in connection.execute(_OWNERS_OF, {"own_names": list(names)}):
         found.setdefault(name, set()).add(owner)
     return found
 
@@ -175,9 +173,7 @@ def newest_step(connection: sa.Connection, key: LaunchKey, *, below: int | None,
 
 def steps_of(connection: sa.Connection, run: int) -> set[tuple[str, int]]:
     """Every launch and step of a run that has a save."""
-    query = sa.select(launches.c.name, saves.c.global_step).distinct().select_from(saves.join(launches))
-    query = query.where(launches.c.run_id == run)
-    return {(row[0], row[1]) for row in connection.execute(query)}
+    return {(row[0], row[1]) for row in connection.execute(_STEPS_OF, {"own_run": run})}
 
 
 def kinds_beyond(connection: sa.Connection, run: int, global_step: int) -> dict[tuple[str, int], set[Kind]]:
@@ -196,23 +192,20 @@ def files_at(connection: sa.Connection, launch: Launch, global_step: int) -> tup
 
 def files_by_id(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Checkpoint]:
     """These files, by id."""
-    query = rows.file_query().where(any_of(checkpoints.c.id, ids))
-    return {file.id: file for file in rows.files(connection.execute(query))} if ids else {}
+    if not ids:
+        return {}
+    return {file.id: file for file in rows.files(connection.execute(_FILES_BY_ID, {"own_ids": list(ids)}))}
 
 
 def files_of(connection: sa.Connection, run: int, *, step: int | None = None) -> list[Checkpoint]:
     """Every file of a run, or of one step of it: newest launch first, then newest step, then by rank."""
-    query = rows.file_query().where(launches.c.run_id == run)
-    if step is not None:
-        query = query.where(saves.c.global_step == step)
-    order = (launches.c.launch_order.desc(), saves.c.global_step.desc(), saves.c.kind, checkpoints.c.rank)
-    return list(rows.files(connection.execute(query.order_by(*order, checkpoints.c.path))))
+    query, asked = (_files_of(), {}) if step is None else (_files_of_step(), {"own_step": step})
+    return list(rows.files(connection.execute(query, {"own_run": run, **asked})))
 
 
 def consistent_files(connection: sa.Connection, key: LaunchKey) -> list[Checkpoint]:
     """The files of a launch whose step fits what is known, with something open."""
-    of_launch = (launches.c.id == key) & (checkpoints.c.grade == Grade.CONSISTENT.value)
-    return list(rows.files(connection.execute(rows.file_query().where(of_launch))))
+    return list(rows.files(connection.execute(_consistent_files(), {"own_launch": key})))
 
 
 def files_to_judge(connection: sa.Connection, run: int, others: Sequence[str] = ()) -> list[Checkpoint]:
@@ -220,27 +213,14 @@ def files_to_judge(connection: sa.Connection, run: int, others: Sequence[str] = 
 
     `others` are the ids of files that may be there too, whatever their state.
     """
-    live = [FileState.COMPLETE.value, FileState.IN_PROGRESS.value, FileState.DAMAGED.value]
-    is_there = checkpoints.c.state.in_(live)
-    there = (
-        sa.select(saves.c.launch_id, saves.c.global_step)
-        .distinct()
-        .join(launches)
-        .join(checkpoints)
-        .where(launches.c.run_id == run, is_there | any_of(checkpoints.c.id, others) if others else is_there)
-        .subquery()
-    )
-    query = rows.file_query().join(
-        there, (there.c.launch_id == saves.c.launch_id) & (there.c.global_step == saves.c.global_step)
-    )
-    return list(rows.files(connection.execute(query.where(checkpoints.c.state != FileState.MOVED.value))))
+    asked = {"own_run": run} | ({"own_ids": list(others)} if others else {})
+    return list(rows.files(connection.execute(_files_to_judge(with_others=bool(others)), asked)))
 
 
 def files_at_paths(connection: sa.Connection, paths: Sequence[str]) -> dict[str, list[Checkpoint]]:
     """What was ever recorded of these paths; one may have been written at several steps."""
     found: dict[str, list[Checkpoint]] = {}
-    query = rows.file_query().where(any_of(checkpoints.c.path, paths))
-    for file in rows.files(connection.execute(query)) if paths else ():
+    for file in rows.files(connection.execute(_FILES_AT_PATHS, {"own_paths": list(paths)})) if paths else ():
         found.setdefault(file.path, []).append(file)
     return found
 
@@ -248,15 +228,13 @@ def files_at_paths(connection: sa.Connection, paths: Sequence[str]) -> dict[str,
 def files_below(connection: sa.Connection, directory: str) -> list[Checkpoint]:
     """What was ever recorded below a directory, of whatever run."""
     prefix = f"{directory.rstrip('/')}/"
-    below = sa.func.substr(checkpoints.c.path, 1, len(prefix)) == prefix
-    return list(rows.files(connection.execute(rows.file_query().where(below))))
+    return list(rows.files(connection.execute(_files_below(), {"own_prefix": prefix})))
 
 
 def directories_of(connection: sa.Connection, run: int) -> set[str]:
     """The directories that a run's ranks save to, and those of its files."""
-    query = sa.select(sources.c.directory).distinct().join(launches).where(launches.c.run_id == run)
     parents = {path.rpartition("/")[0] for path, _ in recorded_paths(connection, run)}
-    return set(connection.execute(query).scalars()) | parents
+    return set(connection.execute(_DIRECTORIES_OF, {"own_run": run}).scalars()) | parents
 
 
 def recorded_paths(connection: sa.Connection, run: int) -> list[tuple[str, str]]:
@@ -277,16 +255,13 @@ def lag(connection: sa.Connection, launch: Launch) -> int:
     """
     beyond = (launch.start_step or 0) - (launch.parent_step or 0)
     for of_launch, step, shift in ((launch.id, None, 0), (launch.parent, launch.parent_step, beyond)):
-        key = None if of_launch is None else launch_key(launch.run, of_launch)
-        newest = sa.select(saves.c.id, saves.c.global_step).where(saves.c.launch_id == key)
-        if step is not None:
-            newest = newest.where(saves.c.global_step == step)
-        steps = dict(connection.execute(newest.order_by(saves.c.global_step.desc()).limit(_SAVES_ASKED)).all())
-        known = checkpoints.c.save_id.in_(list(steps)) & checkpoints.c.optimizer_step.is_not(None)
-        found = connection.execute(sa.select(checkpoints.c.save_id, checkpoints.c.optimizer_step).where(known)).all()
+        if of_launch is None:
+            continue
+        asked = {"own_launch": launch_key(launch.run, of_launch), "own_step": step}
+        found = connection.execute(_counters(one_step=step is not None), asked).all()
         if found:
-            save_id, counter = max(found, key=lambda row: steps[row[0]])
-            return int(steps[save_id] - counter) + shift
+            at, counter = max(found, key=lambda row: row[0])
+            return int(at - counter) + shift
     return 0
 
 
@@ -315,8 +290,7 @@ def _passed(told: Any) -> tuple[PassedOver, ...]:
 
 def passed_over_by(connection: sa.Connection, run: int) -> dict[str, tuple[PassedOver, ...]]:
     """The same of every launch of a run that has decided where it starts, by its id."""
-    query = sa.select(launches.c.name, resolutions.c.passed).join(resolutions, resolutions.c.launch_id == launches.c.id)
-    return {name: _passed(told) for name, told in connection.execute(query.where(launches.c.run_id == run))}
+    return {name: _passed(told) for name, told in connection.execute(_passed_over_by(), {"own_run": run})}
 
 
 def failed_loads(connection: sa.Connection, run: int) -> dict[str, str]:
@@ -339,13 +313,12 @@ def sources_of(connection: sa.Connection, run: int) -> list[Source]:
 
 def sources_beside(connection: sa.Connection, run: int, directories: Iterable[str]) -> list[Source]:
     """Where the ranks of other runs save, if that is in one of these directories."""
-    beside = (launches.c.run_id != run) & any_of(sources.c.directory, directories)
-    return _sources(connection.execute(_SOURCES.where(beside)))
+    return _sources(connection.execute(_SOURCES_BESIDE, {"own_run": run, "own_directories": list(directories)}))
 
 
 def sources_in(connection: sa.Connection, directory: str) -> list[Source]:
     """What the ranks of any run save to a directory."""
-    return _sources(connection.execute(_SOURCES.where(sources.c.directory == directory)))
+    return _sources(connection.execute(_SOURCES_IN, {"own_directory": directory}))
 
 
 def _sources(found: sa.Result[Any]) -> list[Source]:
@@ -363,24 +336,19 @@ def _names(text: str) -> frozenset[str]:
 
 def hosts_of(connection: sa.Connection, key: LaunchKey) -> dict[int, str]:
     """On which host each rank of a launch ran, as far as it was said."""
-    query = sa.select(sources.c.rank, sources.c.host).distinct()
-    said = connection.execute(query.where(sources.c.launch_id == key, sources.c.host.is_not(None)))
-    return {row.rank: row.host for row in said}
+    return {row.rank: row.host for row in connection.execute(_hosts_of(), {"own_launch": key})}
 
 
 def hosts_of_run(connection: sa.Connection, run: int) -> dict[str, tuple[str, ...]]:
     """The hosts that the ranks of each launch of a run ran on, as far as they were said, by the launch's id."""
-    query = sa.select(launches.c.name, sources.c.host).distinct().join(sources, sources.c.launch_id == launches.c.id)
     found: dict[str, list[str]] = {}
-    said = query.where(launches.c.run_id == run, sources.c.host.is_not(None)).order_by(sources.c.host)
-    for launch_id, host in connection.execute(said):
+    for launch_id, host in connection.execute(_hosts_of_run(), {"own_run": run}):
         found.setdefault(launch_id, []).append(host)
     return {launch_id: tuple(hosts) for launch_id, hosts in found.items()}
 
 
 def endings_of(connection: sa.Connection, keys: Iterable[LaunchKey]) -> Mapping[tuple[LaunchKey, int], TrainingEnded]:
     """How training ended, by launch and rank."""
-    query = sa.select(endings, launches.c.name, runs.c.name.label("run")).select_from(endings.join(launches).join(runs))
     return {
         (row.launch_id, row.rank): TrainingEnded(
             row.run,
@@ -392,7 +360,7 @@ def endings_of(connection: sa.Connection, keys: Iterable[LaunchKey]) -> Mapping[
             row.quarantine or "",
             row.created_at,
         )
-        for row in connection.execute(query.where(any_of(endings.c.launch_id, keys)))
+        for row in connection.execute(_endings_of(), {"own_launches": list(keys)})
     }
 
 
@@ -416,13 +384,32 @@ def _launch_query() -> sa.Select[Any]:
     ).select_from(joined)
 
 
-# Statements that every start needs are made once: making one costs more than asking.
+# Each statement is made once, and what only some commands need when it is first asked: making costs more than asking.
 
 _RUN = sa.bindparam("own_run", type_=sa.Integer)
 _STEP = sa.bindparam("own_step", type_=sa.BigInteger)
 _LAUNCH = sa.bindparam("own_launch", type_=sa.String)
 
 _NAME = sa.bindparam("own_name", type_=sa.String)
+_IN_DIRECTORY = sources.c.directory == sa.bindparam("own_directory", type_=sa.String)
+_FIRST_NAMES = sa.select(runs.c.name)
+_NEWEST_MOMENT = sa.select(sa.func.max(launches.c.created_at)).where(launches.c.run_id == _RUN)
+_VERSIONS_OF = sa.select(checkpoints.c.id, checkpoints.c.version).where(any_of(checkpoints.c.id, "own_ids"))
+_OWNERS_OF = (
+    sa.select(runs.c.name, launches.c.owner)
+    .distinct()
+    .join_from(runs, launches)
+    .where(any_of(runs.c.name, "own_names"))
+)
+_STEPS_OF = (
+    sa.select(launches.c.name, saves.c.global_step)
+    .distinct()
+    .select_from(saves.join(launches))
+    .where(launches.c.run_id == _RUN)
+)
+_FILES_BY_ID = rows.file_query().where(any_of(checkpoints.c.id, "own_ids"))
+_FILES_AT_PATHS = rows.file_query().where(any_of(checkpoints.c.path, "own_paths"))
+_DIRECTORIES_OF = sa.select(sources.c.directory).distinct().join(launches).where(launches.c.run_id == _RUN)
 _RUN_ID = sa.select(
     sa.func.coalesce(
         sa.select(runs.c.id).where(runs.c.name == _NAME).scalar_subquery(),
@@ -432,6 +419,7 @@ _RUN_ID = sa.select(
 _CALLED = sa.select(
     runs.c.id, runs.c.name.label("first"), renamed.c.name.label("renamed"), forgotten.c.forgotten
 ).select_from(runs.outerjoin(renamed).outerjoin(forgotten, forgotten.c.run_id == runs.c.id))
+_CALLED_BY_ORDER = _CALLED.order_by(runs.c.name)
 _CALLED_BY_NAME = _CALLED.where(runs.c.id == _RUN_ID.scalar_subquery())
 _LAUNCHES = _launch_query()
 _LAUNCH_OF_KEY = _LAUNCHES.where(launches.c.id == _LAUNCH)
@@ -478,6 +466,8 @@ _SOURCES = (
     .order_by(launches.c.launch_order.desc(), sources.c.rank)
 )
 _SOURCES_OF = _SOURCES.where(launches.c.run_id == _RUN)
+_SOURCES_IN = _SOURCES.where(_IN_DIRECTORY)
+_SOURCES_BESIDE = _SOURCES.where(launches.c.run_id != _RUN, any_of(sources.c.directory, "own_directories"))
 
 
 def _first_save(*finished: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:
@@ -509,8 +499,7 @@ _ANNOUNCED = (
     sa.select(sources.c.directory_id)
     .distinct()
     .select_from(sources.join(launches).join(runs))
-    .where(runs.c.name == _NAME, sources.c.directory == sa.bindparam("own_directory", type_=sa.String))
-    .where(sources.c.directory_id.is_not(None))
+    .where(runs.c.name == _NAME, _IN_DIRECTORY, sources.c.directory_id.is_not(None))
 )
 _FIRST_SAVES = sa.select(launches.c.name, _first_save(), _first_save(checkpoints.c.size.is_not(None))).where(
     launches.c.run_id == _RUN
@@ -524,6 +513,83 @@ def _kinds_beyond() -> sa.CompoundSelect[Any]:
 
 
 _KINDS_BEYOND = _kinds_beyond()
+
+
+@cache
+def _files_of() -> sa.Select[Any]:
+    order = (launches.c.launch_order.desc(), saves.c.global_step.desc(), saves.c.kind, checkpoints.c.rank)
+    return rows.file_query().where(launches.c.run_id == _RUN).order_by(*order, checkpoints.c.path)
+
+
+@cache
+def _files_of_step() -> sa.Select[Any]:
+    return _files_of().where(saves.c.global_step == _STEP)
+
+
+@cache
+def _consistent_files() -> sa.Select[Any]:
+    return rows.file_query().where(launches.c.id == _LAUNCH, checkpoints.c.grade == Grade.CONSISTENT.value)
+
+
+@cache
+def _files_to_judge(*, with_others: bool) -> sa.Select[Any]:
+    live = [FileState.COMPLETE.value, FileState.IN_PROGRESS.value, FileState.DAMAGED.value]
+    is_there = checkpoints.c.state.in_(live)
+    there = (
+        sa.select(saves.c.launch_id, saves.c.global_step)
+        .distinct()
+        .join(launches)
+        .join(checkpoints)
+        .where(launches.c.run_id == _RUN, is_there | any_of(checkpoints.c.id, "own_ids") if with_others else is_there)
+        .subquery()
+    )
+    is_of = (there.c.launch_id == saves.c.launch_id) & (there.c.global_step == saves.c.global_step)
+    return rows.file_query().join(there, is_of).where(checkpoints.c.state != FileState.MOVED.value)
+
+
+@cache
+def _files_below() -> sa.Select[Any]:
+    prefix = sa.bindparam("own_prefix", type_=sa.String)
+    return rows.file_query().where(sa.func.substr(checkpoints.c.path, 1, sa.func.length(prefix)) == prefix)
+
+
+@cache
+def _counters(*, one_step: bool) -> sa.Select[Any]:
+    """Step and optimizer's counter of the files of a launch's newest saves, or of those of one step."""
+    newest = sa.select(saves.c.id, saves.c.global_step).where(saves.c.launch_id == _LAUNCH)
+    if one_step:
+        newest = newest.where(saves.c.global_step == _STEP)
+    newest_ones = newest.order_by(saves.c.global_step.desc()).limit(_SAVES_ASKED).subquery()
+    return (
+        sa.select(newest_ones.c.global_step, checkpoints.c.optimizer_step)
+        .join(checkpoints, checkpoints.c.save_id == newest_ones.c.id)
+        .where(checkpoints.c.optimizer_step.is_not(None))
+    )
+
+
+@cache
+def _passed_over_by() -> sa.Select[Any]:
+    joined = launches.join(resolutions, resolutions.c.launch_id == launches.c.id)
+    return sa.select(launches.c.name, resolutions.c.passed).select_from(joined).where(launches.c.run_id == _RUN)
+
+
+@cache
+def _hosts_of() -> sa.Select[Any]:
+    chosen = (sources.c.launch_id == _LAUNCH) & sources.c.host.is_not(None)
+    return sa.select(sources.c.rank, sources.c.host).distinct().where(chosen)
+
+
+@cache
+def _hosts_of_run() -> sa.Select[Any]:
+    joined = launches.join(sources, sources.c.launch_id == launches.c.id)
+    query = sa.select(launches.c.name, sources.c.host).distinct().select_from(joined)
+    return query.where(launches.c.run_id == _RUN, sources.c.host.is_not(None)).order_by(sources.c.host)
+
+
+@cache
+def _endings_of() -> sa.Select[Any]:
+    query = sa.select(endings, launches.c.name, runs.c.name.label("run")).select_from(endings.join(launches).join(runs))
+    return query.where(any_of(endings.c.launch_id, "own_launches"))
 
 
 def _launch(row: Any) -> Launch:

@@ -97,10 +97,15 @@ class Lock:
 
 def last_written(connection: sa.Connection, run: int) -> dict[str, int]:
     """When the newest file of each launch of a run was written, in nanoseconds since 1970, gone or not."""
-    newest = sa.select(launches.c.name, sa.func.max(checkpoints.c.mtime_ns))
-    newest = newest.select_from(FILES_OF_LAUNCHES)
-    newest = newest.where(launches.c.run_id == run, checkpoints.c.mtime_ns.is_not(None)).group_by(launches.c.id)
-    return {launch: int(mtime_ns) for launch, mtime_ns in connection.execute(newest)}
+    return {launch: int(mtime_ns) for launch, mtime_ns in connection.execute(_LAST_WRITTEN, {"own_run": run})}
+
+
+_LAST_WRITTEN = (
+    sa.select(launches.c.name, sa.func.max(checkpoints.c.mtime_ns))
+    .select_from(FILES_OF_LAUNCHES)
+    .where(launches.c.run_id == sa.bindparam("own_run"), checkpoints.c.mtime_ns.is_not(None))
+    .group_by(launches.c.id)
+)
 
 
 def last_saves(connection: sa.Connection, run: int) -> dict[str, tuple[int, datetime]]:
@@ -187,10 +192,10 @@ def last_steps(connection: sa.Connection, key: LaunchKey, ranks: Sequence[int], 
     query = (
         sa.select(checkpoints.c.rank, sa.func.max(newest.c.global_step))
         .join(newest, newest.c.id == checkpoints.c.save_id)
-        .where(any_of(checkpoints.c.rank, ranks))
+        .where(any_of(checkpoints.c.rank, "own_ranks"))
         .group_by(checkpoints.c.rank)
     )
-    return {row[0]: row[1] for row in connection.execute(query)}
+    return {row[0]: row[1] for row in connection.execute(query, {"own_ranks": list(ranks)})}
 
 
 def newest_steps(connection: sa.Connection, key: LaunchKey, count: int) -> list[int]:

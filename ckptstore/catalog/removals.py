@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
@@ -90,8 +91,7 @@ def told(items: Iterable[Item]) -> list[FilesRemoved]:
 
 def last_changes(connection: sa.Connection, items: Sequence[Item]) -> list[Item]:
     """The items, each as late as the last event of its place in the same trash, if there is one."""
-    query = sa.select(trash.c.id, trash.c.changed_at).where(any_of(trash.c.id, [item.id for item in items]))
-    last = {row[0]: row[1] for row in connection.execute(query)}
+    last = {row[0]: row[1] for row in connection.execute(_last_changes(), {"own_ids": [item.id for item in items]})}
     return [replace(item, changed_at=max(item.changed_at, last.get(item.id, item.changed_at))) for item in items]
 
 
@@ -111,25 +111,32 @@ _COLLECTIONS_OF = (
     )
     .order_by(collections.c.created_at.desc(), collections.c.id.desc())
 )
-_ITEMS_OF = (
-    sa.select(trash, checkpoints.c.reported, runs.c.name)
-    .select_from(
-        trash.outerjoin(checkpoints, checkpoints.c.id == trash.c.checkpoint_id).join(runs, runs.c.id == trash.c.run_id)
+
+
+@cache
+def _last_changes() -> sa.Select[Any]:
+    return sa.select(trash.c.id, trash.c.changed_at).where(any_of(trash.c.id, "own_ids"))
+
+
+@cache
+def _items_of(*, settled: bool | None, of_collection: bool) -> sa.Select[Any]:
+    joined = trash.outerjoin(checkpoints, checkpoints.c.id == trash.c.checkpoint_id)
+    query = (
+        sa.select(trash, checkpoints.c.reported, runs.c.name)
+        .select_from(joined.join(runs, runs.c.id == trash.c.run_id))
+        .where(trash.c.run_id == sa.bindparam("own_run"), IS_REMOVED)
+        .order_by(trash.c.changed_at, trash.c.collection_id, trash.c.root, trash.c.place)
     )
-    .where(trash.c.run_id == sa.bindparam("own_run"), IS_REMOVED)
-    .order_by(trash.c.changed_at, trash.c.collection_id, trash.c.root, trash.c.place)
-)
+    if settled is not None:
+        query = query.where(trash.c.settled if settled else sa.not_(trash.c.settled))
+    return query.where(trash.c.collection_id == sa.bindparam("own_collection")) if of_collection else query
 
 
 def items_of(
     connection: sa.Connection, run: int, *, settled: bool | None = None, collection: str | None = None
 ) -> list[Item]:
     """The files of a run, or of one gc of it, in the trash (`settled`), on a way, or both; in the order they went."""
-    query = _ITEMS_OF
-    if settled is not None:
-        query = query.where(trash.c.settled if settled else sa.not_(trash.c.settled))
-    if collection is not None:
-        query = query.where(trash.c.collection_id == collection)
+    query = _items_of(settled=settled, of_collection=collection is not None)
     return [
         Item(
             run=row.name,
@@ -145,28 +152,29 @@ def items_of(
             of_version=row.of_version,
             reported=FileState(row.reported) if row.reported else None,
         )
-        for row in many(connection.execute(query, {"own_run": run}))
+        for row in many(connection.execute(query, {"own_run": run, "own_collection": collection}))
     ]
 
 
 def known(connection: sa.Connection) -> set[str]:
     """The ids of all files, of any run, in the trash or on a way."""
-    return set(connection.execute(sa.select(trash.c.id).where(IS_REMOVED)).scalars())
+    return set(connection.execute(_KNOWN).scalars())
 
 
 def of_marked_steps(connection: sa.Connection, run: int) -> set[str]:
     """The ids of a run's items whose step is pinned or tagged now."""
-    marked = sa.union(
-        sa.select(pins.c.global_step).where(pins.c.run_id == run, pins.c.pinned),
-        sa.select(tags.c.global_step).where(tags.c.run_id == run, tags.c.global_step.is_not(None)),
-    )
-    steps = set(connection.execute(marked).scalars())
-    if not steps:
-        return set()
+    return set(connection.execute(_of_marked_steps(), {"own_run": run}).scalars())
+
+
+@cache
+def _of_marked_steps() -> sa.Select[Any]:
+    run = sa.bindparam("own_run", type_=sa.Integer)
+    pinned = sa.select(pins.c.global_step).where(pins.c.run_id == run, pins.c.pinned)
+    tagged = sa.select(tags.c.global_step).where(tags.c.run_id == run, tags.c.global_step.is_not(None))
     joined = trash.join(checkpoints, checkpoints.c.id == trash.c.checkpoint_id)
     joined = joined.join(saves, saves.c.id == checkpoints.c.save_id)
-    chosen = (trash.c.run_id == run) & any_of(saves.c.global_step, steps)
-    return set(connection.execute(sa.select(trash.c.id).select_from(joined).where(chosen)).scalars())
+    is_marked = saves.c.global_step.in_(pinned) | saves.c.global_step.in_(tagged)
+    return sa.select(trash.c.id).select_from(joined).where(trash.c.run_id == run, is_marked)
 
 
 def leaving(connection: sa.Connection, run: int) -> dict[str, Item]:
@@ -177,23 +185,29 @@ def leaving(connection: sa.Connection, run: int) -> dict[str, Item]:
 
 def take_lock(connection: sa.Connection, run: int, owner: str, now: datetime, until: datetime) -> str | None:
     """Let `owner` work on the files of a run until then. Returns who does so already, None if nobody did."""
-    held = connection.execute(sa.select(gc_locks).where(gc_locks.c.run_id == run)).one_or_none()
+    held = connection.execute(_LOCK_OF, {"own_run": run}).one_or_none()
     if held is not None and held.owner != owner and held.expires_at > now:
         return str(held.owner)
     release_lock(connection, run, None)
-    connection.execute(gc_locks.insert().values(run_id=run, owner=owner, expires_at=until))
+    connection.execute(gc_locks.insert(), {"run_id": run, "owner": owner, "expires_at": until})
     return None
 
 
 def renew_lock(connection: sa.Connection, run: int, owner: str, until: datetime) -> bool:
     """Let `owner` work on the files of a run until then; False if it lost the lock."""
-    mine = (gc_locks.c.run_id == run) & (gc_locks.c.owner == owner)
-    return bool(connection.execute(gc_locks.update().where(mine).values(expires_at=until)).rowcount)
+    asked = {"own_run": run, "own_owner": owner, "expires_at": until}
+    return bool(connection.execute(_RENEW_LOCK, asked).rowcount)
 
 
 def release_lock(connection: sa.Connection, run: int, owner: str | None) -> None:
     """Give the lock back, if `owner` (None: anybody) has it."""
-    statement = gc_locks.delete().where(gc_locks.c.run_id == run)
-    if owner is not None:
-        statement = statement.where(gc_locks.c.owner == owner)
-    connection.execute(statement)
+    statement = _RELEASE_LOCK if owner is None else _RELEASE_OWN_LOCK
+    connection.execute(statement, {"own_run": run, "own_owner": owner})
+
+
+_KNOWN = sa.select(trash.c.id).where(IS_REMOVED)
+_IS_OF_RUN, _IS_OWN = gc_locks.c.run_id == sa.bindparam("own_run"), gc_locks.c.owner == sa.bindparam("own_owner")
+_LOCK_OF = sa.select(gc_locks).where(_IS_OF_RUN)
+_RENEW_LOCK = gc_locks.update().where(_IS_OF_RUN, _IS_OWN)
+_RELEASE_LOCK = gc_locks.delete().where(_IS_OF_RUN)
+_RELEASE_OWN_LOCK = _RELEASE_LOCK.where(_IS_OWN)

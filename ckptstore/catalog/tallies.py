@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
@@ -50,11 +51,16 @@ _HIGHEST_STEPS = sa.select(launches.c.name, sa.func.coalesce(_HIGHEST, 0)).where
 
 def tallies(connection: sa.Connection, run: int) -> list[Tally]:
     """The saves of a run with the files that are there, newest launch first, then newest step."""
+    return [_tally(row) for row in connection.execute(_tallies(), {"own_run": run})]
+
+
+@cache
+def _tallies() -> sa.Select[Any]:
     complete = checkpoints.c.state == FileState.COMPLETE.value
     full = complete & (checkpoints.c.content == Content.FULL.value)
     share = complete & (checkpoints.c.content == Content.SHARE.value)
     there = checkpoints.c.state.not_in([FileState.MISSING.value, FileState.MOVED.value, FileState.TRASHED.value])
-    query = (
+    return (
         sa.select(
             saves.c.id,
             launches.c.name,
@@ -71,11 +77,10 @@ def tallies(connection: sa.Connection, run: int) -> list[Tally]:
             sa.func.sum(sa.case((there, sa.func.coalesce(checkpoints.c.size, 0)), else_=0)),
         )
         .select_from(FILES_OF_LAUNCHES)
-        .where(launches.c.run_id == run)
+        .where(launches.c.run_id == sa.bindparam("own_run"))
         .group_by(saves.c.id, launches.c.name, launches.c.launch_order)
         .order_by(launches.c.launch_order.desc(), saves.c.global_step.desc(), saves.c.kind)
     )
-    return [_tally(row) for row in connection.execute(query)]
 
 
 class Said(NamedTuple):
@@ -171,8 +176,17 @@ def _tally(row: Any) -> Tally:
 
 def steps_saved(connection: sa.Connection, run: int) -> dict[str, int]:
     """Of how many steps each launch of a run has a finished file of its state, be it of one rank; the others not."""
-    counted = sa.select(launches.c.name, sa.func.count(saves.c.global_step.distinct()))
-    counted = counted.select_from(FILES_OF_LAUNCHES)
-    of_state = checkpoints.c.content.in_([Content.FULL.value, Content.SHARE.value]) & checkpoints.c.size.is_not(None)
-    chosen = counted.where(launches.c.run_id == run, saves.c.global_step > 0, of_state)
-    return {row[0]: row[1] for row in connection.execute(chosen.group_by(launches.c.id))}
+    return {row[0]: row[1] for row in connection.execute(_STEPS_SAVED, {"own_run": run})}
+
+
+_STEPS_SAVED = (
+    sa.select(launches.c.name, sa.func.count(saves.c.global_step.distinct()))
+    .select_from(FILES_OF_LAUNCHES)
+    .where(
+        launches.c.run_id == sa.bindparam("own_run"),
+        saves.c.global_step > 0,
+        checkpoints.c.content.in_([Content.FULL.value, Content.SHARE.value]),
+        checkpoints.c.size.is_not(None),
+    )
+    .group_by(launches.c.id)
+)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -23,8 +24,13 @@ class Candidate(NamedTuple):
 
 def candidates(connection: sa.Connection, run: int) -> list[Candidate]:
     """The files of a run to verify, of the newest launch and step first; not those that are known to be gone."""
+    return [Candidate(*row) for row in connection.execute(_candidates(), {"own_run": run})]
+
+
+@cache
+def _candidates() -> sa.Select[Any]:
     there = [FileState.COMPLETE.value, FileState.DAMAGED.value]
-    query = (
+    return (
         sa.select(
             checkpoints.c.id,
             checkpoints.c.path,
@@ -34,7 +40,6 @@ def candidates(connection: sa.Connection, run: int) -> list[Candidate]:
             checkpoints.c.state == FileState.DAMAGED.value,
         )
         .select_from(FILES_OF_LAUNCHES)
-        .where(launches.c.run_id == run, checkpoints.c.state.in_(there))
+        .where(launches.c.run_id == sa.bindparam("own_run"), checkpoints.c.state.in_(there))
         .order_by(launches.c.launch_order.desc(), saves.c.global_step.desc(), checkpoints.c.rank, checkpoints.c.path)
     )
-    return [Candidate(*row) for row in connection.execute(query)]

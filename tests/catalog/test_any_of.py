@@ -19,9 +19,10 @@ def test_texts(catalog: Catalog) -> None:
         connection.execute(runs.insert(), [{"name": name} for name in NAMES])
     asked = [*NAMES[1:], *(f"other {number}" for number in range(MANY))]
     with catalog.database.read() as connection:
-        found = set(connection.execute(sa.select(runs.c.name).where(any_of(runs.c.name, asked))).scalars())
-        none = connection.execute(sa.select(runs.c.name).where(any_of(runs.c.name, []))).all()
-        longer = connection.execute(sa.select(runs.c.name).where(any_of(runs.c.name, [f"{LONGEST}n"]))).all()
+        query = sa.select(runs.c.name).where(any_of(runs.c.name, "own_names"))
+        found = set(connection.execute(query, {"own_names": asked}).scalars())
+        none = connection.execute(query, {"own_names": []}).all()
+        longer = connection.execute(query, {"own_names": [f"{LONGEST}n"]}).all()
     assert found == set(NAMES[1:])
     assert none == longer == []
 
@@ -33,14 +34,14 @@ def test_numbers(catalog: Catalog) -> None:
         run_id = connection.execute(sa.select(runs.c.id)).scalar_one()
         rows = [{"run_id": run_id, "global_step": step, "pinned": True, "version": ""} for step in steps]
         connection.execute(pins.insert(), rows)
-        asked = any_of(pins.c.global_step, [2**62, 7, 1])
-        assert set(connection.execute(sa.select(pins.c.global_step).where(asked)).scalars()) == {1, 2**62}
-        assert connection.execute(pins.delete().where(asked)).rowcount == 2
+        chosen, asked = any_of(pins.c.global_step, "own_steps"), {"own_steps": [2**62, 7, 1]}
+        assert set(connection.execute(sa.select(pins.c.global_step).where(chosen), asked).scalars()) == {1, 2**62}
+        assert connection.execute(pins.delete().where(chosen), asked).rowcount == 2
         assert connection.execute(sa.select(pins.c.global_step)).scalars().all() == [2**40]
 
 
 def test_sqlite_uses_the_index(sqlite_url: str) -> None:
-    query = sa.select(runs.c.id).where(any_of(runs.c.name, ["run"]))
+    query = sa.select(runs.c.id).where(any_of(runs.c.name, "own_names"))
     with connect(sqlite_url).database.read() as connection:
         text = query.compile(connection.engine).string
         plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", ("[]",)).all()
