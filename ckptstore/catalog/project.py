@@ -60,11 +60,13 @@ from ckptstore.outside import os
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from datetime import datetime
 
     from ckptstore.core.events import AfterLaunch, Event, Mark
     from ckptstore.core.model import Checkpoint, Launch, LaunchKey
     from ckptstore.core.replicas import Layout
 
+    _Began = tuple[datetime, str]  # when a launch began, and its name
     LayoutOf = Callable[[Launch, Mapping[tuple[int, str], tuple[str, bytes]]], Layout]
     """The layout of a launch by the contents of files: (kind, content) by rank and digest."""
 
@@ -210,13 +212,16 @@ def _put_launches_of_run(
         return
     run_id = add_run(connection, run)
     reads.lock_run(connection, run_id)  # launches are numbered
+    began = {launch_id: (row["created_at"], row["name"]) for launch_id, row in changed.items()}
+    new = {launch_id: began[launch_id] for launch_id in began.keys() - there.keys()}
+    moved = {each: began[each] for each in began.keys() & there.keys() if began[each][0] != there[each]["created_at"]}
+    orders = _number_launches(connection, run_id, new, moved) if new or moved else {}
     for launch_id, row in changed.items():
         if launch_id in there:
             values = {name: value for name, value in row.items() if value != there[launch_id][name]}
             connection.execute(_SET_LAUNCH, {"own_launch": launch_id, **values})
         else:
-            insert_if_new(connection, launches, {**row, "run_id": run_id, "launch_order": 0})
-    _number_launches(connection, run_id)
+            insert_if_new(connection, launches, {**row, "run_id": run_id, "launch_order": orders[launch_id]})
 
 
 def _launch_row(event: LaunchStarted) -> dict[str, Any]:
@@ -259,19 +264,22 @@ def _joined(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 _NO_REPLICAS = stand_alone().to_json()
 
 
-def _number_launches(connection: sa.Connection, run_id: int) -> None:
-    """Number the launches of a run from 1, by when they began."""
-    numbered = enumerate(connection.execute(_ORDER, {"own_run": run_id}).all(), 1)
-    changed = [{"own_launch": key, "launch_order": place} for place, (key, before) in numbered if place != before]
+def _number_launches(
+    connection: sa.Connection, run_id: int, new: Mapping[LaunchKey, _Began], moved: Mapping[LaunchKey, _Began]
+) -> dict[LaunchKey, int]:
+    """The numbers of the launches of a run from 1, by when they began; those that are there already get theirs."""
+    there = {key: (at, name, order) for key, at, name, order in connection.execute(_ORDER, {"own_run": run_id})}
+    began = {**new, **{key: (at, name) for key, (at, name, _) in there.items()}, **moved}
+    orders = {key: place for place, key in enumerate(sorted(began, key=began.__getitem__), 1)}
+    changed = [{"own_launch": key, "launch_order": orders[key]} for key in there if there[key][2] != orders[key]]
     if changed:
         connection.execute(_SET_LAUNCH, changed)
+    return orders
 
 
 _LAUNCHES = sa.select(launches).where(any_of(launches.c.id, "own_ids"))
-_ORDER = (
-    sa.select(launches.c.id, launches.c.launch_order)
-    .where(launches.c.run_id == sa.bindparam("own_run"))
-    .order_by(launches.c.created_at, launches.c.name)
+_ORDER = sa.select(launches.c.id, launches.c.created_at, launches.c.name, launches.c.launch_order).where(
+    launches.c.run_id == sa.bindparam("own_run")
 )
 _SET_LAUNCH = launches.update().where(launches.c.id == sa.bindparam("own_launch"))
 _START = sa.select(resolutions).where(resolutions.c.launch_id == sa.bindparam("own_launch"))

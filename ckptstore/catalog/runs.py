@@ -9,7 +9,7 @@ from ckptstore.core.hints import Command
 from ckptstore.errors import UnknownRunError
 
 if TYPE_CHECKING:
-    from ckptstore.catalog.engine import Database
+    from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.reads import Called
 
 
@@ -20,9 +20,14 @@ def find_run(database: Database, run: str) -> int:
 
 def find_called(database: Database, run: str, *, even_forgotten: bool = False) -> Called:
     """A run by its names; raises `UnknownRunError` if there is none of that name, or it was forgotten."""
-    is_text = run.encode("utf-8", "ignore").decode("utf-8") == run
     with database.read() as connection:
-        found = reads.called(connection, run) if is_text else None
+        return called_in(connection, database, run, even_forgotten=even_forgotten)
+
+
+def called_in(connection: Connection, database: Database, run: str, *, even_forgotten: bool = False) -> Called:
+    """As `find_called`, in a transaction."""
+    is_text = run.encode("utf-8", "ignore").decode("utf-8") == run
+    found = reads.called(connection, run) if is_text else None
     if found is None:
         raise UnknownRunError(f"no run {run!r} in {database.name}", f"{Command('runs')} shows those there are")
     if found.forgotten and not even_forgotten:

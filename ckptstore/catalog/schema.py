@@ -38,8 +38,19 @@ def current(database: Database) -> str | None:
 
     Raises `CatalogUnavailableError` where a database holds tables, none of them ours.
     """
+    try:
+        with database.read() as connection:
+            found: str | None = connection.execute(_VERSION).scalar()
+            return found
+    except CatalogUnavailableError as error:
+        if not _lacks_table(error.__cause__):
+            raise
     with database.read() as connection:
         return _current(database, connection)
+
+
+def _lacks_table(error: BaseException | None) -> bool:
+    return isinstance(error, sa.exc.ProgrammingError) or "no such table" in str(error)
 
 
 def _current(database: Database, connection: sa.Connection) -> str | None:

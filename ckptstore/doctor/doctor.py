@@ -63,13 +63,13 @@ def _runs(database: Database, run: str | None, now: datetime, *, is_away: bool =
 def _without(catalog: str, run: str | None, now: datetime) -> list[Check]:
     """The checks of runs where the catalog cannot be used: as a start without it, by journals that can be found."""
     known = known_directories(catalog, run or "")
-    paths, hidden = found_below(known)
+    sizes, hidden = found_below(known)
     hint = f"name their directories: {DIRECTORIES}=/data/run"
     told = [Check("journals", Status.WARNING, f"{each.path} cannot be read: {each.reason}") for each in hidden]
-    if not paths:
+    if not sizes:
         return [*told, Check("runs", Status.NOTE, "nothing is known of runs without the catalog", hint)]
     away = in_memory()
-    take_up_found(away, paths, look=False)
+    take_up_found(away, sizes, look=False)
     with away.read() as connection:
         told_of = reads.run_names(connection)
     if run is not None and run not in told_of:

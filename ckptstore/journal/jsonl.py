@@ -231,22 +231,24 @@ def journals_below(
     root: str,
     on_error: Callable[[str, OSError], None] | None = None,
     on_hidden: Callable[[OSError], None] | None = None,
-) -> Iterator[str]:
-    """The journals of every directory below the root, and of itself; no link is followed.
+) -> dict[str, int]:
+    """The journals of every directory below the root, and of itself, with their sizes in bytes; no link is followed.
 
     `on_error` hears of each folder of journals that cannot be read. Raises `OSError` for it where nobody listens.
     `on_hidden` hears of each directory that cannot be read, where there may be journals; None: those are passed over.
     """
+    found: dict[str, int] = {}
     for directory, below, _ in os.walk(root, onerror=on_hidden):
         below[:] = (name for name in below if name != LOST_AND_FOUND)
         if FOLDER in below:
             below.remove(FOLDER)
             try:
-                yield from journals_in(directory)
+                found |= sizes_in(str(Path(directory) / FOLDER)) or {}
             except OSError as error:
                 if on_error is None:
                     raise
                 on_error(str(Path(directory) / FOLDER), error)
+    return found
 
 
 class JournalWriter:

@@ -111,16 +111,17 @@ def sync_run(database: Database, run_id: int, trust: Trust | None = None) -> Syn
     What they could not take when it was recorded is written to them first. One that was moved with the working
     directory is found: the job's script may save to a relative path.
     """
-    unwritten.write(database)
     with database.read() as connection:
+        lacking = journals.unwritten_lines(connection)
         known = journals.journals_of(connection, run_id)
+    unwritten.append(database, lacking)
     sizes, hidden, away = _sizes(database, sorted({path.rpartition("/")[0] for path in known}))
     unseen = {each.path for each in hidden}
     gone = {path: at for path, at in known.items() if path not in sizes and path.rpartition("/")[0] not in unseen}
     sizes |= _sizes_of(_moved_along(gone))
-    found = _without_known(database, sizes.keys() - known.keys())
-    sizes = {path: size for path, size in sizes.items() if path in known or path in found}
-    done = _take_up(database, sizes, known, look=True, trust=trust)
+    told, others = _known(database, sizes.keys() - known.keys())
+    sizes = {path: size for path, size in sizes.items() if path not in others}
+    done = _take_up(database, sizes, known | told, look=True, trust=trust)
     return _added(Synced(skipped=hidden, unreadable=hidden, away=away), done)
 
 
@@ -155,14 +156,14 @@ def sync_below(database: Database, root: Path, trust: Trust | None = None) -> Sy
     """
     if not root.is_dir():
         raise UsageError(f"{root} is not a directory", "give a run, or the directory that the checkpoints are in")
-    paths, hidden = found_below([real_directory(root)], with_directories=True)
-    synced = _added(Synced(skipped=hidden, unreadable=hidden), take_up_found(database, paths, trust=trust, whole=True))
+    sizes, hidden = found_below([real_directory(root)], with_directories=True)
+    synced = _added(Synced(skipped=hidden, unreadable=hidden), take_up_found(database, sizes, trust=trust, whole=True))
     with database.read() as connection:
-        return replace(synced, runs=tuple(journals.runs_told(connection, paths)))
+        return replace(synced, runs=tuple(journals.runs_told(connection, list(sizes))))
 
 
-def found_below(roots: Iterable[str], *, with_directories: bool = False) -> tuple[list[str], tuple[Skipped, ...]]:
-    """The journals below some directories, and those, or folders of them, that cannot be read or named.
+def found_below(roots: Iterable[str], *, with_directories: bool = False) -> tuple[dict[str, int], tuple[Skipped, ...]]:
+    """How long the journals below some directories are, and those, or folders, that cannot be read or named.
 
     `with_directories`: those too that cannot be read, where there may be journals or none.
     """
@@ -175,41 +176,44 @@ def found_below(roots: Iterable[str], *, with_directories: bool = False) -> tupl
         if with_directories and not isinstance(error, FileNotFoundError):
             hide(shown(str(error.filename)), error)
 
-    found: list[str] = []
-    for path in (path for root in roots for path in jsonl.journals_below(root, hide, pass_over)):
-        try:
-            found.append(limits.path(path))
-        except ValueError as error:  # noqa: PERF203 — one that cannot be named keeps nobody from the others
-            hidden.append(Skipped(ascii(path)[1:-1], f"its path is {error}"))
+    found: dict[str, int] = {}
+    for root in roots:
+        for path, size in jsonl.journals_below(root, hide, pass_over).items():
+            try:
+                found[limits.path(path)] = size
+            except ValueError as error:  # noqa: PERF203 — one that cannot be named keeps nobody from the others
+                hidden.append(Skipped(ascii(path)[1:-1], f"its path is {error}"))
     return found, tuple(hidden)
 
 
 def take_up(database: Database, paths: Iterable[str]) -> Synced:
     """Take up these journals, from where each was read to the last time; no file that they tell of is looked at."""
-    return take_up_found(database, paths, look=False)
+    return take_up_found(database, _sizes_of(paths), look=False)
 
 
 def take_up_found(
-    database: Database, paths: Iterable[str], *, look: bool = True, trust: Trust | None = None, whole: bool = False
+    database: Database, sizes: Mapping[str, int], *, look: bool = True, trust: Trust | None = None, whole: bool = False
 ) -> Synced:
-    """Take up journals that were found on disk; `look`: whether the files told of are there.
+    """Take up journals that were found on disk, of these sizes; `look`: whether the files told of are there.
 
     Of what is over a summary is read where there is one, unless `whole`. A journal that the catalog knows under a path
     which is a link by now is left to that: its files would count as two.
     """
-    sizes = _sizes_of(sorted(_without_known(database, set(paths))))
-    return _take_up(database, sizes, {}, look=look, trust=trust, whole=whole)
+    known, others = _known(database, sizes.keys())
+    sizes = {path: size for path, size in sizes.items() if path not in others}
+    return _take_up(database, sizes, known, look=look, trust=trust, whole=whole)
 
 
-def _without_known(database: Database, paths: AbstractSet[str]) -> AbstractSet[str]:
-    """These journals, but for those that the catalog knows under another path: their disk was moved, a link is left."""
+def _known(database: Database, paths: AbstractSet[str]) -> tuple[dict[str, ReadTo], set[str]]:
+    """How far these journals were read; those known under another path: their disk was moved, a link is left."""
     if not paths:
-        return paths
+        return {}, set()
     with database.read() as connection:
-        new = paths - journals.read_to(connection, sorted(paths)).keys()
-        known = journals.journals_named(connection, {path.rpartition("/")[2] for path in new}) if new else set()
-    real = {absolute(path) for path in known}
-    return paths - {path for path in new if absolute(path) in real}
+        known = journals.read_to(connection, sorted(paths))
+        new = paths - known.keys()
+        named = journals.journals_named(connection, {path.rpartition("/")[2] for path in new}) if new else set()
+    real = {absolute(path) for path in named}
+    return known, {path for path in new if absolute(path) in real}
 
 
 def _sizes_of(paths: Iterable[str]) -> dict[str, int]:
@@ -218,8 +222,8 @@ def _sizes_of(paths: Iterable[str]) -> dict[str, int]:
 
 def _take_up(
     database: Database,
-    sizes: dict[str, int],
-    known: dict[str, ReadTo],
+    sizes: Mapping[str, int],
+    known: Mapping[str, ReadTo],
     *,
     look: bool,
     trust: Trust | None,
@@ -230,9 +234,6 @@ def _take_up(
     One of the size that was read is not opened. `whole`: no summary is enough.
     """
     reading = _Reading(database, trust)
-    if sizes.keys() - known.keys():
-        with database.read() as connection:
-            known = journals.read_to(connection, sorted(sizes))
     total = Synced(journals=len(sizes))
     new: list[str] = []
     places: list[_Place] = []

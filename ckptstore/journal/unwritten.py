@@ -13,17 +13,21 @@ from ckptstore.journal.jsonl import SHARED, JournalWriter
 from ckptstore.outside import os, token_hex
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.journals import Unwritten
 
 
 def write(database: Database) -> None:
-    """Append to the journals what they lack, where this user may. Raises `CatalogUnavailableError`.
-
-    A process that dies in between leaves lines that are written twice, which changes nothing.
-    """
+    """Append to the journals what they lack, where this user may. Raises `CatalogUnavailableError`."""
     with database.read() as connection:
         lacking = journals.unwritten_lines(connection)
+    append(database, lacking)
+
+
+def append(database: Database, lacking: Iterable[Unwritten]) -> None:
+    """As `write`, of these lines. A process that dies in between leaves some that are written twice: no harm."""
     of_homes: dict[tuple[str, str], list[Unwritten]] = {}
     for each in lacking:
         of_homes.setdefault((each.directory, str(each.home["identities"])), []).append(each)

@@ -303,8 +303,8 @@ def look(database: Database, run: str, launch: Launch) -> Leaving:
 def by_journals(database: Database, run: str, directories: Iterable[str]) -> Database:
     """A catalog of what the journals of a run tell; those of other ranks are beside those in `directories`."""
     temporary = in_memory()
-    paths, _ = found_below(known_directories(database.name, run, map(root_of, directories)), with_directories=True)
-    take_up_found(temporary, paths, look=False)
+    sizes, _ = found_below(known_directories(database.name, run, map(root_of, directories)), with_directories=True)
+    take_up_found(temporary, sizes, look=False)
     return temporary
 
 

@@ -492,7 +492,7 @@ class TrainingLaunch(RankLaunch):
 
         def decided(ask: Callable[[Any], int]) -> Line:
             if steps is not None:
-                self.set_steps_per_epoch(steps.an_epoch, batch_size=steps.batch_size, shards=steps.shards)
+                self.note_steps_per_epoch(steps.an_epoch, batch_size=steps.batch_size, shards=steps.shards)
             asks = [ask_ranks(self, query, ask)] if communication.rank_and_world_size()[1] > 1 else []
             own.append(decide(self, self.directories, query, *asks))
             return own[0].to_json()

@@ -93,7 +93,7 @@ def set_aside(database: Database, run_id: int) -> None:
         left = live.exits(connection, run_id)
         homes = {
             (source.launch, source.rank, source.directory)
-            for source in reads.sources_of(connection, run_id)
+            for source in (reads.sources_of(connection, run_id) if left else ())
             if source.kind is Kind.GRACEFUL_EXIT
         }
     recorder = shared(database)

@@ -60,7 +60,8 @@ def join(
     now = utc_now()
 
     def work(connection: Connection) -> Launch:
-        if reads.launch(connection, key) is None:
+        launch = reads.launch(connection, key)
+        if launch is None:
             new = Launch(
                 id=launch_id,
                 run=run,
@@ -70,7 +71,7 @@ def join(
                 created_at=reads.next_moment(connection, run, now),
             )
             project(connection, [LaunchStarted(new)])
-        launch = reads.launch(connection, key)
+            launch = reads.launch(connection, key)
         if launch is None:
             raise RefusedError(f"launch {launch_id} of run {run} could not be stored", "start again")
         _check(connection, launch, rank, world_size)

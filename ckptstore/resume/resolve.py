@@ -24,13 +24,15 @@ from ckptstore.resume.reconcile import reconcile
 from ckptstore.resume.unplaced import newer_than
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ckptstore.catalog.engine import Connection, Database
-    from ckptstore.core.model import Launch, LaunchKey, Observed
+    from ckptstore.core.model import Checkpoint, Launch, LaunchKey, Observed
     from ckptstore.core.replicas import Layout
     from ckptstore.resume.reconcile import Reconciled
     from ckptstore.resume.resolver import Query
+
+    FilesAt = Callable[[Connection, Launch, int], tuple[Checkpoint, ...]]
 
 log = logging.getLogger("ckptstore")
 
@@ -73,9 +75,12 @@ def choose(database: Database, run: str, run_id: int, query: Query) -> Resolutio
         with database.read() as connection:
             return reads.hosts_of(connection, launch.key)
 
-    every = query.every_lineage
-    steps = _every_step(database, run_id, by_id, query.step) if every else _steps(database, segments, query.step)
-    resolution = resolver.resolve(run, _states(database, steps, failed), look, query, hosts)
+    states = (
+        _every_state(database, run_id, by_id, query.step, failed)
+        if query.every_lineage
+        else candidates(database, segments, query.step, failed)
+    )
+    resolution = resolver.resolve(run, states, look, query, hosts)
     parts = {segment.launch.id: segment for segment in segments}
     judged = {(rejection.launch, rejection.global_step) for rejection in resolution.rejections}
     reached = resolution.plan.global_step if resolution.plan else -1
@@ -136,7 +141,8 @@ def candidates(
     database: Database, segments: Sequence[Segment], step: int | None, failed: Mapping[str, str]
 ) -> Iterator[State]:
     """The states of a lineage, newest first, each asked for only when the one before was rejected."""
-    return _states(database, _steps(database, segments, step), failed)
+    for launch, found, files_of in _steps(database, segments, step, reads.files_at):
+        yield State(launch=launch, global_step=found, files=files_of, failed=failed)
 
 
 def newest_states(database: Database, run_id: int, query: Query, most: int) -> list[tuple[LaunchKey, int]]:
@@ -144,17 +150,14 @@ def newest_states(database: Database, run_id: int, query: Query, most: int) -> l
     with database.read() as connection:
         launches = reads.launches_of(connection, run_id)
         segments = lineage(launches, reads.first_saves(connection, run_id), of=query.lineage)
-    return [(launch.key, step) for launch, step in islice(_steps(database, segments, query.step), most)]
+    steps = _steps(database, segments, query.step, lambda *_: ())
+    return [(launch.key, step) for launch, step, _ in islice(steps, most)]
 
 
-def _states(database: Database, steps: Iterable[tuple[Launch, int]], failed: Mapping[str, str]) -> Iterator[State]:
-    for launch, step in steps:
-        with database.read() as connection:
-            files_of = reads.files_at(connection, launch, step)
-        yield State(launch=launch, global_step=step, files=files_of, failed=failed)
-
-
-def _steps(database: Database, segments: Sequence[Segment], step: int | None) -> Iterator[tuple[Launch, int]]:
+def _steps(
+    database: Database, segments: Sequence[Segment], step: int | None, files_at: FilesAt
+) -> Iterator[tuple[Launch, int, tuple[Checkpoint, ...]]]:
+    """The steps of a lineage, newest first, with their files, as `files_at` reads them."""
     for segment in segments:
         below: int | None = None
         bounds = [bound for bound in (segment.last_step, step) if bound is not None]
@@ -162,17 +165,21 @@ def _steps(database: Database, segments: Sequence[Segment], step: int | None) ->
         while True:
             with database.read() as connection:
                 found = reads.newest_step(connection, segment.launch.key, below=below, at_most=bound)
-            if found is None or (step is not None and found != step):
-                break
+                if found is None or (step is not None and found != step):
+                    break
+                files_of = files_at(connection, segment.launch, found)
             below = found
-            yield segment.launch, found
+            yield segment.launch, found, files_of
 
 
-def _every_step(
-    database: Database, run_id: int, by_id: Mapping[str, Launch], step: int | None
-) -> list[tuple[Launch, int]]:
-    """The steps of all launches, the highest first, of one step the newest launch's."""
+def _every_state(
+    database: Database, run_id: int, by_id: Mapping[str, Launch], step: int | None, failed: Mapping[str, str]
+) -> Iterator[State]:
+    """The states of all launches, the highest step first, of one step the newest launch's."""
     with database.read() as connection:
         saved = [(by_id[launch], found) for launch, found in reads.steps_of(connection, run_id)]
     asked = [each for each in saved if step in (None, each[1])]
-    return sorted(asked, key=lambda each: (each[1], each[0].order), reverse=True)
+    for launch, found in sorted(asked, key=lambda each: (each[1], each[0].order), reverse=True):
+        with database.read() as connection:
+            files_of = reads.files_at(connection, launch, found)
+        yield State(launch=launch, global_step=found, files=files_of, failed=failed)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.catalog import marks, reads, tallies
 from ckptstore.catalog.project import project
-from ckptstore.catalog.runs import find_called
+from ckptstore.catalog.runs import called_in, find_called
 from ckptstore.core.events import LaunchStarted
 from ckptstore.core.hints import Call, Command
 from ckptstore.core.limits import LEASE
@@ -85,16 +85,18 @@ def settle(database: Database, launch: Launch, query: Query, ask_ranks: AskRanks
     ).checked()
     if query.step == 0:
         raise UsageError("step is 0", "to start afresh give the run another name")
-    stored = _stored(database, launch)
-    if stored is not None:
-        _check_overtaken(database, launch)
-        return stored
-    run = find_called(database, launch.run)
+    with database.read() as connection:
+        stored = _stored(connection, database, launch)
+        if stored is not None:
+            _check_overtaken(connection, launch)
+            return stored
+        run = called_in(connection, database, launch.run)
     bring_up_to_date(database, run.id)
     exits.set_aside(database, run.id)
     with database.connected():
         for _ in range(_TRIES):
-            if _store(database, launch, run, query, _decide(database, launch, run, query, ask_ranks)):
+            settled = _store(database, launch, run, query, _decide(database, launch, run, query, ask_ranks))
+            if settled is not None:
                 break
             log.info("the state chosen for launch %s was removed meanwhile: choosing again", launch.id)
         else:
@@ -102,9 +104,6 @@ def settle(database: Database, launch: Launch, query: Query, ask_ranks: AskRanks
                 f"every candidate state was deleted while launch {launch.id} of run {run.name!r} was choosing",
                 "end what removes files of the run, and start again",
             )
-        settled = _stored(database, launch)
-    if settled is None:
-        raise CatalogUnavailableError(f"the restore plan of launch {launch.id} was not kept by {database.name}")
     if settled.plan is not None:
         _note_proof(database, settled.plan, launch)
     return settled
@@ -134,34 +133,36 @@ def _decide(database: Database, launch: Launch, run: Called, query: Query, ask_r
     return _Decision(resolution, start_step, _highest_beside(database, run.id, query, resolution))
 
 
-def _store(database: Database, launch: Launch, run: Called, query: Query, decision: _Decision) -> bool:
-    """Store the decision and hold the files of its state; False if one of them was removed since it was chosen."""
+def _store(database: Database, launch: Launch, run: Called, query: Query, decision: _Decision) -> Settled | None:
+    """Store the decision and hold the files of its state; None if one of them was removed since it was chosen.
+
+    Returns the launch's answer, which another rank may have stored before.
+    """
     plan, start_step, passed = decision.plan, decision.start_step, _passed_over(decision)
     sources = sources_of(plan) if plan else []
     now = utc_now()
 
-    def work(connection: Connection) -> bool:
+    def work(connection: Connection) -> Settled | None:
         if not hold(connection, run.id, launch.key, sources, now):
-            return False
+            return None
         start = started(launch, plan, now, start_step=start_step, branched=query.goes_back, passed=passed)
         project(connection, [start])
-        return True
+        return _stored(connection, database, launch)
 
-    if not database.in_write(work):
-        return False
-    _say_what_is_missed(decision)
-    return True
+    settled = database.in_write(work)
+    if settled is not None:
+        _say_what_is_missed(decision)
+    return settled
 
 
-def _stored(database: Database, launch: Launch) -> Settled | None:
+def _stored(connection: Connection, database: Database, launch: Launch) -> Settled | None:
     """The stored answer; None if there is none yet."""
-    with database.read() as connection:
-        decision = reads.resolution(connection, launch.key)
-        if decision is None:
-            return None
-        now = reads.launch(connection, launch.key) or launch
-        origin = reads.launch(connection, decision.parent[0]) if decision.parent else None
-        sources = reads.files_by_id(connection, list({file for _, file in decision.plan}))
+    decision = reads.resolution(connection, launch.key)
+    if decision is None:
+        return None
+    now = reads.launch(connection, launch.key) or launch
+    origin = reads.launch(connection, decision.parent[0]) if decision.parent else None
+    sources = reads.files_by_id(connection, list({file for _, file in decision.plan}))
     if decision.parent is None:
         return Settled(now, None, decision.at, decision.passed)
     if origin is None or not decision.plan or any(file not in sources for _, file in decision.plan):
@@ -247,14 +248,13 @@ def sources_of(plan: RestorePlan) -> list[Checkpoint]:
     return list({assignment.source.path: assignment.source for assignment in plan.ranks}.values())
 
 
-def _check_overtaken(database: Database, launch: Launch) -> None:
+def _check_overtaken(connection: Connection, launch: Launch) -> None:
     """Raise `RefusedError` if a launch that began later has saved: this id was used before."""
-    with database.read() as connection:
-        run = reads.called(connection, launch.run)
-        if run is None:
-            return
-        saved = reads.first_saves(connection, run.id)
-        later = [each for each in reads.launches_of(connection, run.id) if each.order > launch.order and each.decided]
+    run = reads.called(connection, launch.run)
+    if run is None:
+        return
+    saved = reads.first_saves(connection, run.id)
+    later = [each for each in reads.launches_of(connection, run.id) if each.order > launch.order and each.decided]
     newest = next((each for each in reversed(later) if each.id in saved), None)
     if newest is not None:
         raise RefusedError(

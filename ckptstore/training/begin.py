@@ -43,17 +43,17 @@ def begin(
     The journals in the run's known directories are read into the catalog first. Where that cannot be used they alone
     count, and the launch is in journals only until the catalog is back.
     """
-    paths, _ = found_below(known_directories(database.name, run, directories))
+    sizes, _ = found_below(known_directories(database.name, run, directories))
     try:
         with database.connected():
             schema.ensure(database)
-            take_up_found(database, paths)
+            take_up_found(database, sizes)
             facts = join(database, run, rank=rank, world_size=world_size, launch_id=launch_id, layout=layout)
             launch = RankLaunch(database, facts, rank)
             _look_back(launch, database)
     except CatalogUnavailableError as error:
         temporary = in_memory()
-        take_up_found(temporary, paths, look=False)
+        take_up_found(temporary, sizes, look=False)
         facts = join(temporary, run, rank=rank, world_size=world_size, launch_id=launch_id, layout=layout)
         launch = _without_catalog(database, facts, rank)
         _look_back(launch, temporary)
@@ -92,15 +92,16 @@ def decide(
     name = launch.database.name
     if not launch.recorder.behind:
         try:
-            _check_known(launch, launch.database, remembered(name, launch.run))
+            if not launch.saved_before:
+                _check_known(launch, launch.database, remembered(name, launch.run))
             return _start(launch, launch.database, query, ask_ranks)
         except CatalogUnavailableError as error:
             launch.recorder.complain(f"{error}. Journals and directories decide where training starts.")
             launch.recorder.behind = True
     temporary = in_memory()
     known = known_directories(name, launch.run, directories)
-    paths, hidden = found_below(known, with_directories=True)
-    for unseen in (*hidden, *take_up_found(temporary, paths, look=False).unreadable):
+    sizes, hidden = found_below(known, with_directories=True)
+    for unseen in (*hidden, *take_up_found(temporary, sizes, look=False).unreadable):
         raise CkptstoreError(
             f"{unseen.path} cannot be read ({unseen.reason}), nor the catalog: where training starts would be a guess",
             "make it readable, or start when the catalog is back",

@@ -285,12 +285,16 @@ class RankLaunch:
         `batch_size` is the samples of one rank a step; `shards` into how many parts the samples are dealt, in turn.
         Raises `UsageError` for what is no number of them.
         """
+        self.note_steps_per_epoch(steps, batch_size=batch_size, shards=shards)
+        self.recorder.tell(self.key)
+
+    def note_steps_per_epoch(self, steps: int, *, batch_size: int | None, shards: int | None) -> None:
+        """As `set_steps_per_epoch`, before `settle`, which records it with where the launch starts."""
         steps = _counted("steps_per_epoch", steps)
         batch_size = None if batch_size is None else _counted("batch_size", batch_size)
         shards = None if shards is None else _counted("shards", shards)
         self.facts = replace(self.facts, steps_per_epoch=steps, batch_size=batch_size, shards=shards)
         self._started = replace(self._started, launch=self.facts, data_at=utc_now())
-        self.recorder.tell(self.key)
 
     def add_source(
         self,

@@ -13,6 +13,7 @@ from ckptstore.core.model import Kind, launch_key
 from ckptstore.core.naming import INDEX, parse_exit_name, parse_name
 from ckptstore.disk import name_claims
 from ckptstore.disk.files import facts_if_seen, names_in, real_directory, remove_own
+from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.run_directories import remember, root_of
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, RefusedError
 from ckptstore.evidence.writers import wrote
@@ -145,17 +146,17 @@ class SavePlaces:
         """
         launch = self._launch
         try:
-            paths = jsonl.journals_in(directory)
+            sizes = jsonl.sizes_in(f"{directory}/{FOLDER}") or {}
         except OSError as error:
             raise CkptstoreError(f"the journals in {directory} cannot be read ({error.strerror})") from None
         if not launch.recorder.is_late:
             try:
                 with launch.database.connected():
-                    return View(directory, launch.database, _readable(take_up_found(launch.database, paths)).new)
+                    return View(directory, launch.database, _readable(take_up_found(launch.database, sizes)).new)
             except CatalogUnavailableError as error:
                 launch.recorder.fall_behind(error)
         temporary = in_memory()
-        _readable(take_up_found(temporary, paths, look=False))
+        _readable(take_up_found(temporary, sizes, look=False))
         return View(directory, temporary, ())
 
     def _check(self, view: View) -> None:
@@ -269,10 +270,10 @@ class SavePlaces:
         """Read the journals here into the catalog, for the next start; rank 0 reads those of all ranks."""
         launch = self._launch
         remember(launch.database.name, launch.run, directory)
-        paths, _ = found_below([root_of(directory) if launch.rank == 0 else directory])
+        sizes, _ = found_below([root_of(directory) if launch.rank == 0 else directory])
         try:
             with launch.database.connected():
-                take_up_found(launch.database, paths)
+                take_up_found(launch.database, sizes)
         except CatalogUnavailableError as error:
             log.info("%s. It does not have yet what journals in %s tell.", error, directory)
 

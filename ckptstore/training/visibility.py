@@ -14,7 +14,7 @@ from ckptstore.catalog import reads, recent, visibility
 from ckptstore.core.model import Content, Rule, View
 from ckptstore.core.sighting import Bytes, Sighting, compare
 from ckptstore.disk import files
-from ckptstore.disk.name_claims import host_name
+from ckptstore.disk.name_claims import FOLDER, host_name
 from ckptstore.disk.waiting import within
 from ckptstore.errors import CatalogUnavailableError
 from ckptstore.journal import jsonl
@@ -96,21 +96,21 @@ def _seen(launch: RankLaunch, states: Sequence[tuple[LaunchKey, int]]) -> dict[s
     database = launch.database
     with database.read() as connection:
         homes = {home for key, _ in states for home in recent.homes_of(connection, key) if home.rank == launch.rank}
-    journals = within(LOOK_SECONDS, lambda: [path for home in homes for path in _journals(home.directory)])
-    if journals is None:
+    sizes = within(LOOK_SECONDS, lambda: dict(each for home in homes for each in _journals(home.directory).items()))
+    if sizes is None:
         return None
-    take_up_found(database, journals)
+    take_up_found(database, sizes)
     with database.read() as connection:
         origins = [(reads.launch(connection, key), step) for key, step in states]
         known = [_serving(reads.files_at(connection, at, step), at, launch.rank) for at, step in origins if at]
     return within(LOOK_SECONDS, lambda: _look(known))
 
 
-def _journals(directory: str) -> list[str]:
+def _journals(directory: str) -> dict[str, int]:
     try:
-        return jsonl.journals_in(directory)
+        return jsonl.sizes_in(f"{directory}/{FOLDER}") or {}
     except OSError:  # the host was replaced, and has no such directory
-        return []
+        return {}
 
 
 def _is_there(path: str, size: int, mtime_ns: int | None, digest: str | None) -> bool:

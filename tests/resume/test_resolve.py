@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from ckptstore.api import Catalog
-from ckptstore.catalog.engine import Database
+from ckptstore.catalog.engine import Connection, Database
 from ckptstore.core.model import FileState, Kind, Launch, Resolution, Rule
 from ckptstore.disk import files as storage_files
 from ckptstore.disk import name_claims
@@ -555,9 +555,9 @@ def test_a_slow_rank_gets_the_answer_of_those_that_train_already(
     stored = start._stored
     looks = []
 
-    def before(database: Database, launch: Launch) -> object:
+    def before(connection: Connection, database: Database, launch: Launch) -> object:
         looks.append(launch.id)
-        return None if len(looks) == 1 else stored(database, launch)
+        return None if len(looks) == 1 else stored(connection, database, launch)
 
     assert quick.resolve() is None
     job.save([quick], 3, 6, 9)

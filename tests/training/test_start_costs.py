@@ -1,5 +1,6 @@
 """What a start reads follows what is new and what is on the disk, not what ever was: bytes are counted, not time."""
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from ckptstore.api import Catalog
 from ckptstore.catalog.engine import Database, open_database
@@ -106,6 +108,23 @@ def test_a_start_beside_a_long_past_reads_none_of_it(
         launch = first_steps(catalog.database, tmp_path / "full", "N")
     assert launch.facts.parent_step == (10 if whose == "run" else None)
     assert beside.bytes <= 1.1 * alone.bytes
+
+
+def test_what_a_start_asks_of_the_catalog(catalog: Catalog, tmp_path: Path) -> None:
+    """Before the first step, on the thread that trains."""
+    fill(catalog, tmp_path, "run")
+    first_steps(catalog.database, tmp_path, "N")
+    asked: list[str] = []
+    own = threading.get_ident()
+
+    def note(_connection: object, _cursor: object, text: str, *_: object) -> None:
+        asked.extend([text] if threading.get_ident() == own else [])
+
+    sa.event.listen(catalog.database._engine, "before_cursor_execute", note)
+    first_steps(catalog.database, tmp_path, "O")
+    transactions = [text for text in asked if text.startswith("BEGIN")]
+    assert len(transactions) <= 21
+    assert len(asked) <= 92
 
 
 def test_without_a_catalog_a_start_reads_what_is_on_the_disk(

@@ -332,8 +332,8 @@ class World:
                 layout=layout,
                 directories=self.places,
             )
-            launch.set_steps_per_epoch(STEPS_PER_EPOCH)
             launch.signs.begin()
+            launch.note_steps_per_epoch(STEPS_PER_EPOCH, batch_size=None, shards=None)
             start = decide(launch, self.places, query)
         else:
             facts = launch_from_json(launch_to_json(first.facts))
