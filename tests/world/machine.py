@@ -131,6 +131,8 @@ class Machine:
         self.programs: list[Program] = []
         self.drawn: Counter[str] = Counter()
         self.logged: list[str] = []
+        self.went_on = 0
+        """How often an action that was stopped for another one went on, since that waited for it."""
         self.catalogs = Catalogs(self)
         self._pids = itertools.count(1000)
         self.traced: Callable[[str], object] | None = None
@@ -261,6 +263,7 @@ class Machine:
             if ready is None:
                 self._pass_time(task)
             else:
+                self.went_on += ready in self._stopped
                 self._step(ready)
         for each in list(task.program.tasks) if task.program.alive else ():
             while each.is_ready(self.now_ns):  # its threads go on until they wait
