@@ -30,6 +30,7 @@ TASKS = (
     "training",
     "loop",
     "save",
+    "saver",
     "resume",
     "restore",
     "resolve",

@@ -7,6 +7,7 @@ Faults, N counting the steps of this process: "kill N" (SIGKILL after step N, wh
 catalog), "kill-at-once N" (without waiting for that), "kill-journalled N" (when it is in the journal), "keep-up" (none:
 each step waits for the catalog), "raise N" (in a callback after step N), "raise-before N" (before step N is computed),
 "bad-dataset" (the pipeline fails at its first batch), "SystemExit N" and "KeyboardInterrupt N" (raised after step N),
+"kill-writing N" (SIGKILL at the Nth call that the saver's thread makes to what is written in C),
 "exit-flag N", "exit-signal N" and "exit-asked N" (a graceful exit is asked for after step N: it is taken after step
 N+1), "waits N" (after every Nth step it prints WAITS and reads a line: with "flush" it waits for the catalog and prints
 whether that has all).
@@ -257,7 +258,29 @@ def with_saver(launch: TrainingLaunch, trouble: Fault, rank: int, asked: dict) -
     out = trouble.out
     saver = launch.saver(out / "ckpt", every=5, prefix="net", exit_flag=out / FLAG, **asked["saver"])
     trouble.recorder, trouble.written = saver._session.recorder, saver._writer.wait
+    if trouble.action == "kill-writing":
+        saver._writer._write = at_call(trouble.step, saver._writer._write, lambda: os.kill(os.getpid(), signal.SIGKILL))
     return [trouble, saver]
+
+
+def at_call(number: int, write: Callable[..., None], act: Callable[[], None]) -> Callable[..., None]:
+    """The same, with `act` at the call of that number, from 1, to what is written in C; 0: at each."""
+    made = 0
+
+    def count(_frame: object, event: str, _called: object) -> None:
+        nonlocal made
+        made += event == "c_call"
+        if event == "c_call" and number in (0, made):
+            act()
+
+    def wrapped(*given: object, **asked: object) -> None:
+        sys.setprofile(count)
+        try:
+            write(*given, **asked)
+        finally:
+            sys.setprofile(None)
+
+    return wrapped
 
 
 WAYS = {"ModelCheckpoint": with_checkpoints, "launch.saver": with_saver}

@@ -1,5 +1,8 @@
 """`launch.saver`: one callback in place of a ModelCheckpoint and a registrar."""
 
+import errno
+import os
+import signal
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +18,7 @@ from ckptstore.doctor.doctor import examine
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.mindspore import state_writer
 from ckptstore.retention.policy import Policy
+from tests.mindspore.job import at_call
 from tests.mindspore.running import Run
 from tests.mindspore.trainings import DoAt, Job, RaiseAt, assert_same, complaints, create_model, saving, values
 
@@ -196,6 +200,51 @@ def test_parameters_that_are_cut_are_refused_before_the_first_step(
     saver = job.launch.saver(tmp_path, every=1)
     with pytest.raises(RefusedError, match="in semi_auto_parallel each rank has parts"):
         saver._check(None)
+
+
+def calls_of_a_save(directory: Path) -> int:
+    """How many calls the saver's thread makes to what is written in C."""
+    job = new_job(fresh=True)
+    saver = job.launch.saver(directory, every=6)
+    calls: list[int] = []
+    saver._writer._write = at_call(0, saver._writer._write, lambda: calls.append(1))
+    job.train(saver)
+    return len(calls)
+
+
+def full() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_disk_that_is_full_at_any_point_of_a_save(catalog: Catalog, tmp_path: Path) -> None:
+    """Training goes on, to the same end, and a start goes on from the newest state that is whole."""
+    whole = new_job()
+    whole.train(whole.launch.saver(tmp_path / "whole", every=2), epochs=2)
+    most = calls_of_a_save(tmp_path / "counted")
+    chance = np.random.RandomState(7)
+    for draw in range(12):
+        first = new_job(fresh=True)
+        saver = first.launch.saver(tmp_path / f"{draw}", every=2)
+        saver._writer._write = at_call(chance.randint(1, 2 * most), saver._writer._write, full)
+        first.fail(RaiseAt(9), saver, epochs=2)
+        second = new_job()
+        assert second.start.global_step in {8, 9}
+        second.train(second.launch.saver(tmp_path / f"{draw}", every=2), epochs=2)
+        assert_same(second.model, whole.model)
+
+
+@pytest.mark.parametrize("draws", [2, pytest.param(30, marks=pytest.mark.long)])
+def test_killed_at_any_point_of_a_save(catalog: Catalog, tmp_path: Path, undisturbed: bytes, draws: int) -> None:
+    most = calls_of_a_save(tmp_path / "counted")
+    chance = np.random.RandomState(draws)
+    for draw in range(draws):
+        run = Run(tmp_path / f"{draw}", saves="launch.saver")
+        crashed = run.launch(fault=f"kill-writing {chance.randint(1, 4 * most)}")
+        assert crashed.code == -signal.SIGKILL, crashed.output
+        again = run.launch()
+        assert again.code == 0, again.output
+        assert again.start["global_step"] % 5 == 0
+        assert run.final() == undisturbed
 
 
 @pytest.mark.msrun

@@ -1,0 +1,145 @@
+"""A save of `Model.train`: the pause that `launch.saver` makes, beside ModelCheckpoint's, Orbax's and a bare copy.
+
+    python -m bench.saver [--quick]
+
+One training of LeNet-5 with so many bytes more; its steps are saved in turns by the saver, and by a ModelCheckpoint of
+each format; and its values are copied, no more. The pause is how long the callback takes at the end of a step. Each way
+writes to a disk that is not busy with another. The steps that are done while the saver writes are compared with the
+steps right after. Orbax saves the same bytes as NumPy arrays, asynchronously, in a process and an environment of its
+own. The first save of each way is a row of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mindspore.train import Callback, CheckpointConfig, ModelCheckpoint
+
+import ckptstore.mindspore
+from bench import network
+from bench.measure import CKPTSTORE, Budget, Found, Row, say
+from bench.save import LARGE
+from bench.task import run_alone
+from bench.training import measured
+from bench.worker import PEERS, Worker
+
+TASK = "saver"
+SIZES, QUICK_SIZES = (100 << 20, 1 << 30, 4 << 30), (10 << 20, 100 << 20)
+SAVES, QUICK_SAVES = 6, 3
+AFTER = 20
+"""Steps after a save that are compared with those while it was being written."""
+COPY, ORBAX = "bare copy", "Orbax, asynchronous"
+FORMS = ("ckpt", "safetensors")
+PAUSE, OF_MINDSPORE, STEP = 1.2, 0.1, 1.05
+
+
+class Turns(Callback):
+    """Has one way after the other save, each when the one before has nothing left to do. Comes before the saver."""
+
+    def __init__(self, saver: Any, own: dict[str, ModelCheckpoint], work: Path, saves: int) -> None:
+        super().__init__()
+        self.pauses: dict[str, list[float]] = {CKPTSTORE: []}
+        self.busy: list[float] = []  # seconds of the steps while the saver writes
+        self.calm: list[float] = []  # and of those after
+        self._saver, self._own, self._work = saver, own, work
+        self._turns = [who for _ in range(1 + saves) for who in (CKPTSTORE, COPY, *own)]
+        self._began = 0.0
+        self._left = 0
+        self._held: list[Any] = []
+        saver._save = measured(saver._save, self.pauses[CKPTSTORE])
+
+    def on_train_step_begin(self, run_context: Any) -> None:  # noqa: ARG002
+        self._began = time.perf_counter()
+
+    def on_train_step_end(self, run_context: Any) -> None:
+        took = time.perf_counter() - self._began
+        writing = self._saver._writer._under_way
+        if writing is not None and not writing.done():
+            if len(self.pauses[CKPTSTORE]) > 1:
+                self.busy.append(took)
+                self._left = AFTER
+            return
+        if self._left:
+            self._left -= 1
+            self.calm.append(took)
+            return
+        if not self._turns:
+            run_context.request_stop()
+            return
+        os.sync()
+        who = self._turns.pop(0)
+        if who == CKPTSTORE:
+            self._saver.save()
+            return
+        begin = time.perf_counter()
+        if who == COPY:
+            self._copy(run_context.original_args().train_network)
+        else:
+            self._own[who]._save_ckpt(run_context.original_args(), force_to_save=True)
+        self.pauses.setdefault(who, []).append(time.perf_counter() - begin)
+        for path in self._work.rglob("*-*_*.*"):
+            path.unlink()
+
+    def _copy(self, net: Any) -> None:
+        arrays = [item.asnumpy() for item in net.get_parameters()]
+        if not self._held:
+            self._held = [np.empty_like(each) for each in arrays]
+        for into, each in zip(self._held, arrays, strict=True):
+            np.copyto(into, each)
+
+
+def measure(found: Found, work: Path, size: int, saves: int) -> None:
+    """One size."""
+    work.mkdir()
+    model, dataset = network.model(size), network.dataset(2000)
+    own = {
+        f"ModelCheckpoint, {form}": ModelCheckpoint(
+            "own", str(work / form), CheckpointConfig(save_checkpoint_steps=10**9, format=form)
+        )
+        for form in FORMS
+    }
+    launch = ckptstore.mindspore.join(f"{TASK} {size}")
+    assert launch.resume(model, dataset).fresh
+    saver = launch.saver(work / "saver", every=10**9, buffers=2 * size + (1 << 20))
+    turns = Turns(saver, own, work, saves)
+    model.train(1, dataset, callbacks=[turns, saver], dataset_sink_mode=False)
+    network.without_ballast(model)
+    pauses = {who: taken[1 : 1 + saves] for who, taken in turns.pauses.items()}
+    found.add(Row(TASK, "the first save of a process, bytes", size, {who: [t[0]] for who, t in turns.pauses.items()}))
+    if PEERS.exists():
+        with Worker(PEERS, "bench.peers.orbax_saves", work / "orbax") as worker:
+            pauses[ORBAX] = worker.ask(size=size, saves=saves)["pauses"]
+    else:
+        say(f"Orbax is not here: make bench sets up {PEERS.parents[1].name}")
+    row = found.add(Row(TASK, "pause of a save of Model.train, bytes", size, pauses))
+    name = f"pause of launch.saver, {size >> 20} MiB"
+    if size >= LARGE:
+        found.check(Budget(f"{name} / {COPY}", row.ratio(CKPTSTORE, COPY).median, PAUSE))
+    for form in FORMS if size >= LARGE else ():
+        who = f"ModelCheckpoint, {form}"
+        floor = row.ratio(COPY, who).median
+        say(f"  {COPY} / {who}: {floor:.3g} ×: less is not to be had")
+        limit = max(OF_MINDSPORE, PAUSE * floor)
+        found.check(Budget(f"{name} / {who}", row.ratio(CKPTSTORE, who).median, limit))
+    if len(turns.busy) > AFTER:
+        found.add(Row(TASK, "a step, bytes", size, {"while the saver writes": turns.busy, "after": turns.calm}))
+        ratio = statistics.median(turns.busy) / statistics.median(turns.calm)
+        say(f"  while it writes / after: {ratio:.3g} ×, on {os.cpu_count()} cores")
+
+
+def run(work: Path, *, quick: bool) -> Found:
+    """Each size."""
+    found = Found()
+    network.on_cpu()
+    for size in QUICK_SIZES if quick else SIZES:
+        measure(found, work / f"{size}", size, QUICK_SAVES if quick else SAVES)
+    return found
+
+
+if __name__ == "__main__":
+    run_alone(run)
