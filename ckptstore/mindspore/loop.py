@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dis
+import inspect
 import json
 import logging
 import sys
@@ -17,6 +19,7 @@ from ckptstore.outside import atexit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from types import FrameType
 
     from ckptstore.mindspore.callback_state import Remembered
     from ckptstore.mindspore.exact_data import Exact
@@ -39,7 +42,7 @@ class Loop:
 
     It begins with the batch after the last one that the restored state had consumed, and ends after `epochs` epochs.
     `keep` holds the script's own numbers, text and small arrays, by name: they are saved with the state, and brought
-    back. `start` tells where it goes on.
+    back. A `break` after `step` saves the state with what `keep` holds then. `start` tells where it goes on.
     """
 
     def __init__(
@@ -68,12 +71,15 @@ class Loop:
         self._exact_data = exact_data
         self._schedule = schedule
         self._has_begun = self._in_body = self._in_step = self._is_over = False
+        self._is_asked = False  # for a save of this step, by `save`
         self._counted = (self.global_step, state.counters())
         self._remembered = remembered
         self._bring_back()
         self._random_first = extra_state.random_state()
-        self._draws = self._changes_after = False
+        self._draws = False
+        self._changes_after: set[bool] = set()  # the bodies that changed `keep` after `step` end an epoch (True) or not
         self._beside = self._kept()
+        self._saved_keep = self._beside["keep"]
 
     @property
     def global_step(self) -> int:
@@ -118,10 +124,14 @@ class Loop:
         try:
             yield from self._batches()
             if self.global_step > self._writer.saved_step:
-                self._save(Kind.PERIODIC)
+                self._save(Kind.PERIODIC, self._kept())
+        except GeneratorExit:  # by `break` or by an exception in the body
+            if not self._is_over:
+                self._leave(None, by_break=_is_at_break(inspect.currentframe()))
+            raise
         except BaseException as error:
-            if not self._is_over:  # `break`, or an exception in the body, end the generator: which of them is not told
-                self._leave(None if isinstance(error, GeneratorExit) else error)
+            if not self._is_over:
+                self._leave(error)
             raise
         self._end(None)
         self._over()
@@ -142,6 +152,15 @@ class Loop:
             self._writer.time_from(self.global_step)
         self._beside = self._kept()
 
+    def save(self) -> None:
+        """Save this step too, though it is not time: when its body ends, so that all of the body is in the state.
+
+        All ranks must call it in the same step. Raises `UsageError` outside of the body.
+        """
+        if not self._in_body or self._is_over:
+            raise UsageError("loop.save was called outside of the loop", "call it in the body of the for statement")
+        self._is_asked = True
+
     def _begin(self) -> None:
         self._progress.has_trained = True
         self._session.begin()
@@ -159,6 +178,7 @@ class Loop:
                     self._guard.check(self._state.named, (), self.global_step)
                     self._draw_on()
                 self._in_step = self._in_body = True
+                self._is_asked = False
                 self._session.seed_step(self._state.networks.values())
                 yield batch
                 if self._in_step:
@@ -178,33 +198,37 @@ class Loop:
         """The script is done with a step: save what it left, and leave, if it is time."""
         step = self.global_step
         beside = self._kept()
-        self._changes_after = self._changes_after or beside != self._beside
+        if beside != self._beside:
+            self._changes_after.add(step % self._an_epoch == 0)
         self._beside = beside
         saves, leaves = self._schedule.after(step, self._writer.cost)
         if leaves and step < self._last_step:
-            self._save(Kind.GRACEFUL_EXIT)
+            self._save(Kind.GRACEFUL_EXIT, beside)
             self._end(None)
             left = self._schedule.leave(step)
             self._over()
             raise left
-        if saves:
-            self._save(Kind.PERIODIC)
+        if saves or self._is_asked:
+            self._save(Kind.PERIODIC, beside)
 
-    def _save(self, kind: Kind, *, at_exit: bool = False) -> None:
+    def _save(self, kind: Kind, kept: dict[str, Any], *, at_exit: bool = False) -> None:
         step = self.global_step
         self._draws = self._draws or self._has_drawn()
         self._counted = (step, self._state.counters())
-        kept = self._beside if kind is Kind.DYING_GASP else self._kept()
+        self._writer.save(kind, self._place(step), self._companion(kept), at_exit=at_exit)
+        self._schedule.saved()
+
+    def _companion(self, kept: dict[str, Any]) -> dict[str, Any]:
+        """What is saved beside the parameters."""
+        self._saved_keep = kept["keep"]
         others = self._plain("others", {name: extra_state.state_of(each) for name, each in self._others.items()})
-        beside = {
+        return {
             "loop": json.dumps({"keep": kept["keep"], "others": others}),
             "random": kept.get("random") or extra_state.plain(extra_state.random_state()),
             "device": extra_state.plain(extra_state.device_state()),
             "averages": extra_state.plain(values_of(self._session.network, averages_of(self._session))),
             "draws": self._draws,
         }
-        self._writer.save(kind, self._place(step), beside, at_exit=at_exit)
-        self._schedule.saved()
 
     def _kept(self) -> dict[str, Any]:
         """What the script keeps, and the random numbers of one that draws some: to look at those takes time."""
@@ -261,26 +285,39 @@ class Loop:
         epoch, step_in_epoch = epoch_and_step(step, self._an_epoch)
         return epoch or 0, step_in_epoch or 0
 
-    def _leave(self, error: BaseException | None, *, at_exit: bool = False) -> None:
+    def _leave(self, error: BaseException | None, *, by_break: bool = False, at_exit: bool = False) -> None:
         """As `_left`; what goes wrong in it, as on a device that has failed, hides no error of the script."""
         try:
-            self._left(error, at_exit=at_exit)
+            self._left(error, by_break=by_break, at_exit=at_exit)
         except Exception:
             log.exception("ckptstore failed when the loop was left; a start goes on from the last save")
             self._over()
 
-    def _left(self, error: BaseException | None, *, at_exit: bool = False) -> None:
+    def _left(self, error: BaseException | None, *, by_break: bool, at_exit: bool) -> None:
         """The loop was left before its end: save the state as it is now, if it is certain of which step it is."""
         step, saved = self.global_step, self._writer.saved_step
         self._session.network.check_device()
-        if not self._is_certain():
-            log.warning("how far training had come is not certain: nothing is saved after step %d", saved)
-        elif step > saved:
-            self._save(Kind.DYING_GASP, at_exit=at_exit)
+        kept = self._kept() if by_break or self._is_asked else self._beside
+        if self._in_step:  # only `break` tells that the script is done with what it keeps
+            kept = {**self._beside, "keep": kept["keep"] if by_break else self._beside["keep"]}
+        doubt = self._doubt(by_break=by_break)
+        if not doubt and step > saved:
+            self._save(Kind.PERIODIC if by_break else Kind.DYING_GASP, kept, at_exit=at_exit)
+        elif not doubt and step and kept["keep"] != self._saved_keep:
+            self._save_keep(kept)
+        elif doubt and not self._is_idle(kept):
+            log.warning("nothing is saved after step %d: %s", saved, doubt)
         self._end(type(error).__name__ if error is not None else None)
         self._over()
-        if error is None:
+        if error is None and not by_break:
             atexit.register(self._at_exit)
+
+    def _save_keep(self, kept: dict[str, Any]) -> None:
+        """Save what was kept since the state was saved, or restored: nothing else has changed."""
+        if self.global_step > self.start.global_step:
+            self._writer.save_beside(self._companion(kept))
+        else:
+            self._save(Kind.PERIODIC, kept)
 
     def _end(self, error: str | None) -> None:
         """Training has ended: have all in the catalog, and leave nothing open."""
@@ -288,26 +325,73 @@ class Loop:
         self._session.record_ending(error)
         self._session.close()
 
-    def _is_certain(self) -> bool:
-        """Whether the network holds the state after the last step that was done, as a save after it would have.
+    def _is_idle(self, kept: dict[str, Any]) -> bool:
+        """Whether nothing is known to have been done since the last save: a batch was taken, and no update begun."""
+        if not self._session.network.is_readable or self.global_step > self._writer.saved_step:
+            return False
+        return self._in_step and kept["keep"] == self._saved_keep and self._updates_since() <= {0, None}
 
-        Inside the body the optimizers' counters tell, which count before they update. What no optimizer updates may
-        have changed before that, as moving averages of batch normalization do; and more may follow `loop.step`.
+    def _updates_since(self) -> set[int | None]:
+        """By how many updates each optimizer is ahead of the last step that was done; None for one that does not tell.
+
+        It counts before it updates.
+        """
+        counted_at, before = self._counted
+        steps = self.global_step - counted_at
+        return {
+            None if was is None or now is None else now - was - steps
+            for was, now in zip(before, self._state.counters(), strict=True)
+        }
+
+    def _doubt(self, *, by_break: bool) -> str:
+        """Why the network may hold another state than that after the last step that was done; empty if it holds that.
+
+        After `step` a `break` is the script's own decision; an exception may have come before what the body does there.
         """
         if not self._session.network.is_readable:
-            return False
+            return "the device does not answer"
         if not self._in_body:
-            return True
+            return ""
+        if self._in_step:
+            why = self._doubt_before_step()
+            left = "`break` came" if by_break else "the loop was left"
+            return why and (
+                f"{left} before loop.step was called for step {self.global_step + 1}, and {why}; call loop.step right "
+                "after the line that updates, and leave the loop after that"
+            )
+        return "" if by_break else self._doubt_after_step()
+
+    def _doubt_before_step(self) -> str:
+        """What may have changed though `step` was not called: averages of batch normalization do before any update."""
         of_norms, of_others = self._state.other_than_updated()
-        if of_others or self._others or (self._in_step and of_norms) or (not self._draws and self._has_drawn()):
-            return False
-        if not self._in_step:
-            return not (self._changes_after or self._state.has_rates)
-        if extra_state.device_state() is not None:  # the step may have drawn before anything was updated
-            return False
-        counted_at, before = self._counted
-        gone_on = [None if count is None else count + self.global_step - counted_at for count in before]
-        return None not in gone_on and gone_on == list(self._state.counters())
+        ahead = self._updates_since()
+        doubts = {
+            "its update had begun": 1 in ahead,
+            "an optimizer does not count its updates": None in ahead,
+            "an optimizer does not update once in each step": ahead != {0},
+            "averages of batch normalization may have changed": of_norms,
+            "parameters that no optimizer updates may have changed": of_others,
+            f"{', '.join(self._others)} may have changed": bool(self._others),
+            "random numbers may have been drawn": extra_state.device_state() is not None
+            or (not self._draws and self._has_drawn()),
+        }
+        return next((why for why, applies in doubts.items() if applies), "")
+
+    def _doubt_after_step(self) -> str:
+        """What the body may have been about to change when an exception came."""
+        is_end = self.global_step % self._an_epoch == 0
+        changes_keep = not self._is_asked and (is_end in self._changes_after or self._kept() != self._beside)
+        at_end = " at the end of an epoch" if is_end else ""
+        doubts = {
+            "parameters that no optimizer updates were set": self._state.other_than_updated()[1],
+            "a learning rate was set": self._state.has_rates,
+            f"{', '.join(self._others)} changed": bool(self._others),
+            f"all was done that the script does{at_end} with loop.keep or random numbers; do that before loop.step, or "
+            "call loop.save after it": changes_keep,
+            "all random numbers were drawn; draw them before loop.step": not self._draws and self._has_drawn(),
+        }
+        why = next((why for why, applies in doubts.items() if applies), "")
+        return why and f"the exception came after loop.step in step {self.global_step}, and maybe before {why}"
 
     def _at_exit(self) -> None:
         """The interpreter ends: only now the exception that ended the loop is known, if one did."""
@@ -340,3 +424,19 @@ def check_loop(dataset: Any, epochs: object, every: object) -> None:
     if not isinstance(epochs, int) or epochs < 1:
         raise UsageError(f"epochs is {epochs!r}", "say how many epochs the whole training has, from 1")
     check_every(every)
+
+
+def _is_at_break(generator: FrameType | None) -> bool:
+    """Whether a generator that is being closed is so by a `break` or `return` in the `for` statement that has it.
+
+    Python closes it for an exception in the body too, and does not tell. But at `break` the script is at the
+    instruction that drops the iterator, which raises nothing. Generators in between, as tqdm's, wait at their `yield`.
+    """
+    frame = generator.f_back if generator else None
+    while frame is not None and _instruction(frame) == "YIELD_VALUE":
+        frame = frame.f_back
+    return frame is not None and _instruction(frame) in ("POP_TOP", "POP_ITER")
+
+
+def _instruction(frame: FrameType) -> str:
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ckptstore.disk.exit_flags import KEY
 from ckptstore.errors import UsageError
@@ -38,15 +38,15 @@ class Schedule:
         self._launch, self._mtbf = launch, mtbf
         self._rhythm = Rhythm(every, step=step, now=time.monotonic(), rank=launch.rank, alone=launch.world_size == 1)
         self._flag = _Flag(exit_flag, puts_back=launch.rank == 0) if exit_flag else None
-        self._terminated = False
+        self._terminated = self._has_ended = self._has_left = False
         self._process = os.getpid()
 
     def begin(self) -> None:
         """Training begins: heed requests to leave."""
         self._launch.exit_request.is_heeded()
-        is_main = threading.current_thread() is threading.main_thread()
-        if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, self._terminate)
+        self._has_ended = False
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            _handle_sigterm(self._terminate)
 
     def after(self, step: int, cost: Cost | None) -> tuple[bool, bool]:
         """Whether to save after this step, and whether to leave then. All ranks must call it after the same steps.
@@ -71,8 +71,9 @@ class Schedule:
 
     def leave(self, step: int) -> SystemExit:
         """The state is saved and training has ended: wait for the other ranks; what to raise then."""
+        self._has_left = True
         if signal.getsignal(signal.SIGTERM) == self._terminate:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it comes once the preStop hook has seen the save
+            _handle_sigterm(signal.SIG_IGN)  # it comes once the preStop hook has seen the save
         try:
             communication.added_up([0])  # msrun kills the ranks that still save once one has ended with 75
         except RuntimeError as error:  # a rank has died; this one has saved
@@ -82,15 +83,24 @@ class Schedule:
 
     def end(self) -> None:
         """Training is over: SIGTERM is what it was."""
+        self._has_ended = True
         if signal.getsignal(signal.SIGTERM) == self._terminate:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            _handle_sigterm(signal.SIG_DFL)
 
     def _terminate(self, *_: object) -> None:
         """SIGTERM: leave when this step is done. A second one ends the process at once, and any one a child of it."""
+        if self._has_left:
+            return
         self._terminated = True
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if os.getpid() != self._process:
+        if self._has_ended or os.getpid() != self._process:
             os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _handle_sigterm(handler: Any) -> None:
+    """Set the handler in the main thread: Python lets no other one. There `Schedule._terminate` sees to it."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
 
 
 def check_every(every: object) -> None:

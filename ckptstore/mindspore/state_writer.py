@@ -68,6 +68,7 @@ class StateWriter:
         self._saves = self._waits = 0
         self._waited = 0.0  # seconds
         self._under_way: Future[None] | None = None
+        self._written: Checkpoint | None = None  # the newest one that is on the disk
         self.saved_step = session.progress.global_step  # of the newest save that was begun, or of the start
         self._since: tuple[int, float] | None = None
         self._costs: deque[Cost] = deque(maxlen=_MEASURED)
@@ -177,6 +178,13 @@ class StateWriter:
         """Where the state of an epoch and a step in it is saved to, unless the name is taken then."""
         return f"{self.directory}/{self._prefix}-{place[0]}_{place[1]}.{self._form}"
 
+    def save_beside(self, beside: dict[str, Any]) -> None:
+        """Replace what goes beside the newest save: its parameters have not changed since."""
+        self.wait()
+        file = self._written
+        if file is not None and file.global_step == self.saved_step:
+            companions.write(file, beside, durable=True)
+
     def time_from(self, step: int) -> None:
         """From now on see how long steps take; this one was just done."""
         self._since = step, time.monotonic()
@@ -215,6 +223,7 @@ class StateWriter:
 
         try:
             path = self._launch.aside(self.directory).save(Path(file.path).name, write, before_it_has_its_name)
+            self._written = replace(whole, path=path)
             written = time.monotonic() - began
             timing = Timing(timing.pause, written, timing.step)
             whole = replace(file, path=path, digest=whole.digest, timing=timing)

@@ -7,9 +7,11 @@ process: "kill N" (SIGKILL after step N, when all that was saved before is regis
 the script's lines after step N), "raise-after-update N" (after the update of step N, before `loop.step`),
 "raise-before-update N", "raise-in-optimizer N" (between the updates of two parameters), "raise-in-data N",
 "terminate N" (SIGTERM in step N), "flag N" (and SIGTERM at the end), "exit N" (sys.exit after step N), "break N",
-"no-step N", "waits N" (in step N, for a request to leave and the file go).
+"no-step N", "waits N" (in step N, for a request to leave and the file go). "raise-late", "exit-late", "kill-late" and
+"kill-at-once-late" come at the end of the body.
 "jit" compiles the step, "graph" sets GRAPH_MODE. "norm" has batch normalization, "keeps" counts in `loop.keep`, "draws"
-adds noise that NumPy draws, "gan" has two networks and optimizers, "scheduler" a learning rate that falls.
+adds noise that NumPy draws, "gan" has two networks and optimizers, "scheduler" a learning rate that falls. "patience"
+stops after so many epochs that were not better.
 "pods" gives each rank a temporary directory of its own, as containers have, "nodes" a disk of its own, below
 node-RANK, at the same path as the others' (mount namespaces). Under msrun it is data parallel, and a
 fault is that of "rank" only (None: of every rank).
@@ -48,6 +50,7 @@ DEFAULTS = {
     "draws": False,
     "gan": False,
     "scheduler": False,
+    "patience": None,
     "pods": False,
     "nodes": False,
     "loop": {},
@@ -105,6 +108,13 @@ class Training:
         self.optimizer(self.reducer(gradients))
         return loss
 
+    def evaluate(self, x, y):
+        """The loss of some rows, of which the next ones are not much better."""
+        self.network.set_train(mode=False)
+        loss = round(float(self.forward(x, y).asnumpy()), 1)
+        self.network.set_train()
+        return loss
+
     def __call__(self, x, y):
         loss = self.step(x, y)
         if hasattr(self, "critic"):
@@ -141,8 +151,8 @@ class Fault:
         self.done = 0
         self.out = out
 
-    def is_now(self, *actions: str) -> bool:
-        return self.done == self.step and self.action in actions
+    def is_now(self, *actions: str, when: str = "") -> bool:
+        return self.done == self.step and self.action in [f"{action}{when}" for action in actions]
 
     def begin_step(self, training: Training, loop: ckptstore.mindspore.Loop) -> None:
         self.done += 1
@@ -157,15 +167,15 @@ class Fault:
         if self.is_now("flag"):
             (self.out / "exit.json").write_text('{"GracefulExit": 1}')
 
-    def end_step(self, loop: ckptstore.mindspore.Loop) -> None:
-        if self.is_now("raise"):
+    def after_step(self, loop: ckptstore.mindspore.Loop, when: str = "") -> None:
+        if self.is_now("raise", when=when):
             fail()
-        if self.is_now("exit"):
+        if self.is_now("exit", when=when):
             sys.exit(9)
-        if self.is_now("kill"):
+        if self.is_now("kill", when=when):
             loop._writer.wait()
             assert loop._session.recorder.flush(60)
-        if self.is_now("kill", "kill-at-once"):
+        if self.is_now("kill", "kill-at-once", when=when):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -208,7 +218,10 @@ def options_of(asked: dict, training: Training) -> dict:
 
 
 def train(loop: ckptstore.mindspore.Loop, training: Training, asked: dict, fault: Fault) -> None:
+    rows = [ms.Tensor(each) for each in (np.eye(8, 12, dtype=np.float32), np.arange(8, dtype=np.int32) % 4)]
     for x, y in loop:
+        if asked["patience"] and loop.keep.get("waited") == asked["patience"]:
+            break
         noise = ms.Tensor(np.random.rand(*x.shape).astype(np.float32)) if asked["draws"] else 0
         fault.begin_step(training, loop)
         loss = training(x + noise, y)
@@ -220,9 +233,15 @@ def train(loop: ckptstore.mindspore.Loop, training: Training, asked: dict, fault
         if fault.is_now("no-step"):
             continue
         loop.step(loss=loss)
-        fault.end_step(loop)
+        fault.after_step(loop)
         if training.scheduler is not None and loop.global_step % 5 == 0:
             training.scheduler.step()
+        if asked["patience"] and loop.ends_epoch:
+            error = training.evaluate(*rows)
+            is_better = error < loop.keep.get("best", 99)
+            loop.keep |= {"best": error, "waited": 0} if is_better else {"waited": loop.keep["waited"] + 1}
+            loop.save()
+        fault.after_step(loop, "-late")
         if fault.is_now("break"):
             break
 
@@ -246,12 +265,17 @@ def main(asked: dict) -> None:
     told = {"fresh": loop.fresh, "global_step": loop.global_step, "epoch": loop.epoch, "keep": sorted(loop.keep)}
     print("START", json.dumps(told), flush=True)
     train(loop, training, asked, fault)
-    if loop.global_step == asked["epochs"] * 10:
+    print(f"DONE {fault.done} steps", flush=True)
+    has_stopped = asked["patience"] and loop.keep.get("waited") == asked["patience"]
+    if has_stopped or loop.global_step == asked["epochs"] * 10:
         state = ckptstore.mindspore.TrainState(*training.given)
         values = [{"name": name, "data": value} for name, value in state.named.items()]
         ms.save_checkpoint(values, str(out / f"final{rank or ''}.ckpt"))
         if asked["keeps"]:
             (out / "losses.json").write_text(json.dumps(loop.keep["losses"]))
+        (out / "stopped.json").write_text(
+            json.dumps([loop.global_step, loop.keep.get("best"), loop.keep.get("waited")])
+        )
 
 
 if __name__ == "__main__":

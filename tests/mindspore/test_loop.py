@@ -147,9 +147,43 @@ def test_a_second_fault_after_a_resume_in_mid_epoch_and_a_finished_run(calm, tmp
 def test_a_loop_that_is_left_by_break_is_saved(calm, tmp_path: Path) -> None:
     rough = Training(tmp_path)
     assert rough.start("break 13")[0] == 0
-    assert rough.saved()[0] == (13, "dying_gasp")
+    assert rough.saved()[0] == (13, "periodic")
     assert rough.start()[1]["global_step"] == 13
     assert rough.final() == calm().final()
+
+
+PATIENT = {"epochs": 8, "patience": 2}
+
+
+@pytest.mark.parametrize(
+    ("fault", "step"),
+    [
+        ("kill 17", 15),
+        ("kill-late 20", 15),  # evaluated, and not saved
+        ("raise 20", 15),  # before the evaluation, or
+        ("raise-late 20", 20),  # after it, and its save was asked for
+        pytest.param("terminate 20", 20, marks=pytest.mark.long),
+        pytest.param("break 20", 20, marks=pytest.mark.long),
+    ],
+)
+@pytest.mark.parametrize("how", [{}, pytest.param({"norm": True}, marks=pytest.mark.long)], ids=str)
+def test_early_stopping_stops_at_the_same_step(
+    calm, tmp_path: Path, fault: str, step: int, how: dict[str, Any]
+) -> None:
+    """With the same weights, and what it keeps; started again it trains nothing, and saves nothing."""
+    undisturbed, rough = calm(**PATIENT, **how), Training(tmp_path, {**PATIENT, **how})
+    assert rough.start(fault)[0] != 0 or fault.startswith("break")
+    assert rough.start()[1]["global_step"] == step
+    stopped = json.loads((undisturbed.out / "stopped.json").read_text())
+    assert 20 < stopped[0] < 80
+    for _ in range(2):
+        assert json.loads((rough.out / "stopped.json").read_text()) == stopped
+        assert rough.final() == undisturbed.final()
+        saved = rough.saved()
+        assert saved[0] == (stopped[0], "periodic")
+        assert "nothing is saved" not in rough.output
+        assert rough.start()[1]["global_step"] == stopped[0]
+        assert (rough.saved(), "DONE 0 steps" in rough.output) == (saved, True)
 
 
 def test_a_step_that_is_not_told_of_ends_the_training_at_once(tmp_path: Path) -> None:
@@ -191,15 +225,16 @@ def test_the_loop_of_mindspores_own_tutorial(tmp_path: Path) -> None:
 def test_any_faults_one_after_the_other(calm, tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)  # noqa: S311 — moments, not secrets
     ways = [{}, {"jit": True}, {"norm": True}, {"gan": True}, {"keeps": True}, {"draws": True}, {"scheduler": True}]
-    how = chance.choice(ways)
+    how = chance.choice([*ways, PATIENT, {**PATIENT, "norm": True}])
     rough = Training(tmp_path, {**how, "every": chance.choice([1, 3, 5, 7, 0.01])})
     words = ["kill", "kill-at-once", "raise", "raise-after-update", "raise-before-update", "raise-in-optimizer"]
-    words += ["raise-in-data", "terminate", "flag", "exit", "break"]
+    words += ["raise-in-data", "terminate", "flag", "exit", "break", "raise-late", "exit-late", "kill-at-once-late"]
     for _ in range(4):
         rough.start(f"{chance.choice(words)} {chance.randint(1, 12)}")
     code, _ = rough.start()
     assert code == 0, rough.output
     assert rough.final() == calm(**how).final()
+    assert (tmp_path / "stopped.json").read_text() == (calm(**how).out / "stopped.json").read_text()
     if "keeps" in how:
         assert (tmp_path / "losses.json").read_text() == (calm(**how).out / "losses.json").read_text()
 

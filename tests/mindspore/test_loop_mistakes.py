@@ -26,38 +26,8 @@ from ckptstore.errors import RefusedError, UsageError
 from ckptstore.formats.safetensors import read_safetensors
 from ckptstore.mindspore import TrainState, extra_state
 from ckptstore.training import rhythm
+from tests.mindspore.loops import Trained
 from tests.mindspore.trainings import DoAt, Job, complaints, create_dataset, create_model, saving
-
-
-class Trained:
-    """A network, its optimizer, and a step with them."""
-
-    def __init__(self, optimizer: Callable[[Any], Any] | None = None) -> None:
-        self.network = nn.Dense(3, 4)
-        parameters = self.network.trainable_params()
-        self.optimizer = optimizer(parameters) if optimizer else nn.Adam(parameters, 0.1)
-        loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
-        self.gradients = ops.value_and_grad(lambda x, y: loss(self.network(x), y), None, parameters)
-
-    def step(self, x: Any, y: Any) -> Any:
-        loss, gradients = self.gradients(x, y)
-        self.optimizer(gradients)
-        return loss
-
-    def loop(self, directory: Path, **asked: Any) -> ckptstore.mindspore.Loop:
-        launch = ckptstore.mindspore.join("run")
-        asked = {"epochs": 2, "every": 2, "directory": directory, **asked}
-        return launch.loop(self.network, self.optimizer, create_dataset(), **asked)
-
-    def train(self, directory: Path, **asked: Any) -> ckptstore.mindspore.Loop:
-        """A loop to its end."""
-        loop = self.loop(directory, **asked)
-        for batch in loop:
-            loop.step(loss=self.step(*batch))
-        return loop
-
-    def values(self) -> dict[str, bytes]:
-        return {name: item.asnumpy().tobytes() for name, item in TrainState(self.network, self.optimizer).named.items()}
 
 
 @pytest.fixture(autouse=True)
