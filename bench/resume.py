@@ -34,12 +34,12 @@ MOST_SECONDS = 600
 LOOK_AGAIN_SECONDS = 0.1
 
 
-def launched(work: Path, repeats: int, ballast: int) -> dict[str, list[float]]:
-    """The seconds that rank 0 measured, in a launch of all ranks."""
+def launched(script: str, ranks: int, work: Path, *given: int) -> dict[str, list[float]]:
+    """The seconds that rank 0 measured, in a launch of so many ranks."""
     work.mkdir()
     msrun = Path(sys.executable).with_name("msrun")
-    workers = [f"--worker_num={RANKS}", f"--local_worker_num={RANKS}", f"--master_port={free_port()}", "--join=True"]
-    job = [str(ROOT / "bench" / "resume_job.py"), str(work), str(repeats), str(ballast)]
+    workers = [f"--worker_num={ranks}", f"--local_worker_num={ranks}", f"--master_port={free_port()}", "--join=True"]
+    job = [str(ROOT / "bench" / script), str(work), *map(str, given)]
     path = f"{msrun.parent}:{environment()['PATH']}"
     taken = work / "taken.json"
     log = work / "log"
@@ -67,7 +67,7 @@ def run(work: Path, *, quick: bool) -> Found:
     repeats = QUICK_REPEATS if quick else REPEATS
     for size, ballast in (QUICK_SIZES if quick else SIZES).items():
         say(f"{TASK}: {RANKS} ranks, {size}, {repeats} turns")
-        seconds = launched(work / size, repeats, ballast)
+        seconds = launched("resume_job.py", RANKS, work / size, repeats, ballast)
         loads = {who: seconds[f"{who} loads"] for who in (CKPTSTORE, "seeds")}
         whole = {who: seconds[who] for who in (CKPTSTORE, "seeds")}
         row = found.add(Row(TASK, f"to the first step after a restart, {size}, ranks", RANKS, whole))

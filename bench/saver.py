@@ -12,6 +12,7 @@ own. The first save of each way is a row of its own.
 from __future__ import annotations
 
 import os
+import resource
 import statistics
 import time
 from pathlib import Path
@@ -23,6 +24,7 @@ from mindspore.train import Callback, CheckpointConfig, ModelCheckpoint
 import ckptstore.mindspore
 from bench import network
 from bench.measure import CKPTSTORE, Budget, Found, Row, say
+from bench.resume import launched
 from bench.save import LARGE
 from bench.task import run_alone
 from bench.training import measured
@@ -33,6 +35,7 @@ SIZES, QUICK_SIZES = (100 << 20, 1 << 30, 4 << 30), (10 << 20, 100 << 20)
 SAVES, QUICK_SAVES = 6, 3
 AFTER = 20
 """Steps after a save that are compared with those while it was being written."""
+RANKS = 4
 COPY, ORBAX = "bare copy", "Orbax, asynchronous"
 FORMS = ("ckpt", "safetensors")
 PAUSE, OF_MINDSPORE, STEP = 1.2, 0.1, 1.05
@@ -109,6 +112,7 @@ def measure(found: Found, work: Path, size: int, saves: int) -> None:
     turns = Turns(saver, own, work, saves)
     model.train(1, dataset, callbacks=[turns, saver], dataset_sink_mode=False)
     network.without_ballast(model)
+    say(f"the most memory of this process, with the network, its copy, and what MindSpore takes to save: {peak()}")
     pauses = {who: taken[1 : 1 + saves] for who, taken in turns.pauses.items()}
     found.add(Row(TASK, "the first save of a process, bytes", size, {who: [t[0]] for who, t in turns.pauses.items()}))
     if PEERS.exists():
@@ -132,12 +136,29 @@ def measure(found: Found, work: Path, size: int, saves: int) -> None:
         say(f"  while it writes / after: {ratio:.3g} ×, on {os.cpu_count()} cores")
 
 
+def measure_copies(found: Found, work: Path, size: int, saves: int) -> None:
+    """All ranks that save the same, and one of them: until each has written what it writes."""
+    ways = {"all save": 0, "copies=1": 1}
+    seconds = {
+        who: launched("saver_job.py", RANKS, work / f"{size}-{n}", n, size, saves)["saves"] for who, n in ways.items()
+    }
+    row = found.add(Row(TASK, f"until a save of {RANKS} ranks is written, bytes a rank", size, seconds))
+    name = f"copies=1, {RANKS} ranks, {size >> 20} MiB each / all save"
+    found.check(Budget(name, row.ratio("copies=1", "all save").median, 1))
+
+
+def peak() -> str:
+    """The most memory that this process has had."""
+    return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB"
+
+
 def run(work: Path, *, quick: bool) -> Found:
     """Each size."""
     found = Found()
     network.on_cpu()
     for size in QUICK_SIZES if quick else SIZES:
         measure(found, work / f"{size}", size, QUICK_SAVES if quick else SAVES)
+    measure_copies(found, work, QUICK_SIZES[-1] if quick else SIZES[0], QUICK_SAVES if quick else SAVES)
     return found
 
 
