@@ -85,7 +85,7 @@ class Saves:
     def _by_ckptstore(self, turn: int) -> None:
         self._loop._progress.global_step = turn
         begin = time.perf_counter()
-        self._own.save(Kind.PERIODIC, (1, turn + 1), {})
+        self._own.save(Kind.PERIODIC, (1, turn + 1), dict)
         self._took(self.pauses, CKPTSTORE, begin)
         self._own.wait()
         self._took(self.files, CKPTSTORE, begin)

@@ -21,7 +21,7 @@ from ckptstore.mindspore.state import OF_BATCH_NORM, named
 from ckptstore.training.companions import read
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ckptstore.core.model import Checkpoint, RestorePlan
     from ckptstore.mindspore.network import NetworkState
@@ -191,9 +191,10 @@ class Keeper:
             step = self._progress.global_step
             self._session.recorder.keep_beside(path, step, lambda: dict(extra_state.plain(state)))
 
-    def content(self, path: str) -> dict[str, Any]:
-        """What to keep beside a file that the state after the last step is about to be saved to."""
-        return dict(extra_state.plain(self._state_for(path)))
+    def content(self, path: str) -> Callable[[], dict[str, Any]]:
+        """What to keep beside a file that the state after the last step is about to be saved to, for any thread."""
+        state = self._state_for(path)
+        return lambda: dict(extra_state.plain(state))
 
     def _state_for(self, path: str) -> dict[str, Any]:
         step = self._progress.global_step

@@ -215,7 +215,8 @@ class Loop:
         step = self.global_step
         self._draws = self._draws or self._has_drawn()
         self._counted = (step, self._state.counters())
-        self._writer.save(kind, self._place(step), self._companion(kept), at_exit=at_exit)
+        beside = self._companion(kept)
+        self._writer.save(kind, self._place(step), lambda: beside, at_exit=at_exit)
         self._schedule.saved()
 
     def _companion(self, kept: dict[str, Any]) -> dict[str, Any]:

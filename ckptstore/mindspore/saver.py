@@ -61,7 +61,7 @@ class Saver(Registrar):
         self._copies = copies
         self._writes = True
         self._schedule: Schedule | None = None
-        self._is_asked = self._leaves = self._is_timed = False
+        self._is_asked = self._is_to_leave = self._leaves = self._is_timed = False
 
     def save(self) -> None:
         """Save now: when all callbacks have heard of the end of the step, or of the epoch. All ranks must call it."""
@@ -82,7 +82,7 @@ class Saver(Registrar):
         self._schedule = self._make_schedule(an_epoch or 1 if self._every == EPOCH else self._every)  # type: ignore[arg-type]
         self._choose_writers()
         self._writer.begin(Parameters(session.network.parameters), copies=self._writes)
-        self._is_asked = self._leaves = self._is_timed = False
+        self._is_asked = self._is_to_leave = self._leaves = self._is_timed = False
 
     def _check(self, params: Any) -> None:
         """Raise `RefusedError` for what cannot be saved, and where somebody else would save the same."""
@@ -140,7 +140,7 @@ class Saver(Registrar):
         if not self._is_timed:  # the first step, which is compiled, tells nothing
             self._is_timed = True
             self._writer.time_from(step)
-        is_due, self._leaves = self._schedule.after(step, self._writer.cost)
+        is_due, self._is_to_leave = self._schedule.after(step, self._writer.cost)
         self._is_asked = self._is_asked or is_due
         if not self._keeper.ends_epoch(step):
             return self._save_what_is_due() or has_saved
@@ -154,8 +154,9 @@ class Saver(Registrar):
 
     def _save_what_is_due(self) -> bool:
         is_asked, self._is_asked = self._is_asked, False
-        if self._leaves:
+        if self._is_to_leave:
             self._save(Kind.GRACEFUL_EXIT)
+            self._leaves = True
             raise SystemExit(LEFT)
         if is_asked:
             self._save(Kind.PERIODIC)

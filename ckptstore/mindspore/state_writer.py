@@ -20,7 +20,7 @@ from ckptstore.resume.register import measured
 from ckptstore.training import companions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ckptstore.core.model import Checkpoint
     from ckptstore.mindspore.session import Session
@@ -115,12 +115,12 @@ class StateWriter:
         self,
         kind: Kind,
         place: tuple[int, int],
-        beside: dict[str, Any],
+        beside: Callable[[], dict[str, Any]],
         *,
         numbers: Mapping[str, Any] | None = None,
         at_exit: bool = False,
     ) -> Checkpoint | None:
-        """Copy the state after the last step, and have it written with what goes `beside` it, and registered.
+        """Copy the state after the last step, and have it written with what `beside` returns, and registered.
 
         `place` is its epoch and the step in that; `numbers` go into the file, by name. `at_exit`: here and now, since
         the interpreter starts no thread any more. Returns its record, as far as it is known; None if there is none.
@@ -205,7 +205,7 @@ class StateWriter:
         self,
         file: Checkpoint,
         values: Values,
-        beside: dict[str, Any],
+        beside: Callable[[], dict[str, Any]],
         *,
         began: float,
         timing: Timing,
@@ -218,8 +218,8 @@ class StateWriter:
             whole = replace(file, digest=values.write(path) or digest(path), size=Path(path).stat().st_size)
 
         def before_it_has_its_name(path: str) -> None:
-            if beside:
-                companions.write(replace(whole, path=path), beside, durable=True)
+            if content := beside():
+                companions.write(replace(whole, path=path), content, durable=True)
 
         try:
             path = self._launch.aside(self.directory).save(Path(file.path).name, write, before_it_has_its_name)
