@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,17 @@ from ckptstore.mindspore import state_writer
 from ckptstore.retention.policy import Policy
 from tests.mindspore.job import at_call
 from tests.mindspore.running import Run
-from tests.mindspore.trainings import DoAt, Job, RaiseAt, assert_same, complaints, create_model, saving, values
+from tests.mindspore.trainings import (
+    DoAt,
+    Job,
+    RaiseAt,
+    assert_same,
+    complaints,
+    create_dataset,
+    create_model,
+    saving,
+    values,
+)
 
 
 def saved_steps(catalog: Catalog) -> list[int]:
@@ -127,6 +138,30 @@ def test_a_save_that_is_due_while_one_is_written_waits_and_is_counted(
     assert saved_steps(catalog) == [2, 4, 6]
     assert writer._waits >= 1
     assert any("saves wait for the ones before" in each for each in complaints(caplog))
+
+
+@pytest.mark.parametrize("mode", [ms.GRAPH_MODE, ms.PYNATIVE_MODE])
+@pytest.mark.parametrize("data", [{"dataset_sink_mode": False}, {"dataset_sink_mode": True}], ids=str)
+def test_fit_with_its_evaluations_in_each_mode(
+    catalog: Catalog, tmp_path: Path, set_mode: Callable[[int], None], mode: int, data: dict[str, bool]
+) -> None:
+    """An exception in the middle of the second epoch, which was evaluated after the first."""
+    set_mode(mode)
+
+    def fit(directory: Path, *more: Callback, **asked: Any) -> Job:
+        ms.set_seed(1)
+        job = Job(create_model(metrics={"loss"}), **asked)
+        saver = job.launch.saver(directory, every="epoch")
+        first = job.start.initial_epoch
+        job.model.fit(3, job.dataset, create_dataset(), callbacks=[*more, saver], initial_epoch=first, **data)
+        return job
+
+    whole = fit(tmp_path / "whole")
+    with pytest.raises(RuntimeError, match="on purpose"):
+        fit(tmp_path / "ckpt", RaiseAt(9), fresh=True)
+    again = fit(tmp_path / "ckpt")
+    assert again.start.global_step == 9
+    assert_same(again.model, whole.model)
 
 
 def test_it_keeps_what_its_policy_says(catalog: Catalog, tmp_path: Path) -> None:
