@@ -50,10 +50,9 @@ def claim(directory: str, name: str, *, launch: str, rank: int) -> Writer | None
         return None if other in (None, own) else other
     finally:
         draft.unlink()
-    for stale in folder.glob("writer-*.json"):
-        writer = _read(stale)
-        if writer is not None and writer.launch != launch:
-            stale.unlink(missing_ok=True)
+    for each in os.listdir(folder):
+        if each.startswith("writer-") and each.endswith(".json") and not each.startswith(_prefix(launch)):
+            (folder / each).unlink(missing_ok=True)
     return None
 
 
@@ -76,8 +75,12 @@ def _put(draft: Path, path: Path) -> None:
 
 
 def _path(folder: Path, name: str, launch: str) -> Path:
-    key = blake2b(f"{launch}\x1f{name}".encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
-    return folder / f"writer-{key}.json"
+    key = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+    return folder / f"{_prefix(launch)}{key}.json"
+
+
+def _prefix(launch: str) -> str:
+    return f"writer-{blake2b(launch.encode('utf-8', 'surrogatepass'), digest_size=6).hexdigest()}-"
 
 
 def _read(path: Path) -> Writer | None:

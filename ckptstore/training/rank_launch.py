@@ -65,6 +65,7 @@ class RankLaunch:
         self.live_files = LiveFiles(self.recorder)
         self._has_saved = False
         self._sources: list[Source] = []
+        self._unsummarised: set[str] = set()
         self._asides: dict[str, Aside] = {}
         self.name = facts.run
         self.saved_before = 0
@@ -230,7 +231,20 @@ class RankLaunch:
         recorded = self.recorder.record_files(files, saved)
         self._has_saved = True
         self.live_files.add(recorded)
+        self._summarise()
         return recorded
+
+    def _summarise(self) -> None:
+        """Summarise what is over in the directories of this rank, once, and far from the first step: that takes long.
+
+        Of ranks that share one the first does it.
+        """
+        while self._unsummarised:
+            directory = self._unsummarised.pop()
+            with suppress(OSError):  # without it the next start reads more
+                if name_claims.claim(directory, "summary", launch=self.key, rank=self.rank) is None:
+                    summaries.make(directory, self.key)
+                    name_claims.release(directory, "summary", launch=self.key, rank=self.rank)
 
     def resolve(
         self, *, step: int | None = None, lineage: str | None = None, take_quarantined: bool = False
@@ -327,8 +341,7 @@ class RankLaunch:
         self.exit_request.look_in(source.directory)
         self.recorder.announce(SourceAdded(source, utc_now()))
         self.signs.pass_on(source.directory)
-        with suppress(OSError):  # without it the next start reads more
-            summaries.make(source.directory, self.key)
+        self._unsummarised.add(source.directory)
 
     def keep_layout_file(self, path: str) -> bool:
         """Keep a strategy or group info file that was written in this launch: it tells which ranks are replicas.

@@ -200,13 +200,16 @@ def test_a_newer_programs_segment_has_no_summary(catalog: Catalog, tmp_path: Pat
     assert [summary.covers for summary in _made(job, ranks)] in ([], [{}])
 
 
-def test_the_next_launch_makes_them(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_launch_makes_them_once_it_has_saved(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And it goes on from what it summarised before: a past that is over is read once for it."""
     job, _ = begun(catalog, tmp_path / "ckpt", 5, 10, world_size=1)
     before = segments(job.directory)
     second: list[Any] = []
-    assert set(before) <= set(read_by(monkeypatch, lambda: second.extend(job.begin())))
-    assert not set(before) & set(read_by(monkeypatch, job.begin))
+    assert not set(before) & set(read_by(monkeypatch, lambda: second.extend(job.begin())))
+    assert set(before) <= set(read_by(monkeypatch, lambda: job.save(second, 15)))
+    assert not set(before) & set(read_by(monkeypatch, lambda: job.save(job.begin(), 20)))
 
 
 def test_a_lost_catalog_is_made_anew_from_all(catalog: Catalog, tmp_path: Path) -> None:

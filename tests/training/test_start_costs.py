@@ -83,6 +83,7 @@ def first_steps(database: Database, directory: Path, launch_id: str) -> RankLaun
     recorder = RecorderThread(launch)
     places = SavePlaces(launch, progress, recorder)
     places.add(str(directory / "rank_0"), kind=Kind.PERIODIC, prefix=launch_id, names_before=lambda _: ())
+    assert launch.recorder.behind or recorder.flush(60)
     return launch
 
 
