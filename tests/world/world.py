@@ -629,17 +629,17 @@ class World:
             return
         at = steps[step % len(steps)]
         was = self.truth.pinned.pop(at, False)
-        there = self.there()
 
         def work(opened: Catalog) -> bool:
             return opened.unpin(RUN, at) if undo else opened.pin(RUN, at)
 
         task = self._operate("unpin" if undo else "pin", work, catalog)
+        if undo:  # one that came in between may be undone by this, or not
+            self.truth.pinned.pop(at, None)
         if task is None:
             self.truth.pinned[at] = was
         elif (task.error is None and task.is_over and not undo and not catalog) or (was and not undo):
             self.truth.pinned[at] = True
-        del there
 
     def tag(self, step: int = 0, name: int = 0, undo: bool = False) -> None:  # noqa: FBT001, FBT002
         """A saved step gets a name, or loses it."""
@@ -651,6 +651,8 @@ class World:
         task = self._operate(
             "untag" if undo else "tag", lambda opened: opened.untag(RUN, label) if undo else opened.tag(RUN, at, label)
         )
+        if undo:
+            self.truth.tags.pop(label, None)
         if task is None:
             return
         if not undo and task.error is None and task.is_over:
