@@ -196,8 +196,12 @@ def _ranks(database: Database, facts: RunFacts, launch: Launch) -> Check:
             detail = f"only {of_ranks(ranks)} of {launch.world_size} save, and no replica of all others is among them"
             hint = "give every rank its ModelCheckpoint and registrar: what they save can never be restored"
             return facts.check("ranks", Status.WARNING, detail, hint)
-        who = "all ranks" if len(ranks) == launch.world_size else of_ranks(ranks)
-        return facts.check("ranks", Status.OK, f"{who} of {launch.world_size} saved step {steps[0]}")
+        saved = f"of {launch.world_size} saved step {steps[0]}"
+        if len(ranks) == launch.world_size:
+            return facts.check("ranks", Status.OK, f"all ranks {saved}")
+        serves, whose = ("its file serves", "its") if len(ranks) == 1 else ("their files serve", "their")
+        detail = f"{of_ranks(ranks)} {saved}; {serves} the other ranks, {whose} replicas"
+        return facts.check("ranks", Status.OK, detail)
     detail = f"{_behind(behind, facts.hosts)}; the newest save is step {steps[0]}"
     newest_at = max(saved.at for saved in facts.saves)
     worst = next(iter(behind))

@@ -157,7 +157,7 @@ FOUND = [
     (partial(started_again, times=3), NOW, "launch", "warning", "the last 3 launches saved nothing"),
     (taken_back, NOW, "launch", "note", "the run was taken back to step 10 of L1, and has not gone on yet"),
     (taken_back, NOW, "restorable", "ok", "step 10"),
-    (saved_by_one, NOW, "ranks", "ok", "rank 0 of 2 saved step 10"),
+    (saved_by_one, NOW, "ranks", "ok", "rank 0 of 2 saved step 10; its file serves the other ranks, its replicas"),
     (saved_by_one_without_replica, NOW, "ranks", "warning", "only rank 0 of 2 save"),
     (saved_by_one_without_replica, NOW, "restorable", "problem", "none of 1 state that were saved"),
     (saved_by_one_more, NOW, "restorable", "note", "1 newer one cannot be restored"),

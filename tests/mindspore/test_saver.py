@@ -292,7 +292,7 @@ def test_one_rank_writes_for_its_replica_and_without_its_files_the_start_is_refu
     files = run.catalog.files("run")
     assert {file.rank for file in files} == {0}
     seen = [check.detail for check in examine(run.url, "run").checks if check.name == "ranks"]
-    assert seen == ["rank 0 of 2 saved step 15"]
+    assert seen == ["rank 0 of 2 saved step 15; its file serves the other ranks, its replicas"]
     rank_0, away = tmp_path / "ckpt" / "rank_0", tmp_path / "away"
     rank_0.rename(away)
     assert run.launch(**asked).code != 0
