@@ -13,20 +13,20 @@ import sqlalchemy as sa
 
 from ckptstore.api import connect
 from ckptstore.catalog import engine, sqlite
-from ckptstore.catalog.backoff import Backoff
 from ckptstore.catalog.engine import Database, open_database
 from ckptstore.errors import CatalogBusyError, CatalogUnavailableError, UsageError
 from tests.conftest import new_postgres_database
 
 
-def test_by_default_the_catalog_is_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_which_catalog_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path or a URL names it, else the environment, else it is the user's own."""
     monkeypatch.delenv("CKPTSTORE_URL", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     assert open_database(None).file == tmp_path / "ckptstore" / "catalog.db"
-
-
-def test_a_path_names_the_catalog(tmp_path: Path) -> None:
+    monkeypatch.setenv("CKPTSTORE_URL", str(tmp_path / "a.db"))
+    assert open_database(None).file == tmp_path / "a.db"
     assert open_database(tmp_path / "c.db").file == tmp_path / "c.db"
+    assert open_database(f"sqlite:///{tmp_path}/b.db").file == tmp_path / "b.db"
 
 
 @pytest.mark.parametrize(
@@ -36,12 +36,6 @@ def test_an_sqlite_url_of_a_host_is_told_about_its_slashes(url: str) -> None:
     with pytest.raises(UsageError, match="three slashes before a path from here, four before a whole one") as caught:
         open_database(url)
     assert "secret" not in str(caught.value)
-
-
-def test_the_environment_names_the_catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CKPTSTORE_URL", str(tmp_path / "a.db"))
-    assert open_database(None).file == tmp_path / "a.db"
-    assert open_database(f"sqlite:///{tmp_path}/b.db").file == tmp_path / "b.db"
 
 
 @pytest.mark.parametrize(
@@ -137,12 +131,6 @@ def test_a_lock_is_waited_for_while_others_get_it(
         assert turns.now == gives_up_after
     assert turns.longest <= 0.02  # who has waited for long asks as often as who has just come
     assert random.getstate() == users, "the training's own random numbers are not as undisturbed"
-
-
-def test_pauses_take_no_number_of_the_users() -> None:
-    users = random.getstate()
-    assert 0.01 <= Backoff(1).pause() <= 0.02
-    assert random.getstate() == users
 
 
 def test_what_fails_inside_a_transaction_is_rolled_back(database_url: str) -> None:

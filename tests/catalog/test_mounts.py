@@ -37,20 +37,14 @@ a line that is none
 )
 def test_the_nearest_mount_counts_and_of_two_the_last(path: str, kind: str) -> None:
     assert mounts.file_system(path, TABLE) == kind
-
-
-def test_nobody_can_tell_without_a_table() -> None:
-    assert mounts.file_system("/x", "") is None
+    assert mounts.file_system(path, "") is None, "nobody can tell without a table"
+    assert mounts.file_system("/", Path("/proc/self/mountinfo").read_text())
 
 
 def test_network_file_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mounts, "_table", lambda: TABLE)
     found = {path: mounts.network_file_system(path) for path in ("/data", "/data/local", "/bucket", "/twice", "/x")}
     assert found == {"/data": "nfs4", "/data/local": None, "/bucket": "fuse.s3fs", "/twice": "gpfs", "/x": None}
-
-
-def test_this_machines_own_table_can_be_read(tmp_path: Path) -> None:
-    assert mounts.file_system(str(tmp_path), Path("/proc/self/mountinfo").read_text())
 
 
 def mode(path: Path) -> str:

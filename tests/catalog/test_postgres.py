@@ -45,39 +45,27 @@ def connections(url: str) -> int:
         return int(connection.execute(ours).fetchone()[0])
 
 
-def test_a_record_costs_one_connection_and_an_idle_process_holds_none(
+def test_what_a_rank_does_costs_one_connection_each_time_and_an_idle_process_holds_none(
     url: str, tmp_path: Path, opened: list[object]
 ) -> None:
+    """To join, to record a save, to catch up with ten."""
     job = Job(connect(url), tmp_path / "ckpt", world_size=1)
-    launch = job.catalog.join("run", launch_id="L1")
+    first = begin(job.catalog.database, "run", rank=0, world_size=2, launch_id="L1", layout=None)
+    opened.clear()
+    launch = follow(job.catalog.database, first.facts, 0, None, away=False)
+    assert len(opened) == 1
     job.announce(launch)
     opened.clear()
     job.save([launch], 5)
     assert len(opened) == 1
-    assert connections(url) == 0
-
-
-def test_catching_up_costs_one_connection_whatever_there_is(url: str, tmp_path: Path, opened: list[object]) -> None:
-    job = Job(connect(url), tmp_path / "ckpt", world_size=1)
-    launch = job.catalog.join("run", launch_id="L1")
-    job.announce(launch)
     launch.recorder.postponed = True
-    for step in range(5, 55, 5):
-        job.save([launch], step)
-    assert job.catalog.saves("run") == []
+    job.save([launch], *range(10, 60, 5))
+    assert len(job.catalog.saves("run")) == 1
     opened.clear()
     launch.recorder.catch_up()
     assert len(opened) == 1
     assert connections(url) == 0
-    assert len(job.catalog.saves("run")) == 10
-
-
-def test_a_rank_that_joins_costs_one_connection(url: str, opened: list[object]) -> None:
-    database = connect(url).database
-    first = begin(database, "run", rank=0, world_size=2, launch_id="L1", layout=None)
-    opened.clear()
-    follow(database, first.facts, 1, None, away=False)
-    assert len(opened) == 1
+    assert len(job.catalog.saves("run")) == 11
 
 
 def test_threads_of_a_process_share_one_connection(url: str, opened: list[object]) -> None:

@@ -14,9 +14,8 @@ import pytest
 
 from ckptstore.api import connect
 from ckptstore.catalog.tables import collections
-from ckptstore.disk.name_claims import FOLDER
 from ckptstore.doctor.doctor import examine
-from ckptstore.errors import CkptstoreError, NothingRestorableError, RefusedError, UsageError
+from ckptstore.errors import CkptstoreError, NothingRestorableError
 from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes
 from tests.cli.advice import commands_in, follow, run
@@ -53,36 +52,6 @@ def newest(url: str) -> int:
     return int(run(url, "resolve", RUN, "--json").json["global_step"])
 
 
-def test_verify_takes_note_of_what_was_brought_back(sqlite_url: str, job: Job) -> None:
-    path = max(job.folder(0).glob("*.ckpt"), key=lambda each: each.stat().st_mtime_ns)
-    kept = shutil.copy2(path, path.with_name("kept"))
-    path.write_bytes(path.read_bytes()[:-1])
-    assert do(sqlite_url, "verify", RUN).code == 6
-    told = do(sqlite_url, "resolve", RUN, "--explain")
-    assert newest(sqlite_url) == 20
-    shutil.move(kept, path)
-    done = do(sqlite_url, *advice(told, "verify"))
-    assert done.code == 0, done
-    assert newest(sqlite_url) == 25
-
-
-def test_undo_brings_back_what_gc_removed(sqlite_url: str, job: Job) -> None:
-    job.catalog.execute(job.catalog.plan_gc(RUN, Policy(keep_last=2)))
-    job.catalog.database.disconnect()
-    told = do(sqlite_url, "resolve", RUN, "--step", "10", "--explain")
-    assert told.code == 3
-    assert do(sqlite_url, *advice(told, "undo")).code == 0
-    assert do(sqlite_url, "resolve", RUN, "--step", "10").code == 0
-
-
-def test_a_policy_is_stored_as_the_message_says(sqlite_url: str, job: Job) -> None:
-    assert job.run == RUN
-    refused = do(sqlite_url, "gc", RUN)
-    assert refused.code == 5
-    assert do(sqlite_url, *advice(refused, "policy")).code == 0
-    assert do(sqlite_url, "gc", RUN).code == 0
-
-
 def test_doctor_where_files_were_deleted(sqlite_url: str, job: Job) -> None:
     shutil.move(job.directory / "rank_1", job.directory / "away")
     told = do(sqlite_url, "doctor", RUN)
@@ -102,63 +71,6 @@ def said(*kinds: type[CkptstoreError]) -> Iterator[Callable[[], str]]:
 def hints(url: str, name: str, run: str | None = RUN) -> str:
     """What doctor says is to be done about one of its checks."""
     return next(check.hint for check in examine(url, run).checks if check.name == name)
-
-
-def test_names_that_are_not_there(sqlite_url: str, job: Job) -> None:
-    catalog = job.catalog
-    with said(CkptstoreError) as no_run:
-        catalog.resolve("other")
-    assert RUN in follow(sqlite_url, no_run()).out
-    for ask in (lambda: catalog.show(RUN, 7), lambda: catalog.resolve(RUN, lineage="L7"), lambda: catalog.pin(RUN, 7)):
-        with said(UsageError) as no_such:
-            ask()
-        assert "L1" in follow(sqlite_url, no_such()).out
-
-
-def test_a_directory_for_a_run(sqlite_url: str, job: Job, tmp_path: Path) -> None:
-    for number, asked in enumerate((str(job.directory), RUN)):
-        empty = str(tmp_path / f"empty {number}.db")
-        refused = run(empty, "gc", asked, "--keep-last", "2")
-        assert follow(empty, refused.err, DIRECTORY=str(job.directory)).code == 0
-        assert run(empty, "gc", RUN, "--keep-last", "2").code == 0
-    for refused in (run(sqlite_url, "gc", str(job.directory)), run(sqlite_url, "gc")):
-        assert RUN in follow(sqlite_url, refused.err).out
-
-
-def test_what_is_in_the_trash(sqlite_url: str, job: Job) -> None:
-    """It cannot be pinned, nor gone back to, nor scanned; a name is another step's."""
-    catalog, plan = job.catalog, job.catalog.resolve(RUN, step=10).plan
-    assert plan is not None
-    ways: list[Callable[[], object]] = [
-        lambda: catalog.pin(RUN, 10),
-        lambda: catalog.branch(plan),
-        lambda: catalog.scan(job.folder(0) / FOLDER),
-    ]
-    for way in ways:
-        catalog.execute(catalog.plan_gc(RUN, Policy(keep_last=2)))
-        with said(RefusedError, UsageError) as refused:
-            way()
-        assert follow(sqlite_url, refused(), RUN=RUN).out.startswith(f"run {RUN}: 6 files")
-    assert catalog.pin(RUN, 10)
-    catalog.tag(RUN, 10, "the best")
-    with said(RefusedError) as refused:
-        catalog.tag(RUN, 20, "the best")
-    assert follow(sqlite_url, refused()).code == 0
-    assert catalog.tag(RUN, 20, "the best")
-
-
-def test_steps_of_which_nothing_is_left(sqlite_url: str, job: Job) -> None:
-    job.catalog.execute(job.catalog.plan_gc(RUN, Policy(keep_last=2)), now=True)
-    with said(RefusedError) as refused:
-        job.catalog.pin(RUN, 10)
-    assert "L1" in follow(sqlite_url, refused()).out
-
-
-def test_a_catalog_that_is_made_anew_knows_the_trash(job: Job, tmp_path: Path) -> None:
-    job.catalog.execute(job.catalog.plan_gc(RUN, Policy(keep_last=2)))
-    other = str(tmp_path / "other.db")
-    scanned = run(other, "scan", str(job.directory)).out
-    assert follow(other, scanned).out.startswith(f"run {RUN}: 6 files")
 
 
 def test_what_is_said_where_a_run_is_forgotten(sqlite_url: str, job: Job) -> None:
@@ -181,16 +93,6 @@ def test_a_file_that_no_catalog_knows(sqlite_url: str, tmp_path: Path) -> None:
     os.utime(strange, (1_700_000_000, 1_700_000_000))
     told = run(sqlite_url, "verify", RUN).out
     assert follow(sqlite_url, told[told.index(str(strange)) :], DIRECTORY=str(job.folder(0))).code == 0
-
-
-def test_a_rank_of_which_nothing_was_recorded(job: Job, tmp_path: Path) -> None:
-    """Another catalog has heard of rank 0 only."""
-    other = connect(str(tmp_path / "other.db"))
-    other.sync(job.folder(0))
-    (remedy,) = other.resolve(RUN).rejections[0].remedies
-    assert other.resolve(RUN).plan is None
-    assert follow(str(tmp_path / "other.db"), remedy, DIRECTORY=str(job.folder(1))).code == 0
-    assert newest(str(tmp_path / "other.db")) == 25
 
 
 def test_starts_that_are_refused(sqlite_url: str, tmp_path: Path) -> None:

@@ -349,28 +349,6 @@ def test_what_is_no_checkpoint_of_mindspore_in_the_words_of_other_tools(database
     assert ckptstore("--db", database_url, "resolve", "other", "--format", "paths").out == f"{prefix}\n"
 
 
-def test_a_journal_that_cannot_be_read_is_said_first_and_by_the_exit_code(
-    run: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What it tells is not known, so what lies beside it is not taken in by its names."""
-    hidden = Path(jsonl.journals_in(str(run.folder(1)))[0])
-    with monkeypatch.context() as newer, hidden.open("ab") as file:
-        newer.setattr(jsonl, "VERSION", 2)
-        file.write(jsonl.encode({"t": "another"}))
-    for number in range(25):
-        (run.folder(0) / f"net-3_{number}.tmp").touch()
-    beside = ckpt_bytes.write(run.folder(1) / "net-2_10.ckpt", 20)
-    other = ("--db", str(tmp_path / "other.db"), "scan", str(tmp_path), "--world-size", "2")
-    for more in (["--dry-run"], []):
-        done = ckptstore(*other, *more)
-        assert (done.code, done.err) == (1, "")
-        told = [line for line in done.out.splitlines() if line.startswith("skipped: ")]
-        assert told[0] == f"skipped: {hidden}: it has entries of a newer ckptstore, which were left out"
-        skipped = {each["path"]: each["reason"] for each in ckptstore(*other, *more, "--json").json["skipped"]}
-        assert {str(hidden), str(beside)} <= skipped.keys()
-        assert skipped[str(beside)].startswith(f"{hidden}, which may tell of it, was not read: it has entries of a")
-
-
 def test_a_journal_that_cannot_be_reached_is_exit_code_1(run: Job, tmp_path: Path) -> None:
     """Here by its path, which no catalog holds; a disk that is away must not pass for one with nothing to do."""
     hidden = os.fsdecode(os.fsencode(run.folder(1)) + b"\xff")

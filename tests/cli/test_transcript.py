@@ -1,7 +1,8 @@
 """What people and scripts are shown: each command in `transcripts`, in its order, prints what stands below it there.
 
 With UPDATE=1 the transcripts are written anew; read what has changed. `save STEP …` has a new launch save these steps,
-`newer DIRECTORY` adds an entry of a newer ckptstore to the journal there; what else is not ckptstore is the shell's.
+`newer DIRECTORY` adds an entry of a newer ckptstore to the journal there, `doctor` tells what doctor finds of the run
+and its data; what else is not ckptstore is the shell's.
 """
 
 import json
@@ -16,6 +17,7 @@ import pytest
 
 from ckptstore.api import connect
 from ckptstore.disk import name_claims
+from ckptstore.doctor.doctor import examine
 from ckptstore.journal import jsonl
 from tests.cli.advice import run
 from tests.conftest import new_postgres_database
@@ -27,7 +29,7 @@ SHOWN_AS = {
     r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+00:00)": "MOMENT",
     r"\b\d+ (s|min)\b": "0 s",
     r'"seconds": \d+': '"seconds": 0',
-    r"branch-20-\w+": "branch-20-ID",
+    r"branch-(\d+)-\w+": r"branch-\1-ID",
     r"scan-[0-9a-f]{12}": "scan-ID",
     r"rank_(\d)-[\w-]+\.jsonl": r"rank_\1-ID.jsonl",
     r"(?<=\S)   +": "  ",  # columns are as wide as what is in them
@@ -73,6 +75,12 @@ def done(line: str, url: str, job: Job, names: dict[str, str]) -> list[str]:
         with Path(jsonl.journals_in(*arguments)[0]).open("ab") as journal:
             journal.write(jsonl.encode({"t": "of the future", "v": jsonl.VERSION + 1}))
         return []
+    if program == "doctor":
+        of_run = [each for each in examine(url, "run").checks if each.run and each.name not in ("disk", "file_system")]
+        found = [
+            f"{each.status} {each.name}: {each.detail}" + f"\n  -> {each.hint}" * bool(each.hint) for each in of_run
+        ]
+        return printed("\n".join(found), "", names)
     if program == "ckptstore":
         ended = run(url, *arguments)
         code, out, errors = ended.code, ended.out, ended.err

@@ -111,38 +111,3 @@ def test_the_order_of_files_and_parameters_never_matters(job: Job, chance: rando
     shuffled = job.parameters * 2
     chance.shuffle(shuffled)
     assert from_strategies(shuffled, job.world_size) == from_strategies(job.parameters, job.world_size)
-
-
-@given(jobs())
-def test_replicas_hold_the_same_slice_of_every_parameter(job: Job) -> None:
-    """The other way round, from single ranks: where each is in the grid, and which share the optimizer gives it."""
-    layout = from_strategies(job.parameters, job.world_size)
-    group_of = {rank: group for group in layout.partition(job.world_size) for rank in group}
-    held = {rank: _held(rank, job) for rank in range(job.world_size)}
-    for rank, group in group_of.items():
-        assert group == tuple(other for other in range(job.world_size) if held[other] == held[rank])
-
-
-def _held(rank: int, job: Job) -> list[object]:
-    stage, place = divmod(rank, job.stage_size)
-    held: list[object] = [stage]
-    for parameter in job.stages[stage]:
-        if parameter.name.startswith(("accu_grads", "inputs")):
-            continue
-        mine = _slice(place, parameter)
-        holders = [other for other in range(job.stage_size) if _slice(other, parameter) == mine]
-        shards = parameter.opt_weight_shard_size or 1
-        if shards == -1:
-            shards = job.stage_size // parameter.opt_weight_shard_step
-        dealt = shards > 0 and len(holders) % shards == 0
-        held += [mine, holders.index(place) % shards if dealt else place]
-    return held
-
-
-def _slice(place: int, parameter: Spread) -> list[int]:
-    along = []
-    for size in reversed(parameter.dev_matrix):
-        place, at = divmod(place, size)
-        along.append(at)
-    cut = [axes if isinstance(axes, tuple) else (axes,) for axes in parameter.tensor_map]
-    return [along[axis] for axes in cut for axis in axes if axis != -1]

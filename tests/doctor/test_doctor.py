@@ -25,7 +25,6 @@ from ckptstore.resume import register
 from ckptstore.retention import worker
 from ckptstore.retention.policy import Policy
 from ckptstore.training.rank_launch import RankLaunch
-from tests.cli.advice import follow
 from tests.doctor.checkups import checks, said, unchanged
 from tests.jobs import Job, set_ending, started
 from tests.resume.wide import RUN, Wide, statements
@@ -249,21 +248,6 @@ def test_a_run_that_was_scanned(catalog: Catalog, database_url: str, tmp_path: P
 # The state to go on from
 
 
-def test_directories_that_are_gone(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
-    job = saved(catalog, tmp_path / "data")
-    shutil.rmtree(job.folder(1))
-    found = checks(database_url)
-    assert said(found["directories"]) == (
-        "warning",
-        f"1 of 2 cannot be seen: {job.folder(1)} (No such file or directory)",
-    )
-    shutil.rmtree(tmp_path / "data")
-    found = checks(database_url)
-    assert found["restorable"].status is Status.PROBLEM
-    assert "2 directories of it cannot be seen" in found["restorable"].detail
-    assert examine(database_url).exit_code == 1
-
-
 # Clocks
 
 
@@ -307,33 +291,6 @@ def test_records_that_are_not_in_the_catalog(catalog: Catalog, database_url: str
     assert checks(database_url)["journals"].status is Status.OK
 
 
-def test_journals_that_cannot_be_read(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
-    job = saved(catalog, tmp_path)
-    hidden = job.folder(1) / ".ckptstore"
-    hidden.rename(tmp_path / "kept")
-    hidden.symlink_to(hidden)  # as where the permission is lacking: root has every permission
-    found = checks(database_url)
-    assert (found["directories"].status, found["restorable"].status) == (Status.OK, Status.OK)
-    assert found["journals"].status is Status.WARNING
-    assert found["journals"].detail.startswith(f"what is in {hidden} cannot be read (")
-    assert found["journals"].detail.endswith("); else 1 journal, all in the catalog")
-    assert examine(database_url).exit_code == 0
-
-
-def test_torn_and_foreign_lines(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
-    job = saved(catalog, tmp_path)
-    for rank, text in ((0, b"not ours\n"), (1, b'{"v":1,"t":"file","laun')):
-        (path,) = jsonl.journals_in(str(job.folder(rank)))
-        with open(path, "ab") as file:  # noqa: PTH123
-            file.write(text)
-    found = checks(database_url)["journals"]
-    assert said(found) == ("note", "2 journals, all in the catalog; 2 lines are torn, or of another program")
-    (path,) = jsonl.journals_in(str(job.folder(0)))
-    with open(path, "ab") as file:  # noqa: PTH123
-        file.write(jsonl.encode({"t": "new", "v": 99}))
-    assert "of a newer ckptstore" in checks(database_url)["journals"].detail
-
-
 # What is left behind
 
 
@@ -354,18 +311,6 @@ def test_who_holds_the_lock(catalog: Catalog, database_url: str, tmp_path: Path)
     assert "died" in dead.detail
     with catalog.database.read() as connection:
         assert connection.execute(sa.select(gc_locks)).all()
-
-
-def test_a_moved_tree_that_was_scanned(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
-    """What can be restored is at the new place; the old one is told, and no copy is made out of it."""
-    saved(catalog, tmp_path / "data")
-    (tmp_path / "data").rename(tmp_path / "new")
-    found = checks(database_url)
-    assert follow(database_url, found["directories"].hint, NEW=str(tmp_path / "new")).code == 0
-    found = checks(database_url)
-    assert found["restorable"].status is Status.OK
-    assert found["directories"].status is Status.WARNING
-    assert "copies" not in found
 
 
 # What it costs

@@ -93,21 +93,6 @@ def test_whom_mindspore_lets_stand_in_depends_on_names(tmp_path: Path, name: str
     assert read_layout([path], 8).groups == ((0, 1), (2, 3), (4, 5), (6, 7))
 
 
-def test_a_parameter_that_leaves_ranks_in_no_group(tmp_path: Path) -> None:
-    """Eight ranks cannot be dealt three shards: MindSpore drops their group, then passes over the parameter."""
-    path = layouts.write_spreads(tmp_path / "s.ckpt", 0, [spread("v"), spread("w", step=1, size=3)])
-    assert by_mindspore(path, 0)["w"] == []
-    assert stand_in_by_mindspore(path, 0) == (0, 1, 2, 3, 4, 5, 6, 7)
-    assert read_layout([path], 8).groups == ()
-
-
-def test_rows_of_a_tensor_map_that_mindspore_passes_over(tmp_path: Path) -> None:
-    """Each rank holds another slice, and `get_parameter_redundancy` has 0 and 4 hold the same."""
-    path = layouts.write_spreads(tmp_path / "s.ckpt", 0, [spread(grid=(2, 2, 2), tensor_map=((1, 0), (2,)))])
-    assert sorted(by_mindspore(path, 0)["w"]) == [(0, 4), (1, 5), (2, 6), (3, 7)]
-    assert read_layout([path], 8).groups == ()
-
-
 @pytest.mark.filterwarnings("ignore:NumPy will stop allowing conversion of out-of-bound:DeprecationWarning")
 def test_a_grid_too_long_for_mindspores_int8(tmp_path: Path) -> None:
     """Ranks 0 and 512 hold slices 0 and 256 of 300."""

@@ -118,7 +118,7 @@ class Fault(Callback):
     def kill(self) -> None:
         if self.action != "kill-at-once":
             self.written()
-        if self.action in ("kill", "kill-saved"):
+        if self.action == "kill":
             assert self.recorder.flush(60)
         if self.action == "kill-journalled":
             self.journalled()
@@ -250,7 +250,7 @@ def with_checkpoints(launch: TrainingLaunch, trouble: Fault, rank: int, asked: d
     trouble.recorder = registrar._session.recorder
     if asked["order"] != "registrar last":
         return [registrar, *reversed(saving), trouble]
-    return [*saving, trouble, registrar] if trouble.action == "kill-saved" else [trouble, *saving, registrar]
+    return [trouble, *saving, registrar]
 
 
 def with_saver(launch: TrainingLaunch, trouble: Fault, rank: int, asked: dict) -> list[Callback]:

@@ -133,21 +133,6 @@ def test_a_drained_pod(tmp_path: Path, ranks: int) -> None:
         assert rough.final(rank) == calm.final(rank)
 
 
-@pytest.mark.long
-@pytest.mark.msrun
-def test_a_pod_whose_grace_is_too_short(tmp_path: Path) -> None:
-    calm, rough = Pods(tmp_path / "calm", 4), Pods(tmp_path / "rough", 4)
-    calm.ends()
-    with rough.launch("waits 17"):
-        pids = rough.all_in_step()
-        assert rough.pre_stop(3, grace=1).code == 8
-        for pid in pids.values():
-            rough.evict(pid)
-    assert rough.ends()["global_step"] == 15
-    for rank in range(4):
-        assert rough.final(rank) == calm.final(rank)
-
-
 def may_have_nodes() -> bool:
     return (
         os.geteuid() == 0

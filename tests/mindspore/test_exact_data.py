@@ -258,16 +258,6 @@ def test_the_setting_of_the_process_is_given_back() -> None:
     assert not ds.config.get_fast_recovery()
 
 
-def test_a_dataset_that_begins_at_its_beginning_is_the_same_with_either_setting() -> None:
-    """An evaluation during training, for one."""
-    ms.set_seed(1)
-    training = AUGMENTING["crops"]()
-    go_on(training, 2)
-    evaluated = read(AUGMENTING["flips"]())
-    begin_anew(training)
-    assert equal(evaluated, fresh(AUGMENTING["flips"]))
-
-
 def test_functions_in_several_threads_do_not_repeat_and_what_is_advised_does() -> None:
     """It is not even the same in two processes that nothing disturbs."""
 

@@ -23,7 +23,6 @@ import ckptstore.mindspore
 from ckptstore.api import Catalog
 from ckptstore.disk.files import digest
 from ckptstore.errors import RefusedError, UsageError
-from ckptstore.formats.safetensors import read_safetensors
 from ckptstore.mindspore import TrainState, extra_state
 from ckptstore.training import rhythm
 from tests.mindspore.loops import Trained
@@ -89,17 +88,6 @@ def test_a_loop_finds_out_how_often_to_save(
     assert sorted(file.global_step for file in catalog.files("run")) == [1, 12]
 
 
-def test_the_file_is_one_that_mindspore_loads(tmp_path: Path) -> None:
-    """By its own functions, into a network of its own."""
-    trained = Trained()
-    trained.train(tmp_path / "ckpt", epochs=1)
-    path = str(tmp_path / "ckpt" / "CKP-1_6.safetensors")
-    other = nn.Dense(3, 4)
-    assert ms.load_param_into_net(other, ms.load_checkpoint(path, format="safetensors"))[0] == []
-    assert other.weight.asnumpy().tobytes() == trained.network.weight.asnumpy().tobytes()
-    assert read_safetensors(Path(path)).optimizer_step == 6
-
-
 def test_it_goes_on_from_what_model_train_saved(tmp_path: Path) -> None:
     """The names of parameters are the same."""
     trained = Trained()
@@ -110,33 +98,6 @@ def test_it_goes_on_from_what_model_train_saved(tmp_path: Path) -> None:
     other = Trained()
     assert other.loop(tmp_path / "ckpt").global_step == 6
     assert other.values() == trained.values()
-
-
-def test_half_precision_and_shapes_of_every_kind(tmp_path: Path) -> None:
-    class Odd(nn.Cell):
-        def __init__(self) -> None:
-            super().__init__()
-            for name, dtype in (("half", ms.float16), ("brain", ms.bfloat16), ("count", ms.int64), ("flag", ms.bool_)):
-                setattr(
-                    self, name, ms.Parameter(ms.Tensor(np.arange(6).reshape(2, 3), ms.float32).astype(dtype), name=name)
-                )
-            self.one = ms.Parameter(ms.Tensor(1.5, ms.float64), name="one")
-            self.none = ms.Parameter(ms.Tensor(np.zeros((0, 3)), ms.float32), name="none")
-
-    saved, loaded = Odd(), Odd()
-    launch = ckptstore.mindspore.join("run")
-    dense = nn.Dense(1, 1)
-    state = TrainState([saved, dense], nn.SGD(dense.trainable_params(), 0.1))
-    file = launch.save(state.write, global_step=6, directory=tmp_path / "ckpt", name="odd.safetensors")
-    for item in loaded.get_parameters():
-        item.set_data(ops.zeros(item.shape, ms.float32).astype(item.dtype))
-    other = nn.Dense(1, 1)
-    start = ckptstore.mindspore.join("run").restore(
-        [loaded, other], nn.SGD(other.trainable_params(), 0.1), create_dataset()
-    )
-    assert (start.global_step, start.plan.ranks[0].source.path) == (6, file.path)
-    for one, two in zip(saved.get_parameters(), loaded.get_parameters(), strict=True):
-        assert one.get_bytes() == two.get_bytes()
 
 
 @pytest.mark.parametrize("form", ["safetensors", "ckpt"])
@@ -269,18 +230,6 @@ def test_a_state_that_is_loaded_over_the_restored_one_is_refused(tmp_path: Path)
         next(iter(again))
 
 
-def test_another_network_is_named(tmp_path: Path) -> None:
-    Trained().train(tmp_path / "ckpt", epochs=1)
-    wider = Trained()
-    wider.network = nn.Dense(3, 5)
-    wider.optimizer = nn.Adam(wider.network.trainable_params(), 0.1)
-    with pytest.raises(UsageError, match=r"does not fit the train network: .* is Float32 \(5,.*\), and Float32 \(4,"):
-        wider.loop(tmp_path / "ckpt")
-    lacking = Trained(lambda of: nn.Momentum(of, 0.1, 0.9))
-    with pytest.raises(UsageError, match="lacks 3 parameters of the train network: moments"):
-        lacking.loop(tmp_path / "ckpt")
-
-
 def test_what_cannot_be_kept_is_said_and_the_rest_is_saved(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     trained = Trained()
     loop = trained.loop(tmp_path / "ckpt", epochs=1)
@@ -358,14 +307,6 @@ def test_a_device_that_fails_hides_no_error_of_the_script(
     assert any("ckptstore failed when the loop was left" in each for each in complaints(caplog))
 
 
-def test_a_flag_that_is_still_set_does_not_end_the_next_launch(tmp_path: Path) -> None:
-    flag = tmp_path / "exit.json"
-    flag.write_text('{"GracefulExit": 1, "reason": "maintenance"}')
-    loop = Trained().train(tmp_path / "ckpt", epochs=1, exit_flag=flag)
-    assert loop.global_step == 6
-    assert json.loads(flag.read_text()) == {"GracefulExit": 0, "reason": "maintenance"}
-
-
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -436,27 +377,6 @@ def test_what_a_script_draws_before_its_first_batch_shifts_nothing(tmp_path: Pat
     assert len(calm) == 13
     assert job(tmp_path / "calm")[12:] == calm[12:]
     assert job(tmp_path / "rough", stops_at=7) + job(tmp_path / "rough")[7:] == calm
-
-
-def test_two_stages_are_two_runs(tmp_path: Path) -> None:
-    """A second dataset after the first. The job ends in the second stage, and is started again from its top."""
-
-    def job(home: Path, stops_at: int = 0) -> dict[str, bytes]:
-        ms.set_seed(1)
-        trained = Trained()
-        for stage, rows in (("pretrain", 2), ("finetune", 3)):
-            launch = ckptstore.mindspore.join(f"{home.name}.{stage}")
-            asked: dict[str, Any] = {"epochs": 2, "every": 1, "directory": home / stage}
-            loop = launch.loop(trained.network, trained.optimizer, create_dataset(rows), **asked)
-            for batch in loop:
-                loop.step(loss=trained.step(*batch))
-                if stage == "finetune" and loop.global_step == stops_at:
-                    break
-        return trained.values()
-
-    calm = job(tmp_path / "calm")
-    assert job(tmp_path / "rough", stops_at=3) != calm
-    assert job(tmp_path / "rough") == calm
 
 
 def test_the_digest_of_a_save_is_taken_while_it_is_written(

@@ -14,7 +14,6 @@ import pytest
 
 from ckptstore.api import connect
 from ckptstore.core.model import Content, FileState, Kind
-from ckptstore.formats.inspect import read_checkpoint
 from tests.mindspore.running import Run, with_msrun
 from tests.mindspore.scanning import scan_and_compare
 from tests.postgres_server import free_port
@@ -95,20 +94,6 @@ def test_shares_then_a_graceful_exit_of_both_ranks(tmp_path: Path) -> None:
     plan = scan_and_compare(calm.catalog, "run", calm.out, world_size=2).resolve("run").plan
     assert plan.in_shares  # a .safetensors says that it is one
     scan_and_compare(rough.catalog, "run", rough.out, world_size=2)
-
-
-@pytest.mark.long
-def test_a_share_that_its_killed_rank_could_not_register_is_one_of_all(tmp_path: Path) -> None:
-    """The optimizer's counter is in it, so that its step is proven: the rest of the state is in the other rank's."""
-    shares = {"remove_redundancy": True, "exception_save": False}
-    run = Run(tmp_path)
-    assert run.launch(ranks=2, config=shares, fault="kill-saved 15", rank=0).code != 0
-    share = read_checkpoint(tmp_path / "ckpt" / "rank_0" / "net-2_5.ckpt")
-    assert share.optimizer_step == 15
-    assert [file.rank for file in run.catalog.files("run") if file.global_step == 15] == [1]
-    again = run.launch(ranks=2, config=shares)
-    assert (again.code, again.start["global_step"]) == (0, 15), again.output
-    assert {file.content for file in run.catalog.files("run")} == {Content.SHARE}
 
 
 @pytest.fixture

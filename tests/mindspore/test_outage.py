@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from ckptstore.api import connect
-from ckptstore.doctor.doctor import examine
 from ckptstore.errors import CatalogUnavailableError
 from tests import ckpt_bytes
 from tests.conftest import new_postgres_database
@@ -143,23 +142,6 @@ def test_a_fresh_start_that_overlooked_an_earlier_one_is_stopped_and_the_next_on
         assert "net-2_5.ckpt holds step 15 of run run, and no catalog knew of it; start again" in stopped.output
     run.again(step=15)
     assert run.final() == undisturbed
-
-
-def test_after_a_start_that_was_stopped_everybody_knows_what_it_saw(tmp_path: Path) -> None:
-    """The job was given another catalog; who looks there, on whatever machine, is told the same as by the start."""
-    first = Run(tmp_path, str(tmp_path / "first.db"))
-    assert first.launch(epochs=1).code == 0
-    run = Run(tmp_path, str(tmp_path / "second.db"))
-    stopped = run.launch()
-    assert stopped.code == 1
-    assert "and no catalog knew of it; start again" in stopped.output
-    expected = first.catalog.resolve("run").plan
-    plan = run.catalog.resolve("run").plan
-    assert (plan.launch.id, plan.global_step) == (expected.launch.id, expected.global_step)
-    assert [each.source.path for each in plan.ranks] == [each.source.path for each in expected.ranks]
-    assert run.catalog.sync("run").journals > 0
-    (restorable,) = [check for check in examine(run.url, "run").checks if check.name == "restorable"]
-    assert f"step {plan.global_step}" in restorable.detail
 
 
 def test_checkpoints_that_no_journal_tells_of_stop_a_fresh_start_without_the_catalog(tmp_path: Path) -> None:

@@ -142,30 +142,6 @@ def test_a_callable_directory_is_known_once_it_was_used(catalog: Catalog, tmp_pa
     assert ckptstore.mindspore.join("run").resume(create_model(), create_dataset()).global_step == 5
 
 
-def test_a_file_that_vanished_before_it_was_recorded_holds_nobody_up(catalog: Catalog, tmp_path: Path) -> None:
-    launch = ckptstore.mindspore.join("run")
-    recorder = RecorderThread(launch)
-    there = tmp_path / "there.ckpt"
-    ckpt_bytes.write(there, 3)
-    for path, step, asynchronous in (("gone", 1, False), ("coming", 2, True), ("there", 3, False)):
-        file = describe(launch.facts, rank=0, path=tmp_path / f"{path}.ckpt", kind="periodic", global_step=step)
-        recorder.submit(file, asynchronous=asynchronous)
-    looked_at_all = threading.Event()
-    recorder.call(looked_at_all.set)
-    assert looked_at_all.wait(60)
-    assert not recorder.flush(0)
-    assert {file.global_step: file.state for file in catalog.files("run")} == {
-        2: FileState.IN_PROGRESS,
-        3: FileState.COMPLETE,
-    }
-    ckpt_bytes.write(tmp_path / "coming.ckpt", 2)
-    assert recorder.flush(60)
-    assert {file.global_step: file.state for file in catalog.files("run")} == {
-        2: FileState.COMPLETE,
-        3: FileState.COMPLETE,
-    }
-
-
 def test_an_optimizer_in_shares_makes_no_replicas(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     from ckptstore.mindspore import communication
 

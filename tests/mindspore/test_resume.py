@@ -287,33 +287,6 @@ def test_a_network_that_failed_in_the_middle_of_a_step_goes_on_after_a_resume(
     assert trained("retried", 6) == trained("undisturbed", 0)
 
 
-@pytest.mark.parametrize("mode", [ms.GRAPH_MODE, ms.PYNATIVE_MODE])
-def test_a_network_that_has_trained_in_this_process_goes_on_after_a_resume(
-    catalog: Catalog, tmp_path: Path, set_mode: Callable[[int], None], mode: int
-) -> None:
-    """As where a script catches an exception, joins and resumes: the weights are those of a training without one."""
-    set_mode(mode)
-
-    def trained(name: str, *fails: int) -> np.ndarray:
-        ms.set_seed(1)
-        model, dataset = create_model(), create_dataset()
-        for number in range(len(fails) + 1):
-            launch = ckptstore.mindspore.join(name)
-            start = launch.resume(model, dataset)
-            ckpt_cb = saving(tmp_path / name)
-            failing = [RaiseAt(step) for step in fails[number : number + 1]]
-            callbacks = [*failing, ckpt_cb, launch.registrar(ckpt_cb)]
-            with pytest.raises(RuntimeError, match="on purpose") if failing else nullcontext():
-                model.train(3, dataset, callbacks=callbacks, initial_epoch=start.initial_epoch)
-        assert model.train_network.optimizer.global_step.asnumpy() == 18
-        return np.asarray(model.train_network.network.trainable_params()[0].asnumpy())
-
-    assert trained("retried", 3, 5).tobytes() == trained("undisturbed").tobytes()
-    saved = {file.global_step: file.optimizer_step for file in catalog.files("retried")}
-    assert saved.keys() >= {2, 4, 6, 18}
-    assert all(step == counter for step, counter in saved.items())
-
-
 class Interrupted(nn.TrainOneStepCell):
     """A signal arrives when the update is applied and MindSpore has not yet noted the step's outputs."""
 

@@ -24,16 +24,6 @@ def test_old_states_go_while_it_trains(tmp_path: Path, undisturbed: bytes) -> No
     assert len(on_disk(run)) == 6
 
 
-def test_it_goes_on_from_what_retention_left(tmp_path: Path, undisturbed: bytes) -> None:
-    run = Run(tmp_path / "run")
-    assert run.launch(config=NEVER, registrar=KEEP_2, fault="kill 23").code != 0
-    done = run.launch(config=NEVER, registrar=KEEP_2)
-    assert done.code == 0, done.output
-    assert done.start["global_step"] == 20
-    assert run.final() == undisturbed
-    assert run.steps() == [30, 25]
-
-
 def test_a_policy_without_a_rule_stops_the_start(tmp_path: Path) -> None:
     done = Run(tmp_path / "run").launch(registrar={"retention": {"floor": 3}})
     assert done.code != 0

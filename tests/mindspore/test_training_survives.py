@@ -19,15 +19,6 @@ def train(directory: Path, *more: Callback, launch: Any = None, **settings: Any)
     return job.launch
 
 
-def test_a_file_that_was_renamed_or_deleted_meanwhile(catalog: Catalog, tmp_path: Path) -> None:
-    def rename() -> None:
-        (tmp_path / "ckpt" / "net-1_2.ckpt").rename(tmp_path / "ckpt" / "mine.ckpt")
-        (tmp_path / "ckpt" / "net-1_3.ckpt").unlink()
-
-    train(tmp_path / "ckpt", DoAt(3, rename))
-    assert catalog.resolve("run").plan.global_step == 12
-
-
 def test_the_catalog_is_deleted_under_a_training(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

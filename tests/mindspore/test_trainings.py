@@ -101,25 +101,6 @@ def test_a_second_training_without_the_catalog_is_journalled_and_later_all_is_th
     assert len([record for record in caplog.records if "can be used again" in record.getMessage()]) == 1
 
 
-def test_two_exceptions_without_the_catalog_leave_two_breakpoints_with_their_own_steps(
-    catalog: Catalog, outage: tuple[Switch, Switch], tmp_path: Path
-) -> None:
-    """The catalog knows only how the last training of a launch ended."""
-    lose, bring_back = outage
-    job = Job(without_counter(create_model()))
-    ckpt_cb = saving(tmp_path / "ckpt", save_checkpoint_steps=100, exception_save=True)
-    registrar = job.registrar(ckpt_cb)
-    for steps in (3, 2):
-        job.fail(RaiseAt(steps), ckpt_cb, registrar, epochs=2)
-        if steps == 3:
-            lose()
-    bring_back()
-    assert registrar._session.recorder.flush(60)
-    catalog.resolve("run")  # the second one's is found by whoever looks next
-    found = {Path(file.path).name: file.global_step for file in catalog.files("run")}
-    assert found == {"net-1_3_breakpoint.ckpt": 3, "net_1-1_5_breakpoint.ckpt": 5}
-
-
 @pytest.mark.of_files
 @pytest.mark.parametrize("with_exit", [False, True])
 def test_a_save_that_failed_is_not_the_one_before(
@@ -212,26 +193,6 @@ def test_a_training_that_follows_takes_up_what_the_one_before_let_go_of(
     (path,) = jsonl.journals_in(str(tmp_path / "ckpt"))
     told = [entry["steps_per_epoch"] for entry in jsonl.read(path).entries if entry["t"] == "launch"]
     assert len(told) == len(set(map(str, told)))  # it is not told again at each training: with a wide plan it is long
-
-
-def test_a_recorder_that_is_behind_rests_when_the_catalog_has_all(
-    catalog: Catalog, outage: tuple[Switch, Switch], threads: Callable[[], set[str]], tmp_path: Path
-) -> None:
-    lose, bring_back = outage
-    job = Job()
-    ckpt_cb = saving(tmp_path / "ckpt")
-    registrar = job.registrar(ckpt_cb)
-    lose()
-    job.train(ckpt_cb, registrar)
-    thread = registrar._session.recorder._thread
-    assert thread.is_alive()
-    bring_back()
-    assert registrar._session.recorder.flush(60)
-    thread.join(60)
-    assert threads() == set()
-    catalog.database.disconnect()
-    assert open_files(tmp_path / "ckpt") == []
-    assert {file.global_step for file in catalog.files("run")} == {2, 4, 6}
 
 
 class BadMetric(Callback):

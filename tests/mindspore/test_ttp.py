@@ -97,22 +97,6 @@ def test_what_a_function_of_the_user_saves(catalog: Catalog, rank: Rank, tmp_pat
     assert rank.train(0, tmp_path, launch="L2", step=100)[0].global_step == 3
 
 
-def test_a_file_that_nobody_could_record_is_adopted_with_its_proven_step(
-    catalog: Catalog, rank: Rank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The catalog is out of reach when the handlers run, and the process is gone right after."""
-    with monkeypatch.context() as patch:
-        patch.setattr(RecorderThread, "submit", lambda *_, **__: None)
-        patch.setattr(RecorderThread, "call", lambda *_, **__: None)
-        rank.train(0, tmp_path, handlers=("save", "rename"))
-    assert catalog.files("run") == []
-    joined = catalog.join("run", launch_id="L1b")
-    joined.add_source(str(tmp_path / "ttp"), kind=Kind.TTP, prefix="", breakpoint_prefix="", names_before=())
-    joined.set_steps_per_epoch(6)
-    plan = catalog.resolve("run").plan
-    assert (plan.global_step, plan.ranks[0].source.kind.value) == (5, "ttp")
-
-
 def test_a_rename_without_the_catalog_keeps_nothing_waiting(
     catalog: Catalog, rank: Rank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

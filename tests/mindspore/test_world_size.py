@@ -3,7 +3,6 @@
 import json
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -68,16 +67,3 @@ def test_one_rank_then_two(tmp_path: Path) -> None:
     assert_each_once(taken(run, 1, 1, slice(10, 16)) + taken(run, 3, 2, slice(0, 2)))
     assert_each_once(taken(run, 3, 2, slice(2, None)))
     assert run.final(0) == run.final(1)
-
-
-@pytest.mark.long
-def test_a_breakpoint_after_a_change_of_ranks_has_its_step(tmp_path: Path) -> None:
-    """The counter in it, which proves its step, never knew of the change: 8 updates were 16 batches of one rank."""
-    asked: dict[str, Any] = {"sharded": True, "config": {"save_checkpoint_steps": 4}}
-    run = Run(tmp_path)
-    assert run.launch(ranks=2, fault="kill 9", **asked).code != 0
-    assert run.launch(fault="raise-before 2", **asked).code != 0
-    assert run.steps()[0] == 17
-    again = run.launch(**asked)
-    assert (again.code, again.start["global_step"]) == (0, 17), again.output
-    assert_each_once(taken(run, 1, 2, slice(5, 8)) + taken(run, 2, 1, slice(0, 1)) + taken(run, 3, 1, slice(0, 3)))

@@ -8,13 +8,11 @@ import pytest
 
 import ckptstore
 from ckptstore.api import Catalog
-from ckptstore.errors import RefusedError
-from ckptstore.retention.decide import Why
-from ckptstore.retention.in_trash import purge, undo
+from ckptstore.retention.in_trash import purge
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes, parts_bytes
-from tests.retention.builders import LAST_2, gc, names, removed, saved, tree
+from tests.retention.builders import gc, names, removed, saved, tree
 
 
 def test_what_no_rule_keeps_goes_to_the_trash_and_comes_back(catalog: Catalog, tmp_path: Path) -> None:
@@ -34,40 +32,6 @@ def test_what_no_rule_keeps_goes_to_the_trash_and_comes_back(catalog: Catalog, t
     assert (back.files, back.troubles) == (4, ())
     assert tree(job.directory) == before
     assert {save.tally.global_step for save in catalog.saves("run") if save.restorable} == {10, 20, 30, 40}
-
-
-@pytest.mark.of_files
-def test_the_newest_is_cut_and_the_good_older_ones_survive(catalog: Catalog, tmp_path: Path) -> None:
-    """The case that breaks Orbax: the corrupt one counted, and the good one went."""
-    job = saved(catalog, tmp_path, 10, 20, 30)
-    ranks = catalog.files("run")
-    newest = next(Path(file.path) for file in ranks if file.global_step == 30)
-    newest.write_bytes(newest.read_bytes()[:-5])
-    plan = plan_gc(catalog.database, "run", LAST_2)
-    assert removed(plan) == []
-    assert [verdict.reasons[0].rule for verdict in plan.decision.keep] == [Why.DOUBT, Why.FLOOR, Why.FLOOR]
-    gc(catalog)
-    assert catalog.resolve("run").plan.global_step == 20
-    assert names(job.directory) >= {"rank_0/net-2_10.ckpt", "rank_1/net-1_10.ckpt"}
-
-
-def test_a_floor_that_has_rotted_is_noticed_before_good_states_are_deleted(catalog: Catalog, tmp_path: Path) -> None:
-    """Size and time were kept: the floor was of two states that nobody could load, and the good ones went."""
-    job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    for end in ("3_10", "4_10"):
-        path = job.folder(1) / f"net-{end}.ckpt"
-        moment = path.stat().st_mtime_ns
-        path.write_bytes(bytes(path.stat().st_size))
-        os.utime(path, ns=(moment, moment))
-    with pytest.raises(
-        RefusedError, match=r"net-[34]_10.ckpt must stay, and is not proven .* ckptstore verify run --digest"
-    ):
-        gc(catalog, at_once=True)
-    assert len(names(job.directory)) == 8
-    assert gc(catalog).files == 4, "that can be undone"
-    assert undo(catalog.database, "run").files == 4
-    assert len(catalog.verify("run", digest=True).damaged) == 2
-    assert removed(plan_gc(catalog.database, "run", LAST_2)) == []
 
 
 def test_the_grace_allows_for_clocks_that_differ(catalog: Catalog, tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from ckptstore.core.model import FileState, Kind
 from ckptstore.resume.register import describe, measured
 from ckptstore.retention.decide import Verdict, Why
 from ckptstore.retention.execute import execute
-from ckptstore.retention.in_trash import undo
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
 from ckptstore.training.rank_launch import RankLaunch
@@ -169,47 +168,6 @@ def test_a_record_that_is_a_link_holds_what_it_points_to(catalog: Catalog, tmp_p
     assert best.exists()
 
 
-def test_a_copy_and_a_hard_link_hold_nothing(catalog: Catalog, tmp_path: Path) -> None:
-    """A backup by `cp -al` still has its bytes when the other name goes."""
-    job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    backup = tmp_path / "backup"
-    for rank in (0, 1):
-        (backup / f"rank_{rank}").mkdir(parents=True)
-        os.link(job.folder(rank) / "net-1_10.ckpt", backup / f"rank_{rank}" / "net-1_10.ckpt")
-        status = (job.folder(rank) / "net-2_10.ckpt").stat()
-        copy = backup / f"rank_{rank}" / "net-2_10.ckpt"
-        copy.write_bytes((job.folder(rank) / "net-2_10.ckpt").read_bytes())
-        os.utime(copy, ns=(status.st_mtime_ns, status.st_mtime_ns))
-    catalog.scan(backup, run="backup", world_size=2)
-    assert {save.tally.global_step for save in catalog.saves("backup")} == {10, 20}
-    assert gc(catalog, LAST_2).files == 4
-    assert names(backup) == all_of("1_10", "2_10")
-    assert catalog.resolve("backup").plan is not None
-
-
-def moved_disk(catalog: Catalog, tmp_path: Path) -> Job:
-    """The disk of the first launch was moved and a link left: the next one saves under the path that it has now."""
-    job = saved(catalog, tmp_path, 10, 20)
-    now = tmp_path / "now"
-    job.directory.rename(now)
-    job.directory.symlink_to(now)
-    job.directory = now
-    job.save(job.begin(), 30, 40)
-    return job
-
-
-def test_what_is_recorded_on_a_disk_that_was_moved_stays(catalog: Catalog, tmp_path: Path) -> None:
-    """It is reached through the link that was left in its place, as it is told. What is saved since goes."""
-    job = moved_disk(catalog, tmp_path)
-    plan = plan_gc(catalog.database, "run", LAST_2)
-    assert removed(plan) == []
-    assert doubts(catalog)["L1", 10] == f"{tmp_path / 'data'} is a link: no link is followed"
-    assert plan.unknown == (), "the files of the one launch are no strangers to the other"
-    job.save(job.begin(), 50, 60)
-    assert gc(catalog, LAST_2).removed == (("L2", 30), ("L2", 40))
-    assert undo(catalog.database, "run").files == 4
-
-
 def test_what_is_in_a_directory_of_ttp_is_no_debris_under_another_path(catalog: Catalog, tmp_path: Path) -> None:
     job = saved(catalog, tmp_path, 10, 20)
     link = linked(job, tmp_path)
@@ -229,25 +187,12 @@ def test_what_is_in_a_directory_of_ttp_is_no_debris_under_another_path(catalog: 
     assert found.path == str(half), "once, by no link"
 
 
-def test_copies_stay_when_their_originals_are_gone_too(catalog: Catalog, tmp_path: Path) -> None:
-    job = saved(catalog, tmp_path, 10, 20, 30)
-    shutil.copytree(job.directory, tmp_path / "copy")
-    copied = names(tmp_path / "copy")
-    assert gc(catalog).files == 2
-    other = Job(catalog, tmp_path / "copy", run="other")
-    other.launches = 10
-    other.begin()
-    assert removed(plan_gc(catalog.database, "run", LAST_2)) == []
-    gc(catalog)
-    assert names(tmp_path / "copy") == copied
-
-
 MOUNTED_TWICE = """
 import shutil
 import sys
 from pathlib import Path
 from ckptstore.api import connect
-from tests.retention.test_gc import LAST_2, gc, names
+from tests.retention.builders import LAST_2, gc, names
 
 catalog, tree = connect(sys.argv[1]), Path(sys.argv[2])
 catalog.scan(tree / "one", run="run", world_size=1)

@@ -12,7 +12,6 @@ from ckptstore.retention.decide import Why
 from ckptstore.retention.execute import execute
 from ckptstore.retention.in_trash import undo
 from ckptstore.retention.plan import plan_gc
-from ckptstore.retention.policy import Policy
 from tests.jobs import Job
 from tests.retention.builders import LAST_2, gc, names, removed, saved, tree
 from tests.retention.gc_world import LONG_AGO, build
@@ -30,28 +29,6 @@ def left(path: Path, *, old: bool = True) -> Path:
 
 def debris(catalog: Catalog) -> dict[str, str]:
     return {each.path: each.reason for each in plan_gc(catalog.database, "run", LAST_2).debris}
-
-
-def test_a_graph_goes_with_the_last_checkpoint_of_its_launch(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path / "data")
-    first = job.start()
-    graphs = [left(job.folder(0) / f"net{number}-graph.meta") for number in ("", "_1")]
-    for launch in first:
-        job.announce(launch)
-    job.save(first, 10)
-    second = job.begin()
-    job.save(second, 20)
-    assert debris(catalog) == {}, "a checkpoint is beside each"
-    job.save(second, 30)
-    assert debris(catalog) == {str(graphs[0]): "no checkpoint of its launch is left beside it"}
-    plan = plan_gc(catalog.database, "run", LAST_2)
-    catalog.pin("run", 10)
-    assert execute(catalog.database, plan).files == 0
-    assert graphs[0].exists(), "its checkpoint stays"
-    catalog.unpin("run", 10)
-    assert gc(catalog).files == 3
-    assert not graphs[0].exists()
-    assert graphs[1].exists()
 
 
 def test_companions_and_directories_go_with_their_files(catalog: Catalog, tmp_path: Path) -> None:
@@ -93,27 +70,6 @@ def test_a_ttp_directory_that_cannot_complete(catalog: Catalog, tmp_path: Path) 
     assert {each.path: each.reason for each in plan.debris} == {dead: "a save that was never finished left it"}
     execute(catalog.database, plan)
     assert [path.name for path in home.iterdir() if path.name != ".ckptstore"] == ["ttp_saved_checkpoints-step_17"]
-
-
-def cut(catalog: Catalog, step: int, how: int = -7) -> Path:
-    path = Path(catalog.show("run", step)[0].path)
-    path.write_bytes(path.read_bytes()[:how])
-    return path
-
-
-def test_what_is_cut_goes_once_it_is_certain(catalog: Catalog, tmp_path: Path) -> None:
-    """Not while it may be being written; nor while it may be another, whole checkpoint."""
-    job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    path = cut(catalog, 20)
-    policy = Policy(keep_last=5)
-    (kept,) = (verdict for verdict in plan_gc(catalog.database, "run", policy).decision.keep if verdict.state.problem)
-    assert kept.reasons[0].detail == f"{path} was written a short time ago"
-    os.utime(path, (LONG_AGO, LONG_AGO))
-    assert removed(plan_gc(catalog.database, "run", policy)) == [("L1", 20)]
-    path.write_bytes((job.folder(0) / "net-4_10.ckpt").read_bytes())
-    os.utime(path, (LONG_AGO, LONG_AGO))
-    (kept,) = (verdict for verdict in plan_gc(catalog.database, "run", policy).decision.keep if verdict.state.problem)
-    assert kept.reasons[0].detail == f"{path} is not the file that was recorded, and may be a whole one"
 
 
 def test_weights_only_are_not_retentions(catalog: Catalog, tmp_path: Path) -> None:

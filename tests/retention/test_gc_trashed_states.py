@@ -18,7 +18,6 @@ from ckptstore.errors import NothingRestorableError, RefusedError
 from ckptstore.retention.execute import Collected, execute
 from ckptstore.retention.in_trash import purge, undo
 from ckptstore.retention.plan import plan_gc
-from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes
 from tests.conftest import new_postgres_database
 from tests.jobs import begun
@@ -102,18 +101,6 @@ def test_a_file_that_is_registered_while_gc_records_that_it_goes(postgres: str, 
             assert registering.is_alive()
     registering.join()
     assert states(catalog, 10) == ["trashed", "trashed"]
-
-
-def test_a_step_that_a_later_launch_made_again_can_be_protected(catalog: Catalog, tmp_path: Path) -> None:
-    """The pin is for what is there: what gc removed of the branch that was given up is another state."""
-    job, _ = begun(catalog, tmp_path / "data", *TO_40)
-    back = job.start(resume=False)
-    for launch in back:
-        launch.resolve(step=10)
-    job.save(back, 20, 30, 40)
-    gc(catalog, Policy(keep_last=3, drop_branches=True))
-    assert sorted(states(catalog, 20)) == ["complete"] * 2 + ["trashed"] * 2
-    assert catalog.pin("run", 20)
 
 
 def test_what_goes_with_a_pinned_file_stays_with_it(catalog: Catalog, tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 import os
 import random
-import shutil
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +11,7 @@ import pytest
 
 from ckptstore.api import Catalog, connect
 from ckptstore.core.model import Checkpoint, FileState, Rule
-from ckptstore.disk import files
-from ckptstore.errors import CatalogUnavailableError, UnknownRunError, UsageError
+from ckptstore.errors import CatalogUnavailableError, UsageError
 from ckptstore.resume.examine import examine
 from ckptstore.resume.register import describe, measured
 from ckptstore.verify import verify
@@ -111,43 +108,6 @@ def test_what_is_found_is_marked_and_passed_over(catalog: Catalog, tmp_path: Pat
     assert told_again == [Rule.DIGEST_MISMATCH, Rule.SIZE_MISMATCH], "until it is repaired; what is gone is told once"
 
 
-@pytest.mark.parametrize("keep_time", [True, False])
-@pytest.mark.parametrize("digest", [True, False])
-def test_what_is_brought_back_is_whole_again(catalog: Catalog, tmp_path: Path, keep_time: bool, digest: bool) -> None:  # noqa: FBT001
-    """By its digest, also where it has another time; files that are marked are read whether or not digests are."""
-    job = saved(catalog, tmp_path / "ckpt", 5, 10, 15)
-    shutil.copytree(job.directory, tmp_path / "copy")
-    damaged, gone = job.folder(0) / "net-2_5.ckpt", job.folder(1) / "net-1_10.ckpt"
-    flip(damaged, 40)
-    gone.unlink()
-    assert len(catalog.verify("run", digest=True).damaged) == 2
-    assert catalog.resolve("run").plan.global_step == 5
-    long_ago = time.time() - 7200
-    for path in (damaged, gone):
-        copy = shutil.copy2 if keep_time else shutil.copy
-        copy(tmp_path / "copy" / path.relative_to(job.directory), path)
-        if not keep_time:
-            os.utime(path, (long_ago, long_ago))
-    done = catalog.verify("run", digest=digest)
-    assert done.damaged == ()
-    back = {str(damaged)} if keep_time else {str(damaged), str(gone)}  # the other one reconciliation knows by its time
-    assert set(done.whole_again) >= {str(damaged)}
-    assert set(done.whole_again) <= back | {str(gone)}
-    assert set(states(catalog).values()) == {(FileState.COMPLETE, None)}
-    assert catalog.resolve("run").plan.global_step == 15
-    assert catalog.verify("run", digest=True).whole_again == ()
-
-
-def test_what_was_written_again_with_the_same_bytes_is_whole_and_known_by_its_new_time(
-    catalog: Catalog, tmp_path: Path
-) -> None:
-    job = saved(catalog, tmp_path, 5)
-    path = job.folder(0) / "net-1_5.ckpt"
-    os.utime(path, (1_700_000_000, 1_700_000_000))
-    assert catalog.verify("run").damaged == ()
-    assert {file.mtime_ns for file in catalog.files("run") if file.path == str(path)} == {1_700_000_000 * 10**9}
-
-
 def test_a_file_of_another_step_under_the_same_name_is_damage(catalog: Catalog, tmp_path: Path) -> None:
     """Same size, another state: by the counter inside, also without digests and with the recorded time."""
     job = saved(catalog, tmp_path, 5)
@@ -181,24 +141,6 @@ def test_what_the_catalog_does_not_know_is_told_and_is_no_damage(catalog: Catalo
     done = catalog.verify("run")
     assert [each.path for each in done.unknown] == [str(strange)]
     assert done.damaged == ()
-
-
-def test_digests_that_nobody_took_are_taken_and_compared_from_then_on(catalog: Catalog, tmp_path: Path) -> None:
-    tree = tmp_path / "job"
-    for step in (3, 6, 9):
-        ckpt_bytes.write(tree / f"net-{step}_1.ckpt", step)
-    catalog.scan(tree, run="run", world_size=1)
-    assert {file.digest for file in catalog.files("run")} == {None}
-    assert catalog.verify("run").new_digests == 0
-    done = catalog.verify("run", digest=True)
-    assert (done.checked, done.new_digests, done.damaged) == (3, 3, ())
-    assert {file.digest for file in catalog.files("run")} == {files.digest(str(path)) for path in tree.glob("*.ckpt")}
-    anew = connect(str(tmp_path / "anew.db"))
-    anew.scan(tree, run="run")
-    assert {file.digest for file in anew.files("run")} == {file.digest for file in catalog.files("run")}
-    flip(tree / "net-6_1.ckpt", 40)
-    done = catalog.verify("run", digest=True)
-    assert ([Path(each.path).name for each in done.damaged], done.new_digests) == (["net-6_1.ckpt"], 0)
 
 
 def test_the_crc_in_a_file_is_compared_where_no_digest_is_known(catalog: Catalog, tmp_path: Path) -> None:
@@ -280,18 +222,6 @@ def test_a_sample_has_the_newest_state_what_is_newer_and_what_is_damaged(
     for wrong in (0, -1, 1.5, float("nan")):
         with pytest.raises(UsageError, match="as 0.1 or 10%"):
             catalog.verify("run", sample=wrong)
-
-
-def test_every_run_is_verified_where_none_is_named(catalog: Catalog, tmp_path: Path) -> None:
-    assert catalog.verify().checked == 0
-    saved(catalog, tmp_path / "one")
-    launch = catalog.join("other")
-    path = launch.register(ckpt_bytes.write(tmp_path / "two" / "net-1_5.ckpt", 5), global_step=5).path
-    Path(path).unlink()
-    done = catalog.verify()
-    assert (done.runs, done.checked, [each.path for each in done.damaged]) == (("other", "run"), 7, [path])
-    with pytest.raises(UnknownRunError, match="no run 'nobody'"):
-        catalog.verify("nobody")
 
 
 def after_portions(monkeypatch: pytest.MonkeyPatch, count: int, action: Callable[[], object]) -> None:
