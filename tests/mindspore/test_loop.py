@@ -186,6 +186,19 @@ def test_early_stopping_stops_at_the_same_step(
         assert (rough.saved(), "DONE 0 steps" in rough.output) == (saved, True)
 
 
+@pytest.mark.msrun
+@pytest.mark.long
+@pytest.mark.parametrize("fault", ["kill-at-once-late 20", "raise-late 20", "terminate 33"])
+def test_two_ranks_stop_early_together(calm, tmp_path: Path, fault: str) -> None:
+    undisturbed, rough = calm(ranks=2, **PATIENT), Training(tmp_path, {**PATIENT, "rank": 1})
+    rough.start(fault, ranks=2)
+    for steps in ("DONE", "DONE 0 steps"):
+        assert rough.start(ranks=2)[0] == 0, rough.output
+        assert steps in rough.output
+        assert (rough.out / "stopped.json").read_text() == (undisturbed.out / "stopped.json").read_text()
+        assert [rough.final(rank) for rank in range(2)] == [undisturbed.final(rank) for rank in range(2)]
+
+
 def test_a_step_that_is_not_told_of_ends_the_training_at_once(tmp_path: Path) -> None:
     rough = Training(tmp_path)
     assert rough.start("no-step 2")[0] == 1
