@@ -217,6 +217,8 @@ def _terminate(note: Note) -> bool:
 _LOOK_SECONDS = 0.2
 _REST = 3
 """Between two looks, as many times what a look takes: that of ten thousand ranks takes seconds."""
+_LONGEST_REST_SECONDS = 5.0
+"""After a look that had to wait, as for a lock or a disk, too."""
 _AWAY_SECONDS = 10.0
 """A catalog that could not be used is not asked again before that."""
 
@@ -272,7 +274,8 @@ def follow(
             yield found
             if found.is_over:
                 return
-        time.sleep(max(_LOOK_SECONDS, _REST * (time.monotonic() - began)))
+        rest = _REST * (time.monotonic() - began)
+        time.sleep(min(max(_LOOK_SECONDS, rest), _LONGEST_REST_SECONDS))
 
 
 def look(database: Database, run: str, launch: Launch) -> Leaving:

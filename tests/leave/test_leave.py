@@ -25,7 +25,7 @@ from ckptstore.disk import notes
 from ckptstore.disk.exit_flags import flag_path, put
 from ckptstore.disk.owner import this_process
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UnknownRunError, UsageError
-from ckptstore.leave.ask import _ask_by_catalog, ask, follow, look, take_back
+from ckptstore.leave.ask import Leaving, _ask_by_catalog, ask, follow, look, take_back
 from ckptstore.resume.register import describe
 from ckptstore.training.begin import begin
 from ckptstore.training.rank_launch import RankLaunch
@@ -139,6 +139,25 @@ def test_a_launch_that_ends_by_itself(
     asked = ask(catalog.database, "run", "")
     assert (asked.ending, asked.reached, asked.by_catalog) == (ending, (), False), "nothing is left to be asked"
     assert flags(job, ranks[0]) == [False, False], "by then the process may train once more"
+
+
+def test_who_waits_rests_between_two_looks(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many times what the look took; after one that hung for ten seconds half a minute went by."""
+    _, ranks = begun(catalog, tmp_path / "ckpt", 10)
+    nothing = look(catalog.database, "run", ranks[0].facts)
+    now = [0.0]
+    rests: list[float] = []
+
+    def slow(*_: object) -> Leaving:
+        now[0] += (0.0, 0.5, 10.0, 0.0)[len(rests)]
+        return nothing
+
+    monkeypatch.setattr("ckptstore.leave.ask.look", slow)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", rests.append)
+    looks = follow(catalog.database, "run", ranks[0].facts)
+    assert [next(looks) for _ in range(4)] == [nothing] * 4
+    assert rests == [0.2, 1.5, 5.0]
 
 
 def test_another_launch_has_begun_meanwhile(catalog: Catalog, tmp_path: Path) -> None:
