@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from numbers import Real
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -359,33 +360,37 @@ class TrainingLaunch(RankLaunch):
         copies: int | None = None,
         keep: Policy | None = None,
     ) -> Saver:
-        """The callback for `Model.train` that saves, and registers what it and other callbacks save. Put it last.
+        """The callback for `Model.train` that saves, in place of a ModelCheckpoint and a registrar. Put it last.
 
             model.train(10, dataset, callbacks=[launch.saver("checkpoints", every=100)], initial_epoch=…)
 
-        It takes the place of a ModelCheckpoint and a registrar. It saves the train network to `directory` after `every`
-        steps, or so long after the last save, or at the end of each "epoch", and when training ends; several ranks each
-        to `rank_N` in it. "auto" is the time at which least is lost, a minute or more, by what the saves cost and how
-        often the run failed. Files have MindSpore's names, `PREFIX-EPOCH_STEP`; `format` is "safetensors" or "ckpt".
-        The values are copied when a step has ended, and written while training goes on; a file is on the disk before
-        it is registered. A save that is due while one is being written waits for that, on every rank.
+        The values of the train network are copied when a step has ended, and written while training goes on. It saves
+        when it is due, at the end of training, and at an exception, if it is certain which step the network holds then.
+        At SIGTERM, at `ckptstore exit`, or when `exit_flag` asks, it saves and ends the process with exit code 75.
 
-        It also saves where an exception ends training, if it is certain which step the network holds then, and at
-        SIGTERM, at `ckptstore exit`, or when `exit_flag` asks for it, a JSON file with `{"GracefulExit": 1}`: then the
-        process ends with exit code 75. `append_info` is as that of CheckpointConfig: "epoch_num" and "step_num", which
-        each file has anyway, and dicts of numbers. `metrics` is as for `registrar`; `keep` is the policy by which
-        older states are removed, its `retention`. `buffers` are the bytes that the copy may take; None: a tenth of the
-        memory that is free. Where it takes more, nothing is copied, and training waits until a save is written.
-        `copies` is how many ranks of each replica group save, on different hosts if there are any (None: all): the
-        others load their files. What a rank does not share, as its random numbers, is kept for the ranks that save.
+        - `directory`: several ranks save to `rank_N` in it.
+        - `every`: a number of steps; a time after the last save; "epoch", the end of each; "auto", the time at which
+          least is lost, a minute or more, by what the saves cost and how often the run failed.
+        - `prefix`, `format`: files have MindSpore's names, `PREFIX-EPOCH_STEP`, and are "safetensors" or "ckpt".
+        - `append_info`: dicts of numbers that go into each file, as with CheckpointConfig. "epoch_num" and "step_num"
+          are in it anyway.
+        - `metrics`: as for `registrar`. What `Model.fit` evaluates after an epoch is kept with the save of its end, too.
+        - `exit_flag`: a JSON file that asks for an exit with `{"GracefulExit": 1}`.
+        - `buffers`: bytes that the copy may take; None: a tenth of the free memory. Where it takes more, nothing is
+          copied, and training waits until a save is written.
+        - `copies`: how many ranks of each replica group save, on different hosts if there are any; None: all. The
+          others load their files; their own random numbers are not kept.
+        - `keep`: the policy by which rank 0 removes older states.
 
-        Parameters that are cut over the ranks are not saved: then training is refused, before its first step.
+        A save that is due while one is being written waits for that, on every rank. Parameters that are cut over the
+        ranks are not saved: training is refused then, before its first step. Raises `UsageError` for an argument that
+        makes no sense.
         """
         check_saver(every, append_info, copies)
         _check_format(format)
         if keep is not None:
             check_policy(keep)
-        session = self._session(metrics, durable=True, retention=keep)
+        session = self._session(partial(_measured, metrics), durable=True, retention=keep)
         return Saver(
             session,
             Keeper(session, ()),
@@ -577,6 +582,17 @@ def _check_arguments(run: object, catalog: object, launch_id: object, directorie
         raise UsageError(f"directories is {one!r}, not a list", f"write directories=[{one!r}]")
     if catalog is not None and not hasattr(catalog, "database"):
         raise UsageError(f"catalog is {catalog!r}", f"write catalog={Call('ckptstore.connect', repr(catalog))}")
+
+
+def _measured(metrics: Callable[[Any], Mapping[str, float]] | None, params: Any) -> dict[str, float]:
+    """What an evaluation found after this step, and what the user measures.
+
+    MindSpore takes `eval_results` away when all callbacks have heard of the epoch's end (`train/model.py`). "loss" is
+    that of training; that of the evaluation has the name `eval_loss` there too.
+    """
+    found = {name: value for name, value in (params.get("eval_results") or {}).items() if name != "loss"}
+    evaluated = {name: float(value) for name, value in found.items() if isinstance(value, Real)}
+    return {**evaluated, **(metrics(params) if metrics is not None else {})}
 
 
 def _check_format(form: object) -> None:

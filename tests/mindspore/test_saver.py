@@ -150,13 +150,15 @@ def test_fit_with_its_evaluations_in_each_mode(
 
     def fit(directory: Path, *more: Callback, **asked: Any) -> Job:
         ms.set_seed(1)
-        job = Job(create_model(metrics={"loss"}), **asked)
+        job = Job(create_model(metrics={"loss", "accuracy"}), **asked)
         saver = job.launch.saver(directory, every="epoch")
         first = job.start.initial_epoch
         job.model.fit(3, job.dataset, create_dataset(), callbacks=[*more, saver], initial_epoch=first, **data)
         return job
 
     whole = fit(tmp_path / "whole")
+    (last, *_) = catalog.files("run")
+    assert {"loss", "eval_loss", "accuracy"} <= last.metrics.keys()  # of the epoch's end, and evaluated after it
     with pytest.raises(RuntimeError, match="on purpose"):
         fit(tmp_path / "ckpt", RaiseAt(9), fresh=True)
     again = fit(tmp_path / "ckpt")
