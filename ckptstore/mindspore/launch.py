@@ -374,7 +374,7 @@ class TrainingLaunch(RankLaunch):
         - `prefix`, `format`: files have MindSpore's names, `PREFIX-EPOCH_STEP`, and are "safetensors" or "ckpt".
         - `append_info`: dicts of numbers that go into each file, as with CheckpointConfig. "epoch_num" and "step_num"
           are in it anyway.
-        - `metrics`: as for `registrar`. What `Model.fit` evaluates after an epoch is kept with the save of its end, too.
+        - `metrics`: as for `registrar`. What `Model.fit` evaluates is kept with the save of that epoch's end, too.
         - `exit_flag`: a JSON file that asks for an exit with `{"GracefulExit": 1}`.
         - `buffers`: bytes that the copy may take; None: a tenth of the free memory. Where it takes more, nothing is
           copied, and training waits until a save is written.
