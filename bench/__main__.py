@@ -32,6 +32,7 @@ TASKS = (
     "save",
     "saver",
     "resume",
+    "past",
     "restore",
     "resolve",
     "inspect_file",

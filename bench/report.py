@@ -28,6 +28,7 @@ TITLES = {
     "loop": "A step of a functional loop",
     "save": "A save of a functional loop",
     "resume": "From the start of all ranks to the first step",
+    "past": "To the first step beside a long past",
     "restore": "Loading a file into a network",
     "commands": "Process time of commands",
 }

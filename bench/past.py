@@ -1,0 +1,143 @@
+"""The first step beside a long past: at most 1.1 times that in an empty directory, beside 500,000 records 1.2 times.
+
+    python -m bench.past [--quick]
+
+One rank starts again and again, in turns: in a directory that has nothing else, in one where another run has recorded
+so many files, and in one where its own run has. Their files were deleted, as MindSpore and gc do: what is on the disk
+is a few saves. The records are made by a script. From `join` to the end of the first step of `Model.train`, with
+building and compiling the network.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+
+from mindspore.train import CheckpointConfig, ModelCheckpoint
+
+import ckptstore.mindspore
+from bench import network
+from bench.measure import REPEATS, Budget, Found, Row, say, turns
+from bench.resume_job import FirstStep
+from bench.task import run_alone
+from ckptstore import connect
+from ckptstore.catalog import reads, tallies
+from ckptstore.core.events import Event, FileRecorded, LaunchStarted, SourceAdded, to_line
+from ckptstore.core.model import Checkpoint, Kind, Launch, Source
+from ckptstore.core.replicas import from_name
+from ckptstore.disk import presence
+from ckptstore.disk.presence import Home
+from ckptstore.journal.jsonl import JournalWriter
+
+TASK = "past"
+RUN, OTHER = "run", "other"
+STEPS, EPOCHS = 10, 100
+SIZES = {(256, 100): 1.1, (1000, 500): 1.2}
+QUICK_SIZES = {(16, 25): 1.1}
+"""Ranks and saves of the past, and how many times as long as in an empty directory the first step may take."""
+ALONE = "empty directory"
+LOOK_AGAIN_SECONDS = 0.1
+
+
+def recorded(directory: Path, run: str, ranks: int, saves: int) -> None:
+    """The journal of a launch that has ended: each of its ranks recorded so many files, which are gone."""
+    directory.mkdir(parents=True, exist_ok=True)
+    identity = presence.identify(str(directory), Home(set(), {"."}))
+    at = datetime.now(timezone.utc)
+    layout = from_name("data_parallel", ranks)
+    launch = Launch(id="past", run=run, order=1, world_size=ranks, layout=layout, created_at=at, decided=True)
+    for rank in range(ranks):
+        files = [
+            Checkpoint(
+                run=run,
+                launch=launch.id,
+                kind=Kind.PERIODIC,
+                global_step=step,
+                rank=rank,
+                path=f"{directory}/old_{rank}-1_{step}.ckpt",
+                size=1000,
+                digest="0" * 64,
+                mtime_ns=step * 10**9,
+                created_at=at,
+                directory_id=identity,
+            )
+            for step in range(1, saves + 1)
+        ]
+        source = Source(
+            run=run,
+            launch=launch.id,
+            rank=rank,
+            directory=str(directory),
+            kind=Kind.PERIODIC,
+            prefix=f"old_{rank}",
+            breakpoint_prefix=f"old_{rank}",
+            names_before=frozenset(),
+            directory_id=identity,
+        )
+        told: list[Event] = [SourceAdded(source, at), *map(FileRecorded, files)]
+        lines = [to_line(event, str(directory)) for event in told]
+        JournalWriter(str(directory), f"rank_{rank}", launch.id).append(lines, {launch.key: LaunchStarted(launch, at)})
+
+
+class Job:
+    """A training in a directory, with a catalog that knows what is there."""
+
+    def __init__(self, work: Path, past: str | None, ranks: int, saves: int) -> None:
+        self.directory = work / "checkpoints"
+        self.catalog = connect(str(work / "catalog.db"))
+        if past is not None:
+            recorded(self.directory, past, ranks, saves)
+            began = time.monotonic()
+            taken = self.catalog.sync(self.directory)
+            assert taken.records == ranks * saves, taken
+            say(f"{TASK}: {taken.records:,} records of run {past} taken up in {time.monotonic() - began:.0f} s")
+        self.steps = 0
+        self.train()
+
+    def train(self) -> float:
+        """Seconds to the end of the first step; what it has trained is saved then."""
+        began = time.perf_counter()
+        model, dataset = network.model(), network.dataset(STEPS)
+        launch = ckptstore.mindspore.join(RUN, catalog=self.catalog)
+        start = launch.resume(model, dataset, fresh=not self.steps)
+        assert start.global_step == self.steps, start
+        ckpt_cb = ModelCheckpoint("net", str(self.directory), CheckpointConfig(save_checkpoint_steps=STEPS))
+        first = FirstStep()
+        callbacks = [ckpt_cb, launch.registrar(ckpt_cb), first]
+        model.train(EPOCHS, dataset, callbacks=callbacks, initial_epoch=start.initial_epoch, dataset_sink_mode=False)
+        self.steps += 1
+        while self.highest_step(launch.id) < self.steps:  # the thread that records it may be behind
+            time.sleep(LOOK_AGAIN_SECONDS)
+        return first.at - began
+
+    def highest_step(self, launch_id: str) -> int:
+        with self.catalog.database.read() as connection:
+            return tallies.highest_steps(connection, reads.run_id(connection, RUN) or 0)[launch_id]
+
+
+def run(work: Path, *, quick: bool) -> Found:
+    """One directory for each way, for each size."""
+    network.on_cpu()
+    found = Found()
+    for (ranks, saves), budget in (QUICK_SIZES if quick else SIZES).items():
+        records = ranks * saves
+        whose = {ALONE: None, "beside those of another run": OTHER, "beside those of its own past": RUN}
+        jobs = {}
+        for who, past in whose.items():
+            home = work / f"{records}" / str(past)
+            home.mkdir(parents=True)
+            os.chdir(home)  # MindSpore leaves files there
+            jobs[who] = Job(home, past, ranks, saves)
+        taken, notes = turns({who: partial(Job.train, job) for who, job in jobs.items()}, repeats=REPEATS, warm_up=7)
+        row = found.add(Row(TASK, "to the first step, records there", records, taken, notes))
+        for who in (who for who, past in whose.items() if past):
+            name = f"first step beside {records:,} records, {who.removeprefix('beside those ')} / {ALONE}"
+            found.check(Budget(name, row.ratio(who, ALONE).median, budget))
+    return found
+
+
+if __name__ == "__main__":
+    run_alone(run)
