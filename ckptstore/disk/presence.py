@@ -85,10 +85,8 @@ def enter(directory: str, home: Home) -> tuple[int, str]:
 
     Raises `OSError` with the reason where it is not present.
     """
-    with _opened(directory, home) as opened:
-        there = _identities(opened)
-        known = [each for each in there if each in home.identities]
-        return os.dup(opened), next(iter(known or there), "") or _make_identity(opened)
+    with _opened(directory, home) as (opened, known):
+        return os.dup(opened), known or next(iter(_identities(opened)), "") or _make_identity(opened)
 
 
 def enter_announced(directory: str) -> int:
@@ -139,7 +137,7 @@ def lost(files: Iterable[Checkpoint], places: Mapping[str, set[str]]) -> dict[st
     for (directory, identity), paths in of_home.items():
         home = Home({identity}, set()) if identity else Home(set(), places.get(directory, set()))
         try:
-            with _opened(directory, home) as opened:
+            with _opened(directory, home) as (opened, _):
                 for path in paths:
                     found[path] = _CAME_BACK if _is_at(below(directory, path), opened) else ""
         except OSError as error:
@@ -167,8 +165,8 @@ def is_used_as(directory: str, identity: str) -> bool:
 
 
 @contextmanager
-def _opened(directory: str, home: Home) -> Iterator[int]:
-    """A directory, opened, that is present. Raises `OSError` with the reason if it is not."""
+def _opened(directory: str, home: Home) -> Iterator[tuple[int, str]]:
+    """A directory, opened, that is present, and its identity if that is recorded. Raises `OSError` with the reason."""
     try:
         opened = open_directory(directory)
     except FileNotFoundError:
@@ -176,11 +174,10 @@ def _opened(directory: str, home: Home) -> Iterator[int]:
     except NotADirectoryError:
         raise OSError(errno.ENODEV, _LINK) from None
     try:
-        there = _identities(opened) if home.identities else []
-        is_known = not home.identities.isdisjoint(there)
-        if not is_known and not any(_is_at(place, opened) for place in home.places):
+        known = _known(opened, home.identities)
+        if not known and not any(_is_at(place, opened) for place in home.places):
             raise OSError(errno.ENODEV, _why_absent(opened, home))
-        yield opened
+        yield opened, known
     finally:
         os.close(opened)
 
@@ -205,6 +202,21 @@ def _is_at(place: str, opened: int) -> bool:
             os.stat(name, dir_fd=opened, follow_symlinks=False)
             return True
     return False
+
+
+def _known(opened: int, identities: set[str]) -> str:
+    """Which of these an opened directory has, by name: its folder may have very many journals. Empty: none."""
+    asked = [each for each in sorted(identities) if _IDENTITY.fullmatch(f"identity-{each}")]
+    if not asked:
+        return ""
+    try:
+        folder = os.open(FOLDER, _FOLDER, dir_fd=opened)
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    try:
+        return next((each for each in asked if _is_at(f"identity-{each}", folder)), "")
+    finally:
+        os.close(folder)
 
 
 def _identities(opened: int) -> list[str]:
