@@ -473,7 +473,7 @@ def _state() -> sa.ColumnElement[str]:
     is_later = (other.c.created_at > own.c.created_at) | (
         (other.c.created_at == own.c.created_at) & (other.c.id > own.c.id)
     )
-    is_overwritten = (
+    later_at_the_path = (
         sa.select(other.c.id)
         .select_from(
             other.join(save_of_other, save_of_other.c.id == other.c.save_id).join(
@@ -491,8 +491,11 @@ def _state() -> sa.ColumnElement[str]:
             ),
         )
         .correlate(own)
-        .exists()
     )
+    is_overwritten = later_at_the_path.exists()
+    # As where a scan took in what its rank was about to register.
+    is_recorded_again = later_at_the_path.where(other.c.size == own.c.size, other.c.mtime_ns == own.c.mtime_ns).exists()
+    is_told_moved = own.c.reported == FileState.MOVED.value
 
     def has_removal(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
         # One that somebody missed may have been missed since retention has it.
@@ -513,7 +516,8 @@ def _state() -> sa.ColumnElement[str]:
     return sa.case(
         (has_removal(IS_REMOVED), FileState.TRASHED.value),
         (has_removal(trash.c.settled & (trash.c.wanted == Location.GONE.value)), FileState.MISSING.value),
-        ((own.c.reported != FileState.MOVED.value) & is_overwritten, FileState.MISSING.value),
+        (is_told_moved | is_recorded_again, FileState.MOVED.value),
+        (is_overwritten, FileState.MISSING.value),
         else_=own.c.reported,
     )
 

@@ -471,11 +471,15 @@ _SOURCES_BESIDE = _SOURCES.where(launches.c.run_id != _RUN, any_of(sources.c.dir
 
 
 def _first_save(*finished: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:
-    """Of each launch by itself: then the index has it at once, however many saves there are."""
+    """Of each launch by itself: then the index has it at once, however many saves there are.
+
+    What was a scan's mistake does not count: all its files are recorded again, by the launch that had saved them.
+    """
     return (
         sa.select(saves.c.global_step)
-        .select_from(FILES if finished else saves)
-        .where(saves.c.launch_id == launches.c.id, saves.c.global_step > 0, *finished)
+        .select_from(FILES)
+        .where(saves.c.launch_id == launches.c.id, saves.c.global_step > 0)
+        .where(checkpoints.c.state != FileState.MOVED.value, *finished)
         .order_by(saves.c.global_step)
         .limit(1)
         .correlate(launches)

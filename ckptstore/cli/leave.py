@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,10 +9,10 @@ import click
 from ckptstore.cli.commands import Parsed, as_json, optional_run, seconds
 from ckptstore.core.text import count, of_ranks
 from ckptstore.errors import CkptstoreError, UsageError
-from ckptstore.outside import os, queue, time
+from ckptstore.outside import os, threading, time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable
 
     from ckptstore.catalog.engine import Database
     from ckptstore.leave.ask import Asked, Leaving
@@ -157,10 +156,11 @@ class _Exit:
         if patience is not None:  # a catalog that does not answer leaves time to look at the journals
             answer_within = max(_LEAST_ANSWER_SECONDS, _PART_FOR_AN_ANSWER * patience)
             self._database = Database(self._database.url, answer_within=answer_within)
-        self._told: queue.SimpleQueue[Callable[[], None] | Exception | None] = queue.SimpleQueue()
         self._asked: Asked | None = None
         self._found: Leaving | None = None
+        self._failure: Exception | None = None
         self._said = ""
+        self._is_over = threading.Event()
         if patience is None:
             self._work()
         else:
@@ -168,10 +168,10 @@ class _Exit:
 
     def seen(self) -> int:
         """See that it was asked, and that it leaves, where there is patience; the exit code."""
-        for told in self._tellings():
-            if isinstance(told, Exception):
-                raise told
-            told()
+        if self._patience is not None:
+            self._is_over.wait(max(0.0, self._began + self._patience - time.monotonic()))
+        if self._failure is not None:
+            raise self._failure
         if self._patience is None or (self._asked is not None and self._asked.ending):
             return 0
         return self._end()
@@ -181,26 +181,14 @@ class _Exit:
 
         try:
             asked = ask(self._database, self._run, self._reason, self._directories)
-            self._told.put(partial(self._say_asked, asked))
+            self._say_asked(asked)
             if self._patience is not None and not asked.ending:
                 away = bool(asked.away)
                 for found in follow(self._database, self._run, asked.launch, self._directories, away=away):
-                    self._told.put(partial(self._say, found))
-            self._told.put(None)
+                    self._say(found)
         except Exception as error:  # noqa: BLE001 — raised again by `seen`
-            self._told.put(error)
-
-    def _tellings(self) -> Iterator[Callable[[], None] | Exception]:
-        """What the work has come to, as long as there is patience."""
-        until = self._began + (self._patience or 0)
-        while True:
-            try:
-                told = self._told.get(timeout=max(0.0, until - time.monotonic()))
-            except queue.Empty:
-                return
-            if told is None:
-                return
-            yield told
+            self._failure = error
+        self._is_over.set()
 
     def value(self) -> dict[str, Any]:
         """All of it, for scripts."""

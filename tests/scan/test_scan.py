@@ -157,6 +157,27 @@ def test_old_launches_come_before_the_ones_that_were_watched(catalog: Catalog, t
     assert older is None or older.global_step == 6
 
 
+def test_what_a_scan_took_in_before_its_rank_registered_it_gives_nothing_up(
+    catalog: Catalog, other: Catalog, tmp_path: Path
+) -> None:
+    """It had made a launch of it, newer than the one that trained on: what that saved later was given up."""
+    root = tmp_path / "job"
+    (root / "rank_0").mkdir(parents=True)
+    launch = catalog.join("job", launch_id="L1")
+    launch.set_steps_per_epoch(LENGTH)
+    launch.resolve()
+    path = ckpt_bytes.write(root / "rank_0" / "net-1_3.ckpt", 3)
+    assert [file.path for file in catalog.scan(root, run="job").adopted] == [str(path)]
+    launch.register(path, global_step=3, optimizer_step=3)
+    launch.register(ckpt_bytes.write(root / "rank_0" / "net-2_1.ckpt", 6), global_step=6, optimizer_step=6)
+    moved = [file.launch for file in catalog.files("job") if file.state is FileState.MOVED]
+    assert [launch.startswith(SCANNED) for launch in moved] == [True]
+    other.scan(root, run="job")
+    for each in (catalog, other):
+        plan = each.resolve("job").plan
+        assert (plan.launch.id, plan.global_step) == ("L1", 6)
+
+
 def train(catalog: Catalog, root: Path, run: str = "llama", *steps: int) -> None:
     """What a run leaves that is trained with ckptstore."""
     launch = catalog.join(run, launch_id=f"of-{run}")
