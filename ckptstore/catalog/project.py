@@ -493,8 +493,13 @@ def _state() -> sa.ColumnElement[str]:
         .correlate(own)
     )
     is_overwritten = later_at_the_path.exists()
-    # As where a scan took in what its rank was about to register.
-    is_recorded_again = later_at_the_path.where(other.c.size == own.c.size, other.c.mtime_ns == own.c.mtime_ns).exists()
+    # A scan took in what its rank was about to register.
+    is_registered_now = later_at_the_path.where(
+        other.c.size == own.c.size,
+        other.c.mtime_ns == own.c.mtime_ns,
+        own.c.grade.is_not(None),
+        other.c.grade.is_(None),
+    ).exists()
     is_told_moved = own.c.reported == FileState.MOVED.value
 
     def has_removal(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
@@ -516,7 +521,7 @@ def _state() -> sa.ColumnElement[str]:
     return sa.case(
         (has_removal(IS_REMOVED), FileState.TRASHED.value),
         (has_removal(trash.c.settled & (trash.c.wanted == Location.GONE.value)), FileState.MISSING.value),
-        (is_told_moved | is_recorded_again, FileState.MOVED.value),
+        (is_told_moved | is_registered_now, FileState.MOVED.value),
         (is_overwritten, FileState.MISSING.value),
         else_=own.c.reported,
     )

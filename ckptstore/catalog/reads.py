@@ -473,7 +473,7 @@ _SOURCES_BESIDE = _SOURCES.where(launches.c.run_id != _RUN, any_of(sources.c.dir
 def _first_save(*finished: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:
     """Of each launch by itself: then the index has it at once, however many saves there are.
 
-    What was a scan's mistake does not count: all its files are recorded again, by the launch that had saved them.
+    A launch of a scan does not count if all its files were registered later: they are of the launch that saved them.
     """
     return (
         sa.select(saves.c.global_step)
