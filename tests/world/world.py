@@ -939,6 +939,11 @@ class World:
             and self.trainers
             and newest.parent
             and not self.truth.has_newer(newest, newest.parent[1])
+            # What nobody was told of may be adopted.
+            and not any(
+                step > newest.parent[1] and self.truth.is_whole(newest, step, there, registered=False)
+                for step in newest.saved
+            )
         ):
             paths |= set(newest.plan.values())
         return {path for path in paths if there.get(path) in self.truth.contents}
