@@ -94,9 +94,10 @@ class Saver(Registrar):
                 raise RefusedError(f"launch.saver cannot save {name}, which is a MapParameter", _INSTEAD)
         others = [each for each in params.list_callback if isinstance(each, Registrar) and each is not self]
         if others:
+            name = type(others[0]).__name__
             raise RefusedError(
-                f"{type(others[0]).__name__} and Saver are both among the callbacks, and each counts the steps",
-                "leave the registrar out: launch.saver registers what other callbacks save, too",
+                f"a Saver and another {name} are among the callbacks, and each would count the steps",
+                f"leave out that {name}: one launch.saver registers what all callbacks save",
             )
         own = Path(self._writer.directory)
         for watch in self._periodic():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections import deque
 from dataclasses import replace
@@ -13,9 +14,9 @@ from ckptstore.core.interval import Cost
 from ckptstore.core.model import Content, Kind, Timing
 from ckptstore.core.text import size
 from ckptstore.disk.files import digest, names_in, real_directory
-from ckptstore.errors import CkptstoreError
+from ckptstore.errors import CkptstoreError, RefusedError, UsageError
 from ckptstore.mindspore.free_memory import free_memory
-from ckptstore.outside import Future, Path, ThreadPoolExecutor, time
+from ckptstore.outside import Future, Path, ThreadPoolExecutor, os, time
 from ckptstore.resume.register import measured
 from ckptstore.training import companions
 
@@ -25,9 +26,10 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint
     from ckptstore.mindspore.session import Session
     from ckptstore.mindspore.state import Parameters, Values
-    from ckptstore.outside import os
 
 log = logging.getLogger("ckptstore")
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 _PART = 10
 """The copies may take one part in so many of the memory that is free."""
@@ -55,6 +57,8 @@ class StateWriter:
         form: str,
         buffers: int | None = None,
     ) -> None:
+        if buffers is not None and (not isinstance(buffers, int) or buffers < 0):
+            raise UsageError(f"buffers is {buffers!r}", "give a number of bytes, as 4 << 30")
         self._session, self._launch = session, session.launch
         self._form = form
         self._most = buffers
@@ -77,11 +81,12 @@ class StateWriter:
     def begin(self, state: Parameters, *, copies: bool = True) -> None:
         """Training of `state` begins; `copies`: this rank saves whenever it is time, and memory is made for that.
 
-        Raises `UsageError` if the format cannot hold it, `RefusedError` if newer states of the run are there that the
-        start did not see.
+        Raises `UsageError` if the format cannot hold it, `RefusedError` if the directory cannot be written, or has
+        newer states of the run that the start did not see.
         """
         state.check_format(self._form)
         self._state = state
+        self._check_directory()
         names = names_in(self.directory)
         if not self._has_begun:  # a later training of the launch goes on with its names
             prefixes = chain([self._prefix], (f"{self._prefix}_{repeat}" for repeat in count(1)))
@@ -93,6 +98,15 @@ class StateWriter:
         )
         if copies:
             self._make_room()
+
+    def _check_directory(self) -> None:
+        try:
+            Path(self.directory).mkdir(parents=True, exist_ok=True)
+            problem = "" if os.access(self.directory, os.W_OK | os.X_OK) else "this user may not write there"
+        except OSError as error:
+            problem = "" if error.errno in _FULL else str(error.strerror or error)  # there may be room again in time
+        if problem:
+            raise RefusedError(f"nothing can be saved to {self.directory}: {problem}", "give another directory")
 
     def _make_room(self) -> None:
         """Have the memory for the copies made while the first steps are done, or do without."""

@@ -205,6 +205,8 @@ def test_early_stopping_stops_at_the_same_step_wherever_it_was_killed(catalog: C
         ({"every": 1, "format": "npz"}, "format is 'npz'"),
         ({"every": 1, "append_info": ["step"]}, "append_info has 'step'"),
         ({"every": 1, "append_info": [{"name": "text"}]}, "append_info has"),
+        ({"every": 1, "buffers": "1G"}, "buffers is '1G'"),
+        ({"every": 1, "copies": 0}, "copies is 0"),
     ],
 )
 def test_what_it_cannot_follow_is_refused_at_once(catalog: Catalog, tmp_path: Path, asked: Any, what: str) -> None:
@@ -212,10 +214,19 @@ def test_what_it_cannot_follow_is_refused_at_once(catalog: Catalog, tmp_path: Pa
         Job().launch.saver(tmp_path, **asked)
 
 
-def test_a_registrar_beside_it_is_refused(catalog: Catalog, tmp_path: Path) -> None:
+def test_a_registrar_or_another_saver_beside_it_is_refused(catalog: Catalog, tmp_path: Path) -> None:
     job = Job()
-    with pytest.raises(RefusedError, match="Registrar and Saver are both among the callbacks"):
-        job.train(job.registrar(), job.launch.saver(tmp_path, every=2))
+    for other in (job.registrar(), job.launch.saver(tmp_path, every=2)):
+        with pytest.raises(RefusedError, match=f"a Saver and another {type(other).__name__} are among the callbacks"):
+            job.train(other, job.launch.saver(tmp_path, every=2))
+
+
+@pytest.mark.parametrize("below", ["file", "file/deeper"])
+def test_where_nothing_can_be_saved_training_does_not_begin(catalog: Catalog, tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").touch()
+    job = Job()
+    with pytest.raises(RefusedError, match=f"nothing can be saved to {tmp_path}/{below}: "):
+        job.train(job.launch.saver(tmp_path / below, every=2))
 
 
 def test_a_model_checkpoint_beside_it_is_named_and_what_it_saves_is_registered(
