@@ -19,6 +19,11 @@ def any_of(column: sa.ColumnElement[Any], parameter: str) -> sa.ColumnElement[bo
     return _Among(column, sa.bindparam(parameter, type_=_Values(item)))
 
 
+def one_of(column: sa.ColumnElement[Any], *fixed: str) -> sa.ColumnElement[bool]:
+    """Whether a column is one of a few values that never change: `in_` is compiled anew each time it is run."""
+    return sa.or_(*(column == each for each in fixed))
+
+
 class _Values(sa.types.TypeDecorator[Any]):
     """A list: JSON on SQLite, an array on PostgreSQL."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sqlalchemy as sa
 
 from ckptstore.catalog import rows
-from ckptstore.catalog.any_of import any_of
+from ckptstore.catalog.any_of import any_of, one_of
 from ckptstore.catalog.rows import many
 from ckptstore.catalog.tables import FILES_OF_RUNS, checkpoints, launches, runs, saves, sources
 from ckptstore.core.model import FileState
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from ckptstore.core.model import Checkpoint, LaunchKey
 
-_LIVE = [FileState.COMPLETE.value, FileState.IN_PROGRESS.value, FileState.DAMAGED.value]
-_IS_LIVE = checkpoints.c.state.in_(_LIVE)
+_LIVE = FileState.COMPLETE.value, FileState.IN_PROGRESS.value, FileState.DAMAGED.value
+_IS_LIVE = one_of(checkpoints.c.state, *_LIVE)
 _PATH = checkpoints.c.path
 _DIRECTORY = sa.func.rtrim(_PATH, sa.func.replace(_PATH, "/", ""), type_=sa.Text)  # up to the last slash, on either one
 
@@ -115,7 +115,7 @@ def _is_below() -> sa.ColumnElement[bool]:
 
 @cache
 def _every_directory() -> Any:
-    there = checkpoints.c.state.in_([*_LIVE, FileState.TRASHED.value])
+    there = one_of(checkpoints.c.state, *_LIVE, FileState.TRASHED.value)
     return sa.union(sa.select(_DIRECTORY).where(there), sa.select(sources.c.directory))
 
 

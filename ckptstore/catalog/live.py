@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sqlalchemy as sa
 
 from ckptstore.catalog import rows
-from ckptstore.catalog.any_of import any_of
+from ckptstore.catalog.any_of import any_of, one_of
 from ckptstore.catalog.tables import FILES, FILES_OF_LAUNCHES, checkpoints, launches, saves
 from ckptstore.core.model import Content, FileState, Kind
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ckptstore.core.model import Checkpoint, LaunchKey
 
-_LIVE = checkpoints.c.state.in_([FileState.COMPLETE.value, FileState.IN_PROGRESS.value])
+_LIVE = one_of(checkpoints.c.state, FileState.COMPLETE.value, FileState.IN_PROGRESS.value)
 
 
 _UNSETTLED = (checkpoints.c.state == FileState.IN_PROGRESS.value) | (saves.c.kind == Kind.TTP.value)
@@ -48,7 +48,7 @@ def paths(connection: sa.Connection, keys: Iterable[LaunchKey]) -> Paths:
     """The paths of all files of these launches."""
     found: set[str] = set()
     has_unsettled = False
-    for count, text, unsettled in connection.execute(_PATHS, {"own_launches": list(keys)}):
+    for count, text, unsettled in connection.execute(_paths(connection.dialect.name), {"own_launches": list(keys)}):
         lines = text.split("\n")
         if len(lines) != count:
             return Paths(None, has_unsettled=True)
@@ -132,20 +132,26 @@ _HAS_FINISHED = (
     .where(
         _OF_LAUNCH,
         saves.c.global_step > 0,
-        checkpoints.c.state.not_in([FileState.IN_PROGRESS.value, FileState.DAMAGED.value]),
+        sa.not_(one_of(checkpoints.c.state, FileState.IN_PROGRESS.value, FileState.DAMAGED.value)),
     )
     .limit(1)
-)
-_PATHS = (  # one row for each step, not for each file: a wide job has tens of thousands
-    sa.select(sa.func.count(), sa.func.aggregate_strings(checkpoints.c.path, "\n"))
-    .add_columns(sa.func.max(sa.case((_UNSETTLED, 1), else_=0)))
-    .select_from(FILES)
-    .where(_OF_LAUNCHES, _LIVE)
-    .group_by(saves.c.launch_id, saves.c.global_step)
 )
 _EXITS = rows.file_query().where(
     launches.c.run_id == sa.bindparam("own_run"), saves.c.kind == Kind.GRACEFUL_EXIT.value, _LIVE
 )
+
+
+@cache
+def _paths(dialect: str) -> sa.Select[Any]:
+    """One row for each step, not for each file: a wide job has tens of thousands."""
+    joined = sa.func.group_concat if dialect == "sqlite" else sa.func.string_agg
+    return (
+        sa.select(sa.func.count(), joined(checkpoints.c.path, sa.literal("\n")))
+        .add_columns(sa.func.max(sa.case((_UNSETTLED, 1), else_=0)))
+        .select_from(FILES)
+        .where(_OF_LAUNCHES, _LIVE)
+        .group_by(saves.c.launch_id, saves.c.global_step)
+    )
 
 
 @cache

@@ -154,13 +154,13 @@ def signs_of(connection: sa.Connection, run: int) -> dict[str, tuple[str | None,
 
 def _put_lease(connection: sa.Connection, key: LaunchKey, **values: object) -> None:
     if connection.execute(_SET_LEASE, {"own_launch": key, **values}).rowcount == 0:
-        connection.execute(leases.insert(), {"launch_id": key, **values})
+        connection.execute(_ADD_LEASE, {"launch_id": key, **values})
 
 
 def hold_if_new(connection: sa.Connection, key: LaunchKey, until: datetime) -> None:
     """Let a launch hold the state that it starts from until then; a lease that is there is left as it is."""
     if connection.execute(_LEASE, {"own_launch": key}).first() is None:
-        connection.execute(leases.insert(), {"launch_id": key, "expires_at": until})
+        connection.execute(_ADD_LEASE, {"launch_id": key, "expires_at": until})
 
 
 _PINNED = sa.select(pins.c.global_step).where(pins.c.run_id == sa.bindparam("own_run"), pins.c.pinned)
@@ -179,6 +179,7 @@ _LAST_SIGN = (
 _STATES_OF = sa.select(checkpoints.c.id, checkpoints.c.state).where(any_of(checkpoints.c.id, "own_ids"))
 _OF_LAUNCH = leases.c.launch_id == sa.bindparam("own_launch")
 _LEASE, _SET_LEASE = sa.select(leases.c.launch_id).where(_OF_LAUNCH), leases.update().where(_OF_LAUNCH)
+_ADD_LEASE = leases.insert()
 
 
 def said_now(connection: sa.Connection, mark: Callable[..., Said], *said: object) -> Said:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sqlalchemy as sa
 
 from ckptstore.catalog import rows
-from ckptstore.catalog.any_of import any_of
+from ckptstore.catalog.any_of import any_of, one_of
 from ckptstore.catalog.tables import (
     FILES,
     FILES_OF_LAUNCHES,
@@ -537,8 +537,8 @@ def _consistent_files() -> sa.Select[Any]:
 
 @cache
 def _files_to_judge(*, with_others: bool) -> sa.Select[Any]:
-    live = [FileState.COMPLETE.value, FileState.IN_PROGRESS.value, FileState.DAMAGED.value]
-    is_there = checkpoints.c.state.in_(live)
+    live = FileState.COMPLETE.value, FileState.IN_PROGRESS.value, FileState.DAMAGED.value
+    is_there = one_of(checkpoints.c.state, *live)
     there = (
         sa.select(saves.c.launch_id, saves.c.global_step)
         .distinct()

@@ -189,7 +189,7 @@ def take_lock(connection: sa.Connection, run: int, owner: str, now: datetime, un
     if held is not None and held.owner != owner and held.expires_at > now:
         return str(held.owner)
     release_lock(connection, run, None)
-    connection.execute(gc_locks.insert(), {"run_id": run, "owner": owner, "expires_at": until})
+    connection.execute(_ADD_LOCK, {"run_id": run, "owner": owner, "expires_at": until})
     return None
 
 
@@ -207,6 +207,7 @@ def release_lock(connection: sa.Connection, run: int, owner: str | None) -> None
 
 _KNOWN = sa.select(trash.c.id).where(IS_REMOVED)
 _IS_OF_RUN, _IS_OWN = gc_locks.c.run_id == sa.bindparam("own_run"), gc_locks.c.owner == sa.bindparam("own_owner")
+_ADD_LOCK = gc_locks.insert()
 _LOCK_OF = sa.select(gc_locks).where(_IS_OF_RUN)
 _RENEW_LOCK = gc_locks.update().where(_IS_OF_RUN, _IS_OWN)
 _RELEASE_LOCK = gc_locks.delete().where(_IS_OF_RUN)

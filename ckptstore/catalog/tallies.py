@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
+from ckptstore.catalog.any_of import one_of
 from ckptstore.catalog.tables import FILES_OF_LAUNCHES, checkpoints, launches, saves
 from ckptstore.core.model import Content, FileState, Grade, Kind
 
@@ -59,7 +60,8 @@ def _tallies() -> sa.Select[Any]:
     complete = checkpoints.c.state == FileState.COMPLETE.value
     full = complete & (checkpoints.c.content == Content.FULL.value)
     share = complete & (checkpoints.c.content == Content.SHARE.value)
-    there = checkpoints.c.state.not_in([FileState.MISSING.value, FileState.MOVED.value, FileState.TRASHED.value])
+    gone = FileState.MISSING.value, FileState.MOVED.value, FileState.TRASHED.value
+    there = sa.not_(one_of(checkpoints.c.state, *gone))
     return (
         sa.select(
             saves.c.id,
@@ -185,7 +187,7 @@ _STEPS_SAVED = (
     .where(
         launches.c.run_id == sa.bindparam("own_run"),
         saves.c.global_step > 0,
-        checkpoints.c.content.in_([Content.FULL.value, Content.SHARE.value]),
+        one_of(checkpoints.c.content, Content.FULL.value, Content.SHARE.value),
         checkpoints.c.size.is_not(None),
     )
     .group_by(launches.c.id)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from ckptstore.catalog.any_of import one_of
 from ckptstore.catalog.tables import FILES_OF_LAUNCHES, checkpoints, launches, saves
 from ckptstore.core.model import FileState
 
@@ -29,7 +30,7 @@ def candidates(connection: sa.Connection, run: int) -> list[Candidate]:
 
 @cache
 def _candidates() -> sa.Select[Any]:
-    there = [FileState.COMPLETE.value, FileState.DAMAGED.value]
+    there = one_of(checkpoints.c.state, FileState.COMPLETE.value, FileState.DAMAGED.value)
     return (
         sa.select(
             checkpoints.c.id,
@@ -40,6 +41,6 @@ def _candidates() -> sa.Select[Any]:
             checkpoints.c.state == FileState.DAMAGED.value,
         )
         .select_from(FILES_OF_LAUNCHES)
-        .where(launches.c.run_id == sa.bindparam("own_run"), checkpoints.c.state.in_(there))
+        .where(launches.c.run_id == sa.bindparam("own_run"), there)
         .order_by(launches.c.launch_order.desc(), saves.c.global_step.desc(), checkpoints.c.rank, checkpoints.c.path)
     )
