@@ -1,12 +1,15 @@
 """Where launches that a scan found stand among those of the catalog, by the moments that they get."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 
+from ckptstore.core.model import Content, FileState, Grade
 from ckptstore.evidence.unregistered import ScannedLaunch
-from ckptstore.scan.order import at_the_time_of_others, dated, in_order_of_time
+from ckptstore.scan.order import at_the_time_of_others, dated, fill, in_order_of_time
 from tests.resume.builders import file, launch
 
 
@@ -66,3 +69,44 @@ def test_what_was_written_while_a_registered_launch_saved_is_told() -> None:
         f"{files[1].path} and what was saved with it, 2 in all, were written while launch K saved"
     )
     assert at_the_time_of_others(there, new, {"K": at("1")}) == []
+
+
+SECOND = 10**9
+NET = {"path": "/r1/net-2_5.ckpt", "optimizer_step": 15, "mtime_ns": SECOND}
+
+
+@pytest.mark.parametrize(
+    ("own", "there", "is_filled"),
+    [
+        ({}, {}, True),
+        ({"mtime_ns": 3 * SECOND}, {}, True),
+        ({"mtime_ns": 3 * SECOND + 1}, {}, False),  # not written with the others
+        ({"path": "/r1/other-2_5.ckpt"}, {}, False),
+        ({"optimizer_step": 16}, {}, False),
+        ({"optimizer_step": None}, {"optimizer_step": None}, False),  # nothing proves it
+        ({"rank": 0}, {}, False),  # which the state has
+        ({}, {"state": FileState.MISSING}, False),
+        ({}, {"content": Content.SHARE}, False),
+    ],
+)
+def test_a_file_that_a_registered_state_lacks_is_given_to_it(
+    own: dict[str, Any], there: dict[str, Any], *, is_filled: bool
+) -> None:
+    of = replace(launch("L1", 1), created_at=at("1"))
+    known = replace(file(of, 0), **{**NET, "path": "/r0/net-2_5.ckpt", **there})
+    new = replace(file(of, 1), **{**NET, "launch": "scan-1", "grade": Grade.CONSISTENT, "doubt": "open", **own})
+    found = ScannedLaunch("scan-1", 2, None, at("2"), (new,))
+    (made,) = fill([found], [known], [of])
+    if is_filled:
+        assert (made.id, made.world_size, made.began) == ("L1", 2, at("1"))
+        assert made.files == (replace(new, launch="L1", grade=Grade.PROVEN, doubt="", epoch=None, step_in_epoch=None),)
+    else:
+        assert made == found
+
+
+def test_of_two_files_that_fit_neither_is_taken() -> None:
+    of = replace(launch("L1", 1), created_at=at("1"))
+    known = replace(file(of, 0), **{**NET, "path": "/r0/net-2_5.ckpt"})
+    new = [replace(file(of, 1), **{**NET, "path": f"/{place}/net-2_5.ckpt"}) for place in ("a", "b")]
+    found: Sequence[ScannedLaunch] = [ScannedLaunch("scan-1", 2, None, at("2"), tuple(new))]
+    assert fill(found, [known], [of]) == found
