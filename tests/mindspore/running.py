@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ckptstore.api import Catalog, connect
 from tests.postgres_server import free_port
 from tests.starting import warm_programs, warm_python
 
 JOB = Path(__file__).with_name("job.py")
+RECORDED_ALIKE = ["ModelCheckpoint", pytest.param("launch.saver", marks=pytest.mark.long)]
+"""The ways to save, for what is up to the recorder's thread, which is that of both."""
 IMPORTED = ("mindspore.dataset", "mindspore.train", "psutil", "ckptstore.mindspore")
 
 

@@ -10,8 +10,7 @@ import pytest
 from ckptstore.api import connect
 from ckptstore.retention import free_space
 from tests.cli.advice import follow
-from tests.mindspore.job import WAYS
-from tests.mindspore.running import Run
+from tests.mindspore.running import RECORDED_ALIKE, Run
 from tests.postgres_server import wait_for
 from tests.small_disks import fill, give_room, small_disk
 
@@ -30,7 +29,7 @@ def free(home: Path) -> int:
     return found.f_bavail * found.f_frsize
 
 
-@pytest.mark.parametrize("saves", WAYS)
+@pytest.mark.parametrize("saves", RECORDED_ALIKE)
 def test_the_catalogs_disk(tmp_path: Path, undisturbed: bytes, saves: str) -> None:
     """It is full from step 10 to step 20: training goes on, and the catalog has all once there is room again."""
     with small_disk(tmp_path / "small", "size=1m") as disk:

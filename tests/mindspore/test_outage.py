@@ -14,8 +14,7 @@ from ckptstore.errors import CatalogUnavailableError
 from tests import ckpt_bytes
 from tests.conftest import new_postgres_database
 from tests.contents import contents
-from tests.mindspore.job import WAYS
-from tests.mindspore.running import Run
+from tests.mindspore.running import RECORDED_ALIKE, Run
 from tests.postgres_server import Server, close_database, open_database
 
 
@@ -52,7 +51,7 @@ def no_database(out: Path) -> str:
 _kept: list[socket.socket | sqlite3.Connection] = []
 
 
-@pytest.mark.parametrize("saves", WAYS)
+@pytest.mark.parametrize("saves", RECORDED_ALIKE)
 @pytest.mark.parametrize("trouble", [nobody_answers, another_schema, locked, no_database])
 def test_training_goes_on_without_a_catalog(
     trouble: Callable[[Path], str], tmp_path: Path, undisturbed: bytes, saves: str
@@ -89,7 +88,7 @@ def database(postgres: str) -> tuple[str, str]:
     return url, name
 
 
-@pytest.mark.parametrize("saves", WAYS)
+@pytest.mark.parametrize("saves", RECORDED_ALIKE)
 def test_a_job_that_crashes_during_an_outage_goes_on_in_it(
     postgres: str, database: tuple[str, str], tmp_path: Path, undisturbed: bytes, saves: str
 ) -> None:
@@ -108,7 +107,7 @@ def test_a_job_that_crashes_during_an_outage_goes_on_in_it(
     assert len({save.tally.launch for save in run.catalog.saves("run")}) == 4
 
 
-@pytest.mark.parametrize("saves", WAYS)
+@pytest.mark.parametrize("saves", RECORDED_ALIKE)
 def test_records_reach_the_catalog_when_it_is_back(
     postgres: str, database: tuple[str, str], tmp_path: Path, saves: str
 ) -> None:
