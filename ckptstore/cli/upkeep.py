@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ckptstore.cli.commands import as_json, trust
+from ckptstore.cli.commands import as_json, optional_run, trust
 from ckptstore.errors import CkptstoreError
 from ckptstore.outside import subprocess
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ckptstore.catalog.versions import SchemaStatus
+    from ckptstore.doctor.checkup import Check, Checkup
     from ckptstore.journal.sync import Synced
 
 
@@ -32,11 +37,11 @@ def sync(context: click.Context, run_or_directory: str | None, *, trust: tuple[s
     from ckptstore.cli import values
 
     done = connect(context.obj).sync(run_or_directory, trust=trust)
-    values.write(_values(done)) if as_json else _show(done)
+    values.write(_sync_values(done)) if as_json else _show_sync(done)
     return 1 if done.unreadable else 0
 
 
-def _values(done: Synced) -> dict[str, object]:
+def _sync_values(done: Synced) -> dict[str, object]:
     from ckptstore.cli import values
 
     return {
@@ -46,7 +51,7 @@ def _values(done: Synced) -> dict[str, object]:
     }
 
 
-def _show(done: Synced) -> None:
+def _show_sync(done: Synced) -> None:
     from ckptstore.cli.terminal import first, line
     from ckptstore.core.text import count
 
@@ -135,3 +140,64 @@ def selftest(*, as_json: bool, **asked: Any) -> int:
     if as_json:
         values.write(rows)
     return int(any(row["held"] is False for row in rows))
+
+
+@click.command()
+@optional_run
+@click.option("--strict", is_flag=True, help="Exit code 1 where there are warnings too.")
+@as_json
+@click.pass_context
+def doctor(context: click.Context, run: str | None, *, strict: bool, as_json: bool) -> int:
+    """Check the catalog and RUN, or all runs, and say what to do.
+
+    Nothing is changed, and no checkpoint is read. Exit codes: 0 where there is no problem, though there may be
+    warnings; 4 where the catalog cannot be used; 6 where it is damaged; 1 for any other problem, with --strict for a
+    warning too.
+    """
+    from ckptstore.cli import values
+    from ckptstore.doctor.doctor import examine
+
+    done = examine(context.obj, run)
+    values.write(
+        {"checks": [values.fields(check, "name run status detail hint") for check in done.checks]}
+    ) if as_json else _show(done)
+    return done.exit_code or int(strict and done.has_warnings)
+
+
+def _show(done: Checkup) -> None:
+    """A line a check, and below it what to do; of several runs only what is not as it should be."""
+    from ckptstore.cli.terminal import lines
+
+    are_many = len({check.run for check in done.checks if check.run is not None}) > 1
+    for run, group in groupby(done.checks, key=lambda check: check.run):
+        checks = list(group)
+        if run is not None:
+            lines(("", f"run {run}"))
+        for check in _in_short(checks) if run is not None and are_many else checks:
+            _show_one(check)
+    lines(("", _sum(done.checks)))
+
+
+def _in_short(checks: Sequence[Check]) -> list[Check]:
+    """Where the run goes on, and what there is to do."""
+    return [check for check in checks if check.name == "restorable" or check.status.value in ("warning", "problem")]
+
+
+def _show_one(check: Check) -> None:
+    from ckptstore.cli.terminal import marked
+
+    status = check.status.value
+    marked("OK" if status == "ok" else status, f"{check.name:<13} {check.detail}", _COLOURS[status])
+    if check.hint:
+        marked("", f"{'':<13} -> {check.hint}")
+
+
+_COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "red"}
+
+
+def _sum(checks: Sequence[Check]) -> str:
+    from ckptstore.core.text import count
+
+    found = Counter(check.status.value for check in checks)
+    problems = count(found["problem"], "problem", "problems")
+    return f"{problems}, {count(found['warning'], 'warning', 'warnings')}"
