@@ -6,6 +6,7 @@ import logging
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.catalog import journals, reads
@@ -105,17 +106,22 @@ def _is_run(database: Database, name: str) -> bool:
         return reads.run_id(connection, name) is not None
 
 
-def sync_run(database: Database, run_id: int, trust: Trust | None = None) -> Synced:
+def sync_run(
+    database: Database, run_id: int, trust: Trust | None = None, seen: Mapping[str, int] = MappingProxyType({})
+) -> Synced:
     """Take up what the journals of a run say and the catalog lacks: those that it knows of, and others beside them.
 
     What they could not take when it was recorded is written to them first. One that was moved with the working
-    directory is found: the job's script may save to a relative path.
+    directory is found: the job's script may save to a relative path. `seen` are sizes of a moment ago: what is in the
+    folders of those is not listed again.
     """
     with database.read() as connection:
         lacking = journals.unwritten_lines(connection)
         known = journals.journals_of(connection, run_id)
     unwritten.append(database, lacking)
-    sizes, hidden, away = _sizes(database, sorted({path.rpartition("/")[0] for path in known}))
+    folders = {path.rpartition("/")[0] for path in known} - {path.rpartition("/")[0] for path in seen}
+    sizes, hidden, away = _sizes(database, sorted(folders))
+    sizes |= seen
     unseen = {each.path for each in hidden}
     gone = {path: at for path, at in known.items() if path not in sizes and path.rpartition("/")[0] not in unseen}
     sizes |= _sizes_of(_moved_along(gone))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
@@ -18,6 +19,8 @@ from ckptstore.journal.sync import sync_run
 from ckptstore.outside import os, token_hex, utc_now
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ckptstore.catalog.engine import Connection, Database
 
 
@@ -30,13 +33,20 @@ def new_launch_id() -> str:
 
 
 def join(
-    database: Database, run: str, *, rank: int, world_size: int, launch_id: str | None, layout: str | None
+    database: Database,
+    run: str,
+    *,
+    rank: int,
+    world_size: int,
+    launch_id: str | None,
+    layout: str | None,
+    seen: Mapping[str, int] = MappingProxyType({}),
 ) -> Launch:
     """Add the launch if this rank is its first, and return what is known of it.
 
     The id is `launch_id`, else CKPTSTORE_LAUNCH_ID, else made here if there is only one rank. `layout` is
-    "data_parallel" or "stand_alone" (None: no replicas are known). Raises `UsageError` for what makes no sense,
-    `RefusedError` where the launch contradicts what other ranks said or was used before.
+    "data_parallel" or "stand_alone" (None: no replicas are known), `seen` that of `sync_run`. Raises `UsageError` for
+    what makes no sense, `RefusedError` where the launch contradicts what other ranks said or was used before.
     """
     check_name("run", run)
     rank, world_size = validate.rank_of(rank, world_size)
@@ -56,7 +66,7 @@ def join(
             return known
         run_id = reads.run_id(connection, run)
     if run_id is not None:  # journals may have launches that the catalog, as one of a backup, lacks
-        sync_run(database, run_id)
+        sync_run(database, run_id, seen=seen)
     now = utc_now()
 
     def work(connection: Connection) -> Launch:

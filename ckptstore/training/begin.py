@@ -48,7 +48,9 @@ def begin(
         with database.connected():
             schema.ensure(database)
             take_up_found(database, sizes)
-            facts = join(database, run, rank=rank, world_size=world_size, launch_id=launch_id, layout=layout)
+            facts = join(
+                database, run, rank=rank, world_size=world_size, launch_id=launch_id, layout=layout, seen=sizes
+            )
             launch = RankLaunch(database, facts, rank)
             _look_back(launch, database)
     except CatalogUnavailableError as error:
