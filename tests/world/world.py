@@ -108,6 +108,7 @@ class World:
         self.below.sync_all()
         self.place = BASE
         self.plans: list[tuple[Any, int, int]] = []
+        self._is_within_a_move = False
         self.has_gap = False
         """Whether the catalog alone has what a journal could not take: it is written when all can be seen again."""
         self.is_current = True
@@ -182,8 +183,8 @@ class World:
         return any(path.startswith(f"{each}/") for each in self.away)
 
     def _is_interrupted(self) -> bool:
-        """Whether another action comes in between the next one: what is there after it is not its doing alone."""
-        return self.fault is not None and self.fault.what == "stop"
+        """Whether another action comes into the next one, or that into another: what is left is not its doing alone."""
+        return self._is_within_a_move or (self.fault is not None and self.fault.what == "stop")
 
     @property
     def is_quiet(self) -> bool:
@@ -197,11 +198,18 @@ class World:
 
     def _run(self, program: Program, work: Callable[[], Any], name: str) -> Task:
         fault, self.fault = self.fault, None
-        at_stop = None
+        at_stop: Callable[[], None] | None = None
         if fault is not None and fault.beside is not None:
             other, arguments = fault.beside
             self.machine.drawn[f"beside {other}"] += 1
-            at_stop = lambda: getattr(self, other)(**arguments)  # noqa: E731
+
+            def at_stop() -> None:
+                self._is_within_a_move = name in ("gc", "execute", "undo", "purge")
+                try:
+                    getattr(self, other)(**arguments)
+                finally:
+                    self._is_within_a_move = False
+
         self._went_on = self.machine.went_on
         task = self.machine.run(program, work, name, fault, at_stop)
         self.done[name] += 1
