@@ -1,0 +1,22 @@
+"""A file was cut before its rank had recorded it: its size is another one than its replicas', so that none stands in."""
+
+import pytest
+
+from tests.world.machine import Fault, simulated
+from tests.world.truth import ViolationError
+from tests.world.world import World
+
+
+@pytest.mark.xfail(raises=ViolationError, strict=True, reason="a record does not tell that its size is a cut file's")
+def test_history() -> None:
+    with simulated(18086) as machine:
+        world = World(machine, size=2, replicas=True)
+        happens(world)
+
+
+def happens(world: World) -> None:
+    world.start()
+    world.save()
+    world.fault = Fault(at=2, what="stop", beside=("cut", {"which": 1}))
+    world.save()
+    world.start()
