@@ -1,4 +1,4 @@
-"""A file was cut before its rank had recorded it: its size is another one than its replicas', so that none stands in."""
+"""A file was cut before its rank recorded it: its size is another one than its replicas', so that none stands in."""
 
 import pytest
 
