@@ -52,15 +52,6 @@ def newest(url: str) -> int:
     return int(run(url, "resolve", RUN, "--json").json["global_step"])
 
 
-def test_doctor_where_files_were_deleted(sqlite_url: str, job: Job) -> None:
-    shutil.move(job.directory / "rank_1", job.directory / "away")
-    told = do(sqlite_url, "doctor", RUN)
-    found = do(sqlite_url, *advice(told, "resolve"), "--explain")
-    assert (found.code, "Traceback" in found.err) == (3, False)
-    shutil.move(job.directory / "away", job.directory / "rank_1")
-    assert newest(sqlite_url) == 25
-
-
 @contextmanager
 def said(*kinds: type[CkptstoreError]) -> Iterator[Callable[[], str]]:
     """What is raised inside, to be asked for after."""

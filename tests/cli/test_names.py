@@ -1,13 +1,11 @@
 """Runs get other names, are forgotten, and come back; what was trained and what will be is never mixed in silence."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 
 from ckptstore.api import Catalog, connect
-from ckptstore.errors import RefusedError, UnknownRunError
-from ckptstore.resume import names
+from ckptstore.errors import RefusedError
 from tests.cli.advice import advised
 from tests.command_line import ckptstore
 from tests.contents import contents
@@ -77,22 +75,3 @@ def test_a_script_that_joins_the_old_name_goes_on_with_the_run_and_is_told(
     assert job.begin()[0].facts.parent_step == 40
     assert caplog.text == ""
     assert [(row.run, row.launches) for row in catalog.runs()] == [("thesis", 3)]
-
-
-def test_names_that_are_taken(catalog: Catalog, job: Job) -> None:
-    Job(catalog, job.directory.parent / "other", run="other").begin()
-    with pytest.raises(RefusedError, match="there is a run 'other' already"):
-        catalog.rename("run", "other")
-    catalog.forget("other")
-    with pytest.raises(RefusedError, match="already, which was forgotten"):
-        catalog.rename("run", "other")
-    with pytest.raises(UnknownRunError):
-        catalog.rename("nobody", "x")
-
-
-def test_a_directory_that_is_gone_keeps_nobody_from_forgetting(catalog: Catalog, job: Job) -> None:
-    shutil.rmtree(job.directory)
-    assert names.look(catalog.database, "run").row.launches == 1
-    assert catalog.forget("run")
-    assert catalog.runs() == []
-    assert not job.directory.exists()

@@ -38,19 +38,6 @@ def one_line(result: Result) -> str:
     return result.err
 
 
-def test_policies(url: str, job: Job) -> None:
-    rules = ["--keep-last", "3", "--keep-within", "1m", "--keep-kind", "ttp=2", "--grace", "2h"]
-    stored = ckptstore("--db", url, "policy", "run", *rules)
-    again = ckptstore("--db", url, "policy", "run", *stored.out.split()[2:])
-    assert (again.code, again.out) == (0, stored.out), "what it prints can be given back to it"
-    assert ckptstore("--db", url, "policy", "run", "--keep-last", "4").code == 0
-    shown = ckptstore("--db", url, "gc", "run", "--floor", "5", "--json").json
-    assert steps(shown["remove"]) == [10], "the floor goes with the stored rules"
-    (done,) = ckptstore("--db", url, "gc", "--all", "--apply", "--json").json
-    assert (done["run"], done["applied"], steps(done["remove"])) == ("run", True, [20, 10])
-    assert files(job) == 8
-
-
 def test_a_metric_that_no_state_has(url: str, job: Job) -> None:
     """Mistyped, it would keep the floor alone."""
     asked = ["--keep-best", "3", "--metric", "los", "--mode", "min"]
