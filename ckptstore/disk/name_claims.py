@@ -35,10 +35,10 @@ def claim(directory: str, name: str, *, launch: str, rank: int) -> Writer | None
     """Say that this rank writes `name` in `directory`; who said so before it in this launch, None if nobody did.
 
     A file made in one step tells: over a shared file system too, and never between disks that are only named alike.
-    Claims of other launches in the directory are over, and removed. Raises `OSError`.
+    Claims of other launches in the directory are over, and removed. Raises `OSError`, if the directory is gone too.
     """
     folder = Path(directory) / FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)  # never the directory: whoever removed it had reasons
     own = Writer(launch, rank, host_name())
     path = _path(folder, name, launch)
     draft = path.with_name(f"{path.name}.{own.host}.{os.getpid()}")

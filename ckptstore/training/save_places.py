@@ -19,7 +19,7 @@ from ckptstore.errors import CatalogUnavailableError, CkptstoreError, RefusedErr
 from ckptstore.evidence.writers import wrote
 from ckptstore.journal import jsonl
 from ckptstore.journal.sync import found_below, take_up_found
-from ckptstore.outside import os
+from ckptstore.outside import Path, os
 from ckptstore.training.complaints import Complaints
 
 if TYPE_CHECKING:
@@ -125,6 +125,7 @@ class SavePlaces:
     def _claim(self, directory: str, kind: Kind, prefix: str) -> None:
         launch = self._launch
         try:
+            Path(directory).mkdir(parents=True, exist_ok=True)
             other = name_claims.claim(directory, f"{kind}-{prefix}", launch=launch.key, rank=launch.rank)
         except OSError as error:
             self._complaints.warn(f"cannot see who else saves in {directory}: {error.strerror or error}")

@@ -26,6 +26,12 @@ def test_writers_of_one_file_find_each_other_without_hard_links(
     assert (tmp_path / "b").read_text() == "mine"
 
 
+def test_a_claim_makes_no_directory_anew(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        name_claims.claim(str(tmp_path / "gone"), "net", launch="L1", rank=0)
+    assert not (tmp_path / "gone").exists()
+
+
 def test_a_rename_never_overwrites(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     one.write_text("one")

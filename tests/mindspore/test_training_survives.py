@@ -48,6 +48,7 @@ def test_a_directory_that_is_gone(catalog: Catalog, tmp_path: Path, caplog: pyte
         train(tmp_path / "ckpt", DoAt(2, lambda: (tmp_path / "ckpt").rename(tmp_path / "gone")))
     assert "ckptstore" not in str(failure.value)
     assert not [line for line in complaints(caplog) if "failed in" in line]
+    assert not (tmp_path / "ckpt").exists()  # its disk may have been unmounted: what is saved there would fill another
 
 
 def test_a_directory_that_cannot_be_written_is_said_once(
