@@ -35,7 +35,7 @@ SIZES, QUICK_SIZES = (100 << 20, 1 << 30, 4 << 30), (10 << 20, 100 << 20)
 SAVES, QUICK_SAVES = 6, 3
 AFTER = 20
 """Steps after a save that are compared with those while it was being written."""
-RANKS = 4
+RANKS, COPIED = 4, 512 << 20
 COPY, ORBAX = "bare copy", "Orbax, asynchronous"
 FORMS = ("ckpt", "safetensors")
 PAUSE, OF_MINDSPORE, STEP = 1.2, 0.1, 1.05
@@ -127,9 +127,10 @@ def measure(found: Found, work: Path, size: int, saves: int) -> None:
     for form in FORMS if size >= LARGE else ():
         who = f"ModelCheckpoint, {form}"
         floor = row.ratio(COPY, who).median
-        say(f"  {COPY} / {who}: {floor:.3g} ×: less is not to be had")
-        limit = max(OF_MINDSPORE, PAUSE * floor)
-        found.check(Budget(f"{name} / {who}", row.ratio(CKPTSTORE, who).median, limit))
+        if PAUSE * floor <= OF_MINDSPORE:
+            found.check(Budget(f"{name} / {who}", row.ratio(CKPTSTORE, who).median, OF_MINDSPORE))
+        else:  # MindSpore syncs nothing: its .safetensors is a copy into the page cache
+            say(f"  no budget beside {who}: the {COPY} alone is {floor:.3g} × of it")
     if len(turns.busy) > AFTER:
         found.add(Row(TASK, "a step, bytes", size, {"while the saver writes": turns.busy, "after": turns.calm}))
         ratio = statistics.median(turns.busy) / statistics.median(turns.calm)
@@ -158,7 +159,7 @@ def run(work: Path, *, quick: bool) -> Found:
     network.on_cpu()
     for size in QUICK_SIZES if quick else SIZES:
         measure(found, work / f"{size}", size, QUICK_SAVES if quick else SAVES)
-    measure_copies(found, work, QUICK_SIZES[-1] if quick else SIZES[0], QUICK_SAVES if quick else SAVES)
+    measure_copies(found, work, QUICK_SIZES[-1] if quick else COPIED, QUICK_SAVES if quick else SAVES)
     return found
 
 
