@@ -296,16 +296,26 @@ def test_killed_at_any_point_of_a_save(catalog: Catalog, tmp_path: Path, undistu
 
 
 @pytest.mark.msrun
+def test_one_rank_writes_for_its_replica(tmp_path: Path, undisturbed: bytes) -> None:
+    run = Run(tmp_path, saves="launch.saver")
+    first = run.launch(ranks=2, saver={"copies": 1}, epochs=2)
+    assert first.code == 0, first.output
+    assert {file.rank for file in run.catalog.files("run")} == {0}
+    seen = [check.detail for check in examine(run.url, "run").checks if check.name == "ranks"]
+    assert seen == ["rank 0 of 2 saved step 20; its file serves the other ranks, its replicas"]
+    second = run.launch(ranks=2, saver={"copies": 1})
+    assert (second.code, second.start["global_step"]) == (0, 20), second.output
+    assert run.final(0) == run.final(1) == undisturbed
+
+
+@pytest.mark.long
+@pytest.mark.msrun
 def test_one_rank_writes_for_its_replica_and_without_its_files_the_start_is_refused(
     tmp_path: Path, undisturbed: bytes
 ) -> None:
     run = Run(tmp_path, saves="launch.saver")
     asked: dict[str, Any] = {"ranks": 2, "saver": {"copies": 1}}
     assert run.launch(fault="kill 17", rank=1, **asked).code != 0
-    files = run.catalog.files("run")
-    assert {file.rank for file in files} == {0}
-    seen = [check.detail for check in examine(run.url, "run").checks if check.name == "ranks"]
-    assert seen == ["rank 0 of 2 saved step 15; its file serves the other ranks, its replicas"]
     rank_0, away = tmp_path / "ckpt" / "rank_0", tmp_path / "away"
     rank_0.rename(away)
     assert run.launch(**asked).code != 0
