@@ -109,7 +109,7 @@ class StateWriter:
             raise RefusedError(f"nothing can be saved to {self.directory}: {problem}", "give another directory")
 
     def _make_room(self) -> None:
-        """Have the memory for the copies made while the first steps are done, or do without."""
+        """Allocate the memory for the copies while the first steps run; if it would be too much, save without."""
         needed, free = self._state.nbytes, free_memory()
         most = self._most if self._most is not None else needed if free is None else free // _PART
         self._copies = needed <= most
@@ -175,8 +175,8 @@ class StateWriter:
         if self._waited >= _MUCH and not self._has_complained:
             self._has_complained = True
             log.warning(
-                "run %s: saves wait for the ones before to be written, %.1f s up to step %d, and training waits with "
-                "them: save less often, or to a faster disk",
+                "run %s: saves wait until the one before is written (%.1f s so far, at step %d), and training waits "
+                "with them: save less often, or to a faster disk",
                 self._launch.name,
                 self._waited,
                 step,
@@ -186,7 +186,12 @@ class StateWriter:
         """Training is over: wait for the last save."""
         self.wait()
         if self._has_complained:
-            log.info("%d of %d saves waited for the ones before, %.1f s", self._waits, self._saves, self._waited)
+            log.info(
+                "%d of %d saves waited until the one before was written, %.1f s in all",
+                self._waits,
+                self._saves,
+                self._waited,
+            )
 
     def path(self, place: tuple[int, int]) -> str:
         """Where the state of an epoch and a step in it is saved to, unless the name is taken then."""
@@ -234,6 +239,8 @@ class StateWriter:
         def before_it_has_its_name(path: str) -> None:
             if content := beside():
                 companions.write(replace(whole, path=path), content, durable=True)
+            if self._written is None:  # of a first launch that has recorded nothing no start takes a file
+                self._launch.recorder.note(replace(whole, path=path))
 
         try:
             path = self._launch.aside(self.directory).save(Path(file.path).name, write, before_it_has_its_name)
