@@ -187,14 +187,14 @@ class Registrar(Callback):
                     "%s was given to the registrar and is not in the callbacks of this training: it saves nothing", name
                 )
         if not self._watches:
-            self._saves_nothing()
+            self._nothing_else_saves()
         for name in set_after_save(params.list_callback):
             self._session.complaints.warn(
                 f"{name} sets parameters at the end of a step, after ModelCheckpoint has saved it, and the files lack "
                 f"that: put {name} before ModelCheckpoint in the callbacks"
             )
 
-    def _saves_nothing(self) -> None:
+    def _nothing_else_saves(self) -> None:
         log.warning("there is no ModelCheckpoint among the callbacks: ckptstore has nothing to register")
 
     @never_stops_training
@@ -275,7 +275,7 @@ class Registrar(Callback):
         self._is_training = False
         session = self._session
         kind, raised, trace = error or (None, None, None)
-        name = self._error(kind)
+        name = self._ended_by(kind)
         with self.surviving("the start of the next training"):
             self._forget_start(is_wrong=is_wrong_result(raised))
         session.progress.has_failed = name is not None
@@ -307,7 +307,7 @@ class Registrar(Callback):
         self._session.close()
         self._termination.disarm()
 
-    def _error(self, raised: type[BaseException] | None) -> str | None:
+    def _ended_by(self, raised: type[BaseException] | None) -> str | None:
         """The name of the exception that ended training; None if it ended as it should."""
         return raised.__name__ if isinstance(raised, type) else None
 

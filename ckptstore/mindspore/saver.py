@@ -69,8 +69,8 @@ class Saver(Registrar):
             raise UsageError("saver.save was called, and no training is under way", "call it in a callback")
         self._is_asked = True
 
-    def _saves_nothing(self) -> None:
-        """No other callback saves, as it should be."""
+    def _nothing_else_saves(self) -> None:
+        """As it should be."""
 
     def _begin_saving(self) -> None:
         session = self._session
@@ -81,7 +81,10 @@ class Saver(Registrar):
             raise RefusedError("the dataset does not tell how many steps an epoch has", "give every= as steps or time")
         self._schedule = self._make_schedule(an_epoch or 1 if self._every == EPOCH else self._every)  # type: ignore[arg-type]
         self._choose_writers()
-        self._writer.begin(Parameters(session.network.parameters), copies=self._writes)
+        try:
+            self._writer.begin(Parameters(session.network.parameters), copies=self._writes)
+        except UsageError as error:  # only a refusal keeps training from going on without a save
+            raise RefusedError(error.message, error.hint) from error
         self._is_asked = self._is_to_leave = self._leaves = self._is_timed = False
 
     def _check(self, params: Any) -> None:
@@ -92,6 +95,10 @@ class Saver(Registrar):
         for name, item in self._session.network.parameters.items():
             if isinstance(item, MapParameter):
                 raise RefusedError(f"launch.saver cannot save {name}, which is a MapParameter", _INSTEAD)
+        if taken := sorted(self._numbers().keys() & self._session.network.parameters.keys()):
+            raise RefusedError(
+                f"append_info has a number named {taken[0]}, and so is a parameter", "give the number another name"
+            )
         others = [each for each in params.list_callback if isinstance(each, Registrar) and each is not self]
         if others:
             name = type(others[0]).__name__
@@ -127,7 +134,8 @@ class Saver(Registrar):
         self._writers, self._writes = len(writers), launch.rank in writers
         if launch.rank == 0:
             why = "" if most > 1 else f": no rank is known to be another's replica (layout: {layout.source})"
-            log.info("run %s: of %d ranks, %s save%s", launch.name, launch.world_size, of_ranks(writers), why)
+            save = "saves" if len(writers) == 1 else "save"
+            log.info("run %s: %s of %d %s%s", launch.name, of_ranks(writers), launch.world_size, save, why)
 
     def _heed_requests(self, params: Any) -> None:  # noqa: ARG002
         if self._schedule is not None:
@@ -174,8 +182,8 @@ class Saver(Registrar):
         step, saved = self._session.progress.global_step, self._writer.saved_step
         if self._keeper.awaits_epoch_end:
             log.warning(
-                "step %d is not saved at this exception: callbacks had not heard that its epoch had ended, and would "
-                "go on otherwise. The next start goes on after step %d",
+                "step %d is not saved: the exception came before all callbacks had handled the end of its epoch. The "
+                "next start goes on after step %d",
                 step,
                 saved,
             )
@@ -191,17 +199,20 @@ class Saver(Registrar):
         epoch, step_in_epoch = epoch_and_step(step, session.steps.an_epoch)
         place = epoch or 0, step_in_epoch or 0
         beside = self._keeper.content(self._writer.path(place))
-        numbers: dict[str, float] = {"epoch_num": place[0], "step_num": step}
-        for each in self._append_info:
-            numbers |= {} if isinstance(each, str) else dict(each)
+        numbers = {**self._numbers(), "epoch_num": place[0], "step_num": step}
         file = self._writer.save(kind, place, beside, numbers=numbers)
         if file is not None and self._schedule is not None:
             self._schedule.saved()
             if file.optimizer_step is not None:
                 self._steps.note_counter(file.global_step, file.optimizer_step)
 
-    def _error(self, raised: type[BaseException] | None) -> str | None:
-        return None if self._leaves else super()._error(raised)
+    def _numbers(self) -> dict[str, float]:
+        """Those of the user that go into each file."""
+        given = [each for each in self._append_info if not isinstance(each, str)]
+        return {name: value for each in given for name, value in each.items()}
+
+    def _ended_by(self, raised: type[BaseException] | None) -> str | None:
+        return None if self._leaves else super()._ended_by(raised)
 
     def _end(self, error: str | None, left: InterruptedStep) -> None:
         self._writer.wait()

@@ -52,7 +52,7 @@ class Parameters:
                 )
 
     def make_room(self) -> None:
-        """Make the memory for a copy, and have the machine really give it: the first copy is as quick as the others."""
+        """Allocate and touch the memory for a copy, so that the first copy is as quick as the others."""
         for name, item in self.named.items():
             self._buffers[name] = np.full(item.nbytes, 0, np.uint8)
 
@@ -133,7 +133,7 @@ class Values:
 
     def with_numbers(self, numbers: Mapping[str, Any]) -> Values:
         """These and numbers, as the tensors that `mindspore.save_checkpoint` makes of them in `append_dict`."""
-        tensors = [(name, mindspore.Tensor(each, _OF_NUMBERS[type(each)])) for name, each in numbers.items()]
+        tensors = [(name, mindspore.Tensor(each, _type_of_number(each))) for name, each in numbers.items()]
         return Values([*self._values, *((name, str(each.dtype), each.asnumpy()) for name, each in tensors)])
 
     def write(self, path: str) -> str | None:
@@ -147,6 +147,10 @@ class Values:
         ]
         mindspore.save_checkpoint(values, path, format="ckpt")
         return None
+
+
+def _type_of_number(number: float) -> Any:
+    return next(each for kind, each in _OF_NUMBERS.items() if isinstance(number, kind))
 
 
 def _tensor(name: str, kind: str, value: Any) -> Tensor:

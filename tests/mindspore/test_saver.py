@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable
@@ -12,11 +13,13 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 import pytest
+from mindspore import Parameter, Tensor, nn
 from mindspore.train import Callback, EarlyStopping
 
 from ckptstore.api import Catalog
 from ckptstore.doctor.doctor import examine
 from ckptstore.errors import RefusedError, UsageError
+from ckptstore.mindspore import saver as saver_module
 from ckptstore.mindspore import state_writer
 from ckptstore.retention.policy import Policy
 from tests.mindspore.job import at_call
@@ -137,7 +140,7 @@ def test_a_save_that_is_due_while_one_is_written_waits_and_is_counted(
     job.train(saver)
     assert saved_steps(catalog) == [2, 4, 6]
     assert writer._waits >= 1
-    assert any("saves wait for the ones before" in each for each in complaints(caplog))
+    assert any("saves wait until the one before is written" in each for each in complaints(caplog))
 
 
 @pytest.mark.parametrize("mode", [ms.GRAPH_MODE, ms.PYNATIVE_MODE])
@@ -244,10 +247,42 @@ def test_parameters_that_are_cut_are_refused_before_the_first_step(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = Job()
-    monkeypatch.setattr(ms, "get_auto_parallel_context", lambda name: "semi_auto_parallel")
-    saver = job.launch.saver(tmp_path, every=1)
+    monkeypatch.setattr(saver_module.mindspore, "get_auto_parallel_context", lambda name: "semi_auto_parallel")
     with pytest.raises(RefusedError, match="in semi_auto_parallel each rank has parts"):
-        saver._check(None)
+        job.train(job.launch.saver(tmp_path, every=1))
+    assert job.launch.global_step == 0
+
+
+class WithMore(nn.Cell):
+    """A layer, and a parameter of a type that a .safetensors cannot hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Dense(3, 4)
+        self.more = Parameter(Tensor(np.ones(2, np.complex128)), name="more", requires_grad=False)
+
+    def construct(self, x: Any) -> Any:
+        return self.layer(x)
+
+
+def test_a_type_that_the_format_cannot_hold_is_refused_before_the_first_step(catalog: Catalog, tmp_path: Path) -> None:
+    """Without that nothing would be saved, and one line in the log would say so."""
+    job = Job(create_model(network=WithMore()))
+    with pytest.raises(RefusedError, match=r'cannot hold more, which is Complex128; use format="ckpt"'):
+        job.train(job.launch.saver(tmp_path, every=1))
+
+
+def test_numbers_of_the_user_take_no_place_of_others(catalog: Catalog, tmp_path: Path) -> None:
+    """A base of the steps, as scripts give it to CheckpointConfig, is no step; a parameter stays what it is."""
+    job = Job()
+    asked = [{"step_num": 100, "epoch_num": 7, "scale": np.float64(0.5), "warm": True}]
+    job.train(job.launch.saver(tmp_path, every=6, append_info=asked))
+    held = ms.load_checkpoint(str(tmp_path / "CKP-1_6.safetensors"), format="safetensors")
+    numbers = {name: held[name].asnumpy().item() for name in ("step_num", "epoch_num", "scale", "warm")}
+    assert numbers == {"step_num": 6, "epoch_num": 1, "scale": 0.5, "warm": True}
+    again = Job()
+    with pytest.raises(RefusedError, match="append_info has a number named weight, and so is a parameter"):
+        again.train(again.launch.saver(tmp_path, every=6, append_info=[{"weight": 1}]), epochs=2)
 
 
 def calls_of_a_save(directory: Path) -> int:
@@ -289,9 +324,13 @@ def test_killed_at_any_point_of_a_save(catalog: Catalog, tmp_path: Path, undistu
         run = Run(tmp_path / f"{draw}", saves="launch.saver")
         crashed = run.launch(fault=f"kill-writing {chance.randint(1, 4 * most)}")
         assert crashed.code == -signal.SIGKILL, crashed.output
+        places = [
+            re.findall(r"-(\d+)_(\d+)\.safetensors", path.name)[0] for path in (run.out / "ckpt").glob("net-*.*s")
+        ]
+        newest = max((10 * (int(epoch) - 1) + int(step) for epoch, step in places), default=0)
         again = run.launch()
         assert again.code == 0, again.output
-        assert again.start["global_step"] % 5 == 0
+        assert again.start["global_step"] == newest, "a file that has its name is whole"
         assert run.final() == undisturbed
 
 
