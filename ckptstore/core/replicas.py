@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,18 +38,18 @@ class Layout:
         return all(any(rank in have for rank in group) for group in self.partition(world_size))
 
     def writers(self, copies: int, hosts: Sequence[int]) -> frozenset[int]:
-        """Of each replica group so many ranks, on different hosts as far as there are any; the lowest ranks first.
+        """So many ranks of each replica group, on different hosts if there are any; the lowest ranks first.
 
         `hosts` has a number for each rank, the same one for ranks on one host.
         """
         chosen: set[int] = set()
         for group in self.partition(len(hosts)):
-            used: list[int] = []
-            for _ in group[:copies]:
-                left = [rank for rank in group if rank not in chosen]
-                rank = min(left, key=lambda each: (used.count(hosts[each]), each))
-                chosen.add(rank)
-                used.append(hosts[rank])
+            on_host: Counter[int] = Counter()
+            in_turns = []
+            for rank in group:
+                in_turns.append((on_host[hosts[rank]], rank))
+                on_host[hosts[rank]] += 1
+            chosen.update(rank for _, rank in sorted(in_turns)[:copies])
         return frozenset(chosen)
 
     def to_json(self) -> dict[str, Any]:
