@@ -56,7 +56,9 @@ class Saves:
         self._work, self._trained = work, Trained(size)
         network_, optimizer = self._trained.network, self._trained.optimizer
         launch = ckptstore.mindspore.join(f"{TASK} {size}")
-        loop = launch.loop(network_, optimizer, network.dataset(10), epochs=1, directory=work, every=1000)
+        loop = launch.loop(
+            network_, optimizer, network.dataset(10), epochs=1, directory=work, every=1000, buffers=2 * size + (1 << 20)
+        )
         self._loop, self._own = loop, loop._writer
         loop._begin()
         named = TrainState(network_, optimizer).named

@@ -26,7 +26,9 @@ LEFT = 75
 
 
 class Schedule:
-    """Of one rank. `mtbf` is the mean time between failures in seconds, for `every="auto"` on rank 0.
+    """Decides after each step of a rank whether to save, and whether to leave.
+
+    `mtbf` is the mean time between failures in seconds, for `every="auto"` on rank 0.
 
     `exit_flag` is a JSON file that asks for an exit, as MindSpore's OnRequestExit reads it: `{"GracefulExit": 1}`.
     SIGTERM and `ckptstore exit` ask for one too.
@@ -70,7 +72,7 @@ class Schedule:
         self._rhythm.saved(time.monotonic())
 
     def leave(self, step: int) -> SystemExit:
-        """The state is saved and training has ended: wait for the other ranks; what to raise then."""
+        """Wait for the other ranks, once the state is saved and training has ended; returns what to raise then."""
         self._has_left = True
         if signal.getsignal(signal.SIGTERM) == self._terminate:
             _handle_sigterm(signal.SIG_IGN)  # it comes once the preStop hook has seen the save
@@ -98,7 +100,10 @@ class Schedule:
 
 
 def _handle_sigterm(handler: Any) -> None:
-    """Set the handler in the main thread: Python lets no other one. There `Schedule._terminate` sees to it."""
+    """Set the handler, if this is the main thread: Python allows it in no other.
+
+    In another one `Schedule._terminate` stays, and knows by itself whether training has ended.
+    """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
 
@@ -111,6 +116,8 @@ def check_every(every: object) -> None:
 
 
 class _Flag:
+    """The JSON file that asks for an exit. What it asked before training began does not count."""
+
     def __init__(self, path: str, *, puts_back: bool) -> None:
         self._path = path
         self._stale: StaleFlag | None = None
