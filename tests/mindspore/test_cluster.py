@@ -70,10 +70,11 @@ class Pods:
         """The job trains to its end; where it began."""
         with self.launch() as process:
             output = process.communicate()[0]
+        said = ""
         if self.ranks > 1:
-            output = (self.out / "log" / "worker_0.log").read_text(errors="replace")
+            said, output = output, (self.out / "log" / "worker_0.log").read_text(errors="replace")
         self.output = output
-        assert process.returncode == 0, output
+        assert process.returncode == 0, f"{said}\n{output}"
         return json.loads(next(line for line in output.splitlines() if line.startswith("START "))[6:])
 
     def in_step(self) -> dict[int, int]:
