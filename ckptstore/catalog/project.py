@@ -14,7 +14,7 @@ from zlib import crc32
 
 import sqlalchemy as sa
 
-from ckptstore.catalog import layouts, marks, reads
+from ckptstore.catalog import layouts, leases, reads, user_events
 from ckptstore.catalog.any_of import any_of
 from ckptstore.catalog.tables import (
     IS_REMOVED,
@@ -51,7 +51,7 @@ from ckptstore.core.events import (
     launch_of,
     version_of,
     version_of_file,
-    version_of_mark,
+    version_of_user_event,
 )
 from ckptstore.core.limits import LEASE
 from ckptstore.core.model import FileState, Location, derived_id, launch_key
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from ckptstore.core.events import AfterLaunch, Event, Mark
+    from ckptstore.core.events import AfterLaunch, Event, UserEvent
     from ckptstore.core.model import Checkpoint, Launch, LaunchKey
     from ckptstore.core.replicas import Layout
 
@@ -125,7 +125,7 @@ class _Sorted:
     endings: list[TrainingEnded] = field(default_factory=list)
     outcomes: list[LoadOutcome] = field(default_factory=list)
     layout_files: list[LayoutFileKept] = field(default_factory=list)
-    of_runs: list[Mark | GcEnded] = field(default_factory=list)
+    of_runs: list[UserEvent | GcEnded] = field(default_factory=list)
     removals: list[FilesRemoved] = field(default_factory=list)
     unplaced: list[FileUnplaced] = field(default_factory=list)
 
@@ -309,7 +309,7 @@ def _put_start(connection: sa.Connection, event: LaunchStarted) -> None:
     elif _is_before(row, there._asdict()):
         connection.execute(_SET_START, {"own_launch": launch.key, **row})
     if plan and event.origin is not None:
-        marks.hold_if_new(connection, launch.key, at + LEASE)
+        leases.hold_if_new(connection, launch.key, at + LEASE)
 
 
 def _is_before(row: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -587,8 +587,8 @@ def _put_rows(connection: sa.Connection, events: _Sorted) -> None:
             _put_newest(connection, collections, [row])
         else:
             said = {name: value for name, value in vars(event).items() if name not in ("run", "at")}
-            row = {"run_id": run_id, **said, "version": version_of_mark(event)}
-            _put_newest(connection, marks.TABLES[type(event)], [row])
+            row = {"run_id": run_id, **said, "version": version_of_user_event(event)}
+            _put_newest(connection, user_events.TABLES[type(event)], [row])
 
 
 def _ending_row(event: TrainingEnded) -> dict[str, Any]:

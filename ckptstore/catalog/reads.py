@@ -615,3 +615,12 @@ def _launch(row: Any) -> Launch:
         created_at=row.created_at,
         owner=row.owner,
     )
+
+
+def are_as_chosen(connection: sa.Connection, files: Iterable[Checkpoint]) -> bool:
+    """Whether the catalog takes each of these files for what it did when they were read."""
+    chosen = {file.id: file.state.value for file in files}
+    return {row[0]: row[1] for row in connection.execute(_STATES_OF, {"own_ids": list(chosen)})} == chosen
+
+
+_STATES_OF = sa.select(checkpoints.c.id, checkpoints.c.state).where(any_of(checkpoints.c.id, "own_ids"))

@@ -241,7 +241,7 @@ AfterLaunch = (
 
 Event = LaunchStarted | AfterLaunch
 
-Mark = StepPinned | StepTagged | PolicySet | RunRenamed | RunForgotten
+UserEvent = StepPinned | StepTagged | PolicySet | RunRenamed | RunForgotten
 """What a person says of a run, or of a step of it."""
 
 
@@ -281,7 +281,7 @@ def version_of(at: datetime, *content: object) -> str:
     return f"{at.astimezone(timezone.utc).isoformat(timespec='microseconds')}{_short(content)}"
 
 
-def version_of_mark(event: Mark) -> str:
+def version_of_user_event(event: UserEvent) -> str:
     """The version of what was said of a step, a name or a run."""
     match event:
         case StepPinned():

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import journals, marks, reads, recent
+from ckptstore.catalog import journals, leases, reads, recent
 from ckptstore.core.limits import LEASE
 from ckptstore.core.model import LaunchKey
 from ckptstore.disk.name_claims import FOLDER
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ckptstore.catalog.engine import Database
-    from ckptstore.catalog.marks import Sign
+    from ckptstore.catalog.leases import Sign
     from ckptstore.catalog.recent import End, Home, Lock, Saved, Waiting
     from ckptstore.core.model import Launch, PassedOver
     from ckptstore.doctor.checkup import Status
@@ -139,7 +139,7 @@ def gather(database: Database, run: str, run_id: int, now: datetime) -> RunFacts
         saves = recent.newest_saves(connection, saving.key, SAVES) if saving else []
         newest = launches[-1].key if launches else LaunchKey("")
         homes = recent.homes_of(connection, newest)
-        sign = marks.last_sign(connection, run_id)
+        sign = leases.last_sign(connection, run_id)
         decision = reads.resolution(connection, newest)
         facts = RunFacts(
             run=run,

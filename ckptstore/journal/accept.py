@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from stat import S_ISLNK
 from typing import TYPE_CHECKING, Any
 
-from ckptstore.catalog import marks, reads
+from ckptstore.catalog import reads, user_events
 from ckptstore.core.events import (
     FileRecorded,
     FilesRemoved,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from ckptstore.catalog.engine import Connection
-    from ckptstore.core.events import Event, Mark
+    from ckptstore.core.events import Event, UserEvent
     from ckptstore.core.model import Launch, LaunchKey
     from ckptstore.journal.jsonl import Contents
 
@@ -174,7 +174,7 @@ class Acceptor:
                 )
             case StepPinned() | StepTagged() | PolicySet() | RunRenamed() | RunForgotten():
                 is_new = event.run not in self._runs_before or not _takes_protection(event)
-                return "" if is_new or marks.has(self._connection, event) else _unconfirmed(event)
+                return "" if is_new or user_events.has(self._connection, event) else _unconfirmed(event)
         return ""
 
     def _not_below(self, paths: list[str], directory: str, owner: int) -> str:
@@ -210,7 +210,7 @@ def _key(event: Event) -> LaunchKey | None:
 def unconfirmed(connection: Connection, run: str, lines: Sequence[dict[str, Any]]) -> list[str]:
     """What these lines of a journal say against protection in a run, and the catalog does not: nobody confirmed it."""
     of_marks = [line for line in lines if line.get("t") in ("pin", "tag", "policy", "forget")]
-    newest: dict[object, Mark] = {}
+    newest: dict[object, UserEvent] = {}
     for event in from_lines(of_marks, "/")[0]:
         match event:
             case StepPinned(run=named, global_step=step):
@@ -222,7 +222,7 @@ def unconfirmed(connection: Connection, run: str, lines: Sequence[dict[str, Any]
             case RunForgotten(run=named):
                 newest[named, None] = event
     told = [event for event in newest.values() if event.run == run and _takes_protection(event)]
-    return [_unconfirmed(event) for event in told if not marks.has(connection, event)]
+    return [_unconfirmed(event) for event in told if not user_events.has(connection, event)]
 
 
 def _takes_protection(event: Event) -> bool:
@@ -232,7 +232,7 @@ def _takes_protection(event: Event) -> bool:
     return False
 
 
-def _unconfirmed(event: Mark) -> str:
+def _unconfirmed(event: UserEvent) -> str:
     run = event.run
     match event:
         case StepPinned():

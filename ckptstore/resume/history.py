@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import marks, reads, recent
+from ckptstore.catalog import leases, reads, recent
 from ckptstore.catalog.clock import clock
 from ckptstore.catalog.runs import find_run
 from ckptstore.journal.sync import sync_run
@@ -53,7 +53,7 @@ def history(database: Database, run: str) -> list[LaunchRow]:
         passed = reads.passed_over_by(connection, run_id)
         last = recent.last_saves(connection, run_id)
         exited = recent.exited_last(connection, run_id)
-        signs = marks.signs_of(connection, run_id)
+        signs = leases.signs_of(connection, run_id)
         now = clock(connection)
         ends: dict[str, list[TrainingEnded]] = {}
         for end in reads.endings_of(connection, [launch.key for launch in launches]).values():

@@ -11,7 +11,7 @@ from itertools import pairwise, takewhile
 from statistics import median
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import marks, reads
+from ckptstore.catalog import leases, reads
 from ckptstore.catalog.clock import clock
 from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.core.model import BRANCH, SCANNED
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ckptstore.catalog.engine import Connection
-    from ckptstore.catalog.marks import Sign
+    from ckptstore.catalog.leases import Sign
     from ckptstore.core.model import Launch, LaunchKey
 
 SILENT = timedelta(seconds=60)
@@ -71,7 +71,7 @@ def life(process: str, silent: timedelta) -> Life:
 
 def last_sign(connection: Connection, run_id: int | None) -> tuple[Sign | None, datetime]:
     """The newest sign of life of a run's launches, and the time by the clock that it was given by."""
-    return None if run_id is None else marks.last_sign(connection, run_id), clock(connection)
+    return None if run_id is None else leases.last_sign(connection, run_id), clock(connection)
 
 
 def may_be_alive(sign: Sign | None, now: datetime) -> bool:

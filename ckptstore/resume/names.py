@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import marks, reads, removals
+from ckptstore.catalog import reads, removals, user_events
 from ckptstore.catalog.runs import find_called, find_run, how_back
 from ckptstore.core.events import RunForgotten, RunRenamed
 from ckptstore.disk.run_directories import remember, remembered
@@ -50,7 +50,7 @@ def forget(database: Database, run: str, *, forgotten: bool = True) -> bool:
         return False
 
     def decide(connection: Connection) -> RunForgotten:
-        return marks.said_now(connection, RunForgotten, found.first, forgotten)
+        return user_events.said_now(connection, RunForgotten, found.first, forgotten)
 
     _tell(database, found.id, decide)
     return True
@@ -72,7 +72,7 @@ def rename(database: Database, run: str, name: str) -> bool:
         return False
 
     def decide(connection: Connection) -> RunRenamed:
-        return marks.said_now(connection, RunRenamed, found.first, name)
+        return user_events.said_now(connection, RunRenamed, found.first, name)
 
     _tell(database, found.id, decide)
     for directory in remembered(database.name, found.first):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import marks, reads, recent, tallies
+from ckptstore.catalog import leases, reads, recent, tallies, user_events
 from ckptstore.catalog.clock import clock
 from ckptstore.catalog.runs import find_run, run_names
 from ckptstore.core import validate
@@ -195,7 +195,7 @@ def _status(connection: Connection, run_id: int, begun: Sequence[Launch], last: 
     if newest is None:
         return NEVER_SAVED
     own = last if last is not None and last.launch.id == newest.id else None
-    sign = marks.last_sign(connection, run_id)
+    sign = leases.last_sign(connection, run_id)
     sign = sign if sign and sign.key == newest.key else None
     heard = [sign.seen_at] if sign else []
     heard += [own.created_at] if own else [newest.created_at] if newest.created_at else []
@@ -218,8 +218,8 @@ def _save_rows(database: Database, run: str) -> list[SaveRow]:
     run_id = find_run(database, run)
     with database.read() as connection:
         launches = {launch.id: launch for launch in reads.launches_of(connection, run_id)}
-        pinned = marks.pinned_steps(connection, run_id)
-        tagged = marks.tags_of(connection, run_id)
+        pinned = user_events.pinned_steps(connection, run_id)
+        tagged = user_events.tags_of(connection, run_id)
         said = tallies.said(connection, run_id)
         nothing = tallies.Said("", {}, None, "")
         history = lineage(list(launches.values()), reads.first_saves(connection, run_id))

@@ -10,7 +10,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from ckptstore.catalog import marks, reads, tallies
+from ckptstore.catalog import leases, reads, tallies
 from ckptstore.catalog.project import project
 from ckptstore.catalog.runs import called_in, find_called
 from ckptstore.core.events import LaunchStarted
@@ -178,17 +178,17 @@ def hold(connection: Connection, run_id: int, key: LaunchKey, files: Collection[
     Called in the transaction that stores the plan.
     """
     reads.lock_run(connection, run_id)  # retention gives up a state under that lock too: each sees what the other did
-    if not marks.are_as_chosen(connection, files):
+    if not reads.are_as_chosen(connection, files):
         return False
     if files:
-        marks.hold(connection, key, now + LEASE)
+        leases.hold(connection, key, now + LEASE)
     return True
 
 
 def keep_holding(database: Database, key: LaunchKey) -> None:
     """Extend the lease of a launch that is alive."""
     until = utc_now() + LEASE
-    database.in_write(lambda connection: marks.hold(connection, key, until))
+    database.in_write(lambda connection: leases.hold(connection, key, until))
 
 
 def branch(database: Database, plan: RestorePlan) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import marks as marking
 from ckptstore.catalog import reads, removals
+from ckptstore.catalog.protection import Protection, protection_of
 from ckptstore.catalog.removals import Collection, Item
 from ckptstore.catalog.runs import find_run
 from ckptstore.core.events import generation
@@ -231,8 +231,10 @@ class _Gc:
         def decide(connection: Connection) -> list[Event]:
             self._check_floor_counts(connection)
             now = utc_now()
-            marks = marking.marks_of(connection, self._plan.run_id, now - CLOCKS_DIFFER)
-            going[:] = [(key, targets) for key, targets in states if not self._skip(key, self._protected(key, marks))]
+            protection = protection_of(connection, self._plan.run_id, now - CLOCKS_DIFFER)
+            going[:] = [
+                (key, targets) for key, targets in states if not self._skip(key, self._protected(key, protection))
+            ]
             targets = [target for _, some in going for target in some]
             versions = reads.versions_of(connection, [each.checkpoint for each in targets if each.checkpoint])
             made = [self._item(target, versions, now) for target in targets]
@@ -255,16 +257,16 @@ class _Gc:
             self.skipped[key] = Skipped(f"step {key[1]} of launch {key[0]}", reason)  # once, if it is tried again
         return bool(reason)
 
-    def _protected(self, key: Key | None, marks: marking.Marks) -> str:
+    def _protected(self, key: Key | None, protection: Protection) -> str:
         """Why a state must stay that was to go when the plan was made."""
         if key is None:
             return ""
         if key in self._held:
             return self._held[key]
-        if key[1] in marks.pinned or key[1] in marks.tags:
+        if key[1] in protection.pinned or key[1] in protection.tags:
             return "pinned or tagged since the plan was made"
         made = {verdict.state.launch for verdict in self._plan.decision.keep if verdict.state.restorable}
-        if any(launch not in made for launch in marks.held.get(key, ())):
+        if any(launch not in made for launch in protection.held.get(key, ())):
             return "a launch has begun to start from it"
         return ""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import marks, reads, recent
+from ckptstore.catalog import reads, recent, user_events
 from ckptstore.core.hints import Command
 from ckptstore.errors import CkptstoreError, UnknownRunError, UsageError
 from ckptstore.outside import Path
@@ -41,7 +41,7 @@ def names(database: Database, run: str | None, *, all_runs: bool) -> Sequence[st
     with database.read() as connection:
         is_empty = not reads.first_names(connection)
         is_known = run is not None and reads.run_id(connection, run) is not None
-        with_policy = marks.runs_with_policy(connection)
+        with_policy = user_events.runs_with_policy(connection)
     if is_empty:
         where = run if run is not None and Path(run).is_dir() else "DIRECTORY"
         raise UsageError(

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import marks as marking
 from ckptstore.catalog import reads, removals
+from ckptstore.catalog.protection import protection_of
 from ckptstore.catalog.runs import find_run
 from ckptstore.core.hints import Command
 from ckptstore.core.limits import CLOCKS_DIFFER
@@ -209,7 +209,7 @@ class _Survey:
             self.launches = {launch.id: launch for launch in reads.launches_of(connection, run_id)}
             first_saves = reads.first_saves(connection, run_id)
             self._failed = reads.failed_loads(connection, run_id)
-            self._marks = marking.marks_of(connection, run_id, self.now - CLOCKS_DIFFER)
+            self._protection = protection_of(connection, run_id, self.now - CLOCKS_DIFFER)
             self.sources = reads.sources_of(connection, run_id)
         places = presence.unidentified((file.path, file.directory_id) for file in recorded)
         self.files = [_as_it_was(file, leaving, places) for file in recorded]
@@ -292,10 +292,10 @@ class _Survey:
             doubt=of_files or failed or (_OF_OTHERS if is_foreign else unconfirmed),
             branch=self._branch_of.get(key, ""),
             metrics=decide.mean_metrics([file.metrics for file in training]),
-            pinned=key[1] in self._marks.pinned,
-            tags=self._marks.tags.get(key[1], ()),
-            held_by=self._marks.held.get(key, ()),
-            parent_of=self._marks.parents.get(key, ()),
+            pinned=key[1] in self._protection.pinned,
+            tags=self._protection.tags.get(key[1], ()),
+            held_by=self._protection.held.get(key, ()),
+            parent_of=self._protection.parents.get(key, ()),
             is_written=self._is_written(key),
             weights_only=not any(file.state in _LIVE for file in training),
             shift=self._shifts[launch.id],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import marks, reads
+from ckptstore.catalog import reads, user_events
 from ckptstore.catalog.runs import find_called
 from ckptstore.core import validate
 from ckptstore.core.events import StepPinned, StepTagged
@@ -44,11 +44,11 @@ def _pin(database: Database, run: str, step: int, *, pinned: bool) -> bool:
 
     def decide(connection: Connection) -> tuple[Sequence[Event], Sequence[Checkpoint]]:
         files = _files_there(connection, run, run_id, step) if pinned else reads.files_of(connection, run_id, step=step)
-        if (step in marks.pinned_steps(connection, run_id)) == pinned:
+        if (step in user_events.pinned_steps(connection, run_id)) == pinned:
             if not files:
                 raise no_such_step(run, step)
             return [], []
-        said = marks.said_now(connection, StepPinned, first, step, pinned)
+        said = user_events.said_now(connection, StepPinned, first, step, pinned)
         return [said], files
 
     return record_of_run(database, decide)
@@ -66,12 +66,12 @@ def tag(database: Database, run: str, step: int, name: str) -> bool:
 
     def decide(connection: Connection) -> tuple[Sequence[Event], Sequence[Checkpoint]]:
         files = _files_there(connection, run, run_id, step)
-        there = marks.tag_step(connection, run_id, name)
+        there = user_events.tag_step(connection, run_id, name)
         if there not in (None, step):
             raise RefusedError(
                 f"step {there} of run {run!r} is tagged {name!r}", f"first: {Command('untag', run, name)}"
             )
-        return [] if there == step else [marks.said_now(connection, StepTagged, first, name, step)], files
+        return [] if there == step else [user_events.said_now(connection, StepTagged, first, name, step)], files
 
     return record_of_run(database, decide)
 
@@ -81,9 +81,9 @@ def untag(database: Database, run: str, name: str) -> bool:
     run_id, first, *_ = find_called(database, run)
 
     def decide(connection: Connection) -> tuple[Sequence[Event], Sequence[Checkpoint]]:
-        step = marks.tag_step(connection, run_id, name)
+        step = user_events.tag_step(connection, run_id, name)
         files = [] if step is None else reads.files_of(connection, run_id, step=step)
-        return [] if step is None else [marks.said_now(connection, StepTagged, first, name, None)], files
+        return [] if step is None else [user_events.said_now(connection, StepTagged, first, name, None)], files
 
     return record_of_run(database, decide)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ckptstore.catalog import marks, reads
+from ckptstore.catalog import reads, user_events
 from ckptstore.catalog.runs import find_called, find_run
 from ckptstore.core.events import PolicySet
 from ckptstore.journal.writers import record_of_run
@@ -23,7 +23,7 @@ def show(database: Database, run: str) -> Policy | None:
     """The policy that is stored for a run, if there is one."""
     run_id = find_run(database, run)
     with database.read() as connection:
-        rules = marks.policy_of(connection, run_id)
+        rules = user_events.policy_of(connection, run_id)
     return None if rules is None else from_json(rules)
 
 
@@ -51,9 +51,9 @@ def _set(database: Database, run: str, rules: Mapping[str, Any] | None) -> bool:
     run_id, first, *_ = find_called(database, run)
 
     def decide(connection: Connection) -> tuple[Sequence[Event], Sequence[Checkpoint]]:
-        if rules is None and marks.policy_of(connection, run_id) is None:
+        if rules is None and user_events.policy_of(connection, run_id) is None:
             return [], []
-        said = marks.said_now(connection, PolicySet, first, rules)
-        return [said], marks.files_to_tell(connection, run_id)
+        said = user_events.said_now(connection, PolicySet, first, rules)
+        return [said], user_events.files_to_tell(connection, run_id)
 
     return record_of_run(database, decide)

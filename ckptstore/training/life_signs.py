@@ -6,7 +6,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import marks, reads, schema
+from ckptstore.catalog import leases, reads, schema
 from ckptstore.catalog.clock import clock
 from ckptstore.core.hints import Call
 from ckptstore.core.text import span
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ckptstore.catalog.engine import Connection, Database
-    from ckptstore.catalog.marks import Sign
+    from ckptstore.catalog.leases import Sign
     from ckptstore.core.model import Launch
     from ckptstore.journal.recorder import Recorder
 
@@ -75,11 +75,11 @@ class LifeSigns:
     def _work(self) -> None:
         while not self._ended.wait(EVERY_SECONDS):
             self._give()
-        self._write(lambda connection: marks.end_signs(connection, self._key))
+        self._write(lambda connection: leases.end_signs(connection, self._key))
 
     def _give(self) -> None:
         key, process = self._key, self._process
-        self._write(lambda connection: marks.give_sign(connection, key, process, clock(connection)))
+        self._write(lambda connection: leases.give_sign(connection, key, process, clock(connection)))
         self.pass_on()
 
     def pass_on(self, home: str | None = None) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from ckptstore.advise.advise import ASSUMED, mtbf_of
 from ckptstore.api import Catalog
-from ckptstore.catalog import marks
+from ckptstore.catalog import leases
 from ckptstore.catalog.engine import open_database
 from ckptstore.core.events import Event, FileRecorded, LaunchStarted, TrainingEnded
 from ckptstore.core.interval import Cost, Failures, best_steps, lost
@@ -181,7 +181,7 @@ def test_a_process_that_was_killed_here_failed(catalog: Catalog) -> None:
     program = "from ckptstore.disk.owner import this_process; print(this_process())"
     gone = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
     with catalog.database.write() as connection:
-        marks.give_sign(connection, launch_key("run", "L1"), gone, START + timedelta(hours=35))
+        leases.give_sign(connection, launch_key("run", "L1"), gone, START + timedelta(hours=35))
     assert catalog.advise("run").failures == Failures(1, 15 * HOUR)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ckptstore.api import Catalog, connect
-from ckptstore.catalog import marks
+from ckptstore.catalog import leases
 from ckptstore.core.model import Rule
 from ckptstore.disk.owner import this_process
 from ckptstore.doctor.checkup import Status
@@ -30,7 +30,7 @@ def job(catalog: Catalog, tmp_path: Path) -> Job:
     assert second[0].facts.parent_step == 10
     made.save(second, 12)
     with catalog.database.write() as connection:
-        marks.give_sign(connection, second[0].key, this_process(), datetime.now(timezone.utc))
+        leases.give_sign(connection, second[0].key, this_process(), datetime.now(timezone.utc))
     return made
 
 

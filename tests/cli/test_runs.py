@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ckptstore.api import Catalog
-from ckptstore.catalog import marks
+from ckptstore.catalog import leases
 from ckptstore.disk.owner import this_process
 from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes
@@ -29,7 +29,7 @@ def row_of(catalog: Catalog) -> tuple[str, int]:
 def give_sign(job: Job, key: str, process: str, ago: timedelta) -> None:
     """A sign of life of a launch, given so long ago."""
     with job.catalog.database.write() as connection:
-        marks.give_sign(connection, key, process, datetime.now(timezone.utc) - ago)  # type: ignore[arg-type]
+        leases.give_sign(connection, key, process, datetime.now(timezone.utc) - ago)  # type: ignore[arg-type]
 
 
 def test_what_a_run_is_doing(catalog: Catalog, tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_what_a_run_is_doing(catalog: Catalog, tmp_path: Path) -> None:
     assert row_of(catalog) == ("killed", 1)
     set_ending(ranks[0], 12, 12, "RuntimeError")
     with catalog.database.write() as connection:
-        marks.end_signs(connection, ranks[0].key)
+        leases.end_signs(connection, ranks[0].key)
     assert row_of(catalog) == ("ended: RuntimeError", 1)
     second = job.begin()
     job.save(second, 20)
@@ -102,7 +102,7 @@ from ckptstore.catalog import marks
 from ckptstore.core.model import launch_key
 from ckptstore.disk.owner import this_process
 with connect(sys.argv[1]).database.write() as connection:
-    marks.give_sign(connection, launch_key("run", "L1"), this_process(), datetime.now(timezone.utc))
+    leases.give_sign(connection, launch_key("run", "L1"), this_process(), datetime.now(timezone.utc))
 """
     subprocess.run([sys.executable, "-c", program, url], check=True)
     told = ckptstore("--db", url, "doctor", "run").out

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from ckptstore.api import Catalog, connect
-from ckptstore.catalog import marks, removals
+from ckptstore.catalog import leases, removals
 from ckptstore.catalog.tables import gc_locks
 from ckptstore.core.model import launch_key
 from ckptstore.disk import name_claims
@@ -91,7 +91,7 @@ def signed_elsewhere(job: Job) -> None:
     saved_twice(job)
     job.begin()
     with job.catalog.database.write() as connection:
-        marks.give_sign(connection, launch_key("run", "L2"), "node-7|42|1|abcd@another", later(timedelta(0)))
+        leases.give_sign(connection, launch_key("run", "L2"), "node-7|42|1|abcd@another", later(timedelta(0)))
 
 
 def started_again(job: Job, times: int) -> None:

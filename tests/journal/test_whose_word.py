@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ckptstore.api import Catalog, connect
-from ckptstore.catalog import marks, reads
+from ckptstore.catalog import reads, user_events
 from ckptstore.core.model import Kind
 from ckptstore.doctor.checkup import Status
 from ckptstore.errors import RefusedError, UsageError
@@ -52,7 +52,7 @@ def file_line(path: str, step: int, run: str = "run") -> dict[str, Any]:
 
 def pinned(catalog: Catalog) -> frozenset[int]:
     with catalog.database.read() as connection:
-        return marks.pinned_steps(connection, reads.run_id(connection, "run") or 0)
+        return user_events.pinned_steps(connection, reads.run_id(connection, "run") or 0)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ckptstore.api import Catalog, connect
-from ckptstore.catalog import marks, reads, removals
+from ckptstore.catalog import leases, reads, removals
 from ckptstore.core.limits import CLOCKS_DIFFER, LEASE
 from ckptstore.core.model import FileState, launch_key
 from ckptstore.disk.owner import this_process
@@ -35,7 +35,7 @@ def start_from(catalog: Catalog, job: Job, step: int, *, lasting: timedelta = LE
     chosen = catalog.show("run", step)
     with catalog.database.write() as connection:
         assert start.hold(connection, 1, ranks[0].key, chosen, datetime.now(timezone.utc))
-        marks.hold(connection, ranks[0].key, datetime.now(timezone.utc) + lasting)
+        leases.hold(connection, ranks[0].key, datetime.now(timezone.utc) + lasting)
     with catalog.database.read() as connection:
         origin = reads.launch(connection, launch_key("run", "L1"))
     assert origin is not None

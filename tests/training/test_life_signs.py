@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from ckptstore.api import Catalog
-from ckptstore.catalog import marks, reads
+from ckptstore.catalog import leases, reads
 from ckptstore.catalog.clock import clock
 from ckptstore.core.model import launch_key
 from ckptstore.disk import owner
@@ -53,7 +53,7 @@ def begun(catalog: Catalog) -> RankLaunch:
 
 def give(catalog: Catalog, process: str, *, age: float = 0) -> None:
     with catalog.database.write() as connection:
-        marks.give_sign(connection, launch_key("run", "L1"), process, clock(connection) - timedelta(seconds=age))
+        leases.give_sign(connection, launch_key("run", "L1"), process, clock(connection) - timedelta(seconds=age))
 
 
 def waited(catalog: Catalog, time: Clock) -> float:
@@ -103,7 +103,7 @@ def test_a_launch_that_ends_while_it_is_waited_for(catalog: Catalog, time: Clock
 
     def end() -> None:
         with catalog.database.write() as connection:
-            marks.end_signs(connection, launch.key)
+            leases.end_signs(connection, launch.key)
 
     time.at = end
     assert waited(catalog, time) == 0.5
@@ -123,20 +123,20 @@ def test_a_launch_gives_signs_until_it_ends(catalog: Catalog, monkeypatch: pytes
     monkeypatch.setattr(life_signs, "EVERY_SECONDS", 0.001)
     launch = begun(catalog)
     given = threading.Semaphore(0)
-    give_sign = marks.give_sign
+    give_sign = leases.give_sign
 
     def counted(*args: object) -> None:
         give_sign(*args)  # type: ignore[arg-type]
         given.release()
 
-    monkeypatch.setattr(marks, "give_sign", counted)
+    monkeypatch.setattr(leases, "give_sign", counted)
     for _ in range(2):  # it may train again
         launch.signs.begin()
         for _ in range(3):
             assert given.acquire(timeout=30)
         launch.signs.end()
         with catalog.database.read() as connection:
-            assert marks.last_sign(connection, reads.run_id(connection, "run") or 0) is None
+            assert leases.last_sign(connection, reads.run_id(connection, "run") or 0) is None
     catalog.join("run", rank=1, world_size=2, launch_id="L2").signs.begin()
     with catalog.database.read() as connection:
-        assert marks.last_sign(connection, reads.run_id(connection, "run") or 0) is None, "rank 0 does it for all"
+        assert leases.last_sign(connection, reads.run_id(connection, "run") or 0) is None, "rank 0 does it for all"

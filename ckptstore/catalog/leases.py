@@ -1,0 +1,76 @@
+"""Leases of launches: which state each holds against retention while it starts, and its signs of life."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import sqlalchemy as sa
+
+from ckptstore.catalog.tables import launches, leases
+from ckptstore.core.limits import LEASE
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from ckptstore.core.model import LaunchKey
+
+
+class Sign(NamedTuple):
+    """The newest sign of life of a launch: when it was given, by the clock of the database, and by which process."""
+
+    key: LaunchKey
+    launch: str
+    process: str
+    seen_at: datetime
+
+
+def hold(connection: sa.Connection, key: LaunchKey, until: datetime) -> None:
+    """Let a launch hold the state that it starts from until then."""
+    _put_lease(connection, key, expires_at=until)
+
+
+def hold_if_new(connection: sa.Connection, key: LaunchKey, until: datetime) -> None:
+    """Let a launch hold the state that it starts from until then; a lease that is there is left as it is."""
+    if connection.execute(_LEASE, {"own_launch": key}).first() is None:
+        connection.execute(_ADD_LEASE, {"launch_id": key, "expires_at": until})
+
+
+def give_sign(connection: sa.Connection, key: LaunchKey, process: str, now: datetime) -> None:
+    """A launch is alive, and holds the state that it starts from."""
+    _put_lease(connection, key, expires_at=now + LEASE, process=process, seen_at=now)
+
+
+def end_signs(connection: sa.Connection, key: LaunchKey) -> None:
+    """A launch has ended, or rests: nobody needs to wait for its signs of life."""
+    connection.execute(_SET_LEASE, {"own_launch": key, "process": None})
+
+
+def last_sign(connection: sa.Connection, run: int) -> Sign | None:
+    """The sign of life of the newest launch of a run that gives some; None if none does."""
+    row = connection.execute(_LAST_SIGN, {"own_run": run}).one_or_none()
+    return None if row is None else Sign(*row)
+
+
+def signs_of(connection: sa.Connection, run: int) -> dict[str, tuple[str | None, datetime]]:
+    """The last sign of life of each launch of a run that ever gave one: its process (None: it has ended), and when."""
+    query = sa.select(launches.c.name, leases.c.process, leases.c.seen_at)
+    query = query.join(launches, launches.c.id == leases.c.launch_id)
+    chosen = query.where(launches.c.run_id == run, leases.c.seen_at.is_not(None))
+    return {name: (process, seen_at) for name, process, seen_at in connection.execute(chosen)}
+
+
+def _put_lease(connection: sa.Connection, key: LaunchKey, **values: object) -> None:
+    if connection.execute(_SET_LEASE, {"own_launch": key, **values}).rowcount == 0:
+        connection.execute(_ADD_LEASE, {"launch_id": key, **values})
+
+
+_LAST_SIGN = (
+    sa.select(launches.c.id, launches.c.name, leases.c.process, leases.c.seen_at)
+    .join(launches, launches.c.id == leases.c.launch_id)
+    .where(launches.c.run_id == sa.bindparam("own_run"), leases.c.process.is_not(None))
+    .order_by(launches.c.launch_order.desc())
+    .limit(1)
+)
+_OF_LAUNCH = leases.c.launch_id == sa.bindparam("own_launch")
+_LEASE, _SET_LEASE = sa.select(leases.c.launch_id).where(_OF_LAUNCH), leases.update().where(_OF_LAUNCH)
+_ADD_LEASE = leases.insert()

@@ -1,0 +1,130 @@
+"""What users say of a run, and the newest of it: pins, tags, the stored policy, its new name, that it was forgotten."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import sqlalchemy as sa
+
+from ckptstore.catalog import reads, rows
+from ckptstore.catalog.tables import checkpoints, forgotten, launches, pins, policies, renamed, runs, saves, tags
+from ckptstore.core.events import (
+    PolicySet,
+    RunForgotten,
+    RunRenamed,
+    StepPinned,
+    StepTagged,
+    UserEvent,
+    moment_of,
+    version_of_user_event,
+)
+from ckptstore.core.model import FileState
+from ckptstore.outside import utc_now
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ckptstore.core.model import Checkpoint
+
+
+TABLES: dict[type[UserEvent], sa.Table] = {
+    StepPinned: pins,
+    StepTagged: tags,
+    PolicySet: policies,
+    RunRenamed: renamed,
+    RunForgotten: forgotten,
+}
+"""Where the newest of each is: its fields are columns, and the table's key is what it is said of."""
+
+Said = TypeVar("Said", StepPinned, StepTagged, PolicySet, RunRenamed, RunForgotten)
+
+
+def said_now(connection: sa.Connection, kind: Callable[..., Said], *said: object) -> Said:
+    """An event of this kind that is made now, or just after the last of its kind: clocks may have gone back since."""
+    event = kind(*said, utc_now())
+    version = _version_known(connection, event)
+    return (
+        event if version is None else replace(event, at=max(event.at, moment_of(version) + timedelta(microseconds=1)))
+    )
+
+
+def has(connection: sa.Connection, event: UserEvent) -> bool:
+    """Whether the catalog knows what an event says, or newer; one that it never had is not missed."""
+    known = _version_known(connection, event)
+    if known is None:
+        return isinstance(event, StepPinned | StepTagged)
+    return bool(known >= version_of_user_event(event))
+
+
+def _version_known(connection: sa.Connection, event: UserEvent) -> str | None:
+    asked = {f"own_{name}": said for name, said in vars(event).items()}
+    return connection.execute(_version_of(TABLES[type(event)]), asked).scalar()
+
+
+@cache
+def _version_of(table: sa.Table) -> sa.Select[Any]:
+    of_run = sa.select(runs.c.id).where(runs.c.name == sa.bindparam("own_run")).scalar_subquery()
+    of_it = (column == sa.bindparam(f"own_{column.name}") for column in table.primary_key if column.name != "run_id")
+    return sa.select(table.c.version).where(table.c.run_id == of_run, *of_it)
+
+
+def pinned_steps(connection: sa.Connection, run: int) -> frozenset[int]:
+    """The steps of a run that are pinned."""
+    return frozenset(connection.execute(_PINNED, {"own_run": run}).scalars())
+
+
+def tags_of(connection: sa.Connection, run: int) -> dict[int, tuple[str, ...]]:
+    """The names that people gave to steps of a run, by step."""
+    found: dict[int, list[str]] = {}
+    for step, name in connection.execute(_TAGS_OF, {"own_run": run}):
+        found.setdefault(step, []).append(name)
+    return {step: tuple(names) for step, names in found.items()}
+
+
+def tag_step(connection: sa.Connection, run: int, name: str) -> int | None:
+    """The step that a tag of a run is on; None if there is no such tag."""
+    chosen = (tags.c.run_id == run) & (tags.c.name == name)
+    return connection.execute(sa.select(tags.c.global_step).where(chosen)).scalar()
+
+
+def policy_of(connection: sa.Connection, run: int) -> dict[str, Any] | None:
+    """The rules that are stored for a run; None if there are none."""
+    found: dict[str, Any] | None = connection.execute(
+        sa.select(policies.c.rules).where(policies.c.run_id == run)
+    ).scalar()
+    return found
+
+
+def runs_with_policy(connection: sa.Connection) -> Sequence[str]:
+    """The names of the runs that have a policy, but for those that were forgotten."""
+    with_policy = set(connection.execute(sa.select(policies.c.run_id).where(policies.c.rules.is_not(None))).scalars())
+    return sorted(name for run, name in reads.names_of_runs(connection).items() if run in with_policy)
+
+
+def files_to_tell(connection: sa.Connection, run: int) -> list[Checkpoint]:
+    """Files of a run beside which can be journalled what is said of it.
+
+    Those of the newest step that has any; where nothing is left, the first by path of all that ever were.
+    """
+    of_newest, any_other = _files_to_tell()
+    found = list(rows.files(connection.execute(of_newest, {"own_run": run})))
+    return found or list(rows.files(connection.execute(any_other, {"own_run": run})))
+
+
+@cache
+def _files_to_tell() -> tuple[sa.Select[Any], sa.Select[Any]]:
+    query = rows.file_query().where(launches.c.run_id == sa.bindparam("own_run"))
+    there = query.where(checkpoints.c.state == FileState.COMPLETE.value)
+    newest = there.with_only_columns(sa.func.max(saves.c.global_step)).scalar_subquery()
+    return there.where(saves.c.global_step == newest), query.order_by(checkpoints.c.path).limit(1)
+
+
+_PINNED = sa.select(pins.c.global_step).where(pins.c.run_id == sa.bindparam("own_run"), pins.c.pinned)
+_TAGS_OF = (
+    sa.select(tags.c.global_step, tags.c.name)
+    .where(tags.c.run_id == sa.bindparam("own_run"), tags.c.global_step.is_not(None))
+    .order_by(tags.c.name)
+)
