@@ -7,7 +7,9 @@ Faults, N counting the steps of this process: "kill N" (SIGKILL after step N, wh
 catalog), "kill-at-once N" (without waiting for that), "kill-journalled N" (when it is in the journal), "keep-up" (none:
 each step waits for the catalog), "raise N" (in a callback after step N), "raise-before N" (before step N is computed),
 "bad-dataset" (the pipeline fails at its first batch), "SystemExit N" and "KeyboardInterrupt N" (raised after step N),
-"kill-writing N" (SIGKILL at the Nth call that the saver's thread makes to what is written in C),
+"kill-writing N" (SIGKILL at the Nth call that the saver's thread makes to what is written in C), and at such a call
+"full-writing N" (no room is left on the disk), "terminate-writing N" (SIGTERM), "asked-writing N" (`ckptstore exit`),
+"raise-writing N" (the thread waits there until a callback has raised after the step under way),
 "exit-flag N", "exit-signal N" and "exit-asked N" (a graceful exit is asked for after step N: it is taken after step
 N+1), "waits N" (after every Nth step it prints WAITS and reads a line: with "flush" it waits for the catalog and prints
 whether that has all).
@@ -16,9 +18,11 @@ Under msrun it is data parallel, and a fault is that of "rank" only (None: of ev
 "sharded" deals the data out to the ranks, and every rank writes what each step took of it to a file beside "out".
 "width" is that of the network: a file has about 200 bytes times it.
 "straight" has files written to their own names, as MindIO does, so that they can be cut.
+"pynative" is the mode; "sink" asks for a data sink, which MindSpore leaves out on CPU.
 "cell" is the train network: MindSpore's own, one that "inherits" from it, or one of its "own", as seed 000 has them.
 """
 
+import errno
 import json
 import os
 import signal
@@ -59,8 +63,11 @@ DEFAULTS = {
     "sharded": False,
     "width": 16,
     "straight": False,
+    "pynative": False,
+    "sink": False,
 }
 FLAG = "graceful_exit.json"
+WRITING = "-writing"
 
 
 class Fault(Callback):
@@ -76,6 +83,7 @@ class Fault(Callback):
         """Of what saves, once that is made."""
         self.written: Callable[[], None] = lambda: None
         """Waits until what is being saved is on the disk."""
+        self.is_reached, self.is_over = threading.Event(), threading.Event()  # the call at which to raise
 
     def on_train_step_begin(self, run_context) -> None:
         if self.action == "raise-before" and self.done + 1 == self.step:
@@ -83,12 +91,15 @@ class Fault(Callback):
 
     def on_train_step_end(self, run_context) -> None:
         self.done += 1
+        if self.is_reached.is_set():
+            self.is_over.set()
+            raise RuntimeError("fault while the saver writes")
         if self.action == "keep-up":
             self.written()
             assert self.recorder.flush(60)
         if self.action == "waits" and self.done % self.step == 0:
             self.wait()
-        if self.done == self.step:
+        if self.done == self.step and not self.action.endswith(WRITING):
             self.happen()
 
     def happen(self) -> None:
@@ -103,9 +114,26 @@ class Fault(Callback):
         if self.action == "exit-signal":
             os.kill(os.getpid(), signal.SIGTERM)
         if self.action == "exit-asked":
-            subprocess.run([Path(sys.executable).with_name("ckptstore"), "exit", "run"], check=True)
-            while not self.launch.exit_request.path():
-                threading.Event().wait(0.05)
+            self.ask_to_exit()
+
+    def ask_to_exit(self) -> None:
+        subprocess.run([Path(sys.executable).with_name("ckptstore"), "exit", "run"], check=True)
+        while not self.launch.exit_request.path():
+            threading.Event().wait(0.05)
+
+    def happen_while_writing(self) -> None:
+        match self.action.removesuffix(WRITING):
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "full":
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            case "terminate":
+                os.kill(os.getpid(), signal.SIGTERM)
+            case "asked":
+                self.ask_to_exit()
+            case "raise":
+                self.is_reached.set()
+                self.is_over.wait()
 
     def wait(self) -> None:
         print("WAITS", self.done, flush=True)
@@ -258,8 +286,9 @@ def with_saver(launch: TrainingLaunch, trouble: Fault, rank: int, asked: dict) -
     out = trouble.out
     saver = launch.saver(out / "ckpt", every=5, prefix="net", exit_flag=out / FLAG, **asked["saver"])
     trouble.recorder, trouble.written = saver._session.recorder, saver._writer.wait
-    if trouble.action == "kill-writing":
-        saver._writer._write = at_call(trouble.step, saver._writer._write, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    if trouble.action.endswith(WRITING):
+        saver._writer._write = at_call(trouble.step, saver._writer._write, trouble.happen_while_writing)
+        saver._writer.wait = lambda: (trouble.is_over.set(), trouble.written())  # else each waits for the other
     return [trouble, saver]
 
 
@@ -289,7 +318,7 @@ WAYS = {"ModelCheckpoint": with_checkpoints, "launch.saver": with_saver}
 
 def main(asked: dict) -> None:
     out = Path(asked["out"])
-    ms.set_context(mode=ms.GRAPH_MODE)
+    ms.set_context(mode=ms.PYNATIVE_MODE if asked["pynative"] else ms.GRAPH_MODE)
     ms.set_device("CPU")
     ms.set_seed(1)
     rank = 0
@@ -319,7 +348,11 @@ def main(asked: dict) -> None:
         model.train(asked["epochs"], dataset, callbacks, False, -1, start.initial_epoch)  # noqa: FBT003
     else:
         model.train(
-            asked["epochs"], dataset, callbacks=callbacks, initial_epoch=start.initial_epoch, dataset_sink_mode=False
+            asked["epochs"],
+            dataset,
+            callbacks=callbacks,
+            initial_epoch=start.initial_epoch,
+            dataset_sink_mode=asked["sink"],
         )
     if launch.global_step == asked["epochs"] * dataset.get_dataset_size():
         ms.save_checkpoint(model.train_network, str(out / f"final{rank or ''}.ckpt"))

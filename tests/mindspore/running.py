@@ -40,6 +40,12 @@ class Outcome:
     output: str
 
 
+def outcome(code: int, output: str) -> Outcome:
+    """What a launch that printed this came to."""
+    starts = [line.removeprefix("START ") for line in output.splitlines() if line.startswith("START ")]
+    return Outcome(code, json.loads(starts[0]) if starts else {}, output)
+
+
 class Run:
     """One run in one directory, launch after launch; `saves` is how the script does so (`job.WAYS`)."""
 
@@ -71,8 +77,7 @@ class Run:
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
         )
         output = done.stdout if ranks == 1 else (log / "worker_0.log").read_text(errors="replace")
-        starts = [line.removeprefix("START ") for line in output.splitlines() if line.startswith("START ")]
-        return Outcome(done.returncode, json.loads(starts[0]) if starts else {}, output)
+        return outcome(done.returncode, output)
 
     def again(self, *, step: int, **asked: Any) -> Outcome:
         """Start it again: it goes on after this step, and trains to its end."""

@@ -1,33 +1,63 @@
 """A functional training fails and is started again: it ends with the weights of the one that never failed."""
 
+import io
 import json
+import logging
 import os
 import random
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ckptstore.mindspore.schedule import LEFT
-from tests.mindspore.running import Run, python
+from tests.mindspore import loop_job
+from tests.mindspore.running import Outcome, Run, outcome, python
 
 JOB = Path(__file__).with_name("loop_job.py")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "functional" / "train.py"
 KILLED = -signal.SIGKILL
+ENDS_THE_PROCESS = ("kill", "flag", "exit")
 
 
 class Training(Run):
-    """A run of the job in a directory of its own, launch after launch."""
+    """A run of the job in a directory of its own, launch after launch.
+
+    A launch is a process of its own if the fault ends one, or if all are to be (`apart`); else a call in this one.
+    """
 
     job = JOB
 
-    def __init__(self, out: Path, asked: dict[str, Any] | None = None) -> None:
+    def __init__(self, out: Path, asked: dict[str, Any] | None = None, *, apart: bool = False) -> None:
         super().__init__(out)
-        self.asked, self.output = asked or {}, ""
+        self.asked, self.output, self.apart = asked or {}, "", apart
+
+    def launch(self, *, ranks: int = 1, **asked: Any) -> Outcome:
+        ends = asked.get("fault", "").startswith(ENDS_THE_PROCESS)
+        if self.apart or ranks > 1 or ends or asked.get("graph"):
+            return super().launch(ranks=ranks, **asked)
+        return self._here({"out": str(self.out), **asked})
+
+    def _here(self, asked: dict[str, Any]) -> Outcome:
+        printed, code = io.StringIO(), 0
+        words = logging.StreamHandler(printed)
+        logging.getLogger("ckptstore").addHandler(words)
+        with pytest.MonkeyPatch.context() as environment, redirect_stdout(printed):
+            environment.setenv("CKPTSTORE_URL", self.url)
+            try:
+                loop_job.main({**loop_job.DEFAULTS, **asked})
+            except SystemExit as left:
+                code = left.code
+            except Exception as error:  # noqa: BLE001 — as the interpreter prints it
+                print(error)
+                code = 1
+        logging.getLogger("ckptstore").removeHandler(words)
+        return outcome(code, printed.getvalue())
 
     def start(self, fault: str = "none", *, ranks: int = 1, **asked: Any) -> tuple[int, dict[str, Any]]:
         """Its exit code, and where the loop began."""
@@ -83,9 +113,10 @@ FAULTS: list[Any] = [
 ]
 
 
+@pytest.mark.parametrize("apart", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
-def test_a_fault(calm, tmp_path: Path, fault: tuple[str, int, int | None]) -> None:
-    check(calm(), Training(tmp_path), fault)
+def test_a_fault(calm, tmp_path: Path, fault: tuple[str, int, int | None], *, apart: bool) -> None:
+    check(calm(), Training(tmp_path, apart=apart), fault)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +164,9 @@ def test_two_ranks(calm, tmp_path: Path, fault: str, step: int | None) -> None:
 def test_a_second_fault_after_a_resume_in_mid_epoch_and_a_finished_run(calm, tmp_path: Path) -> None:
     rough = Training(tmp_path)
     rough.start("kill 17")
+    rough.apart = True  # its ending is recorded when the interpreter ends
     assert rough.start("raise 3")[1]["global_step"] == 15
+    rough.apart = False
     assert rough.start("kill 4")[1]["global_step"] == 18
     assert rough.start()[1]["global_step"] == 20
     assert rough.final() == calm().final()
@@ -158,7 +191,7 @@ PATIENT = {"epochs": 8, "patience": 2}
 @pytest.mark.parametrize(
     ("fault", "step"),
     [
-        ("kill 17", 15),
+        pytest.param("kill 17", 15, marks=pytest.mark.long),
         ("kill-late 20", 15),  # evaluated, and not saved
         ("raise 20", 15),  # before the evaluation, or
         ("raise-late 20", 20),  # after it, and its save was asked for
@@ -166,12 +199,13 @@ PATIENT = {"epochs": 8, "patience": 2}
         pytest.param("break 20", 20, marks=pytest.mark.long),
     ],
 )
+@pytest.mark.parametrize("apart", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("how", [{}, pytest.param({"norm": True}, marks=pytest.mark.long)], ids=str)
 def test_early_stopping_stops_at_the_same_step(
-    calm, tmp_path: Path, fault: str, step: int, how: dict[str, Any]
+    calm, tmp_path: Path, fault: str, step: int, how: dict[str, Any], *, apart: bool
 ) -> None:
     """With the same weights, and what it keeps; started again it trains nothing, and saves nothing."""
-    undisturbed, rough = calm(**PATIENT, **how), Training(tmp_path, {**PATIENT, **how})
+    undisturbed, rough = calm(**PATIENT, **how), Training(tmp_path, {**PATIENT, **how}, apart=apart)
     assert rough.start(fault)[0] != 0 or fault.startswith("break")
     assert rough.start()[1]["global_step"] == step
     stopped = json.loads((undisturbed.out / "stopped.json").read_text())
@@ -239,7 +273,7 @@ def test_any_faults_one_after_the_other(calm, tmp_path: Path, seed: int) -> None
     chance = random.Random(seed)  # noqa: S311 — moments, not secrets
     ways = [{}, {"jit": True}, {"norm": True}, {"gan": True}, {"keeps": True}, {"draws": True}, {"scheduler": True}]
     how = chance.choice([*ways, PATIENT, {**PATIENT, "norm": True}])
-    rough = Training(tmp_path, {**how, "every": chance.choice([1, 3, 5, 7, 0.01])})
+    rough = Training(tmp_path, {**how, "every": chance.choice([1, 3, 5, 7, 0.01])}, apart=True)
     words = ["kill", "kill-at-once", "raise", "raise-after-update", "raise-before-update", "raise-in-optimizer"]
     words += ["raise-in-data", "terminate", "flag", "exit", "break", "raise-late", "exit-late", "kill-at-once-late"]
     for _ in range(4):

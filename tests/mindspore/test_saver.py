@@ -3,10 +3,12 @@
 import errno
 import os
 import re
+import shutil
 import signal
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from ckptstore.doctor.doctor import examine
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.mindspore import saver as saver_module
 from ckptstore.mindspore import state_writer
+from ckptstore.mindspore.schedule import LEFT
 from ckptstore.retention.policy import Policy
 from tests.mindspore.job import at_call
 from tests.mindspore.running import Run
@@ -176,8 +179,11 @@ def test_it_keeps_what_its_policy_says(catalog: Catalog, tmp_path: Path) -> None
     assert catalog.resolve("run").plan.global_step == 12
 
 
-def test_early_stopping_stops_at_the_same_step_wherever_it_was_killed(catalog: Catalog, tmp_path: Path) -> None:
-    """It hears of an epoch's end after the state of its last step was saved."""
+@pytest.mark.parametrize("broken", [(6, 9), pytest.param((), marks=pytest.mark.long)], ids=str)
+def test_early_stopping_stops_at_the_same_step_wherever_it_was_killed(
+    catalog: Catalog, tmp_path: Path, broken: tuple[int, ...]
+) -> None:
+    """It hears of an epoch's end after the state of its last step was saved. No steps given: at each."""
 
     def stopping() -> EarlyStopping:
         return EarlyStopping(monitor="loss", patience=2, min_delta=100.0)
@@ -185,7 +191,7 @@ def test_early_stopping_stops_at_the_same_step_wherever_it_was_killed(catalog: C
     whole = new_job()
     whole.train(stopping(), whole.launch.saver(tmp_path / "whole", every=2), epochs=9)
     stopped = whole.launch.global_step
-    for broken_at in range(1, stopped):
+    for broken_at in broken or range(1, stopped):
         job = new_job(fresh=True)
         job.fail(RaiseAt(broken_at), stopping(), job.launch.saver(tmp_path / f"{broken_at}", every=2), epochs=9)
         again = new_job()
@@ -299,13 +305,23 @@ def full() -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_disk_that_is_full_at_any_point_of_a_save(catalog: Catalog, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("mode", "draws"),
+    [
+        (ms.PYNATIVE_MODE, 2),
+        *(pytest.param(mode, 30, marks=pytest.mark.long) for mode in (ms.PYNATIVE_MODE, ms.GRAPH_MODE)),
+    ],
+)
+def test_a_disk_that_is_full_at_any_point_of_a_save(
+    catalog: Catalog, tmp_path: Path, set_mode: Callable[[int], None], mode: int, draws: int
+) -> None:
     """Training goes on, to the same end, and a start goes on from the newest state that is whole."""
+    set_mode(mode)
     whole = new_job()
     whole.train(whole.launch.saver(tmp_path / "whole", every=2), epochs=2)
     most = calls_of_a_save(tmp_path / "counted")
-    chance = np.random.RandomState(7)
-    for draw in range(12):
+    chance = np.random.RandomState(draws)
+    for draw in range(draws):
         first = new_job(fresh=True)
         saver = first.launch.saver(tmp_path / f"{draw}", every=2)
         saver._writer._write = at_call(chance.randint(1, 2 * most), saver._writer._write, full)
@@ -316,24 +332,66 @@ def test_a_disk_that_is_full_at_any_point_of_a_save(catalog: Catalog, tmp_path: 
         assert_same(second.model, whole.model)
 
 
-@pytest.mark.parametrize("draws", [2, pytest.param(30, marks=pytest.mark.long)])
-def test_killed_at_any_point_of_a_save(catalog: Catalog, tmp_path: Path, undisturbed: bytes, draws: int) -> None:
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Callable[[dict[str, Any]], bytes]:
+    """The final state of the run that nothing happens to, for each way to train."""
+
+    @cache
+    def of(**how: Any) -> bytes:
+        run = Run(tmp_path_factory.mktemp("unbroken"), saves="launch.saver")
+        outcome = run.launch(**how)
+        assert outcome.code == 0, outcome.output
+        return run.final()
+
+    return of
+
+
+GRAPH, PYNATIVE, SINK = {}, {"pynative": True}, {"sink": True}
+"""A sink is asked for; on CPU MindSpore trains without one."""
+CODES = {"kill": -signal.SIGKILL, "raise": 1, "terminate": LEFT, "asked": LEFT, "full": 0}
+
+
+@pytest.mark.parametrize(
+    ("fault", "how", "ranks", "draws"),
+    [
+        ("kill", GRAPH, 1, 1),
+        pytest.param("kill", GRAPH, 1, 30, marks=pytest.mark.long),
+        *(
+            pytest.param(fault, how, ranks, draws, marks=[pytest.mark.long, *marks])
+            for ranks, draws, marks in ((1, 8, []), (2, 3, [pytest.mark.msrun]))
+            for fault in CODES
+            for how in ([GRAPH, PYNATIVE, SINK] if ranks == 1 else [GRAPH, PYNATIVE])
+        ),
+    ],
+)
+def test_at_any_point_of_a_save(
+    catalog: Catalog, tmp_path: Path, unbroken: Any, *, fault: str, how: dict[str, Any], ranks: int, draws: int
+) -> None:
+    """Of one rank, the last one: a file that has its name is whole, and the run goes on from the newest."""
     most = calls_of_a_save(tmp_path / "counted")
     chance = np.random.RandomState(draws)
     for draw in range(draws):
         run = Run(tmp_path / f"{draw}", saves="launch.saver")
-        crashed = run.launch(fault=f"kill-writing {chance.randint(1, 4 * most)}")
-        assert crashed.code == -signal.SIGKILL, crashed.output
-        places = [
-            re.findall(r"-(\d+)_(\d+)\.safetensors", path.name)[0] for path in (run.out / "ckpt").glob("net-*.*s")
-        ]
-        newest = max((10 * (int(epoch) - 1) + int(step) for epoch, step in places), default=0)
-        again = run.launch()
-        assert again.code == 0, again.output
-        assert again.start["global_step"] == newest, "a file that has its name is whole"
-        assert run.final() == undisturbed
+        asked = {"ranks": ranks, "rank": ranks - 1, **how}
+        told = f"{fault}-writing {chance.randint(1, 4 * most)}"
+        ended = run.launch(fault=told, epochs=2 if fault == "full" else 3, **asked)
+        assert ended.code == CODES[fault] or (ranks > 1 and ended.code), (told, ended.output)
+        newest = max(steps_of_names(run.out / "ckpt"), default=0)
+        if fault == "raise":
+            assert run.files()[0][:2] == ("dying_gasp", newest)
+        again = run.launch(**asked)
+        assert (again.code, again.start["global_step"]) == (0, newest), (told, again.output)
+        assert [run.final(rank) for rank in range(ranks)] == [unbroken(**how)] * ranks
 
 
+def steps_of_names(directory: Path) -> list[int]:
+    """Those of the files that have their names, of all ranks."""
+    found = [*directory.glob("net-*.safetensors"), *directory.glob("rank_*/net-*.safetensors")]
+    places = [re.findall(r"-(\d+)_(\d+)\.safetensors", path.name)[0] for path in found]
+    return [10 * (int(epoch) - 1) + int(step) for epoch, step in places]
+
+
+@pytest.mark.long
 @pytest.mark.msrun
 def test_one_rank_writes_for_its_replica(tmp_path: Path, undisturbed: bytes) -> None:
     run = Run(tmp_path, saves="launch.saver")
@@ -345,6 +403,34 @@ def test_one_rank_writes_for_its_replica(tmp_path: Path, undisturbed: bytes) -> 
     second = run.launch(ranks=2, saver={"copies": 1})
     assert (second.code, second.start["global_step"]) == (0, 20), second.output
     assert run.final(0) == run.final(1) == undisturbed
+
+
+@pytest.mark.long
+@pytest.mark.msrun
+@pytest.mark.parametrize("copies", [1, 2])
+def test_a_directory_of_four_ranks_is_lost(tmp_path: Path, undisturbed: bytes, copies: int) -> None:
+    """Each in turn: what a replica has left is enough to go on. Of data parallel every rank is every other's."""
+    run = Run(tmp_path, saves="launch.saver")
+    asked: dict[str, Any] = {"ranks": 4, "saver": {"copies": copies}}
+    assert run.launch(fault="kill 6", **asked).code != 0
+    assert {file.rank for file in run.catalog.files("run")} == set(range(copies))
+    covered = [rank for rank in range(4) if copies > 1 or rank > 0]
+    for lost, step in zip(covered, (5, 10, 15, 20), strict=False):
+        shutil.rmtree(tmp_path / "ckpt" / f"rank_{lost}")
+        again = run.launch(fault="kill 6", **asked)
+        assert again.start["global_step"] == step, again.output
+    writers, away = [tmp_path / "ckpt" / f"rank_{rank}" for rank in range(copies)], tmp_path / "away"
+    away.mkdir()
+    for each in writers:
+        each.rename(away / each.name)
+    refused = run.launch(**asked)
+    assert refused.code != 0
+    assert "RefusedError" in refused.output, refused.output
+    for each in writers:
+        (away / each.name).rename(each)
+    last = run.launch(**asked)
+    assert (last.code, last.start["global_step"]) == (0, 5 + 5 * len(covered)), last.output
+    assert [run.final(rank) for rank in range(4)] == [undisturbed] * 4
 
 
 @pytest.mark.long
