@@ -8,7 +8,7 @@ from ckptstore.cli.terminal import Rows, first, kinds, line, lines
 from ckptstore.core.hints import Call
 from ckptstore.core.naming import unfinished_ttp_directory
 from ckptstore.core.picture import picture
-from ckptstore.core.text import count, ranges, size
+from ckptstore.core.text import count, of_ranks, ranges, size
 from ckptstore.resume.unplaced import how_to_place
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _stand_ins(helped: Sequence[Assignment]) -> str:
     by_source: dict[int, list[int]] = {}
     for each in helped:
         by_source.setdefault(each.source.rank, []).append(each.rank)
-    parts = [f"ranks {ranges(ranks)} from rank {source}" for source, ranks in sorted(by_source.items())]
+    parts = [f"{of_ranks(ranks)} from rank {source}" for source, ranks in sorted(by_source.items())]
     return "; ".join(parts[:_RANKS_SHOWN]) + (" …" if len(parts) > _RANKS_SHOWN else "")
 
 

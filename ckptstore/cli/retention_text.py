@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ckptstore.cli.terminal import Rows, first, kinds, line, moment
 from ckptstore.core.hints import Command
 from ckptstore.core.text import count, size
+from ckptstore.retention.decide import Why
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -143,7 +144,10 @@ def _row(shown: Rows, word: str, verdict: Verdict) -> None:
         str(state.global_step),
         kinds(state.kinds),
         size(state.bytes),
-        "; ".join(because.detail for because in verdict.reasons),
+        "; ".join(
+            each.detail + (" (by replicas)" if each.rule is Why.FLOOR and state.by_replicas else "")
+            for each in verdict.reasons
+        ),
     )
 
 

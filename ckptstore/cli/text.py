@@ -62,6 +62,7 @@ def saves(rows: Sequence[SaveRow]) -> None:
             f"{tally.ranks}/{row.launch.world_size}",
             size(tally.bytes),
             ("yes" if row.restorable else "no")
+            + (", by replicas" if row.by_replicas else "")
             + (f", {row.grade}" if row.grade not in (None, Grade.PROVEN) else "")
             + (", given up" if row.abandoned else ""),
             moment(tally.created_at, seconds=False),

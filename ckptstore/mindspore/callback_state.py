@@ -34,6 +34,11 @@ _MOST_AVERAGES = 16 << 20
 _RATE = "learning_rate"
 _ALIKE = (EarlyStopping, ReduceLROnPlateau)
 """Each rank's has the same state: they add up what they watch, and all stop together."""
+_OF_ONE_RANK = {
+    "averages": "its moving averages of BatchNorm",
+    "random": "its random numbers",
+    "device": "those of its device",
+}
 
 
 class Remembered:
@@ -55,8 +60,7 @@ class Remembered:
         shared = own or loaded
         self._own = own
         self.loop = shared.get("loop")  # what a loop kept, as JSON text
-        self.draws = bool(loaded.get("draws"))
-        self.lacks_random = "random" in loaded and "random" not in own
+        self.lacks_random = "random" in loaded and loaded.get("draws", True) and "random" not in own
         self._rates, self.callbacks = _part(shared, "rates"), _part(shared, "callbacks")
         self._alike, self.stopped = _part(shared, "alike"), _part(shared, "stopped")
         self.heard_all = bool(shared.get("heard_all", True))
@@ -105,9 +109,17 @@ class Remembered:
                 extra_state.set_state_of(callbacks[name], _attributes(_part(self.callbacks, name), callbacks[name]))
             except Exception as error:  # noqa: BLE001, PERF203 — the user's: whatever it raises, training goes on
                 log.warning("%s does not take its state, and begins anew: %s", name, error)
+        self.warn_of_random()
         extra_state.set_device_state(self.device)
         if with_random and self.random is not None:
             extra_state.set_random_state(self.random)
+
+    def warn_of_random(self) -> None:
+        """Say it if random numbers begin anew, since this rank has another's file."""
+        if self.lacks_random:
+            log.warning(
+                "rank %d has the file of rank %d: its own random numbers begin anew", self._rank, self.source.rank
+            )
 
 
 class Keeper:
@@ -195,6 +207,11 @@ class Keeper:
         """What to keep beside a file that the state after the last step is about to be saved to, for any thread."""
         state = self._state_for(path)
         return lambda: dict(extra_state.plain(state))
+
+    def of_this_rank(self) -> list[str]:
+        """What it has now that no other rank's file holds, in words."""
+        state = self._state() if self._params is not None and self._network.is_readable else {}
+        return [words for name, words in _OF_ONE_RANK.items() if name in state]
 
     def _state_for(self, path: str) -> dict[str, Any]:
         step = self._progress.global_step

@@ -263,12 +263,7 @@ class Loop:
                 extra_state.set_state_of(known, found["others"][name])
             else:
                 log.warning("the state has nothing of %s: it begins anew", name)
-        if remembered.lacks_random and remembered.draws:
-            log.warning(
-                "rank %d has the file of rank %d: its own random numbers begin anew",
-                self._launch.rank,
-                remembered.source.rank,
-            )
+        remembered.warn_of_random()
 
     def _draw_on(self) -> None:
         """Have the random numbers go on, once: what a script draws before its first batch it draws at every start."""

@@ -195,6 +195,11 @@ class Saver(Registrar):
         step = session.progress.global_step
         if not self._writes and kind is not Kind.DYING_GASP:  # at an exception the writers may be gone
             self._writer.saved_step = step
+            if own := self._keeper.of_this_rank():
+                session.complaints.warn(
+                    f"rank {session.launch.rank} does not save (copies={self._copies}): a restart does not bring back "
+                    f"{' and '.join(own)}; leave out copies= for that"
+                )
             return
         epoch, step_in_epoch = epoch_and_step(step, session.steps.an_epoch)
         place = epoch or 0, step_in_epoch or 0

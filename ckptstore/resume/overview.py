@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 class SaveRow:
     """One save as `list` shows it. `restorable` is by the catalog; `resolve` looks at the disk.
 
+    `by_replicas`: it is restorable, and not every rank has a whole file of its step.
     `abandoned`: the run went back to an older state, and on from there. `tags` are the names that its step was given,
     `quarantine` is what is wrong with it though its files are whole (empty: nothing), `metrics` are those of rank 0,
     and so are `grade`, how sure its step is where a scan found it (None: it was registered), and `doubt`, what is open.
@@ -46,6 +47,7 @@ class SaveRow:
     metrics: Mapping[str, float] = field(default_factory=dict)
     grade: Grade | None = None
     doubt: str = ""
+    by_replicas: bool = False
 
     @property
     def kind(self) -> Kind:
@@ -224,18 +226,21 @@ def _save_rows(database: Database, run: str) -> list[SaveRow]:
         nothing = tallies.Said("", {}, None, "")
         history = lineage(list(launches.values()), reads.first_saves(connection, run_id))
         parts = {part.launch.id: part for part in history}
+        found = tallies.tallies(connection, run_id)
+        whole = {tally.save_id: _whole(connection, launches[tally.launch], tally) for tally in found}
         return [
             SaveRow(
                 run=run,
                 launch=launches[tally.launch],
                 tally=tally,
-                restorable=_restorable(connection, launches[tally.launch], tally),
+                restorable=whole[tally.save_id] is not None,
+                by_replicas=whole[tally.save_id] is False,
                 abandoned=_is_abandoned(tally, parts.get(tally.launch)),
                 pinned=tally.global_step in pinned,
                 tags=tagged.get(tally.global_step, ()),
                 **said.get(tally.save_id, nothing)._asdict(),
             )
-            for tally in tallies.tallies(connection, run_id)
+            for tally in found
         ]
 
 
@@ -243,10 +248,11 @@ def _is_abandoned(tally: Tally, part: Segment | None) -> bool:
     return tally.global_step > 0 and not (part is not None and part.has(tally.global_step))
 
 
-def _restorable(connection: Connection, launch: Launch, tally: Tally) -> bool:
+def _whole(connection: Connection, launch: Launch, tally: Tally) -> bool | None:
+    """Whether the state has a file of every rank; False if replicas stand in for some, None if it is not restorable."""
     if tally.global_step == 0 or not tally.files or tally.quarantined:
-        return False
+        return None
     if launch.world_size in (tally.full_ranks, tally.share_ranks):
         return True
     have = tallies.whole_ranks(connection, launch.key, tally.global_step)
-    return launch.layout.covers(have, launch.world_size)
+    return len(have) == launch.world_size if launch.layout.covers(have, launch.world_size) else None

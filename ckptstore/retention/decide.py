@@ -83,6 +83,7 @@ class StateFacts:
     parent_of: tuple[str, ...] = ()  # launches that ever resumed from it
     is_written: bool = False  # the newest launch still writes a file of it
     weights_only: bool = False
+    by_replicas: bool = False  # restorable, and the files of some ranks serve others
     shift: int = 0  # by how much its launch's steps are beyond those of the first: those of another are other steps
 
     @property

@@ -298,6 +298,8 @@ class _Survey:
             parent_of=self._protection.parents.get(key, ()),
             is_written=self._is_written(key),
             weights_only=not any(file.state in _LIVE for file in training),
+            by_replicas=isinstance(verdict, RestorePlan)
+            and any(each.source.rank != each.rank for each in verdict.ranks),
             shift=self._shifts[launch.id],
         )
 

@@ -23,6 +23,7 @@ from ckptstore.doctor.doctor import examine
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.mindspore import saver as saver_module
 from ckptstore.mindspore import state_writer
+from ckptstore.mindspore.launch import TrainingLaunch
 from ckptstore.mindspore.schedule import LEFT
 from ckptstore.retention.policy import Policy
 from tests.mindspore.job import at_call
@@ -403,6 +404,34 @@ def test_one_rank_writes_for_its_replica(tmp_path: Path, undisturbed: bytes) -> 
     second = run.launch(ranks=2, saver={"copies": 1})
     assert (second.code, second.start["global_step"]) == (0, 20), second.output
     assert run.final(0) == run.final(1) == undisturbed
+
+
+def test_what_a_rank_that_does_not_save_will_lack_is_told_at_its_first_save(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And at the start that gives it the file of another rank."""
+    monkeypatch.setattr(saver_module.communication, "hosts", lambda: [1, 1])
+
+    def trained(rank: int, launch_id: str) -> None:
+        joined = catalog.join("run", rank=rank, world_size=2, launch_id=launch_id, layout="data_parallel")
+        network = nn.SequentialCell(nn.Dense(3, 4), nn.BatchNorm1d(4))
+        job = Job(create_model(network=network), launch=TrainingLaunch(joined.database, joined.facts, rank))
+        saver = job.launch.saver(tmp_path, every=2, copies=1)
+        job.train(DoAt(1, np.random.rand), saver, epochs=job.start.initial_epoch + 1)
+
+    trained(0, "L1")
+    trained(1, "L1")
+    said = (
+        "rank 1 does not save (copies=1): a restart does not bring back its moving averages of BatchNorm and its "
+        "random numbers; leave out copies= for that"
+    )
+    assert complaints(caplog) == [said]
+    trained(1, "L2")
+    assert complaints(caplog)[1:] == [
+        "rank 1 has 2 moving averages of rank 0, as that one's file stands in: of its own nothing is there",
+        "rank 1 has the file of rank 0: its own random numbers begin anew",
+        said,
+    ]
 
 
 @pytest.mark.long
