@@ -209,7 +209,7 @@ def rows(portions: list[list[Event]]) -> object:
     return contents(catalog, but=WORK)
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(st.lists(events, max_size=14), st.data())
 def test_any_order_portions_and_repetition_of_events_make_the_same_rows(
     history: list[Event], data: st.DataObject

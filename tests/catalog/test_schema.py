@@ -21,6 +21,7 @@ from ckptstore.errors import CatalogUnavailableError, SchemaError
 from tests.conftest import new_postgres_database
 
 CONNECT = "import sys, ckptstore; catalog = ckptstore.connect(sys.argv[1]); catalog.join('run'); print('joined')"
+PROCESSES = 4
 
 
 def shape(database: Database) -> dict[str, object]:
@@ -64,11 +65,11 @@ def test_the_program_works_with_the_newest_revision() -> None:
 def test_many_processes_create_it_at_once(database_url: str) -> None:
     jobs = [
         subprocess.Popen([sys.executable, "-c", CONNECT, database_url], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        for _ in range(8)
+        for _ in range(PROCESSES)
     ]
     results = [(*job.communicate(), job.returncode) for job in jobs]
-    assert [(out, code) for out, _, code in results] == [(b"joined\n", 0)] * 8, results
-    assert [row.launches for row in connect(database_url).runs()] == [8]
+    assert [(out, code) for out, _, code in results] == [(b"joined\n", 0)] * PROCESSES, results
+    assert [row.launches for row in connect(database_url).runs()] == [PROCESSES]
 
 
 @pytest.mark.of_files

@@ -7,7 +7,7 @@ import pytest
 
 from ckptstore.core.interval import Cost, Failures, best_interval, best_steps, lost
 
-MANY = 20_000
+MANY = 8_000
 
 
 def simulated(interval: float, cost: Cost, mtbf: float, *, seed: int = 1, failures: int = MANY) -> float:

@@ -9,7 +9,7 @@ from tests.crash import report
 from tests.crash.campaign import Outcome, campaign, look
 from tests.starting import LIBRARY, warm_python
 
-KILLS = 8  # on each of the two
+KILLS = 4  # on each of the two
 
 
 def test_killed_processes_leave_nothing_wrong(database_url: str, tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_the_page_has_the_figures_that_were_found() -> None:
 
 def test_many_processes_register_at_once(sqlite_url: str, tmp_path: Path) -> None:
     """None loses anything, and none hears that the database is locked."""
-    ranks = 64
+    ranks = 24
     connect(sqlite_url)
     script = tmp_path / "at_once.py"
     script.write_text(AT_ONCE)

@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
+
 from ckptstore.cli.leave import NOT_LEFT
 from tests import ckpt_bytes
 from tests.crash.drains import RANKS, Drain, Job, Said, drawn, of_sqlite
@@ -27,6 +29,7 @@ CALM = Drain(
 )
 
 
+@pytest.mark.long
 def test_drained_pods_leave_nothing_wrong(tmp_path: Path) -> None:
     """One in time, one without the catalog, one whose grace is too short for its step, and one by chance."""
     troubles = of_sqlite(tmp_path / "catalog.db")

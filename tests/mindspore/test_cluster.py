@@ -105,8 +105,9 @@ class Pods:
         return (self.out / f"final{rank or ''}.ckpt").read_bytes()
 
 
+@pytest.mark.long
 @pytest.mark.msrun
-@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.parametrize("ranks", [2, 4])
 def test_a_drained_pod(tmp_path: Path, ranks: int) -> None:
     """First the grace is too short for the step that the ranks are in, then it is long enough."""
     calm, rough = Pods(tmp_path / "calm", ranks), Pods(tmp_path / "rough", ranks)

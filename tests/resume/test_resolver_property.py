@@ -13,8 +13,8 @@ from tests.oracle import Answer, Candidate, broken_rules, history
 from tests.resume.builders import as_recorded, whole_state
 from tests.resume.simulated_jobs import HARM, Job, candidates, jobs, resolve
 
-many = settings(max_examples=500)
-some = settings(many, max_examples=250)
+many = settings(max_examples=200)
+some = settings(many, max_examples=100)
 
 
 def by_oracle(job: Job) -> list[Candidate]:

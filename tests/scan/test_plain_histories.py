@@ -12,7 +12,7 @@ from tests.scan.plain_histories import KINDS, draw, with_some
 from tests.scan.plain_mindspore import Job, Saver, Script, Start, numbered
 from tests.scan.report import HISTORIES, ordinary, table, tallies
 
-FEW = 2000
+FEW = 1000
 PLAIN = [name for name, kind in KINDS.items() if not kind.is_hidden]
 
 
@@ -27,7 +27,7 @@ def test_no_answer_is_wrong_and_ordinary_launches_are_understood() -> None:
 @pytest.mark.parametrize("name", PLAIN)
 def test_the_length_that_the_user_states_misleads_nothing(name: str) -> None:
     """The length of the dataset; what MindSpore calls an epoch is another where data sinks."""
-    for seed in range(40):
+    for seed in range(20):
         history = draw(KINDS[name], seed)
         stated = Stated(steps_per_epoch=history.script.steps_per_epoch)
         assert judge(history, reconstruct(history.found, stated=stated)).wrong == (), seed
@@ -35,7 +35,7 @@ def test_the_length_that_the_user_states_misleads_nothing(name: str) -> None:
 
 def test_a_length_that_the_user_states_places_no_less() -> None:
     kinds = [kind for kind in KINDS.values() if kind.is_ordinary]
-    for seed in range(40):
+    for seed in range(20):
         for history in (draw(kind, seed) for kind in kinds):
             alone = reconstruct(history.found, world_size=history.script.ranks)
             stated = Stated(steps_per_epoch=history.script.steps_per_epoch)

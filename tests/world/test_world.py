@@ -11,7 +11,7 @@ import pytest
 from tests.world.history import draw, run
 
 HERE = Path(__file__).parents[2]
-HISTORIES = 120
+HISTORIES = 60
 
 
 def test_a_handful_of_histories_keeps_every_promise() -> None:
