@@ -67,7 +67,7 @@ lint: $(READY)
 $(READY): pyproject.toml constraints.txt
 	@echo "setting up .venv (MindSpore alone is 800 MB: the first time takes minutes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt \
 		--editable '.[mindspore,postgres,examples,dev]'
 	@touch $@
 

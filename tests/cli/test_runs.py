@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,9 @@ def url(catalog: Catalog, database_url: str, tmp_path: Path) -> str:
 
 def test_watch_shows_it_until_somebody_has_seen_enough(url: str) -> None:
     assert ckptstore("--db", url, "runs", "--watch", "--json").code == 2
-    with subprocess.Popen([COMMAND, "--db", url, "runs", "--watch"], stdout=subprocess.PIPE, text=True) as watching:
+    command = [COMMAND, "--db", url, "runs", "--watch"]
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a job in the background of a shell ignores it
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=heard) as watching:  # noqa: PLW1509
         assert watching.stdout is not None
         assert [watching.stdout.readline().split()[0] for _ in range(4)] == ["run", "run"] * 2
         watching.send_signal(signal.SIGINT)

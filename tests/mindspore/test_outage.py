@@ -52,7 +52,9 @@ _kept: list[socket.socket | sqlite3.Connection] = []
 
 
 @pytest.mark.parametrize("saves", RECORDED_ALIKE)
-@pytest.mark.parametrize("trouble", [nobody_answers, another_schema, locked, no_database])
+@pytest.mark.parametrize(
+    "trouble", [nobody_answers, another_schema, pytest.param(locked, marks=pytest.mark.long), no_database]
+)
 def test_training_goes_on_without_a_catalog(
     trouble: Callable[[Path], str], tmp_path: Path, undisturbed: bytes, saves: str
 ) -> None:

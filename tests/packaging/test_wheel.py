@@ -21,10 +21,11 @@ def run(*command: str | Path, cwd: Path) -> str:
 def test_the_wheel_works_in_an_empty_environment(tmp_path: Path) -> None:
     run(sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path, ROOT, cwd=tmp_path)
     (wheel,) = tmp_path.glob("ckptstore-*.whl")
-    venv.create(tmp_path / "env", with_pip=True)
+    venv.create(tmp_path / "env")
     binaries = tmp_path / "env" / "bin"
     constraints = ROOT / "constraints.txt"
-    run(binaries / "python", "-m", "pip", "install", "--quiet", "--constraint", constraints, wheel, cwd=tmp_path)
+    pip = (sys.executable, "-m", "pip", "--python", binaries / "python")
+    run(*pip, "install", "--quiet", "--no-compile", "--constraint", constraints, wheel, cwd=tmp_path)
     upgraded = run(binaries / "ckptstore", "--db", tmp_path / "c.db", "db", "upgrade", cwd=tmp_path)
     assert upgraded == f"sqlite:///{tmp_path}/c.db: schema {REVISION}, this program works with {REVISION}\n"
     assert run(binaries / "ckptstore", "--db", tmp_path / "c.db", "list", "--json", cwd=tmp_path) == "[]\n"
