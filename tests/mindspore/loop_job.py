@@ -180,7 +180,6 @@ class Fault:
 
 
 def ranks_of(asked: dict) -> tuple[int, int]:
-    ms.set_device("CPU")
     if asked["graph"]:
         ms.set_context(mode=ms.GRAPH_MODE)
     ms.set_seed(1)
@@ -279,4 +278,5 @@ def main(asked: dict) -> None:
 
 
 if __name__ == "__main__":
+    ms.set_device("CPU")  # refused once a process has computed something: not in main
     main({**DEFAULTS, **json.loads(sys.argv[1])})
