@@ -31,6 +31,7 @@ from ckptstore.core import replicas
 from ckptstore.core.events import TrainingEnded
 from ckptstore.core.limits import HIGHEST
 from ckptstore.core.model import (
+    SCANNED,
     Checkpoint,
     Content,
     FileState,
@@ -610,7 +611,7 @@ def _launch(row: Any) -> Launch:
         parent=row.parent,
         parent_step=row.parent_step,
         branched=bool(row.branched),
-        foreign=row.holds == Content.PART.value,
+        foreign=row.holds == Content.PART.value and row.name.startswith(SCANNED),
         start_step=row.start_step,
         created_at=row.created_at,
         owner=row.owner,

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from ckptstore.core.model import LaunchKey
 
+_IN_PIECES = Content.SHARE.value, Content.PART.value
+
 
 @dataclass(frozen=True)
 class Tally:
@@ -59,7 +61,7 @@ def tallies(connection: sa.Connection, run: int) -> list[Tally]:
 def _tallies() -> sa.Select[Any]:
     complete = checkpoints.c.state == FileState.COMPLETE.value
     full = complete & (checkpoints.c.content == Content.FULL.value)
-    share = complete & (checkpoints.c.content == Content.SHARE.value)
+    share = complete & one_of(checkpoints.c.content, *_IN_PIECES)
     gone = FileState.MISSING.value, FileState.MOVED.value, FileState.TRASHED.value
     there = sa.not_(one_of(checkpoints.c.state, *gone))
     return (
@@ -187,7 +189,7 @@ _STEPS_SAVED = (
     .where(
         launches.c.run_id == sa.bindparam("own_run"),
         saves.c.global_step > 0,
-        one_of(checkpoints.c.content, Content.FULL.value, Content.SHARE.value),
+        one_of(checkpoints.c.content, Content.FULL.value, *_IN_PIECES),
         checkpoints.c.size.is_not(None),
     )
     .group_by(launches.c.id)

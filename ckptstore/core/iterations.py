@@ -14,12 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 COMMON = "common.json"
+METADATA = "metadata.json"
+TRACKER = "latest_checkpointed_iteration.txt"
+MODEL, OPTIMIZER = "model", "opt"
 
 _PART = re.compile(
     r"(?:(?P<prefix>.+)-)?(?P<holds>model|opt)-(?P<index>\d{7,})-(?P<count>\d{7,})\.safetensors",
     re.ASCII | re.DOTALL,
 )
 _ITERATION = re.compile(r"iteration_(\d{8,})", re.ASCII)
+_MARK = "/iteration_"
 
 
 @dataclass(frozen=True, order=True)
@@ -103,14 +107,26 @@ def doubt(found: Iteration) -> str:
     return ""
 
 
-def lacking(found: Iteration) -> tuple[str, ...]:
-    """The names of the files that must be there and are not: by the counts in the names."""
+def lacking(names: Iterable[str]) -> tuple[str, ...]:
+    """The names of the parts that must be beside those with these names and are not: by the counts in them."""
+    there = set(names)
     every = {
         str(PartName(part.prefix, part.holds, index, part.count))
-        for part in set(_first_of_each(found.parts))
+        for part in _first_of_each(there)
         for index in range(part.count)
     }
-    return tuple(sorted(every.difference(found.parts)))
+    return tuple(sorted(every - there))
+
+
+def above_iteration(path: str) -> str:
+    """The directory that the directory of an iteration is in; empty where the path is of no file of an iteration."""
+    if _MARK not in path:
+        return ""
+    directory, _, name = path.rpartition("/")
+    above, _, last = directory.rpartition("/")
+    if parse_iteration(last) is None or (parse_part(name) is None and name not in (COMMON, METADATA)):
+        return ""
+    return above or "/"
 
 
 def optimizer_step(found: Iteration, name: str) -> int | None:

@@ -386,6 +386,11 @@ class RestorePlan:
         return any(assignment.source.content is Content.SHARE for assignment in self.ranks)
 
     @property
+    def in_parts(self) -> bool:
+        """Whether the state is the directory of an iteration: a rank's file is its part of the model alone."""
+        return any(assignment.source.content is Content.PART for assignment in self.ranks)
+
+    @property
     def epoch(self) -> int | None:
         """Epoch of the last step done, from 1; None where the steps of an epoch are not known."""
         return epoch_and_step(self.global_step, self.launch.steps_per_epoch)[0]

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ckptstore.core.iterations import above_iteration
+
 _NAME = re.compile(
     r"(?P<prefix>.+)-(?P<epoch>\d+)_(?P<step>\d+)(?P<breakpoint>_breakpoint)?\.(?P<format>ckpt|safetensors)",
     re.ASCII | re.DOTALL,
@@ -163,15 +165,15 @@ def unfinished_ttp_directory(path: str) -> str:
     return ""
 
 
-def above_ttp(path: str) -> str:
-    """The directory that the TTP directory of a path is in; empty if the path is in none."""
+def above_save(path: str) -> str:
+    """The directory that the directory of a save is in, of TTP or of an iteration; empty if the path is in none."""
     if _TTP_MARK not in path:
-        return ""
+        return above_iteration(path)
     parts = path.split("/")
     for place, part in enumerate(parts[:-1]):
         if parse_ttp_directory(part) is not None:
             return "/".join(parts[:place]) or "/"
-    return ""
+    return above_iteration(path)
 
 
 def is_numbered(prefix: str, base: str) -> bool:

@@ -19,7 +19,7 @@ from ckptstore.core.naming import INDEX
 from ckptstore.disk.name_claims import NO_LINKS
 from ckptstore.disk.several import members_at, status_of
 from ckptstore.disk.waiting import for_each
-from ckptstore.outside import Path, os, tempfile
+from ckptstore.outside import Path, open_file, os, tempfile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -32,6 +32,7 @@ DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW 
 """How a directory is opened to reach what is in it, and no link."""
 
 _CHUNK = 1 << 20
+_LONGEST_NUMBER = 20  # digits
 _LOOKS = 100  # at a path that somebody changes meanwhile
 BAD_BYTES = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)
 """What it answers where the disk has the file and cannot give its bytes."""
@@ -226,6 +227,16 @@ def names_in(directory: str) -> frozenset[str]:
 def is_in(names: Collection[str], name: str) -> bool:
     """Whether a checkpoint is among the names of a directory: of TensorFlow's, the index has its name."""
     return name in names or f"{name}{INDEX}" in names
+
+
+def number_in(path: str) -> int | None:
+    """The number that is all a small file holds, as a tracker of MindFormers; None if it cannot be read, or is none."""
+    try:
+        with open_file(path, "rb") as file:
+            text = file.read(_LONGEST_NUMBER).strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() and len(text) < _LONGEST_NUMBER else None
 
 
 def replace_text(path: Path, text: str) -> None:

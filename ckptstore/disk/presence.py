@@ -19,7 +19,7 @@ import re
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from ckptstore.core.naming import INDEX, above_ttp
+from ckptstore.core.naming import INDEX, above_save
 from ckptstore.disk.files import open_directory
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.outside import os, token_hex
@@ -51,7 +51,7 @@ class Home(NamedTuple):
 
 def directory_of(path: str) -> str:
     """The directory whose presence counts for a file: those of TTP come and go with their files."""
-    return above_ttp(path) or path.rpartition("/")[0] or "/"
+    return above_save(path) or path.rpartition("/")[0] or "/"
 
 
 def below(directory: str, path: str) -> str:

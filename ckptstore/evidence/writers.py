@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ckptstore.core.limits import CLOCKS_DIFFER
-from ckptstore.core.model import Kind, moment
+from ckptstore.core.model import Content, Kind, moment
 from ckptstore.core.naming import (
     is_numbered,
     is_ttp_file,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from ckptstore.core.events import TrainingEnded
-    from ckptstore.core.model import Content, Launch, LaunchKey, Source
+    from ckptstore.core.model import Launch, LaunchKey, Source
     from ckptstore.core.naming import CheckpointName
     from ckptstore.disk.files import FileFacts
     from ckptstore.formats.header import Header
@@ -75,7 +75,7 @@ def wrote(source: Source, name: str) -> bool:
     """Whether a source writes files of this name, and this one was not there before it."""
     if source.kind is Kind.TTP:
         return is_ttp_file(name)
-    if name in source.names_before:
+    if name in source.names_before or source.content is Content.PART:
         return False
     if source.kind is Kind.GRACEFUL_EXIT:
         exit_name = parse_exit_name(name)

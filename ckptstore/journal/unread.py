@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckptstore.core.model import FileState, Skipped
-from ckptstore.core.naming import above_ttp
+from ckptstore.core.naming import above_save
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.journal.jsonl import directory_of
 from ckptstore.outside import Path
@@ -58,7 +58,7 @@ def beside(skipped: Iterable[Skipped], paths: Iterable[str]) -> dict[str, str]:
         return {}
     reasons = {}
     for path in paths:
-        journal = homes.get(path.rpartition("/")[0] or "/") or homes.get(above_ttp(path))
+        journal = homes.get(path.rpartition("/")[0] or "/") or homes.get(above_save(path))
         if journal is not None:
             reasons[path] = f"{journal.path}, which may tell of it, was not read: {journal.reason}"
     return reasons

@@ -41,7 +41,7 @@ from ckptstore.mindspore.train_call import LOOP, is_finished, watch_calls
 from ckptstore.mindspore.watches import PeriodicWatch, watches_for
 from ckptstore.outside import Path, atexit, os, utc_now
 from ckptstore.resume.join import check_name, new_launch_id
-from ckptstore.resume.resolver import Query
+from ckptstore.resume.resolver import Loads, Query
 from ckptstore.resume.start import Settled
 from ckptstore.retention.decide import check_policy
 from ckptstore.training.begin import begin, decide, follow
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     from ckptstore.api import Catalog
     from ckptstore.core.events import Line
-    from ckptstore.core.model import Launch
+    from ckptstore.core.model import Launch, RestorePlan
     from ckptstore.mindspore.data import Steps
     from ckptstore.mindspore.exact_data import Exact
     from ckptstore.mindspore.saver import AppendInfo
@@ -90,6 +90,7 @@ class TrainingLaunch(RankLaunch):
         self._was_finished = False
         self._remembered: Remembered | None = None
         self._not_registered = ""
+        self._check_restored: Callable[[Any], None] | None = None
 
     @property
     def start(self) -> Start | None:
@@ -132,7 +133,7 @@ class TrainingLaunch(RankLaunch):
         `DamageError` for a file that is not what was recorded.
         """
         check_arguments(model, dataset)
-        query = Query(step=step, lineage=lineage, take_quarantined=take_quarantined, takes_foreign=False, fresh=fresh)
+        query = Query(step=step, lineage=lineage, take_quarantined=take_quarantined, loads=Loads.MINDSPORE, fresh=fresh)
         decryption = {"dec_key": dec_key, "dec_mode": dec_mode}
         start = self._restore(model.train_network, dataset, query, exact_data, decryption)
         self._repeat([model.train_network], repeats=repeat_random)
@@ -157,7 +158,7 @@ class TrainingLaunch(RankLaunch):
         to `launch.save`: `launch.save(TrainState(network, optimizer).write, name="net.safetensors", …)`. A list of
         networks or optimizers, or a dict by names, stands for several (`TrainState`).
         """
-        query = Query(step=step, lineage=lineage, take_quarantined=take_quarantined, takes_foreign=False, fresh=fresh)
+        query = Query(step=step, lineage=lineage, take_quarantined=take_quarantined, loads=Loads.MINDSPORE, fresh=fresh)
         return self._restore(TrainState(network, optimizer), dataset, query, exact_data)
 
     def loop(
@@ -206,7 +207,7 @@ class TrainingLaunch(RankLaunch):
         check_loop(dataset, epochs, every)
         if retention is not None:
             check_policy(retention)
-        query = Query(step=step, lineage=lineage, take_quarantined=take_quarantined, takes_foreign=False, fresh=fresh)
+        query = Query(step=step, lineage=lineage, take_quarantined=take_quarantined, loads=Loads.MINDSPORE, fresh=fresh)
         start = self._restore(state, dataset, query, exact_data)
         begin_anew(dataset)
         self._repeat(state.networks.values(), repeats=repeat_random)
@@ -271,11 +272,7 @@ class TrainingLaunch(RankLaunch):
             self._remembered.put(target)
             first = self.progress.global_step = start.global_step
             computed_again = go_on(dataset, first, exact_data)
-            there = "" if first == plan.global_step else f" as step {plan.global_step}"
-            self._say(
-                f"run {self.name}: going on after step {first} (epoch {start.epoch}, step {start.step_in_epoch} of "
-                f"{start.launch.steps_per_epoch}), saved{there} by launch {plan.launch.id}"
-            )
+            self._say_start(start, plan)
             if computed_again:
                 self._say(computed_again)
         self._guard.resumed(target, restored=not start.fresh)
@@ -284,6 +281,35 @@ class TrainingLaunch(RankLaunch):
             for complaint in complaints(dataset, exact_data):
                 log.warning(complaint)
         return start
+
+    def decide(self, dataset: Any, loads: Loads, *, check_restored: Callable[[Any], None]) -> Start:
+        """Where training goes on, for a framework that restores by itself, what it `loads`: nothing is loaded here.
+
+        All ranks must call it, before the framework restores. Registrars made after it do not touch MindSpore's step
+        count, and call `check_restored` with MindSpore's callback parameters when the first training begins; it may
+        raise `RefusedError`. Raises as `resume` does.
+        """
+        start = self._agree(steps_of(dataset, self.world_size), Query(loads=loads))
+        self._check_restored = check_restored
+        if start.plan is None:
+            self._say_fresh()
+        else:
+            self._say_start(start, start.plan)
+            self._remembered = Remembered(start.plan, start.lost, self)
+            self._remembered.agree(communication.decided_by_rank_0(self._remembered.of_all))
+        self.progress.start, self.progress.global_step = start, start.global_step
+        return start
+
+    def watch_calls(self, model: Any) -> None:
+        """See what `model.train` is asked: one that has nothing left to train returns at once."""
+        watch_calls(model, self._call)
+
+    def _say_start(self, start: Start, plan: RestorePlan) -> None:
+        there = "" if start.global_step == plan.global_step else f" as step {plan.global_step}"
+        self._say(
+            f"run {self.name}: going on after step {start.global_step} (epoch {start.epoch}, step "
+            f"{start.step_in_epoch} of {start.launch.steps_per_epoch}), saved{there} by launch {plan.launch.id}"
+        )
 
     def _repeat(self, networks: Iterable[Any], *, repeats: bool) -> None:
         if repeats:
@@ -336,6 +362,8 @@ class TrainingLaunch(RankLaunch):
                 log.warning("ckptstore does not know what %s saves: it is not watched", type(callback).__name__)
         session = self._session(metrics, durable=durable, retention=retention)
         session.reset_exit_flag = reset_exit_flag
+        if self._check_restored is not None:
+            session.sets_count, session.check_restored = False, self._check_restored
         return Registrar(
             session,
             Keeper(session, keeps),

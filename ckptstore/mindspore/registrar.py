@@ -171,6 +171,7 @@ class Registrar(Callback):
         self._is_first = start is not None and not start.fresh and not session.progress.has_trained
         if start is not None and self._is_first:
             check_start(params, start.global_step, session.launch.earlier_start)
+            session.check_restored(params)
 
     def _find_watches(self, params: Any) -> None:
         listed = list(watches_for(params.list_callback))
@@ -343,8 +344,7 @@ class Registrar(Callback):
         """Hand over what was saved since the last time; whether there was anything."""
         has_saved = False
         for watch in self._watches:
-            saved = watch.poll()
-            if saved is not None:
+            for saved in watch.poll_all():
                 has_saved = True
                 self._hand_over(saved)
         return has_saved
@@ -370,7 +370,7 @@ class Registrar(Callback):
             file = replace(file, timing=self._times.of_save())
         if file.optimizer_step is not None:
             self._steps.note_counter(file.global_step, file.optimizer_step)
-        if saved.content is not Content.WEIGHTS:  # before its thread has work, and this one would wait for it
+        if saved.has_companion:  # before its thread has work, and this one would wait for it
             with self.surviving("what callbacks keep"):
                 self._keeper.saved(file.path)
         is_state = saved.kind is Kind.PERIODIC and saved.content is not Content.WEIGHTS

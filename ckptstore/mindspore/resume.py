@@ -99,9 +99,7 @@ def load(
         parameters = content.others
     else:
         for source in sources:
-            with _telling(source, on_failure):
-                if source.digest is not None and digest(source.path) != source.digest:
-                    raise ChangedError(OTHER_BYTES)
+            prove(source, on_failure)
         for source in reversed(sources):
             parameters |= _read(source, decryption, on_failure)
     by_broadcast = plan.in_shares and len(sources) == 1
@@ -119,6 +117,13 @@ def load(
         ) from error
     _check_complete(file, needed, needed.difference(not_loaded))
     return {name: _plain(parameters[name]) for name in unused}
+
+
+def prove(file: Checkpoint, on_failure: OnFailure) -> None:
+    """Raise as `load` does for a file that is not what was recorded."""
+    with _telling(file, on_failure):
+        if file.digest is not None and digest(file.path) != file.digest:
+            raise ChangedError(OTHER_BYTES)
 
 
 def _read_plain(

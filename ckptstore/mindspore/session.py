@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ckptstore.core.events import TrainingEnded
 from ckptstore.core.hints import Call
+from ckptstore.core.iterations import MODEL, parse_part
 from ckptstore.core.limits import text
 from ckptstore.core.model import Content, Kind, epoch_and_step
 from ckptstore.errors import RefusedError
@@ -51,6 +52,7 @@ class Session:
     steps: Steps
     problem = ""  # what the driver knows to be wrong with the state
     reset_exit_flag = True  # a flag of OnRequestExit that is set when training begins is put back
+    sets_count = True  # MindSpore's step count goes on from the restored step; else a framework above it adds that
 
     def __init__(
         self, launch: RankLaunch, progress: Progress, *, durable: bool = False, retention: Policy | None = None
@@ -62,6 +64,7 @@ class Session:
         self.complaints = Complaints()
         self.metrics: Callable[[], Mapping[str, float]] = dict  # what the user keeps with a save
         self.keep_beside: Callable[[str], None] = lambda _: None  # has the companion of a file that was saved written
+        self.check_restored: Callable[[Any], None] = lambda _: None  # gets MindSpore's callback parameters, may refuse
         self._good = GoodStates(launch.name, progress)
         self._retention = RetentionThread(launch, retention) if retention is not None and launch.rank == 0 else None
         if self._retention is not None:
@@ -218,6 +221,14 @@ class Saved:
     asynchronous: bool = False
     written_again: bool = False
 
+    @property
+    def has_companion(self) -> bool:
+        """Whether what the file lacks is kept beside it: of a state in parts beside that of the model."""
+        if self.content is not Content.PART:
+            return self.content is not Content.WEIGHTS
+        part = parse_part(self.path.rpartition("/")[2])
+        return part is not None and part.holds == MODEL
+
 
 class Watch:
     """One callback that saves, as the registrar sees it. A kind of callback overrides what it needs."""
@@ -234,6 +245,11 @@ class Watch:
     def poll(self) -> Saved | None:
         """What the callback saved since the last poll."""
         return None
+
+    def poll_all(self) -> Iterable[Saved]:
+        """As `poll`, for a callback that saves several files at once."""
+        saved = self.poll()
+        return () if saved is None else (saved,)
 
     def end(self, training: Session) -> None:
         """Training has ended, whether well or not; callbacks earlier in the list have still to hear of it."""

@@ -131,6 +131,8 @@ class StepCount:
 
     def _continue_count(self) -> None:
         """Set MindSpore's count to the true step: names and logs stay true."""
+        if not self._session.sets_count:
+            return
         self._session.params.cur_step_num = self._progress.global_step
         for watch in self._periodic:
             watch.continue_count(self._progress.global_step)

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 from mindspore.train import ModelCheckpoint
 from mindspore.train.callback import OnRequestExit
 
+from ckptstore.core.iterations import COMMON, METADATA, MODEL, OPTIMIZER, PartName, parse_iteration, parse_part
 from ckptstore.core.model import Content, Kind
 from ckptstore.core.naming import parse_name
-from ckptstore.disk.files import names_in
+from ckptstore.disk.files import names_in, real_directory
 from ckptstore.mindspore import compat
 from ckptstore.mindspore.graceful_exit import ExitWatch
 from ckptstore.mindspore.network import state_names
 from ckptstore.mindspore.session import Saved, Watch
 from ckptstore.mindspore.ttp import TtpWatch
-from ckptstore.outside import os
+from ckptstore.outside import Path, os
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -108,6 +109,78 @@ class PeriodicWatch(Watch):
             )
 
 
+class IterationWatch(PeriodicWatch):
+    """A CheckpointMonitor of MindFormers with `use_legacy_format: False`: a directory for each save, of all ranks.
+
+    MindFormers: `core/callback/callback.py` (`_save_megatron_ckpt_file_format`), `checkpoint/checkpoint.py`
+    (`save_checkpoint`). Where it does not save asynchronously, every rank's files are there when it returns.
+    """
+
+    def begin(self, session: Session) -> None:
+        """Record where it saves."""
+        self._session = session
+        self.content = Content.PART if self.callback.save_optimizer else Content.WEIGHTS
+        root = self.callback.directory
+        if isinstance(root, str):
+            session.places.add(
+                real_directory(root),
+                kind=Kind.PERIODIC,
+                prefix=str(self.callback.origin_prefix),
+                names_before=_iterations_in,
+                content=Content.PART,
+            )
+
+    def poll_all(self) -> list[Saved]:
+        """The parts that this rank has of the last save, if it is a new one, and on the first rank the notes of it."""
+        latest, before = self._latest(), self.seen
+        session = self._session
+        if latest == before or not latest[0] or session is None:
+            return []
+        self.seen = latest
+        directory = real_directory(latest[0])
+        step, counted = parse_iteration(Path(directory).name), session.progress.global_step
+        if step != counted:
+            session.complaints.warn(
+                f"{directory} is not registered: MindFormers counts it as step {step}, and it was saved after step "
+                f"{counted} of run {session.launch.name}"
+            )
+            return []
+        asynchronous = bool(compat.CONFIG.of(self.callback).async_save)
+        return [
+            Saved(f"{directory}/{name}", Kind.PERIODIC, self.content, asynchronous=asynchronous and name not in _NOTES)
+            for name in self._names(directory, session)
+        ]
+
+    def _latest(self) -> tuple[str, int]:
+        saved = self.callback.current_ckpt_step_list
+        return (saved[-1] if saved else ""), compat.LAST_TRIGGERED_STEP.get(self.callback, 0)
+
+    def _names(self, directory: str, session: Session) -> list[str]:
+        """The names of what this rank has to register: a part has the number of the rank."""
+        rank, world_size, prefix = session.launch.rank, session.launch.world_size, str(self.callback.origin_prefix)
+        if self.callback.need_remove_redundancy:  # then there are fewer files than ranks
+            parts = ((name, parse_part(name)) for name in names_in(directory))
+            own = sorted(name for name, part in parts if part is not None and part.index == rank)
+        else:
+            kinds = (MODEL, OPTIMIZER) if self.callback.save_optimizer else (MODEL,)
+            own = [str(PartName(prefix, holds, rank, world_size)) for holds in kinds]
+        notes = [COMMON, *((METADATA,) if world_size > 1 else ())] if rank == 0 else []
+        return [*own, *notes]
+
+
+_NOTES = (COMMON, METADATA)
+
+
+def _iterations_in(directory: str) -> list[str]:
+    return sorted(name for name in names_in(directory) if parse_iteration(name) is not None)
+
+
+def _saves_iterations(callback: Any) -> bool:
+    """Whether a callback is MindFormers' for checkpoints, and saves in its newer format."""
+    is_of_mindformers = any(each.__name__ == "CheckpointMonitor" for each in type(callback).__mro__)
+    return is_of_mindformers and getattr(callback, "use_legacy_format", True) is False
+
+
 class GaspWatch(Watch):
     """The Elastic Agent's ExceptionCheckpoint, which saves at a signal or in its `__exit__`, after the registrar's.
 
@@ -138,7 +211,7 @@ def watches_for(callbacks: Sequence[Any]) -> Iterator[Watch]:
     """A watch for each callback that saves, as MindSpore, MindIO and the Elastic Agent know them."""
     for callback in callbacks:
         if isinstance(callback, ModelCheckpoint):
-            yield PeriodicWatch(callback)
+            yield IterationWatch(callback) if _saves_iterations(callback) else PeriodicWatch(callback)
         if isinstance(callback, OnRequestExit):
             yield ExitWatch(callback)
         if compat.fault_tolerance_module(callback) is not None:

@@ -250,7 +250,7 @@ def _is_abandoned(tally: Tally, part: Segment | None) -> bool:
 
 def _whole(connection: Connection, launch: Launch, tally: Tally) -> bool | None:
     """Whether the state has a file of every rank; False if replicas stand in for some, None if it is not restorable."""
-    if tally.global_step == 0 or not tally.files or tally.quarantined:
+    if tally.global_step == 0 or not tally.files or tally.quarantined or launch.foreign:
         return None
     if launch.world_size in (tally.full_ranks, tally.share_ranks):
         return True

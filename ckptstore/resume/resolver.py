@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import cached_property
 from operator import attrgetter
 from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
-from ckptstore.core import validate
+from ckptstore.core import iterations, validate
 from ckptstore.core.model import (
     Assignment,
     Checkpoint,
@@ -54,6 +55,14 @@ UNTRAINED = Reason(Rule.UNTRAINED, None, "no step had been done: the network is 
 NOT_LINEAGE = Reason(Rule.NOT_LINEAGE, None, "the run went back to an older state, and on from there")
 
 
+class Loads(Enum):
+    """What the program that asks for a state can load."""
+
+    ALL = "all"  # it hands the files on
+    MINDSPORE = "MindSpore"  # files of MindSpore
+    MINDFORMERS = "MindFormers"  # directories of iterations
+
+
 @dataclass(frozen=True, kw_only=True)
 class Query:
     """Which state of a run is asked for, and by whom: the newest whole one of its lineage, unless one is named."""
@@ -65,7 +74,7 @@ class Query:
     takes_whole: bool = True  # each of them takes a file of the whole state
     read_bytes: bool = False  # check every file's digest too
     take_quarantined: bool = False  # take a state that was found to be bad
-    takes_foreign: bool = True  # take files that MindSpore cannot load
+    loads: Loads = Loads.ALL
     fresh: bool = False  # take none, and give up what there is
     # Who is whose replica in launches of as many ranks as the newest: "dp", "none", groups as in "0,4;1,5", or the path
     # of a strategy, group info or JSON file. None: what each launch said.
@@ -121,6 +130,8 @@ def judge(
     if unfit:
         return _reject(state, unfit)
     failed = {} if query.take_quarantined else state.failed
+    if is_in_parts(state):
+        return _judge_parts(state, seen, query, failed)
     saved_world = state.launch.world_size
     ranks = range(query.world_size or saved_world)
     if len(ranks) != saved_world and not _serves_any(state, query):
@@ -149,18 +160,75 @@ def _unfit(state: State, query: Query) -> list[Reason]:
         return [UNTRAINED]
     bad = sorted([file for file in state.files if file.quarantine], key=lambda file: (file.rank, file.path))
     quarantined = [Reason(Rule.QUARANTINED, file.rank, f"{file.path}: {file.quarantine}") for file in bad]
-    if launch.foreign or any(file.content is Content.PART for file in state.files):
+    if launch.foreign:
         return [_in_parts(state), *quarantined]
     reasons = [] if query.take_quarantined else quarantined
     as_saved = query.world_size in (None, launch.world_size)
     misfit = other_epochs(state, query.steps_per_epoch) if as_saved and query.step is None else ""
     if misfit:
         reasons.insert(0, Reason(Rule.OTHER_EPOCHS, None, misfit))
-    foreign = None if query.takes_foreign else next((file for file in state.files if file.format in FOREIGN), None)
-    if foreign is not None:
-        detail = f"MindSpore cannot load {foreign.path}: its format is {foreign.format}"
-        reasons.insert(0, Reason(Rule.FOREIGN_FORMAT, None, detail))
+    if foreign := _not_for(query.loads, state):
+        reasons.insert(0, Reason(Rule.FOREIGN_FORMAT, None, foreign))
     return reasons
+
+
+def is_in_parts(state: State) -> bool:
+    """Whether a state is the directory of an iteration, which MindFormers alone puts together."""
+    return any(file.content is Content.PART for file in state.files)
+
+
+def _not_for(loads: Loads, state: State) -> str:
+    """Why the program that asks cannot load a state; empty if it can."""
+    if loads is Loads.MINDFORMERS:
+        single = next((file for file in state.files if file.content is not Content.PART), None)
+        return f"with use_legacy_format: False MindFormers cannot load {single.path}" if single else ""
+    foreign = next((file for file in state.files if file.format in FOREIGN or file.content is Content.PART), None)
+    if loads is Loads.ALL or foreign is None:
+        return ""
+    if foreign.content is Content.PART:
+        return f"MindFormers alone loads {foreign.path}, with use_legacy_format: False"
+    return f"MindSpore cannot load {foreign.path}: its format is {foreign.format}"
+
+
+def _judge_parts(
+    state: State, seen: Mapping[str, Observed], query: Query, failed: Mapping[str, str]
+) -> RestorePlan | Rejection:
+    """A plan with the model's part of each rank, if every file of the iteration is there: none stands in for another.
+
+    Its directory is what MindFormers loads, and all ranks must see it: a file counts as its own rank sees it.
+    """
+    launch = state.launch
+    parts = {file.path.rpartition("/")[2]: file for file in state.files if file.content is Content.PART}
+    reasons = []
+    if query.world_size not in (None, launch.world_size):
+        saved_by = count(launch.world_size, "rank", "ranks")
+        detail = f"saved by {saved_by}, asked for {query.world_size}, and an iteration is loaded by as many ranks"
+        reasons.append(Reason(Rule.WORLD_SIZE, None, detail))
+    notes = (iterations.COMMON,) if launch.world_size == 1 else (iterations.COMMON, iterations.METADATA)
+    for name in (*iterations.lacking(parts), *(name for name in notes if name not in parts)):
+        part = iterations.parse_part(name)
+        reasons.append(
+            Reason(Rule.MISSING_RANK, part.index if part else 0, f"{name} of the iteration was not recorded")
+        )
+    faults: dict[str, Reason] = {}
+    for file in sorted(parts.values(), key=lambda file: (file.rank, file.path)):
+        shown = seen if query.views is None else _seen_by(query.views, file.rank)
+        if found := fault(file, shown.get(file.path), failed):
+            faults[file.id] = found
+    named = [part for name in sorted(parts) if (part := iterations.parse_part(name)) is not None]
+    absent = {iterations.MODEL, iterations.OPTIMIZER}.difference(part.holds for part in named)
+    reasons += [Reason(Rule.MISSING_RANK, None, f"no part of {holds} was recorded") for holds in sorted(absent)]
+    own = {part.index: parts[str(part)] for part in named if part.holds == iterations.MODEL}
+    if reasons or faults:
+        broken = sorted({reason.rank or 0 for reason in faults.values()})
+        remedy = remedies.of_ranks(broken, broken, list(parts.values()), faults, in_shares=True) if faults else ""
+        return replace(_reject(state, [*reasons, *faults.values()]), remedies=(remedy,) if remedy else ())
+    plan = tuple(Assignment(rank, own.get(rank, own[min(own)])) for rank in range(launch.world_size))
+    return RestorePlan(launch=launch, global_step=state.global_step, ranks=plan)
+
+
+def _seen_by(views: Mapping[int, View], rank: int) -> Mapping[str, Observed]:
+    return views[rank].seen if rank in views else {}
 
 
 def _in_parts(state: State) -> Reason:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import reads, removals
 from ckptstore.catalog.protection import protection_of
 from ckptstore.catalog.runs import find_run
+from ckptstore.core import iterations
 from ckptstore.core.hints import Command
 from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.core.model import Content, FileState, Grade, Kind, RestorePlan, Skipped, State
-from ckptstore.core.naming import FOREIGN, above_ttp, companion_of
+from ckptstore.core.naming import FOREIGN, above_save, companion_of
 from ckptstore.disk import files as disk
 from ckptstore.disk import presence
 from ckptstore.disk.trash import Trash
@@ -23,7 +24,7 @@ from ckptstore.outside import Path, utc_now
 from ckptstore.resume.lineage import branches
 from ckptstore.resume.position import shift
 from ckptstore.resume.reconcile import reconcile
-from ckptstore.resume.resolver import Query, judge
+from ckptstore.resume.resolver import Loads, Query, judge
 from ckptstore.resume.uncertainty import Uncertainties
 from ckptstore.retention import debris, decide, path_aliases, stored_policy
 from ckptstore.retention.authority import Authority
@@ -232,7 +233,9 @@ class _Survey:
         self._homes = {source.directory for source in self.sources}
         self._names = cache(_names_in)
         # What only one of two frameworks can load does not make up for what the other needs.
-        self._is_mixed = len({file.format in FOREIGN for file in self.files}) > 1
+        loadable = [file for file in self.files if not self.launches[file.launch].foreign]
+        self._is_mixed = len({_is_foreign(file) for file in loadable}) > 1
+        self._tracked: dict[str, int | None] = {}
 
     def judged(self) -> tuple[list[StateFacts], dict[Key, tuple[Target, ...]]]:
         """What retention needs to know of each state of which something is, or may be, there; and its files there."""
@@ -254,7 +257,8 @@ class _Survey:
         ], targets
 
     def _training(self, key: Key) -> list[Checkpoint]:
-        return [file for file in self._by_state[key] if file.content not in (Content.WEIGHTS, Content.PART)]
+        left_out = (Content.WEIGHTS, Content.PART) if self.launches[key[0]].foreign else (Content.WEIGHTS,)
+        return [file for file in self._by_state[key] if file.content not in left_out]
 
     def _is_written(self, key: Key) -> bool:
         is_newest = self.launches[key[0]].order == self._newest_launch
@@ -273,11 +277,11 @@ class _Survey:
         verdict = judge(
             State(launch=launch, global_step=key[1], files=tuple(training), failed=self._failed),
             self._seen,
-            Query(takes_foreign=not self._is_mixed),
+            Query(loads=Loads.MINDSPORE if self._is_mixed else Loads.ALL),
         )
         # A start may pass it over for its dataset: it does not make up for what is sure.
         unconfirmed = _UNCONFIRMED if any(file.grade is Grade.CONSISTENT for file in training) else ""
-        is_foreign = self._is_mixed and any(file.format in FOREIGN for file in training)
+        is_foreign = self._is_mixed and any(map(_is_foreign, training))
         failed = next((self._failed[file.id] for file in training if file.id in self._failed), "")
         of_files = self.uncertain.of([file for file in training if file.state is not FileState.TRASHED], self._seen)
         return StateFacts(
@@ -289,7 +293,7 @@ class _Survey:
             bytes=sum(target.size for target in there),
             files=len(there),
             problem=unconfirmed if isinstance(verdict, RestorePlan) else _in_short(verdict),
-            doubt=of_files or failed or (_OF_OTHERS if is_foreign else unconfirmed),
+            doubt=of_files or failed or self._tracked_by(training) or (_OF_OTHERS if is_foreign else unconfirmed),
             branch=self._branch_of.get(key, ""),
             metrics=decide.mean_metrics([file.metrics for file in training]),
             pinned=key[1] in self._protection.pinned,
@@ -302,6 +306,20 @@ class _Survey:
             and any(each.source.rank != each.rank for each in verdict.ranks),
             shift=self._shifts[launch.id],
         )
+
+    def _tracked_by(self, files: Iterable[Checkpoint]) -> str:
+        """Which tracker of MindFormers names an iteration, and would point at nothing; empty if none does."""
+        for file in files:
+            above = iterations.above_iteration(file.path)
+            if above and above not in self._tracked:
+                self._tracked[above] = disk.number_in(f"{above}/{iterations.TRACKER}")
+            if above and self._tracked[above] == file.global_step:
+                return f"{above}/{iterations.TRACKER} names it"
+        return ""
+
+
+def _is_foreign(file: Checkpoint) -> bool:
+    return file.format in FOREIGN or file.content is Content.PART
 
 
 def _targets(
@@ -316,7 +334,7 @@ def _targets(
         here = seen.get(file.path)
         if file.state not in _LIVE or here is None or here.size is None or here.mtime_ns is None:
             continue
-        above = above_ttp(file.path)  # a directory of TTP goes with its files
+        above = above_save(file.path)  # the directory of a save goes with its files
         root = above if above in homes else file.path.rpartition("/")[0] or "/"
         place = file.path[len(root.rstrip("/")) + 1 :]
         graphs = [str(Path(place).with_suffix(_GRAPH))] if file.kind is Kind.GRACEFUL_EXIT else []

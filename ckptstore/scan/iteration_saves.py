@@ -72,7 +72,7 @@ def saves_in_parts(
         iteration = _iteration(Path(directory), step, here, found)
         doubt = iterations.doubt(iteration) if unseen else ""
         uncertain += [Uncertain(file.path, step, doubt) for file in unseen if doubt]
-        lacking = iterations.lacking(iteration)
+        lacking = iterations.lacking(iteration.parts)
         if lacking:
             names = some(sorted(lacking), 4)
             warnings.append(f"{directory} is not whole: {names} is not there or cannot be read")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ckptstore.catalog import directories, journals, reads
 from ckptstore.core.hints import Command
 from ckptstore.core.model import SCANNED, Content, FileState, Kind, Skipped
-from ckptstore.core.naming import above_ttp
+from ckptstore.core.naming import above_save
 from ckptstore.core.sighting import Sighting, is_as_recorded
 from ckptstore.disk.files import real_directory
 from ckptstore.evidence.writers import wrote
@@ -172,7 +172,7 @@ def unwatched(database: Database, run_id: int | None, paths: Iterable[str]) -> l
     found = []
     for path in paths:
         home, _, name = path.rpartition("/")
-        above = [each for each in sources.get(above_ttp(path), ()) if each.kind is Kind.TTP]
+        above = [each for each in sources.get(above_save(path), ()) if each.kind is Kind.TTP]
         if not any(wrote(source, name) for source in (*sources.get(home, ()), *above)):
             found.append(path)
     return found

@@ -8,6 +8,7 @@ from ckptstore.catalog import reads, schema, tallies
 from ckptstore.catalog.engine import in_memory
 from ckptstore.catalog.project import project
 from ckptstore.core.events import LaunchStarted
+from ckptstore.core.model import Content
 from ckptstore.disk.run_directories import known_directories, remembered
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError
 from ckptstore.journal.sync import found_below, take_up_found
@@ -133,7 +134,8 @@ def _start(launch: RankLaunch, database: Database, query: Query, ask_ranks: AskR
         launches = {each.id: each for each in reads.launches_of(connection, run_id)}
         known = tallies.highest_steps(connection, run_id)
         stood_in_for = {each.rank for each in plan.ranks if each.source.rank != each.rank} if plan else set()
-        saved = reads.files_at(connection, plan.launch, plan.global_step) if plan and stood_in_for else ()
+        is_asked = plan is not None and (stood_in_for or plan.in_parts)
+        saved = reads.files_at(connection, plan.launch, plan.global_step) if plan and is_asked else ()
     return Start(
         launch=launch.facts,
         plan=plan,
@@ -142,6 +144,7 @@ def _start(launch: RankLaunch, database: Database, query: Query, ask_ranks: AskR
         known=known,
         offset=position.shift(launch.facts, launches),
         lost=tuple(file for file in saved if file.rank in stood_in_for and file.size is not None),
+        parts=tuple(file for file in saved if file.content is Content.PART),
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ckptstore.catalog import directories, reads, tallies
 from ckptstore.catalog.engine import Database, in_memory
 from ckptstore.core.hints import Call, Command
-from ckptstore.core.model import Kind, launch_key
+from ckptstore.core.model import Content, Kind, launch_key
 from ckptstore.core.naming import INDEX, parse_exit_name, parse_name
 from ckptstore.disk import name_claims
 from ckptstore.disk.files import facts_if_seen, names_in, real_directory, remove_own
@@ -25,7 +25,7 @@ from ckptstore.training.complaints import Complaints
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ckptstore.core.model import Checkpoint, Content
+    from ckptstore.core.model import Checkpoint
     from ckptstore.journal.sync import Synced
     from ckptstore.training.rank_launch import RankLaunch
     from ckptstore.training.recorder_thread import RecorderThread
@@ -93,7 +93,8 @@ class SavePlaces:
                 content=content,
             )
         )
-        if kind is not Kind.TTP:  # there each rank has a directory of its own below this one
+        # Of TTP each rank has a directory of its own below this one, in an iteration of MindFormers other names.
+        if kind is not Kind.TTP and content is not Content.PART:
             self._claim(directory, kind, prefix)
 
     def look_for_unwatched(self) -> None:

@@ -32,7 +32,8 @@ class Start:
     `launch` is the launch that starts, decided `at` that moment, `by_journals` where the catalog could not be used.
     `known` are the launches that the run had then, with the highest step that each had saved (0: none). `offset` is how
     far the launch's steps are ahead of the counter of an optimizer that never left out an update. `lost` are the
-    records of the files that ranks saved of that state themselves, and that others' files stand in for.
+    records of the files that ranks saved of that state themselves, and that others' files stand in for. `parts` are
+    those of all its files, of a state that is the directory of an iteration of MindFormers.
     """
 
     launch: Launch
@@ -43,6 +44,7 @@ class Start:
     offset: int = 0
     append_info: Mapping[str, Any] = field(default_factory=dict)
     lost: tuple[Checkpoint, ...] = ()
+    parts: tuple[Checkpoint, ...] = ()
 
     @property
     def fresh(self) -> bool:
@@ -84,6 +86,7 @@ class Start:
             "known": dict(self.known),
             "offset": self.offset,
             "lost": [to_line(FileRecorded(file), _ROOT) for file in self.lost],
+            "parts": [to_line(FileRecorded(file), _ROOT) for file in self.parts],
         }
 
 
@@ -124,4 +127,5 @@ def start_from_json(sent: Line) -> Start:
         known=sent["known"],
         offset=sent["offset"],
         lost=tuple(file_from_line(file, _ROOT) for file in sent["lost"]),
+        parts=tuple(file_from_line(file, _ROOT) for file in sent["parts"]),
     )

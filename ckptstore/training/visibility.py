@@ -38,6 +38,7 @@ LOOK_SECONDS = 30.0
 _STATES = 8
 _OTHERS = 64
 """Files of other ranks that a rank looks at, until it finds one that serves it."""
+_IN_PIECES = (Content.SHARE, Content.PART)
 _UNSEEN = {Rule.MISSING_FILE, Rule.UNREADABLE, Rule.SIZE_MISMATCH, Rule.DIGEST_MISMATCH}
 
 
@@ -131,7 +132,7 @@ def _serving(found: Sequence[Checkpoint], origin: Launch, rank: int) -> list[Che
     groups = origin.layout.partition(origin.world_size)
     group = next((each for each in groups if rank in each), groups[0] if origin.layout.any_world_size else ())
     own = [file for file in found if file.rank == rank]
-    others = [file for file in found if file.rank in group and file.rank != rank and file.content is not Content.SHARE]
+    others = [file for file in found if file.rank in group and file.rank != rank and file.content not in _IN_PIECES]
     return own + sorted(others, key=lambda file: (file.rank, file.path))[:_OTHERS]
 
 
@@ -141,6 +142,6 @@ def _look(known: Iterable[Sequence[Checkpoint]]) -> dict[str, Observed]:
     for of_state in known:
         for file in of_state:
             seen.update(files.observe([file], read_bytes=False))
-            if file.content is not Content.SHARE and fault(file, seen[file.path], {}) is None:
+            if file.content not in _IN_PIECES and fault(file, seen[file.path], {}) is None:
                 break
     return seen

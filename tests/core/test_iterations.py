@@ -1,13 +1,12 @@
 """The files of MindFormers 2.0: their names, both directions, and what proves the step of a directory of them."""
 
-from typing import Any
-
 import pytest
 
 from ckptstore.core.iterations import (
     Common,
     Iteration,
     PartName,
+    above_iteration,
     doubt,
     lacking,
     optimizer_step,
@@ -15,6 +14,7 @@ from ckptstore.core.iterations import (
     parse_part,
     size_of_save,
 )
+from ckptstore.core.naming import above_save
 
 
 @pytest.mark.parametrize(
@@ -81,16 +81,31 @@ def test_what_proves_the_step(common: Common | None, parts: dict[str, int | None
 
 
 @pytest.mark.parametrize(
-    ("parts", "more", "expected"),
+    ("names", "expected"),
     [
-        (TWO, {}, ()),
-        (dict.fromkeys(sorted(TWO)[:1]), {}, tuple(sorted(TWO)[1:])),
-        (dict.fromkeys(sorted(TWO)[1:]), {}, tuple(sorted(TWO)[:1])),
-        ({}, {}, ()),
+        (sorted(TWO), ()),
+        (sorted(TWO)[:1], tuple(sorted(TWO)[1:])),
+        (sorted(TWO)[1:], tuple(sorted(TWO)[:1])),
+        (["common.json"], ()),
     ],
 )
-def test_what_is_not_there(parts: dict[str, int | None], more: dict[str, Any], expected: tuple[str, ...]) -> None:
-    assert lacking(Iteration(40, parts, Common(40, 40), **more)) == expected
+def test_what_is_not_there(names: list[str], expected: tuple[str, ...]) -> None:
+    assert lacking(names) == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "above"),
+    [
+        ("/d/iteration_00000040/net-model-0000001-0000002.safetensors", "/d"),
+        ("/d/iteration_00000040/common.json", "/d"),
+        ("/iteration_00000040/metadata.json", "/"),
+        ("/d/iteration_00000040/net-1_40.ckpt", ""),
+        ("/d/iteration_00000040/rank_0/net-opt-0000001-0000002.safetensors", ""),
+        ("/d/iteration_4/common.json", ""),
+    ],
+)
+def test_where_an_iteration_is(path: str, above: str) -> None:
+    assert above_iteration(path) == above_save(path) == above
 
 
 def test_how_many_files_and_updates_there_are() -> None:

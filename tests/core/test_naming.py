@@ -7,7 +7,7 @@ from ckptstore.core.naming import (
     ExitName,
     TensorflowName,
     TtpDirectory,
-    above_ttp,
+    above_save,
     companion_of,
     exit_name,
     format_of,
@@ -143,7 +143,7 @@ def test_a_path_under_a_directory_that_was_never_renamed() -> None:
     ],
 )
 def test_where_directories_of_ttp_are(path: str, above: str) -> None:
-    assert above_ttp(path) == above
+    assert above_save(path) == above
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,14 @@ from ckptstore.core.model import (
 from ckptstore.core.replicas import Layout, data_parallel
 from ckptstore.core.strategy_layout import from_strategies
 from ckptstore.errors import UsageError
-from ckptstore.resume.resolver import NEWEST, Query, judge, resolve
+from ckptstore.resume.resolver import NEWEST, Loads, Query, judge, resolve
 from tests.resume import simulated_jobs
 from tests.resume.builders import as_recorded, file, launch, state, whole_state
 from tests.spreads import spread
 
 ONE, TWO, BOTH = launch(world_size=1), launch(), launch(layout=data_parallel(2))
 THREE, ALIKE = launch(world_size=3), launch(world_size=3, layout=data_parallel(3))
+SCAN = replace(BOTH, foreign=True)
 PAIRS = launch(world_size=8, layout=Layout("stated", ((0, 4), (1, 5), (2, 6), (3, 7))))
 NAN = {"quarantine": "the loss was nan"}
 SHARE = {"content": Content.SHARE}
@@ -134,8 +135,8 @@ ASKED = "saved by 2 ranks, asked for 4, and "
             "no file of rank 0 was recorded",
         ),
         (also(saved(BOTH, 0), file(BOTH, 1), **NAN), {}, [(Rule.QUARANTINED, 1)], True, ": the loss was nan"),
-        (saved(BOTH, content=Content.PART), {"take_quarantined": True}, [(Rule.FOREIGN_FORMAT, None)], True, PARTS),
-        (saved(BOTH, 1, content=Content.PART), {}, [(Rule.FOREIGN_FORMAT, None)], False, NOT_THERE),
+        (saved(SCAN, content=Content.PART), {"take_quarantined": True}, [(Rule.FOREIGN_FORMAT, None)], True, PARTS),
+        (saved(SCAN, 1, content=Content.PART), {}, [(Rule.FOREIGN_FORMAT, None)], False, NOT_THERE),
         (saved(TWO), {"world_size": 4}, [(Rule.WORLD_SIZE, None)], True, f"{ASKED}no file serves every rank (layout:"),
         (also(saved(TWO, **SHARE), GASP), {"world_size": 4}, [(Rule.WORLD_SIZE, None)], True, f"{ASKED}no file serves"),
         (saved(TWO, **SHARE), {"world_size": 4}, [(Rule.WORLD_SIZE, None)], True, f"{ASKED}each file is a share"),
@@ -356,10 +357,69 @@ def test_what_mindspore_cannot_load_is_for_others_only() -> None:
     whole = saved(BOTH)
     of_pytorch = replace(whole, files=(whole.files[0], replace(whole.files[1], format="pytorch")))
     assert sources(planned(of_pytorch)) == [0, 1]
-    found = rejected(of_pytorch, takes_foreign=False)
+    found = rejected(of_pytorch, loads=Loads.MINDSPORE)
     assert rules(found) == [(Rule.FOREIGN_FORMAT, None)]
     assert found.reasons[0].detail == f"MindSpore cannot load {whole.files[1].path}: its format is pytorch"
-    assert sources(planned(whole, takes_foreign=False)) == [0, 1]
+    assert sources(planned(whole, loads=Loads.MINDSPORE)) == [0, 1]
+
+
+ITERATION = "/ckpt/iteration_00000015"
+OF_RANK_0 = ("net-model-0000000-0000002.safetensors", "net-opt-0000000-0000002.safetensors")
+OF_RANK_1 = ("net-model-0000001-0000002.safetensors", "net-opt-0000001-0000002.safetensors")
+NOTES = ("common.json", "metadata.json")
+ALL = (*OF_RANK_0, *OF_RANK_1, *NOTES)
+
+
+def iteration(*names: str, **more: Any) -> State:
+    """The directory of an iteration of two ranks with these files."""
+    files = [
+        replace(file(TWO, int(name in OF_RANK_1)), path=f"{ITERATION}/{name}", content=Content.PART, **more)
+        for name in names
+    ]
+    return state(TWO, *files)
+
+
+def test_an_iteration_of_mindformers_is_whole_with_every_part_and_both_notes() -> None:
+    of = iteration(*ALL)
+    for loads in (Loads.ALL, Loads.MINDFORMERS):
+        plan = planned(of, loads=loads)
+        assert [each.source.path.rpartition("/")[2] for each in plan.ranks] == [OF_RANK_0[0], OF_RANK_1[0]]
+        assert plan.in_parts
+    seen = as_recorded(of)
+    two = {
+        rank: View(f"host-{rank}", {each.path: seen[each.path] for each in of.files if each.rank == rank})
+        for rank in (0, 1)
+    }
+    assert planned(of, {}, views=two).in_parts
+    assert rules(rejected(of, {}, views={0: two[0]})) == [(Rule.MISSING_FILE, 1)] * 2
+
+
+@pytest.mark.parametrize(
+    ("of", "how", "expected"),
+    [
+        (iteration(*ALL[:3], *NOTES), {}, [(Rule.MISSING_RANK, 1)]),
+        (iteration(*OF_RANK_0, *NOTES), {}, [(Rule.MISSING_RANK, 1)] * 2),
+        (iteration(*ALL[:5]), {}, [(Rule.MISSING_RANK, 0)]),
+        (iteration(*ALL), {"world_size": 1}, [(Rule.WORLD_SIZE, None)]),
+        (iteration(*ALL), {"loads": Loads.MINDSPORE}, [(Rule.FOREIGN_FORMAT, None)]),
+        (iteration(*ALL, **NAN), {}, [(Rule.QUARANTINED, rank) for rank in (0, 0, 0, 0, 1, 1)]),
+        (iteration(*NOTES), {}, [(Rule.MISSING_RANK, None)] * 2),
+        (iteration(OF_RANK_0[0], OF_RANK_1[0], *NOTES), {}, [(Rule.MISSING_RANK, None)]),
+        (saved(TWO), {"loads": Loads.MINDFORMERS}, [(Rule.FOREIGN_FORMAT, None)]),
+    ],
+)
+def test_an_iteration_that_is_not_whole_or_for_others(of: State, how: dict[str, Any], expected: Any) -> None:
+    assert sorted(rules(rejected(of, **how)), key=str) == sorted(expected, key=str)
+
+
+def test_a_part_of_an_iteration_that_is_gone_is_named_and_nothing_stands_in() -> None:
+    of = iteration(*ALL)
+    for place, rank in ((3, 1), (4, 0)):
+        lost = as_recorded(of) | {of.files[place].path: Observed(None)}
+        found = rejected(of, lost)
+        assert rules(found) == [(Rule.MISSING_FILE, rank)]
+        assert found.was_whole
+        assert of.files[place].path in found.remedies[0]
 
 
 def test_epochs_of_other_data_reject_where_as_many_ranks_go_on() -> None:

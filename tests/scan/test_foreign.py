@@ -11,13 +11,13 @@ from ckptstore.api import Catalog, connect
 from ckptstore.core.model import FileState, Grade, Rule
 from ckptstore.errors import NothingRestorableError, RefusedError, UsageError
 from ckptstore.resume.export import paths, restore_ranks
-from ckptstore.resume.resolver import Query
+from ckptstore.resume.resolver import Loads, Query
 from ckptstore.scan.plan import Scanned
 from tests.cli.advice import follow
 from tests.foreign_bytes import pytorch, shards, stamped, tensorflow, written
 from tests.scan.builders import save
 
-FOR_MINDSPORE = Query(takes_foreign=False)
+FOR_MINDSPORE = Query(loads=Loads.MINDSPORE)
 
 
 def told(done: Scanned) -> list[tuple[str, int, int, str]]:

@@ -1,0 +1,125 @@
+"""Where ckptstore comes into a training of MindFormers: every name of MindFormers that is wrapped or relied on.
+
+The path of a start, in MindFormers 1.9 (`trainer/trainer.py`, `trainer/base_trainer.py`):
+
+    Trainer.train                           what the YAML says of resuming is put aside
+    BaseTrainer._train_dataset_postprocess  the data are known: join, decide, point the configuration at the plan
+    transform_and_load_checkpoint           MindFormers loads
+    CkptstoreRegistrar                      the callback is the registrar of that launch
+    Model.train                             what was loaded is compared with the plan's files, before the first step
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from mindformers import Trainer
+from mindformers.tools.register import MindFormerModuleType, MindFormerRegister
+from mindformers.trainer import base_trainer
+
+import ckptstore.mindspore
+from ckptstore.core.hints import Command
+from ckptstore.errors import RefusedError, UsageError
+from ckptstore.mindformers.restore import Wish, check_restored, point_at
+from ckptstore.resume.resolver import Loads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ckptstore.mindspore import Registrar, TrainingLaunch
+
+log = logging.getLogger("ckptstore")
+
+NAME = "CkptstoreRegistrar"
+
+_wish = Wish()  # of the training that is being started
+_launch: TrainingLaunch | None = None
+
+
+class CkptstoreRegistrar:
+    """The callback of a YAML: the registrar of the launch of `run`. `durable` is as for `launch.registrar`."""
+
+    def __new__(cls, *, run: str, durable: bool = False) -> Registrar:
+        """The registrar, which MindFormers puts behind its CheckpointMonitor."""
+        if _launch is None or _launch.run != run:
+            raise RuntimeError(f"{NAME} of run {run!r} belongs to no training that MindFormers' Trainer has begun")
+        return _launch.registrar(durable=durable)
+
+
+def install() -> None:
+    """Make the callback known to MindFormers, and wrap what it starts a training with. Can be repeated."""
+    if MindFormerRegister.is_exist(MindFormerModuleType.CALLBACK, NAME):
+        return
+    MindFormerRegister.register_cls(CkptstoreRegistrar, MindFormerModuleType.CALLBACK, alias=NAME)
+    for name in ("train", "finetune"):
+        setattr(Trainer, name, _with_wish(getattr(Trainer, name)))
+    trainer = base_trainer.BaseTrainer
+    trainer._train_dataset_postprocess = _with_start(trainer._train_dataset_postprocess)
+    base_trainer.Model = _watched(base_trainer.Model)
+
+
+def _with_wish(train: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(train)
+    def call(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+        global _wish  # noqa: PLW0603 — one training at a time, as in MindFormers
+        if _entry(trainer.config) is None:
+            return train(trainer, *args, **kwargs)
+        if args or {name for name, value in kwargs.items() if value} & {"resume_from_checkpoint", "resume_training"}:
+            raise UsageError(
+                f"{train.__name__} is asked to resume, and {NAME} is in the callbacks",
+                "leave out resume_from_checkpoint and resume_training: ckptstore finds the newest state",
+            )
+        _wish = Wish.taken_from(trainer.config)
+        return train(trainer, *args, **kwargs)
+
+    return call
+
+
+def _with_start(postprocess: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(postprocess)
+    def call(trainer: Any, dataset: Any, config: Any) -> Any:
+        dataset = postprocess(trainer, dataset, config)
+        entry = _entry(config)
+        if entry is not None:
+            _begin(entry["run"], dataset, config)
+        return dataset
+
+    return call
+
+
+def _begin(run: str, dataset: Any, config: Any) -> None:
+    global _launch  # noqa: PLW0603
+    _launch = launch = ckptstore.mindspore.join(run)
+    loads = Loads.MINDSPORE if config.get("use_legacy_format", True) else Loads.MINDFORMERS
+    start = launch.decide(dataset, loads, check_restored=lambda params: check_restored(launch, config, params))
+    if start.plan is None:
+        if _wish.path:
+            raise RefusedError(
+                f"the YAML asks to resume from {_wish.path}, and run {run} has no state to go on from",
+                f"to take in what is there: {Command('scan', _wish.path, '--run', run)}, and start again; to begin "
+                "anew: leave out resume_training",
+            )
+        return
+    if _wish.path:
+        log.warning("resume_training and %s of the YAML are left out: ckptstore decides where to go on", _wish.path)
+    point_at(launch, start, start.plan, config)
+
+
+def _watched(model: Any) -> Any:
+    """MindFormers' `Model`, whose `train` has nothing to do where all its epochs were trained before."""
+
+    @wraps(model, updated=())
+    def make(*args: Any, **kwargs: Any) -> Any:
+        made = model(*args, **kwargs)
+        if _launch is not None:
+            _launch.watch_calls(made)
+        return made
+
+    return make
+
+
+def _entry(config: Any) -> Any:
+    """What the YAML says of the callback; None where it has none."""
+    return next((each for each in config.callbacks or () if each.get("type") == NAME), None)

@@ -1,0 +1,169 @@
+"""Has MindFormers load the files of a plan, and proves that it did.
+
+MindFormers searches a directory for what it loads. Of format 1.0 it gets one with nothing else in it: links to the
+plan's files, in the `.ckptstore` beside them. Of the newer format it gets the directory of the iteration itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ckptstore.core.iterations import parse_part
+from ckptstore.disk.name_claims import FOLDER
+from ckptstore.errors import RefusedError
+from ckptstore.formats.header import Header
+from ckptstore.formats.inspect import inspect
+from ckptstore.mindspore.load_guard import sample
+from ckptstore.mindspore.network import COUNTER, state_names
+from ckptstore.mindspore.resume import prove
+from ckptstore.outside import Path, os
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ckptstore.core.model import Checkpoint, RestorePlan
+    from ckptstore.formats.header import Entry
+    from ckptstore.mindspore import TrainingLaunch
+    from ckptstore.training.start import Start
+
+log = logging.getLogger("ckptstore")
+
+_LINKS = "mindformers"
+_NAMES_SHOWN = 5
+_REFUSED = {
+    "data_skip_steps": "the data would go on elsewhere than the state",
+    "ignore_data_skip": "the data would begin anew",
+    "auto_trans_ckpt": "MindFormers converts the files of all ranks, which no start hands out",
+}
+"""Of the YAML, and what MindFormers does then after a restore."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """The path of the state that a YAML asks MindFormers to resume from; empty: it does not."""
+
+    path: str = ""
+
+    @classmethod
+    def taken_from(cls, config: Any) -> Wish:
+        """What the configuration asks for, which is taken out of it. Pretrained weights stay in."""
+        newer = config.get("checkpoint")
+        path = ""
+        if newer and newer.get("load_path") and newer.get("no_load_optim") is False:
+            path, newer.load_path, newer.no_load_optim = newer.load_path, "", True
+        elif config.get("resume_training"):
+            path, config.load_checkpoint = config.load_checkpoint or "", ""
+        config.resume_training = False
+        return cls(str(path))
+
+
+def point_at(launch: TrainingLaunch, start: Start, plan: RestorePlan, config: Any) -> None:
+    """Have MindFormers load this rank's files of the plan, and go on after it.
+
+    They are proven by their digests first. Raises `DamageError` for one that is not what was recorded, and
+    `RefusedError` for a YAML with which MindFormers would not go on after it.
+    """
+    for name, meaning in _REFUSED.items():
+        if config.get(name):
+            raise RefusedError(f"the YAML has {name}: {config.get(name)}, with which {meaning}", f"leave out {name}")
+    files = _files_of(launch, start, plan)
+    for file in files:
+        prove(file, launch.record_load_failure)
+    first = files[0]
+    config.checkpoint.no_load_optim = False
+    config.load_ckpt_format = first.format
+    if plan.in_parts:
+        config.checkpoint.load_path, config.resume_training = str(Path(first.path).parent), True
+        return
+    config.remove_redundancy = plan.in_shares
+    link = _link(first, launch.rank, is_parallel=bool(config.use_parallel))
+    # With ranks MindFormers wants the directory above that of the rank, and the name of the file in it.
+    config.checkpoint.load_path = str(link.parents[1] if config.use_parallel else link)
+    config.resume_training = link.name if config.use_parallel else True
+
+
+def _files_of(launch: TrainingLaunch, start: Start, plan: RestorePlan) -> list[Checkpoint]:
+    """What this rank loads: its file, or its parts, that of the model first. The first rank has the notes too."""
+    own = next(source for rank, source in plan.ranks if rank == launch.rank)
+    others = [file for file in start.parts if file.rank == launch.rank and file.path != own.path]
+    return [own, *sorted(others, key=lambda file: file.path)]
+
+
+def _link(file: Checkpoint, rank: int, *, is_parallel: bool) -> Path:
+    """A link to a file, alone in its directory: nothing of an earlier start is left there."""
+    home = Path(file.path).parent / FOLDER / _LINKS / (f"rank_{rank}" if is_parallel else "single")
+    home.mkdir(parents=True, exist_ok=True)
+    for old in home.iterdir():
+        if old.is_symlink():
+            old.unlink()
+    link = home / f"plan_rank_{rank}-{file.epoch or 0}_{file.step_in_epoch or 0}.{file.format}"
+    link.symlink_to(file.path)
+    return link
+
+
+def check_restored(launch: TrainingLaunch, config: Any, params: Any) -> None:
+    """Raise `RefusedError` unless the network holds what the plan's files do, and training goes on after it."""
+    start = launch.start
+    if start is None or start.plan is None:
+        return
+    at = int(config.runner_config.initial_step)
+    if at != start.global_step:
+        raise RefusedError(
+            f"MindFormers goes on after step {at}, and the state is of step {start.global_step}",
+            "it scales steps where the batch size of all ranks changed: train with the one that saved the state",
+        )
+    files = [file for file in _files_of(launch, start, start.plan) if file.format == config.load_ckpt_format]
+    if start.plan.in_parts and str(Path(files[0].path).parent) != config.checkpoint.load_path:
+        raise RefusedError(
+            f"MindFormers loaded {config.checkpoint.load_path}, and the plan is {Path(files[0].path).parent}",
+            "leave out monitor_config.health_checkpoint, by which it looks for another state",
+        )
+    _compare(params, files)
+
+
+def _compare(params: Any, files: Sequence[Checkpoint]) -> None:
+    """Compare a sample of the parameters with what is in the files, and the names of all."""
+    network = params.train_network
+    parts = [network.network, network.optimizer] if parse_part(Path(files[0].path).name) else [network]
+    entries = {name: (entry, file) for file in files for name, entry in _entries(file).items()}
+    left_out = [part for each in params.list_callback for part in getattr(each, "filter_list", ())]
+    names = set().union(*map(state_names, parts)) - entries.keys()
+    lacking = sorted(name for name in names if not any(part in name for part in left_out))
+    if lacking:
+        shown = ", ".join(lacking[:_NAMES_SHOWN]) + (" …" if len(lacking) > _NAMES_SHOWN else "")
+        raise RefusedError(
+            f"{len(lacking)} parameters of the train network are in no file of the plan, and have the values that "
+            f"they began with: {shown}",
+            "train the model and optimizer that were saved",
+        )
+    compared = 0
+    for item in sample(network):
+        if item.name not in entries:
+            continue
+        entry, file = entries[item.name]
+        if item.name == COUNTER and file.optimizer_step is not None:
+            is_same = int(item.asnumpy().reshape(-1)[0]) == file.optimizer_step
+        elif (entry.shape, entry.dtype) == (tuple(item.shape), str(item.dtype)):
+            is_same = _bytes(entry, file.path) == item.get_bytes()
+            compared += item.name != COUNTER
+        else:
+            continue
+        if not is_same:
+            raise RefusedError(
+                f"{item.name} in the train network is not what {file.path} holds",
+                "start again; if it says so again, something else is loaded over the state",
+            )
+    if not compared:
+        log.warning("no parameter could be compared with what MindFormers was to load: they have other shapes")
+
+
+def _entries(file: Checkpoint) -> dict[str, Entry]:
+    header = inspect(Path(file.path))
+    return {entry.name: entry for entry in header.entries} if isinstance(header, Header) else {}
+
+
+def _bytes(entry: Entry, path: str) -> bytes:
+    with Path(path).open("rb") as opened:
+        return b"".join(os.pread(opened.fileno(), size, offset) for offset, size in entry.slices)
