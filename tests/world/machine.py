@@ -623,7 +623,7 @@ def _import_all() -> None:
     root = Path(outside.__file__).parent
     for path in sorted(root.rglob("*.py")):
         name = ".".join(path.relative_to(root.parent).with_suffix("").parts)
-        if ".mindspore" not in name and not name.endswith("__main__"):
+        if ".mind" not in name and not name.endswith("__main__"):
             __import__(name.removesuffix(".__init__"))
 
 
