@@ -1,0 +1,105 @@
+"""Real jobs of MindFormers 1.9: killed in mid-epoch, started again, and in the end as if nothing had happened."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from ckptstore import Policy
+from tests.mindformers.running import RUN, Job
+
+Undisturbed = dict[tuple[int, bool], Job]
+
+FORMATS = pytest.mark.parametrize("newer", [False, True], ids=["1.0", "newer"])
+
+
+@FORMATS
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_job_that_is_killed_twice_in_mid_epoch(
+    job: Job, undisturbed: Undisturbed, ranks: int, *, newer: bool
+) -> None:
+    """The second launch of format 1.0 gives its files MindSpore's `_1`, the third `_2`."""
+    job.ranks, job.newer = ranks, newer
+    job.trains(kill_at=8, kill_rank=ranks - 1)
+    assert job.newest() == 5
+    job.trains(kill_at=6, kill_rank=ranks - 1)
+    assert job.newest() == 10
+    told = job.trains()
+    assert f"ckptstore: run {RUN}: going on after step 10 (epoch 1, step 10 of {24 // ranks})" in told
+    assert job.ends_as(undisturbed[ranks, newer])
+    names = {path.name for path in job.root.rglob("*") if "_rank_0_2-" in path.name}
+    assert bool(names) != newer
+
+
+def zero(path: Path) -> None:
+    path.chmod(0o600)
+    path.write_bytes(b"")
+
+
+@FORMATS
+def test_the_newest_set_is_not_whole_on_one_rank_and_notes_lie(
+    job: Job, undisturbed: Undisturbed, *, newer: bool
+) -> None:
+    """Rank 1 has an empty file of step 10; MindFormers' own notes say that, or are of no use."""
+    job.ranks, job.newer = 2, newer
+    job.trains(kill_at=11, kill_rank=1)
+    assert job.newest() == 10
+    zero(job.files(10, 1)[-1])
+    if newer:
+        (job.root / "latest_checkpointed_iteration.txt").write_text("99")
+    else:
+        os.truncate(job.root / "rank_0" / "meta.json", 20)
+        stale = {"last_epoch": 1, "last_step": 3, "last_ckpt_file": "llama_rank_1-1_3.safetensors"}
+        (job.root / "rank_1" / "meta.json").write_text(json.dumps(stale))
+    assert job.newest() == 5
+    assert f"run {RUN}: going on after step 5 " in job.trains()
+    assert job.ends_as(undisturbed[2, newer])
+
+
+@FORMATS
+def test_one_start_more_than_there_is_to_train(job: Job, *, newer: bool) -> None:
+    """A job that was killed between its last save and its end ends well at its next start, and not with an error."""
+    job.newer = newer
+    job.trains()
+    assert f"run {RUN}: all 2 epochs were trained before: nothing is left to train" in job.trains()
+
+
+@FORMATS
+def test_what_gc_removes_and_what_mindformers_goes_on_from_then(
+    job: Job, undisturbed: Undisturbed, *, newer: bool
+) -> None:
+    job.newer = newer
+    job.trains(kill_at=18)
+    catalog = job.catalog()
+    done = catalog.execute(catalog.plan_gc(RUN, Policy(keep_last=1, floor=1)), allow_mass_delete=True)
+    assert done.removed
+    if newer:
+        assert sorted(path.name for path in job.root.glob("iteration_*")) == ["iteration_00000015"]
+        assert (job.root / "latest_checkpointed_iteration.txt").read_text() == "15"
+    job.trains()
+    assert job.ends_as(undisturbed[1, newer])
+    assert catalog.undo(RUN).files
+
+
+def test_a_yaml_with_which_the_data_would_go_on_elsewhere_stops_the_start(job: Job) -> None:
+    job.trains(kill_at=8)
+    for settings in ({"data_skip_steps": 3}, {"ignore_data_skip": True}):
+        job.settings = settings
+        code, told = job.start()
+        assert code != 0
+        (name,) = settings
+        assert f"the YAML has {name}: {settings[name]}, with which the data would" in told
+        assert job.newest() == 5
+
+
+@FORMATS
+def test_a_yaml_that_asks_to_resume_from_what_the_catalog_does_not_know(job: Job, *, newer: bool) -> None:
+    job.newer = newer
+    job.root.mkdir(parents=True)
+    own = {"checkpoint": {"load_path": str(job.root), "no_load_optim": False}}
+    job.settings = own if newer else {"load_checkpoint": str(job.root), "resume_training": True}
+    code, said = job.start()
+    assert code != 0
+    assert f"the YAML asks to resume from {job.root}, and run {RUN} has no state to go on from" in said
+    assert f"ckptstore scan {job.root} --run {RUN}" in said
