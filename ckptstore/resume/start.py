@@ -509,7 +509,7 @@ def _lost(resolution: Resolution, *flags: str) -> NothingRestorableError:
         remedy = f"{Call('resume', take_quarantined=True)} takes it all the same"
     why = "; and ".join(reason.detail for reason in reasons)
     return NothingRestorableError(
-        f"nothing of run {resolution.run!r} can be restored: every rank had saved step {newest.global_step}, but {why}",
+        f"nothing of run {resolution.run!r} can be restored: step {newest.global_step} was whole, but {why}",
         f"see: {Command('resolve', resolution.run, *flags, '--explain')}; {remedy}, or begin anew: "
         f"{Call('resume', 'model', 'dataset', fresh=True)}",
     )

@@ -172,7 +172,7 @@ def test_losing_every_state_is_not_a_fresh_start(catalog: Catalog, tmp_path: Pat
     job = Job(catalog, tmp_path / "mounted")
     files = job.save(job.start(), 15)
     (tmp_path / "mounted").rename(tmp_path / "unmounted")
-    with pytest.raises(NothingRestorableError, match="every rank had saved step 15, but .* is gone.*--explain"):
+    with pytest.raises(NothingRestorableError, match="step 15 was whole, but .* is gone.*--explain"):
         job.start()
     (tmp_path / "unmounted").rename(tmp_path / "mounted")
     plan = catalog.join("run", rank=0, world_size=2, launch_id="L2").resolve()
@@ -277,7 +277,7 @@ def test_a_fresh_start_does_not_hide_that_a_branch_was_lost(catalog: Catalog, tm
     for file in job.save(job.start(), 10):
         Path(file.path).unlink()
     job.save(job.start(resume=False)[:1], 5)
-    with pytest.raises(NothingRestorableError, match="every rank had saved step 10, but .* is gone; see: .* --all"):
+    with pytest.raises(NothingRestorableError, match="step 10 was whole, but .* is gone; see: .* --all"):
         job.start()
 
 
@@ -491,7 +491,7 @@ def test_other_ranks_that_share_nothing_are_told_what_to_call(catalog: Catalog, 
     job.save(job.start(), 15)
     with pytest.raises(NothingRestorableError) as stopped:
         catalog.join("run", rank=0, world_size=4, launch_id="L2").resolve()
-    assert "every rank had saved step 15, but saved by 2 ranks, asked for 4" in stopped.value.message
+    assert "step 15 was whole, but saved by 2 ranks, asked for 4" in stopped.value.message
     assert "mindspore.rank_list_for_transform(N, SRC_STRATEGY, DST_STRATEGY)" in stopped.value.hint
     assert f"{{R: f'{tmp_path}/rank_{{R}}/" in stopped.value.hint
 

@@ -45,7 +45,7 @@ def test_they_are_never_handed_out_and_the_reason_is_told(catalog: Catalog, tmp_
     assert [(reason.rule, reason.rank) for reason in rejection.reasons] == [(Rule.FOREIGN_FORMAT, None)]
     assert "in files of MindFormers 2.0, as " in rejection.reasons[0].detail
     launch = catalog.join("job", world_size=2, launch_id="L2")
-    with pytest.raises(NothingRestorableError, match="every rank had saved step 40, but it is in files of MindFormers"):
+    with pytest.raises(NothingRestorableError, match="step 40 was whole, but it is in files of MindFormers"):
         launch.resolve()  # a fresh start would hide what is there
 
 
