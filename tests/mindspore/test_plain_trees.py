@@ -25,6 +25,18 @@ ASKS = {
 }
 """Where the files alone do not tell: a start asks, at most so often."""
 MOST = 2
+LONG = {
+    "a prefix that ends in a number",
+    "restarted, and killed before it saved",
+    "restarted at an epoch's end with initial_epoch=0",
+    "restarted in mid-epoch with initial_epoch=0",
+    "nothing but a breakpoint",
+    "gathered gradients",
+    "an optimizer of mint",
+    "sinks on a CPU",
+    "trained to its end, then for more epochs",
+}
+NAMES = [pytest.param(name, marks=pytest.mark.long) if name in LONG else name for name in SCRIPTS]
 
 
 def command(*arguments: str) -> int:
@@ -57,7 +69,7 @@ def gone_on(tree: Tree, catalog: Catalog) -> tuple[int, Weights]:
     return first
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", NAMES)
 def test_it_is_scanned_and_gone_on_from(
     name: str, plain_tree: Callable[[str], Tree], tmp_path: Path, catalog: Catalog
 ) -> None:
@@ -84,7 +96,7 @@ def wrong(tree: Tree, catalog: Catalog) -> dict[str, tuple[int, int]]:
     return {path: both for path, both in steps.items() if both[0] != both[1]}
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_simulator_leaves_the_same_files(name: str, plain_tree: Callable[[str], Tree]) -> None:
     tree = plain_tree(name)
     job = simulated(tree.script)
