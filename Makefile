@@ -5,8 +5,9 @@ READY := .venv/.ready
 
 PEERS := .venv-bench/.ready
 FRAMEWORKS := .venv-frameworks/.ready
+MINDFORMERS := .venv-mindformers/.ready
 
-.PHONY: demo test test-long simulate test-frameworks torture mutants bench bench-quick docs lint clean
+.PHONY: demo test test-long simulate test-frameworks test-mindformers demo-mindformers torture mutants bench bench-quick docs lint clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -33,6 +34,12 @@ test-long: $(READY)
 # Its own conftest.py only: that of all tests starts a PostgreSQL, and leaves this folder out.
 test-frameworks: $(FRAMEWORKS)
 	.venv-frameworks/bin/python -m pytest --confcutdir=tests/frameworks tests/frameworks
+
+test-mindformers: $(MINDFORMERS)
+	.venv-mindformers/bin/python -m pytest --confcutdir=tests/mindformers tests/mindformers
+
+demo-mindformers: $(MINDFORMERS)
+	@.venv-mindformers/bin/python examples/mindformers/demo.py
 
 # HISTORIES=N of the simulated world, from number SEED on.
 HISTORIES ?= 1000
@@ -89,5 +96,15 @@ $(FRAMEWORKS): tests/frameworks/requirements.txt pyproject.toml
 		--disable-pip-version-check --editable . || rm -rf .venv-frameworks/torch
 	@touch $@
 
+# MindFormers asks for another MindSpore and an older pyarrow than it runs with: what it needs is listed by itself.
+$(MINDFORMERS): tests/mindformers/requirements.txt pyproject.toml constraints.txt
+	@echo "setting up .venv-mindformers (2 GB: the first time takes minutes)"
+	@test -x .venv-mindformers/bin/python || $(PYTHON) -m venv .venv-mindformers
+	@.venv-mindformers/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--editable '.[mindspore]' pytest safetensors
+	@.venv-mindformers/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		--requirement tests/mindformers/requirements.txt
+	@touch $@
+
 clean:
-	rm -rf .venv .venv-bench .venv-frameworks build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	rm -rf .venv .venv-bench .venv-frameworks .venv-mindformers build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

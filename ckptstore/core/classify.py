@@ -12,14 +12,17 @@ from ckptstore.core.iterations import parse_iteration, parse_part
 from ckptstore.core.model import Kind
 from ckptstore.core.naming import (
     COMPANION,
+    DIRECTORY,
     PYTORCH,
     TENSORFLOW,
     TtpDirectory,
     format_of,
+    is_of_shards,
     is_ttp_file,
     parse_exit_name,
     parse_name,
     parse_rank_directory,
+    parse_shards,
     parse_tensorflow,
     parse_ttp_directory,
 )
@@ -82,6 +85,7 @@ class _Place:
     ttp: TtpDirectory | None
     iteration: int | None
     is_of_weights: bool
+    is_of_shards: bool
 
 
 @lru_cache(maxsize=1024)
@@ -95,6 +99,7 @@ def _place(directories: tuple[str, ...]) -> _Place:
         ttp=next((parsed for part in directories if (parsed := parse_ttp_directory(part)) is not None), None),
         iteration=iterations[-1] if iterations else None,
         is_of_weights=any(part in WEIGHTS_DIRECTORIES for part in directories),
+        is_of_shards=any(parse_shards(part) is not None for part in directories),
     )
 
 
@@ -123,6 +128,8 @@ def classify(parts: Sequence[str], beside: Mapping[str, Collection[str]] = _NOTH
     plain = _by_name_alone(name)
     if plain is not None:
         return plain if place.rank is None else replace(plain, rank=place.rank)
+    if place.is_of_shards and is_of_shards(name):
+        return Named(what=What.OPAQUE, format=DIRECTORY, rank=place.rank)
     if place.ttp is not None and is_ttp_file(name):
         return _ttp(name, place.rank, place.ttp.step)
     part = None if place.iteration is None else parse_part(name)

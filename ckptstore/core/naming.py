@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from ckptstore.core.iterations import above_iteration
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 _NAME = re.compile(
     r"(?P<prefix>.+)-(?P<epoch>\d+)_(?P<step>\d+)(?P<breakpoint>_breakpoint)?\.(?P<format>ckpt|safetensors)",
@@ -28,6 +32,9 @@ _TTP_FILE = re.compile(
 _TENSORFLOW = re.compile(r"(?P<prefix>.+)\.(?:index|data-\d{5}-of-(?P<count>\d{5}))", re.ASCII | re.DOTALL)
 _STEP_OF_TENSORFLOW = re.compile(r".+\.ckpt-(?P<step>\d+)", re.ASCII | re.DOTALL)
 _SHARDS = re.compile(r"global_step_?(?P<step>\d+)", re.ASCII)
+# HyperParallel (`core/distributed_checkpoint/filesystem_storage.py`), and PyTorch's distributed checkpoints.
+_SHARD = re.compile(r"__\d+_\d+\.(?:safetensors|distcp)|_rank(?P<rank>\d+)_\.safetensors", re.ASCII)
+_SEAL_OF_RANK = re.compile(r"\.rank\d+_metadata", re.ASCII)
 _RANK_DIRECTORY = re.compile(r"rank_(?P<rank>\d+)", re.ASCII)
 
 
@@ -43,6 +50,10 @@ SEVERAL = (TENSORFLOW, DIRECTORY)
 
 _PYTORCH = (".pth.tar", ".pth", ".pt")
 INDEX = ".index"
+SEAL = ".metadata"
+"""What is written last into a directory of shards."""
+POINTER = "latest_checkpoint_iteration.txt"
+"""HyperParallel's, beside its directories of shards: the step of the newest (`components/checkpoint`)."""
 COMPANION = ".companion"
 """Of the file beside a checkpoint that keeps what its callbacks and its rank had (training/companions.py)."""
 
@@ -138,6 +149,25 @@ def parse_shards(name: str) -> int | None:
     """The step of a directory of shards, as DeepSpeed names them; None for any other name."""
     match = _SHARDS.fullmatch(name)
     return None if match is None else int(match["step"])
+
+
+def is_of_shards(name: str) -> bool:
+    """Whether a distributed checkpoint has a file of this name: a shard, or a seal."""
+    return name == SEAL or _SHARD.fullmatch(name) is not None or _SEAL_OF_RANK.fullmatch(name) is not None
+
+
+def lacking_seal(names: Collection[str]) -> str:
+    """The seal that a directory of shards with these names lacks; empty where it has all, or has no shards.
+
+    HyperParallel writes one when all ranks are done, or, where they do not wait for each other, one a rank.
+    """
+    shards = [match for name in names if (match := _SHARD.fullmatch(name)) is not None]
+    if not shards or SEAL in names:
+        return ""
+    if not any(_SEAL_OF_RANK.fullmatch(name) for name in names):
+        return SEAL
+    of_ranks = (f".rank{match['rank']}_metadata" for match in shards if match["rank"])
+    return next((seal for seal in sorted(of_ranks) if seal not in names), "")
 
 
 def step_named(name: str) -> int | None:

@@ -9,7 +9,7 @@ import errno
 from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING, NamedTuple
 
-from ckptstore.core.naming import DIRECTORY, INDEX, ONE_FILE, TENSORFLOW, format_of, parse_tensorflow
+from ckptstore.core.naming import DIRECTORY, INDEX, ONE_FILE, TENSORFLOW, format_of, lacking_seal, parse_tensorflow
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.outside import os
 
@@ -70,8 +70,8 @@ def lacking(path: str) -> str:
 
     Raises `OSError`.
     """
-    if status_of(path) is not None:
-        return ""
+    if (status := status_of(path)) is not None:
+        return lacking_seal(os.listdir(path)) if S_ISDIR(status.st_mode) else ""
     there = {each.name for each in _of_prefix(path)}
     count = max((parsed.count for name in there if (parsed := parse_tensorflow(name))), default=0)
     name = path.rpartition("/")[2]

@@ -15,7 +15,9 @@ from ckptstore.core.limits import MOST_RANKS
 from ckptstore.core.model import SCANNED, Grade, Skipped, moment
 from ckptstore.core.naming import (
     DIRECTORY,
+    POINTER,
     PYTORCH,
+    is_of_shards,
     parse_rank_directory,
     parse_shards,
     parse_tensorflow,
@@ -170,6 +172,11 @@ class Foreign:
             return PlacedFile(file, rank, self._said.steps[file.path], Grade.ASSUMED, "its step was stated")
         elif named is not None and Trusted.NAME in self._said.trusted:
             return PlacedFile(file, rank, named, Grade.ASSUMED, "its name alone says so")
+        elif named is not None and _is_sealed(file):
+            above = file.path.rpartition("/")[0]
+            if files.number_in(f"{above}/{POINTER}") == named:
+                return PlacedFile(file, rank, named, Grade.PROVEN)
+            return PlacedFile(file, rank, named, Grade.ASSUMED, "its name alone says so")
         elif named is not None:
             reason, remedy = "nothing but its name tells its step", Trusted.NAME.remedy
         return Uncertain(file.path, named, reason, remedy)
@@ -207,6 +214,11 @@ class Foreign:
         ranks = {path: named.rank for path, named, _ in found}
         opaque = tuple(Opaque(path, named.rank, seen.size, moment(seen.mtime_ns)) for path, named, seen in found)
         return opaque, [each for each in uncertain if not has_others or ranks[each.path] is not None]
+
+
+def _is_sealed(file: FoundFile) -> bool:
+    """Whether it is a directory of HyperParallel's, whole: those of others may have any number in their names."""
+    return file.format == DIRECTORY and any(map(is_of_shards, files.names_in(file.path)))
 
 
 def _is_cut(file: FoundFile) -> bool:

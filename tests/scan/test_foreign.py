@@ -381,3 +381,38 @@ def test_a_catalog_made_anew_knows_them(catalog: Catalog, tmp_path: Path) -> Non
         (7, "directory"),
     ]
     assert Path(other.resolve("job").plan.ranks[0].source.path).is_dir()
+
+
+def hyperparallel(root: Path, step: int, *, seals: tuple[str, ...] = (".metadata",), shards: str = "__{}_0") -> Path:
+    """A directory as HyperParallel writes it: a shard and training state of each rank, and what it writes last."""
+    home = root / f"global_step_{step}"
+    for rank in range(2):
+        written(home / f"{shards.format(rank)}.safetensors", f"shard {rank} of {step}".encode())
+        pytorch(home / "extra_state" / f"extra_state_rank_{rank}.pt", at=step)
+    for seal in seals:
+        written(home / seal, b"pickled")
+    return home
+
+
+def test_a_directory_of_hyperparallel_is_one_checkpoint_whole_or_not(catalog: Catalog, tmp_path: Path) -> None:
+    """Its name is the step, and the pointer says the newest: no option is needed."""
+    root = tmp_path / "job"
+    older, newest = hyperparallel(root, 40), hyperparallel(root, 80)
+    hyperparallel(root, 120, seals=())
+    hyperparallel(root, 20, seals=(".rank0_metadata",), shards="_rank{}_")
+    each_its_own = hyperparallel(root, 10, seals=(".rank0_metadata", ".rank1_metadata"), shards="_rank{}_")
+    written(root / "latest_checkpoint_iteration.txt", b"80\n")
+    done = catalog.scan(root)
+    found = {file.path: (file.global_step, file.grade) for file in done.adopted}
+    assert found == {
+        str(each_its_own): (10, Grade.ASSUMED),
+        str(older): (40, Grade.ASSUMED),
+        str(newest): (80, Grade.PROVEN),
+    }
+    assert {Path(each.path).name: each.reason for each in done.skipped} == {
+        "global_step_120": "a checkpoint of several files: it lacks .metadata",
+        "global_step_20": "a checkpoint of several files: it lacks .rank1_metadata",
+    }
+    plan = catalog.resolve("job").plan
+    assert plan is not None
+    assert paths(plan) == [str(newest)]
