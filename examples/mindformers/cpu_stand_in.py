@@ -2,22 +2,33 @@
 
 - The overflow check of the train cell is an operator of Ascend: here nothing overflows.
 - MindFormers waits for all ranks with a barrier, which MindSpore has for no CPU: here the ranks add up one float.
+- The newer format asks which rank has which slice of a parameter, which MindSpore tells of semi-auto parallel, which
+  does not compile on a CPU: here each rank of a data-parallel job has all of them.
 """
 
 import mindspore
 from mindformers import version_control
+from mindformers.checkpoint import sharded_tensor
 from mindformers.core.callback import callback
 from mindformers.tools.register import MindFormerModuleType, MindFormerRegister
+from mindformers.tools.utils import get_real_group_size, get_real_rank
 from mindformers.trainer import utils
 from mindformers.utils import load_checkpoint_utils
 from mindformers.wrapper.wrapper import MFTrainOneStepCell
 from mindspore import Tensor, ops
 from mindspore.communication import comm_func
+from mindspore.parallel.shard import Layout
+
+_cells = []
 
 
 @MindFormerRegister.register(MindFormerModuleType.WRAPPER)
 class CpuTrainOneStepCell(MFTrainOneStepCell):
     """MindFormers' train cell without the overflow check."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        _cells.append(self)
 
     def start_overflow_check(self, pre_cond, compute_input):
         return pre_cond, compute_input
@@ -34,5 +45,19 @@ def barrier(group=None):  # noqa: ARG001
     ops.AllReduce()(Tensor([1.0], mindspore.float32)).asnumpy()
 
 
+def of_every_rank(network):  # noqa: ARG001 — the optimizer's parameters are asked for too
+    """The layout, type and shape of each parameter of the train cell, by rank and name."""
+    ranks = get_real_group_size()
+    whole = Layout((ranks,), ("dp",), rank_list=list(range(ranks)))
+    cell = _cells[-1]
+    told = {
+        item.name: [whole(*["None"] * item.ndim), item.dtype, tuple(item.shape)]
+        for item in (*cell.network.get_parameters(), *cell.optimizer.get_parameters())
+    }
+    return dict.fromkeys(range(ranks), told)
+
+
 for module in (comm_func, callback, load_checkpoint_utils, utils, version_control):
     module.barrier = barrier
+sharded_tensor.get_strategy_metadata = of_every_rank
+sharded_tensor.get_current_strategy_metadata = lambda network: [of_every_rank(network)[get_real_rank()]]
