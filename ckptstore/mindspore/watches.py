@@ -127,7 +127,7 @@ class IterationWatch(PeriodicWatch):
                 kind=Kind.PERIODIC,
                 prefix=str(self.callback.origin_prefix),
                 names_before=_iterations_in,
-                content=Content.PART,
+                content=Content.PART,  # of weights only too: the place is one of iterations
             )
 
     def poll_all(self) -> list[Saved]:

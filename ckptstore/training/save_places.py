@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from ckptstore.catalog import directories, reads, tallies
 from ckptstore.catalog.engine import Database, in_memory
 from ckptstore.core.hints import Call, Command
+from ckptstore.core.iterations import parse_iteration
 from ckptstore.core.model import Content, Kind, launch_key
-from ckptstore.core.naming import INDEX, parse_exit_name, parse_name
+from ckptstore.core.naming import INDEX, parse_exit_name, parse_name, parse_shards
 from ckptstore.disk import name_claims
 from ckptstore.disk.files import facts_if_seen, names_in, real_directory, remove_own
 from ckptstore.disk.name_claims import FOLDER
@@ -47,6 +48,7 @@ class SavePlaces:
         self._recorder = recorder
         self._claimed: set[tuple[str, Kind, str]] = set()
         self._names_before: dict[str, frozenset[str]] = {}
+        self._of_iterations: set[str] = set()
         self._has_reported = False
         self._complaints = Complaints()
 
@@ -70,6 +72,8 @@ class SavePlaces:
         directory = real_directory(directory)
         if (directory, kind, prefix) in self._claimed:
             return
+        if content is Content.PART:
+            self._of_iterations.add(directory)
         is_new = all(directory != claimed for claimed, _, _ in self._claimed)
         if is_new and has_begun:
             self._recorder.call(lambda: self._report(directory))
@@ -104,8 +108,11 @@ class SavePlaces:
         """
         for directory, before in self._names_before.items():
             try:
-                new = sorted(name for name in names_in(directory) - before if name.endswith(_SUFFIXES))
+                appeared = sorted(names_in(directory) - before)
+                new = [name for name in appeared if name.endswith(_SUFFIXES)]
                 path = unregistered(self._view(directory).database, directory, new) if new else None
+                if path is None and directory not in self._of_iterations:
+                    path = next((f"{directory}/{name}" for name in appeared if _is_of_save(name)), None)
             except (OSError, CkptstoreError):
                 continue  # whoever saves there is told
             if path is not None:
@@ -301,6 +308,11 @@ def newer_state(view: View, start: Start) -> Checkpoint | None:
             if launch != own.id and step > known:
                 found += directories.files_after(connection, view.directory, launch_key(own.run, launch), known)
     return max(found, key=lambda file: file.global_step, default=None)
+
+
+def _is_of_save(name: str) -> bool:
+    """Whether MindFormers or HyperParallel name a directory so, with a state of all ranks in it."""
+    return parse_iteration(name) is not None or parse_shards(name) is not None
 
 
 def _is_of_others(file: Checkpoint, start: Start) -> bool:

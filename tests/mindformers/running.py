@@ -17,7 +17,7 @@ from ckptstore.api import Catalog, connect
 HERE = Path(__file__).resolve().parent
 EXAMPLE = HERE.parents[1] / "examples" / "mindformers"
 TEXT = EXAMPLE / "text.py"
-SCRIPT = HERE / "script.py"
+SCRIPT = EXAMPLE / "killed.py"
 RUN = "my-llm"
 SECONDS = 600  # for one start: machines are busy
 

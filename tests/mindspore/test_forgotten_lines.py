@@ -194,7 +194,7 @@ def test_saves_beside_the_watched_files__before_silence__now_is_said(
 ) -> None:
     """No start finds them. What was there before is nobody's fault."""
     (tmp_path / "old.ckpt").write_bytes(b"!")
-    for name, said in (("old.ckpt", 0), ("best.ckpt", 1)):
+    for name, said in (("old.ckpt", 0), ("best.ckpt", 1), ("iteration_00000003", 1)):
         caplog.clear()
         job = Job(launch=ckptstore.mindspore.join(f"of-{name}"))
         ckpt_cb, own = saving(tmp_path, f"net{said}"), DoAt(3, (tmp_path / name).touch)

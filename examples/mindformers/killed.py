@@ -1,29 +1,22 @@
-"""The example's script, with a callback that kills a rank."""
+"""run_mindformer.py with a callback that kills a rank, for the demo and the tests."""
 
 import os
 import signal
-import sys
-from pathlib import Path
-from typing import Any
-
-from mindformers.tools.register import MindFormerModuleType, MindFormerRegister
-from mindspore.train import Callback
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "mindformers"))
 
 import run_mindformer
+from mindformers.tools.register import MindFormerModuleType, MindFormerRegister
+from mindspore.train import Callback
 
 
 @MindFormerRegister.register(MindFormerModuleType.CALLBACK)
 class KillAt(Callback):
-    """Kills a rank after a step of this launch, once the catalog has what it saved before."""
+    """Kills rank `kill_rank` by SIGKILL after step `kill_at` of this launch, once it has registered what it saved."""
 
     def __init__(self, kill_at: int, kill_rank: int = 0) -> None:
         super().__init__()
         self.step, self.rank = kill_at, kill_rank
 
-    def on_train_step_end(self, run_context: Any) -> None:
-        """Kill it, perhaps."""
+    def on_train_step_end(self, run_context):
         params = run_context.original_args()
         if params.cur_step_num == self.step and int(os.environ.get("RANK_ID", "0")) == self.rank:
             registrar = next(each for each in params.list_callback if type(each).__name__ == "Registrar")
