@@ -40,7 +40,6 @@ class Place(NamedTuple):
     launch: LaunchKey
     rank: int
     path: str
-    is_ttp: bool
     is_complete: bool
 
 
@@ -164,7 +163,7 @@ def _unsettled() -> sa.Select[Any]:
 def _places() -> sa.Select[Any]:
     return (
         sa.select(checkpoints.c.id, saves.c.launch_id, checkpoints.c.rank, checkpoints.c.path)
-        .add_columns(saves.c.kind == Kind.TTP.value, checkpoints.c.state == FileState.COMPLETE.value)
+        .add_columns(checkpoints.c.state == FileState.COMPLETE.value)
         .join(saves)
         .where(_OF_LAUNCH, _LIVE, any_of(checkpoints.c.rank, "own_ranks"))
     )

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ckptstore.core.iterations import COMMON, METADATA, parse_iteration, parse_part
 from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.core.model import Content, Kind, moment
 from ckptstore.core.naming import (
@@ -75,11 +76,22 @@ def wrote(source: Source, name: str) -> bool:
     """Whether a source writes files of this name, and this one was not there before it."""
     if source.kind is Kind.TTP:
         return is_ttp_file(name)
-    if name in source.names_before or source.content is Content.PART:
+    if name in source.names_before:
         return False
     if source.kind is Kind.GRACEFUL_EXIT:
         exit_name = parse_exit_name(name)
         return exit_name is not None and exit_name.file_name == source.prefix
+    return _wrote_part(source, name) if source.content is Content.PART else _wrote_periodic(source, name)
+
+
+def _wrote_part(source: Source, name: str) -> bool:
+    part = parse_part(name)
+    if part is None:
+        return source.rank == 0 and name in (COMMON, METADATA)
+    return (part.prefix, part.index) == (source.prefix, source.rank)
+
+
+def _wrote_periodic(source: Source, name: str) -> bool:
     parsed = parse_name(name)
     if parsed is None:
         return False
@@ -107,6 +119,34 @@ def list_ttp(source: Source) -> dict[str, frozenset[str]]:
     for name in names_in(source.directory).difference(source.names_before):
         if parse_ttp_directory(name) is not None:
             found |= _of_rank(Path(source.directory) / name, source.rank)
+    return found
+
+
+class Iterations:
+    """What is in the directories of iterations, each listed once: all ranks write into the same."""
+
+    def __init__(self) -> None:
+        self._roots: dict[str, dict[str, dict[int, set[str]]]] = {}
+
+    def list(self, source: Source) -> dict[str, frozenset[str]]:
+        """The names that a rank has in them, without those that were there before. Raises `OSError`."""
+        if source.directory not in self._roots:
+            named = (name for name in names_in(source.directory) if parse_iteration(name) is not None)
+            self._roots[source.directory] = {name: _by_rank(f"{source.directory}/{name}") for name in named}
+        return {
+            f"{source.directory}/{name}": frozenset(ranks.get(source.rank, ()))
+            for name, ranks in self._roots[source.directory].items()
+            if name not in source.names_before
+        }
+
+
+def _by_rank(directory: str) -> dict[int, set[str]]:
+    found: dict[int, set[str]] = {}
+    with suppress(OSError):  # it went meanwhile, or is none
+        for name in names_in(directory):
+            part = parse_part(name)
+            if part is not None or name in (COMMON, METADATA):
+                found.setdefault(part.index if part else 0, set()).add(name)
     return found
 
 

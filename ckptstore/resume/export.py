@@ -48,8 +48,13 @@ def meta_json(plan: RestorePlan, directory: str) -> dict[str, dict[str, Any]]:
 
 
 def paths(plan: RestorePlan) -> list[str]:
-    """The file of each rank, for one a line. Raises `RefusedError` if a path is more than a line."""
+    """The file of each rank, of an iteration its directory, for one a line.
+
+    Raises `RefusedError` if a path is more than a line.
+    """
     found = [assignment.source.path for assignment in plan.ranks]
+    if plan.in_parts:
+        found = [path.rpartition("/")[0] for path in found]
     for path in found:
         if "\n" in path or "\r" in path:
             raise RefusedError(f"{path} is more than one line: its reader would take it for two", "use --json")

@@ -11,15 +11,20 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ckptstore.catalog import live, reads
+from ckptstore.core import iterations as of_iterations
+from ckptstore.core.iterations import parse_iteration, parse_part
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Skipped
+from ckptstore.core.naming import above_save
 from ckptstore.core.sighting import is_as_recorded
 from ckptstore.disk import files, presence
 from ckptstore.disk.files import is_in, names_in
 from ckptstore.disk.waiting import for_each
 from ckptstore.errors import UnreadableError, UsageError
 from ckptstore.evidence.contents import ContentsReader, cut
+from ckptstore.evidence.iteration_notes import ABNORMAL, read_iteration
 from ckptstore.evidence.witnesses import unwitnessed_step, witnessed_by_mindspore
 from ckptstore.evidence.writers import (
+    Iterations,
     LaunchFacts,
     UnregisteredFile,
     before_rename,
@@ -167,7 +172,8 @@ def _doubtful(
 
     def is_doubtful(source: Source) -> bool:
         directory = source.directory
-        if source.kind is Kind.TTP or directory in missing or isinstance(listings[directory], OSError):
+        is_deep = source.kind is Kind.TTP or source.content is Content.PART
+        if is_deep or directory in missing or isinstance(listings[directory], OSError):
             return True
         return any(wrote(source, name) for name in new.get(directory, ()))
 
@@ -182,26 +188,27 @@ def _look(
     places: Mapping[_OfRank, Sequence[Place]],
 ) -> _Seen:
     seen = _Seen()
+    iterations = Iterations()
     for of_rank, own_sources in sources.items():
         listed: dict[str, frozenset[str]] = {}
-        ttp_roots: set[str] = set()
+        roots: set[str] = set()  # of directories that come and go with their files
         own = places.get(of_rank, ())
         for source in own_sources:
             try:
-                found = list_ttp(source) if source.kind is Kind.TTP else _listed(listings, source.directory)
+                found = _names_of(source, listings, iterations)
             except OSError as error:
                 seen.skipped.append(Skipped(source.directory, error.strerror or str(error)))
                 continue
             listed |= found
-            if source.kind is Kind.TTP:
-                ttp_roots.add(source.directory)
+            if source.kind is Kind.TTP or source.content is Content.PART:
+                roots.add(source.directory)
             seen.unknown += unregistered_files(source, found, (place.path for place in own))
         for place in own:
             directory, _, name = place.path.rpartition("/")  # not by `Path`: that is most of what a wide job would cost
             is_listed = is_in(listed.get(directory, ()), name)
             if is_listed and not place.is_complete:
                 seen.growing.append(place.id)
-            elif place.is_complete and not is_listed and (directory in listed or _is_below(place, ttp_roots)):
+            elif place.is_complete and not is_listed and (directory in listed or above_save(place.path) in roots):
                 seen.gone.append(place.id)
     return seen
 
@@ -230,16 +237,21 @@ def _with_doubts(database: Database, adopted: Sequence[Checkpoint]) -> list[Chec
     ]
 
 
+def _names_of(
+    source: Source, listings: Mapping[str, frozenset[str] | OSError], iterations: Iterations
+) -> dict[str, frozenset[str]]:
+    if source.kind is Kind.TTP:
+        return list_ttp(source)
+    if source.content is Content.PART:
+        return iterations.list(source)
+    return _listed(listings, source.directory)
+
+
 def _listed(listings: Mapping[str, frozenset[str] | OSError], directory: str) -> dict[str, frozenset[str]]:
     found = listings[directory]
     if isinstance(found, OSError):
         raise found
     return {directory: found}
-
-
-def _is_below(place: Place, ttp_roots: AbstractSet[str]) -> bool:
-    """Whether a file of TTP was looked for: it may be gone with its directory, or that be renamed."""
-    return place.is_ttp and not ttp_roots.isdisjoint(map(str, Path(place.path).parents))
 
 
 def _is_moved(file: Checkpoint, other: Checkpoint) -> bool:
@@ -460,6 +472,8 @@ def _adopted(
     place before the directory was renamed.
     """
     launch = facts.launches[new.source.launch_key]
+    if new.source.content is Content.PART:
+        return _adopted_part(new, launch, facts)
     told = Content.FULL  # at an exception, an exit or a fault the whole state is written
     if new.kind is Kind.PERIODIC:
         told = new.source.content or facts.contents.get((new.source.launch_key, new.source.rank)) or Content.FULL
@@ -487,6 +501,33 @@ def _adopted(
         )
         return register.measured(described) or Skipped(new.path, "it changed while it was read")
     except UsageError as error:
+        return Skipped(new.path, str(error))
+    except OSError as error:
+        return Skipped(new.path, error.strerror or str(error))
+
+
+def _adopted_part(new: UnregisteredFile, launch: Launch, facts: LaunchFacts) -> Checkpoint | Skipped:
+    """The record of a file in the directory of an iteration, whose step the directory and common.json both say."""
+    path = Path(new.path)
+    step = parse_iteration(path.parent.name) or 0
+    try:
+        header = read_checkpoint(path) if parse_part(path.name) else None
+        counter = header.optimizer_step if header else None
+        iteration = read_iteration(path.parent, step, {path.name: counter} if header else {})
+        if doubt := of_iterations.doubt(iteration):
+            return Skipped(new.path, doubt)
+        described = register.describe(
+            launch,
+            rank=new.source.rank,
+            path=new.path,
+            kind=Kind.PERIODIC,
+            global_step=step,
+            optimizer_step=of_iterations.optimizer_step(iteration, path.name),
+            content=Content.PART,
+            quarantine=ABNORMAL if iteration.common and iteration.common.is_abnormal else _quarantine(new, step, facts),
+        )
+        return register.measured(described) or Skipped(new.path, "it changed while it was read")
+    except (UnreadableError, UsageError) as error:
         return Skipped(new.path, str(error))
     except OSError as error:
         return Skipped(new.path, error.strerror or str(error))

@@ -11,12 +11,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ckptstore.core import iterations
-from ckptstore.core.iterations import Common
 from ckptstore.core.model import Skipped, moment
 from ckptstore.core.text import some
-from ckptstore.errors import UnreadableError
+from ckptstore.evidence.iteration_notes import ABNORMAL, read_iteration
 from ckptstore.evidence.unregistered import PlacedFile, ScannedLaunch, Uncertain, launch_id, record
-from ckptstore.formats.bounded_json import read_object
 from ckptstore.outside import Path
 
 if TYPE_CHECKING:
@@ -26,11 +24,6 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint
     from ckptstore.evidence.unregistered import FoundFile
     from ckptstore.scan.tree import Tree
-
-
-_ABNORMAL_STATUS = 1  # `CkptHealthStatus` in MindFormers' `checkpoint/utils.py`
-_MOST_COMMON = 1 << 16  # bytes; MindFormers writes about 200
-_ABNORMAL = "MindFormers' health monitor found the state abnormal (ckpt_status in common.json)"
 
 
 @dataclass(frozen=True)
@@ -69,7 +62,7 @@ def saves_in_parts(
             for path in paths
             if path in found or (path in known and known[path].size == tree.checkpoints[path][1].size)
         ]
-        iteration = _iteration(Path(directory), step, here, found)
+        iteration = read_iteration(Path(directory), step, _counters(here, found))
         doubt = iterations.doubt(iteration) if unseen else ""
         uncertain += [Uncertain(file.path, step, doubt) for file in unseen if doubt]
         lacking = iterations.lacking(iteration.parts)
@@ -93,41 +86,16 @@ def saves_in_parts(
     )
 
 
-def _iteration(
-    directory: Path, step: int, paths: Iterable[str], found: Mapping[str, FoundFile]
-) -> iterations.Iteration:
-    """What the directory of an iteration holds, with the notes in it."""
-    counters = {Path(path).name: found[path].optimizer_step if path in found else None for path in paths}
-    common, trouble = None, ""
-    try:
-        common = _read_common(directory / iterations.COMMON)
-    except FileNotFoundError:
-        trouble = f"{iterations.COMMON}, which is written last, is not there: the save was not finished"
-    except UnreadableError as error:
-        trouble = str(error)
-    except OSError as error:
-        trouble = f"{iterations.COMMON} cannot be read ({error.strerror})"
-    return iterations.Iteration(step, counters, common, trouble)
+def _counters(paths: Iterable[str], found: Mapping[str, FoundFile]) -> dict[str, int | None]:
+    return {Path(path).name: found[path].optimizer_step if path in found else None for path in paths}
 
 
 def _record(launch: str, run: str, file: FoundFile, iteration: iterations.Iteration) -> Checkpoint:
     counted = replace(file, optimizer_step=iterations.optimizer_step(iteration, Path(file.path).name))
     made = record(run, launch, PlacedFile(counted, file.rank or 0, iteration.step), None)
     is_abnormal = iteration.common is not None and iteration.common.is_abnormal
-    return replace(made, quarantine=_ABNORMAL) if is_abnormal else made
+    return replace(made, quarantine=ABNORMAL) if is_abnormal else made
 
 
 def _prefix(paths: Iterable[str]) -> str:
     return min(part.prefix for path in paths if (part := iterations.parse_part(Path(path).name)) is not None)
-
-
-def _read_common(path: Path) -> Common:
-    """What `common.json` says. Raises `UnreadableError` where it is none, `OSError` where it cannot be opened."""
-    said = read_object(path, "whole common.json", _MOST_COMMON)
-    return Common(
-        _number(said.get("step_num")), _number(said.get("global_step")), said.get("ckpt_status") == _ABNORMAL_STATUS
-    )
-
-
-def _number(value: object) -> int | None:
-    return value if type(value) is int and value >= 0 else None

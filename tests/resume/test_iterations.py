@@ -1,0 +1,105 @@
+"""Directories of iterations, as MindFormers writes them: chosen, adopted, seen to vanish, removed and brought back."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ckptstore import Policy
+from ckptstore.api import Catalog
+from ckptstore.core.iterations import COMMON, METADATA, TRACKER, parse_part
+from ckptstore.core.model import Content, FileState, Kind
+from ckptstore.resume.export import paths
+from ckptstore.resume.register import describe, measured
+from ckptstore.training.rank_launch import RankLaunch
+from tests.parts_bytes import save
+
+pytestmark = pytest.mark.of_files
+
+
+class Saves:
+    """A run of two ranks that share a directory."""
+
+    def __init__(self, catalog: Catalog, root: Path) -> None:
+        self.catalog, self.root = catalog, root
+        root.mkdir()
+        self.ranks = [catalog.join("run", rank=rank, world_size=2, launch_id="L1") for rank in (0, 1)]
+        self.ranks[0].resolve()
+        for each in self.ranks:
+            told = {"kind": Kind.PERIODIC, "prefix": "net", "breakpoint_prefix": "net", "content": Content.PART}
+            each.add_source(str(root), names_before=(), **told)
+
+    def save(self, step: int, *registering: int) -> Path:
+        """Write an iteration, and have these ranks register what is theirs."""
+        directory = save(self.root, step)
+        (directory / METADATA).write_text(json.dumps({"of": step}))
+        (self.root / TRACKER).write_text(str(step))
+        for path in sorted(directory.iterdir()):
+            part = parse_part(path.name)
+            rank = part.index if part else 0
+            if rank in registering:
+                register(self.ranks[rank], path, step)
+        return directory
+
+    @property
+    def newest(self) -> int | None:
+        plan = self.catalog.resolve("run").plan
+        return None if plan is None else plan.global_step
+
+    @property
+    def there(self) -> list[str]:
+        return sorted(path.name for path in self.root.glob("iteration_*"))
+
+
+def register(rank: RankLaunch, path: Path, step: int) -> None:
+    told = describe(rank.facts, rank=rank.rank, path=str(path), kind="periodic", global_step=step, content=Content.PART)
+    whole = measured(told)
+    assert whole is not None
+    rank.record([whole])
+
+
+def test_what_a_rank_that_died_had_not_registered_is_adopted_if_common_json_proves_it(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    saves = Saves(catalog, tmp_path / "checkpoint")
+    saves.save(5, 0, 1)
+    saves.save(10, 0)
+    unfinished = saves.save(15)
+    (unfinished / COMMON).unlink()
+    assert saves.newest == 10
+    adopted = {Path(file.path).name for file in catalog.show("run", 10) if file.rank == 1}
+    assert adopted == {"net-model-0000001-0000002.safetensors", "net-opt-0000001-0000002.safetensors"}
+    assert catalog.files("run")[0].global_step == 10
+    plan = catalog.resolve("run").plan
+    assert plan is not None
+    assert paths(plan) == [str(saves.root / "iteration_00000010")] * 2
+
+
+def test_an_iteration_that_mindformers_removed_is_gone_in_the_catalog_too(catalog: Catalog, tmp_path: Path) -> None:
+    saves = Saves(catalog, tmp_path / "checkpoint")
+    for step in (5, 10):
+        saves.save(step, 0, 1)
+    shutil.rmtree(saves.root / "iteration_00000005")
+    assert saves.newest == 10
+    assert {file.state for file in catalog.show("run", 5)} == {FileState.MISSING}
+
+
+def test_gc_moves_whole_iterations_and_keeps_the_one_that_the_tracker_names(catalog: Catalog, tmp_path: Path) -> None:
+    saves = Saves(catalog, tmp_path / "checkpoint")
+    for step in (5, 10, 15, 20):
+        saves.save(step, 0, 1)
+    (saves.root / TRACKER).write_text("10")
+    plan = catalog.plan_gc("run", Policy(keep_last=1, floor=1))
+    kept = {verdict.state.global_step: {why.detail for why in verdict.reasons} for verdict in plan.decision.keep}
+    assert kept.keys() == {10, 20}
+    assert f"{saves.root / TRACKER} names it" in kept[10]
+    done = catalog.execute(plan, allow_mass_delete=True)
+    assert done.troubles == ()
+    assert saves.there == ["iteration_00000010", "iteration_00000020"]
+    assert saves.newest == 20
+    catalog.undo("run")
+    assert saves.there == [f"iteration_{step:08d}" for step in (5, 10, 15, 20)]
+    assert sorted(path.name for path in (saves.root / "iteration_00000015").iterdir()) == sorted(
+        path.name for path in (saves.root / "iteration_00000020").iterdir()
+    )
