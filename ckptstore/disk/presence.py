@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ckptstore.core.naming import INDEX, above_save
 from ckptstore.disk.files import open_directory
 from ckptstore.disk.name_claims import FOLDER
-from ckptstore.outside import os, token_hex
+from ckptstore.outside import Path, os, token_hex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -86,7 +86,11 @@ def enter(directory: str, home: Home) -> tuple[int, str]:
     Raises `OSError` with the reason where it is not present.
     """
     with _opened(directory, home) as (opened, known):
-        return os.dup(opened), known or next(iter(_identities(opened)), "") or _make_identity(opened)
+        identity = known or next(iter(_identities(opened)), "")
+        if not identity:
+            identity = _make_identity(opened)
+            _sync_above(directory)
+        return os.dup(opened), identity
 
 
 def enter_announced(directory: str) -> int:
@@ -229,6 +233,23 @@ def _identities(opened: int) -> list[str]:
         return sorted(found[1] for name in os.listdir(folder) if (found := _IDENTITY.fullmatch(name)))
     finally:
         os.close(folder)
+
+
+def _sync_above(directory: str) -> None:
+    """Have the disk keep the directories above, on the same file system: who made them may not have synced them.
+
+    A power failure may else take a directory with the journal in it (fsync(2)).
+    """
+    device = os.stat(directory).st_dev
+    for above in Path(directory).parents:
+        with suppress(OSError):  # one that may not be read was not made for this directory
+            if os.stat(above).st_dev != device:
+                return
+            opened = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(opened)
+            finally:
+                os.close(opened)
 
 
 def _make_identity(opened: int) -> str:
