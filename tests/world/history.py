@@ -40,6 +40,7 @@ _WEIGHTS = {
     "flip": 1,
     "delete": 2,
     "move": 1,
+    "move_tree": 1,
     "copy": 1,
     "unmount": 5,
     "mount": 5,

@@ -121,6 +121,8 @@ class World:
         self.step = 0
         self.done: Counter[str] = Counter()
         self.checked: Counter[str] = Counter()
+        self.has_moved = False
+        """Whether the tree is at another path than it was."""
         self.is_shaken = False
         """Whether something is as no promise covers: a clock that jumped, a user who copied or changed files."""
         self.rotten: dict[str, bytes] = {}
@@ -810,6 +812,38 @@ class World:
         with suppress(ViolationError):
             self._run(self.operator, work, "copy")
 
+    def move_tree(self) -> None:
+        """A user moves all that the run saved to another path, and has the next launch save there."""
+        self._end_trainers()
+        if not self.is_quiet or any(f"/data/{path}".startswith(self.place) for path in self.below.everything()):
+            return  # what is below the mount points stays there, at the old path
+        old, new = self.place, f"{ROOT}/moved{self.done['move tree']}"
+        self.done["move tree"] += 1
+
+        def at(path: str) -> str:
+            return new + path.removeprefix(old) if path == old or path.startswith(f"{old}/") else path
+
+        for path in [path for path in self.disks if at(path) != path]:
+            disk = self.disks.pop(path)
+            self.disks[at(path)] = disk
+            for node in self.nodes:
+                node.unmount(path)
+                node.directory(new)
+                node.mount(at(path), disk)
+        for launch in self.truth.launches:
+            for each in (each for step in launch.saved for each in self.truth.files(launch, step)):
+                each.path = at(each.path)
+            launch.plan = {rank: at(path) for rank, path in launch.plan.items()}
+        self.rotten = {at(path): content for path, content in self.rotten.items()}
+        self._strangers = {at(path): content for path, content in self._strangers.items()}
+        self.trash_due = {(disk, at(path)): due for (disk, path), due in self.trash_due.items()}
+        self.places = [at(place) for place in self.places]
+        self.place = new
+        self.plans.clear()
+        self.is_current = False
+        self.has_moved = True
+        self.is_shaken |= self.has_gap  # what the catalog alone has is told of the path of before
+
     def unmount(self, which: int = 0, gone: bool = False) -> None:  # noqa: FBT001, FBT002
         """A disk goes away; its mount point stays, as an empty directory, or is `gone` too."""
         paths = sorted(set(self.disks) - self.away)
@@ -826,7 +860,7 @@ class World:
         """All disks are there again."""
         for path in sorted(self.away):
             for node in self.nodes:
-                node.directory(BASE)
+                node.directory(path.rpartition("/")[0])
                 node.mount(path, self.disks[path])
         self.away.clear()
 
@@ -907,12 +941,26 @@ class World:
         for path in self._strangers:
             if path not in after:
                 raise ViolationError(f"{path} of a stranger is lost")
+        for folder in self._journalled(before) - self._journalled(after):
+            raise ViolationError(f"{folder} lost its journals, and what is in it was registered")
         for path, content in before.items():
             if content in self.truth.contents and len(after.get(path, b"")) == len(content) and after[path] != content:
                 self.rotten[path] = after[path]
         for launch in self.truth.launches:  # what a power loss brought back, nobody was told of
             for each in (each for step in launch.saved for each in self.truth.files(launch, step)):
                 each.registered &= before.get(each.path) == each.content or after.get(each.path) != each.content
+
+    def _journalled(self, files: dict[str, bytes]) -> set[str]:
+        """The directories with a journal, of those in which a file is registered."""
+        found = {path.rpartition("/.ckptstore/")[0] for path in files if path.endswith(".jsonl")}
+        registered = {
+            each.path.rpartition("/")[0]
+            for launch in self.truth.launches
+            for step in launch.saved
+            for each in self.truth.files(launch, step)
+            if each.registered
+        }
+        return found & registered
 
     def wait(self, seconds: int = 60) -> None:
         """Time passes."""
@@ -1088,6 +1136,8 @@ class World:
         is_explained = error is None or isinstance(error, DamageError) or fault is not None
         if is_explained or not self.is_quiet or self.is_shaken:
             return
+        if launch.plain and not self.is_current:
+            return  # it says nowhere where it saves: after a tree was moved it needs a scan
         if self.truth.is_in_doubt() and launch.number:
             return
         if self.truth.whole(self.there()):
@@ -1132,6 +1182,8 @@ class World:
             if task is None or task.error is not None:
                 break
         after = self.everything()
+        if self.has_moved:  # what the trash had is told of the path of before
+            self.scan()
         self._check_nothing_lost("undo", before, after)
         homes = {content for path, content in after.items() if "/.ckptstore/" not in path}
         names = {path.rpartition("/")[2] for path in after if "/.ckptstore/" not in path}
