@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from safetensors.numpy import load_file
 
 from ckptstore.api import Catalog, connect
+from ckptstore.formats.header import Header
+from ckptstore.formats.inspect import inspect
 
 HERE = Path(__file__).resolve().parent
 EXAMPLE = HERE.parents[1] / "examples" / "mindformers"
@@ -42,6 +43,7 @@ class Job:
     text: Path
     ranks: int = 1
     newer: bool = False
+    form: str = "safetensors"
     url: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -68,6 +70,9 @@ class Job:
         """Start it once; the exit code, and what was printed."""
         config = yaml.safe_load((EXAMPLE / "llama.yaml").read_text())
         config |= {"use_parallel": self.ranks > 1, "use_legacy_format": not self.newer, **self.settings}
+        config["load_ckpt_format"] = self.form
+        monitor = next(each for each in config["callbacks"] if each["type"] == "CheckpointMonitor")
+        monitor["checkpoint_format"] = self.form
         if fault:
             config["callbacks"].append({"type": "KillAt", **fault})
         self.home.mkdir(exist_ok=True)
@@ -117,8 +122,13 @@ class Job:
 
     def final(self, rank: int) -> dict[str, bytes]:
         """All that the files of the last step have of a rank: weights, optimizer, and what MindFormers adds."""
-        tensors = [load_file(path) for path in self.files(self.steps, rank) if path.suffix == ".safetensors"]
-        return {name: value.tobytes() for each in tensors for name, value in each.items()}
+        found: dict[str, bytes] = {}
+        for path in self.files(self.steps, rank):
+            header = inspect(path) if path.suffix != ".json" else None
+            content = path.read_bytes()
+            for entry in header.entries if isinstance(header, Header) else ():
+                found[entry.name] = b"".join(content[offset : offset + size] for offset, size in entry.slices)
+        return found
 
     def ends_as(self, other: "Job") -> bool:
         """Whether the files of the last step have the same bytes on every rank, and there are any."""

@@ -32,6 +32,15 @@ def test_a_job_that_is_killed_twice_in_mid_epoch(
     assert bool(names) != newer
 
 
+def test_a_job_that_saves_ckpt_files(job: Job) -> None:
+    calm = Job(job.home / "calm", job.text, ranks=2, form="ckpt", url=f"sqlite:///{job.home}/calm.db")
+    calm.trains()
+    job.ranks, job.form = 2, "ckpt"
+    job.trains(kill_at=8, kill_rank=1)
+    assert f"run {RUN}: going on after step 5 " in job.trains()
+    assert job.ends_as(calm)
+
+
 def zero(path: Path) -> None:
     path.chmod(0o600)
     path.write_bytes(b"")
