@@ -22,8 +22,16 @@ if TYPE_CHECKING:
 KINDS = ("periodic", "graceful_exit", "dying_gasp", "ttp")
 NOTHING_RESTORABLE = 3
 LEFT_OUT = 7
-STEP = click.IntRange(0, 2**63 - 1)
-RANKS = click.IntRange(1, MOST_RANKS)
+
+
+class Whole(click.IntRange):
+    """A whole number within bounds, by the name that errors give it."""
+
+    name = "whole number"
+
+
+STEP = Whole(0, 2**63 - 1)
+RANKS = Whole(1, MOST_RANKS)
 
 
 class Parsed(click.ParamType[Any]):
@@ -163,7 +171,7 @@ def _watch(show: Callable[[], None]) -> None:
 @optional_run
 @click.option("--kind", type=click.Choice(KINDS), help="Only saves of this kind.")
 @click.option("--files", is_flag=True, help="One row a file, those that are gone too.")
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="The first N rows.")
+@click.option("--limit", type=Whole(1), metavar="N", help="The first N rows.")
 @click.option("--since", type=Parsed("time", duration), metavar="2d", help="What was saved within that time.")
 @times
 @as_json
@@ -350,7 +358,7 @@ def inspect(file: Path, *, as_json: bool) -> None:
     help="The run that the files are of. Default: that of the journals there, if it is one; else the directory's name.",
 )
 @click.option("--world-size", type=RANKS, help="How many ranks saved it.")
-@click.option("--steps-per-epoch", type=click.IntRange(1), metavar="E", help="How many batches an epoch of it has.")
+@click.option("--steps-per-epoch", type=Whole(1), metavar="E", help="How many batches an epoch of it has.")
 @click.option(
     "--trust",
     multiple=True,

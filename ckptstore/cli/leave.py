@@ -53,11 +53,11 @@ def exit_(
     cancel: bool,
     as_json: bool,
 ) -> int:
-    """Ask the newest launch of RUN to save and leave when its step is done.
+    """Ask the newest launch of RUN to save and leave.
 
-    Every rank finds the request beside its checkpoints, for this launch only; a process of this machine that looks for
-    none gets SIGTERM. It may be asked twice, and when the run has ended. Exit code 8, with --wait: the state that the
-    launch left is not whole within the time; what a restart would get is said.
+    It leaves when its step is done. Every rank finds the request beside its checkpoints, for this launch only; a
+    process of this machine that looks for none gets SIGTERM. It may be asked twice, and when the run has ended. Exit
+    code 8, with --wait: the state that the launch left is not whole within the time; what a restart would get is said.
     """
     from ckptstore.catalog.engine import open_database
     from ckptstore.cli import values

@@ -24,7 +24,7 @@ def cli(context: click.Context, db: str | None) -> None:
     """Look after the checkpoints of MindSpore runs.
 
     Exit codes: 0 done, 1 error, 2 usage, 3 nothing restorable, 4 catalog unreachable or its schema not current,
-    5 refused by a safety rule, 6 damage found.
+    5 refused by a safety rule, 6 damage found, 7 scan left checkpoints out, 8 exit --wait: not left in time.
     """
     context.obj = db
 

@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ckptstore.cli.commands import KINDS, Parsed, as_json, catalog, duration, optional_run, run_argument, step_argument
+from ckptstore.cli.commands import (
+    KINDS,
+    Parsed,
+    Whole,
+    as_json,
+    catalog,
+    duration,
+    optional_run,
+    run_argument,
+    step_argument,
+)
 from ckptstore.errors import UsageError
 
 if TYPE_CHECKING:
@@ -15,7 +25,7 @@ if TYPE_CHECKING:
     from ckptstore.retention.in_trash import Purged, Undone
     from ckptstore.retention.policy import Policy
 
-COUNT = click.IntRange(0, 2**31 - 1)
+COUNT = Whole(0, 2**31 - 1)
 
 
 def _kind_count(text: str) -> tuple[str, int]:
@@ -77,7 +87,7 @@ def _policy(rules: dict[str, Any]) -> Policy | None:
 def gc(
     context: click.Context, /, run: str | None, *, all_runs: bool, at_once: bool, as_json: bool, **asked: Any
 ) -> int:
-    """Which states of RUN stay and which go, and why; with --apply they go.
+    """Show which states of RUN stay, and why; --apply acts on it.
 
     What goes is moved to the trash beside the checkpoints, from where `undo` brings it back for a day. Where no rule
     is given the stored policy says what to keep. Exit code 5: refused by a safety rule.
@@ -139,7 +149,7 @@ def undo(context: click.Context, run: str, *, as_json: bool) -> int:
 @as_json
 @click.pass_context
 def purge(context: click.Context, run: str, *, at_once: bool, as_json: bool) -> int:
-    """Delete what has been in the trash of RUN for longer than its grace of a day."""
+    """Delete what was in the trash of RUN for more than a day."""
     from ckptstore.cli import retention_text as text
     from ckptstore.cli import terminal, values
     from ckptstore.retention import in_trash
@@ -163,7 +173,7 @@ def _values(done: Undone | Purged, more: str) -> dict[str, Any]:
 @as_json
 @click.pass_context
 def policy(context: click.Context, /, run: str, *, clear: bool, as_json: bool, **rules: Any) -> None:
-    """Show the stored policy of RUN, or store one: what `gc` keeps where it is not told."""
+    """Show the policy of RUN, or store one, which `gc` goes by."""
     from ckptstore.cli import retention_text as text
     from ckptstore.cli import values
     from ckptstore.retention import stored_policy as storing
@@ -201,7 +211,7 @@ def tag(context: click.Context, run: str, step: int, name: str, *, as_json: bool
 @as_json
 @click.pass_context
 def untag(context: click.Context, run: str, name: str, *, as_json: bool) -> None:
-    """Take NAME, and its protection, away from the step of RUN that has it."""
+    """Take the tag NAME, and its protection, from a step of RUN."""
     from ckptstore.cli import values
 
     changed = catalog(context).untag(run, name)

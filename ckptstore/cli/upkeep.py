@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ckptstore.cli.commands import as_json, optional_run, trust
+from ckptstore.cli.commands import Whole, as_json, optional_run, trust
 from ckptstore.errors import CkptstoreError
 from ckptstore.outside import subprocess
 
@@ -110,12 +110,12 @@ _WORDS = {True: "holds", False: "FAILED", None: "not tried"}
 
 
 @click.command()
-@click.option("--ranks", type=click.IntRange(1, 64), default=1, show_default=True, help="Processes, under msrun.")
+@click.option("--ranks", type=Whole(1, 64), default=1, show_default=True, help="Processes, under msrun.")
 @click.option("--device", type=click.Choice(["CPU", "GPU", "Ascend"]), default="CPU", show_default=True)
 @click.option("--mode", type=click.Choice(["graph", "pynative"]), default="graph", show_default=True)
 @as_json
 def selftest(*, as_json: bool, **asked: Any) -> int:
-    """Save, kill, restore and compare a small training on this machine, kind by kind.
+    """Save, kill, restore and compare a small training here.
 
     It takes a minute or two, in a temporary directory with a catalog of its own. Exit code 1: a promise did not hold.
     """

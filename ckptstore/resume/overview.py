@@ -138,6 +138,8 @@ def files(
 
 
 def _after(since: timedelta | None) -> datetime:
+    if since is not None and not isinstance(since, timedelta):
+        raise UsageError(f"since={since!r} is no timedelta", "give one, as datetime.timedelta(days=1)")
     return datetime.min.replace(tzinfo=timezone.utc) if since is None else utc_now() - since
 
 

@@ -7,10 +7,13 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import click
 import pytest
 
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog.schema import REVISION
+from ckptstore.cli.main import cli
+from ckptstore.errors import UsageError
 from ckptstore.journal import jsonl
 from tests import ckpt_bytes
 from tests.command_line import (
@@ -92,6 +95,16 @@ def test_a_catalog_that_cannot_be_used_is_one_line(url: str, code: int, message:
 def test_a_home_that_cannot_be_written_to_is_one_line() -> None:
     result = ckptstore("list", XDG_DATA_HOME="/proc/nowhere", CKPTSTORE_URL="")
     assert_one_line(result, 4, "cannot use the catalog sqlite:////proc/nowhere/ckptstore/catalog.db")
+
+
+def test_the_help_of_no_command_is_cut_on_a_terminal_of_80_columns() -> None:
+    summaries = cli.get_help(click.Context(cli, info_name="ckptstore", terminal_width=80)).partition("Commands:")[2]
+    assert "..." not in summaries
+
+
+def test_a_time_that_is_none_is_refused_by_name(sqlite_url: str) -> None:
+    with pytest.raises(UsageError, match="since='1d' is no timedelta"):
+        connect(sqlite_url).saves(since="1d")  # type: ignore[arg-type]
 
 
 def test_without_a_command_there_is_help() -> None:
