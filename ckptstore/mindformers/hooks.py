@@ -43,8 +43,8 @@ class CkptstoreRegistrar:
 
     def __new__(cls, *, run: str, durable: bool = False) -> Registrar:
         """The registrar, which MindFormers puts behind its CheckpointMonitor."""
-        if _launch is None or _launch.run != run:
-            raise RuntimeError(f"{NAME} of run {run!r} belongs to no training that MindFormers' Trainer has begun")
+        if _launch is None:
+            raise RuntimeError(f"run {run!r} has no launch: {NAME} is for trainings that MindFormers' Trainer begins")
         return _launch.registrar(durable=durable)
 
 

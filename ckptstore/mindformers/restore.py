@@ -10,9 +10,11 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ckptstore.core.hints import Command
 from ckptstore.core.iterations import parse_part
+from ckptstore.core.model import Content
 from ckptstore.disk.name_claims import FOLDER
-from ckptstore.errors import RefusedError
+from ckptstore.errors import CkptstoreError, RefusedError
 from ckptstore.formats.header import Header
 from ckptstore.formats.inspect import inspect
 from ckptstore.mindspore.load_guard import sample
@@ -68,6 +70,11 @@ def point_at(launch: TrainingLaunch, start: Start, plan: RestorePlan, config: An
     for name, meaning in _REFUSED.items():
         if config.get(name):
             raise RefusedError(f"the YAML has {name}: {config.get(name)}, with which {meaning}", f"leave out {name}")
+    if len({source.format for _, source in plan.ranks}) > 1:
+        raise RefusedError(
+            f"the files of step {plan.global_step} are of different formats, and MindFormers loads one",
+            f"go on from an older state: {Command('resolve', launch.name, '--explain')}",
+        )
     files = _files_of(launch, start, plan)
     for file in files:
         prove(file, launch.record_load_failure)
@@ -94,12 +101,15 @@ def _files_of(launch: TrainingLaunch, start: Start, plan: RestorePlan) -> list[C
 def _link(file: Checkpoint, rank: int, *, is_parallel: bool) -> Path:
     """A link to a file, alone in its directory: nothing of an earlier start is left there."""
     home = Path(file.path).parent / FOLDER / _LINKS / (f"rank_{rank}" if is_parallel else "single")
-    home.mkdir(parents=True, exist_ok=True)
-    for old in home.iterdir():
-        if old.is_symlink():
-            old.unlink()
     link = home / f"plan_rank_{rank}-{file.epoch or 0}_{file.step_in_epoch or 0}.{file.format}"
-    link.symlink_to(file.path)
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        for old in home.iterdir():
+            if old.is_symlink():
+                old.unlink()
+        link.symlink_to(file.path)
+    except OSError as error:
+        raise CkptstoreError(f"no link can be made in {home} ({error.strerror})", "check its permissions") from None
     return link
 
 
@@ -129,7 +139,8 @@ def _compare(params: Any, files: Sequence[Checkpoint]) -> None:
     parts = [network.network, network.optimizer] if parse_part(Path(files[0].path).name) else [network]
     entries = {name: (entry, file) for file in files for name, entry in _entries(file).items()}
     left_out = [part for each in params.list_callback for part in getattr(each, "filter_list", ())]
-    names = set().union(*map(state_names, parts)) - entries.keys()
+    is_share = files[0].content is Content.SHARE  # MindFormers gets the rest from other ranks
+    names = set().union(*map(state_names, () if is_share else parts)) - entries.keys()
     lacking = sorted(name for name in names if not any(part in name for part in left_out))
     if lacking:
         shown = ", ".join(lacking[:_NAMES_SHOWN]) + (" …" if len(lacking) > _NAMES_SHOWN else "")

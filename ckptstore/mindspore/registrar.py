@@ -301,7 +301,6 @@ class Registrar(Callback):
                 watch.end(session)
         with self.surviving("the end of training"):
             self._end(name, left)
-        session.recorder.call(session.places.look_for_unwatched)
         self._close()
 
     def _close(self) -> None:

@@ -199,6 +199,7 @@ class Session:
     def close(self) -> None:
         """Training is over: wait, for so long at most, for what is recorded and removed, and leave nothing open."""
         began_at = time.monotonic()
+        self.recorder.call(self.places.look_for_unwatched)
         self.recorder.finish()
         if self._retention is not None:
             self._retention.finish(max(0.0, FLUSH_SECONDS - (time.monotonic() - began_at)))

@@ -118,7 +118,7 @@ class SavePlaces:
             if path is not None:
                 self._names_before = {}
                 log.warning(
-                    "%s was saved by nothing that the registrar watches: it is not registered, and no start finds it; "
+                    "%s was saved by nothing that this launch watches: it is not registered, and no start finds it; "
                     "if a run is to go on from it, save it with a ModelCheckpoint, or call launch.register for it",
                     path,
                 )

@@ -11,7 +11,7 @@ from mindspore import nn
 
 from ckptstore.core.model import Checkpoint, Kind
 from ckptstore.errors import RefusedError
-from ckptstore.mindformers.restore import Wish, _compare
+from ckptstore.mindformers.restore import Wish, _compare, check_restored
 
 
 def saved(tmp_path: Path, network: Any) -> Checkpoint:
@@ -43,6 +43,14 @@ def test_a_parameter_that_is_another_stops_the_training(tmp_path: Path, name: st
     ms.ops.assign(item, item + 1)
     with pytest.raises(RefusedError, match=f"{name} in the train network is not what .*net.safetensors holds"):
         _compare(params_of(cell), [file])
+
+
+def test_a_start_that_mindformers_scales_to_another_step_stops() -> None:
+    """It does so where the batch size of all ranks is not the one that saved the state."""
+    launch: Any = SimpleNamespace(start=SimpleNamespace(plan="a plan", global_step=5))
+    config = SimpleNamespace(runner_config=SimpleNamespace(initial_step=10))
+    with pytest.raises(RefusedError, match="MindFormers goes on after step 10, and the state is of step 5"):
+        check_restored(launch, config, params=None)
 
 
 def test_a_parameter_that_the_file_lacks_is_named_unless_mindformers_never_saves_it(tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ def test_saves_beside_the_watched_files__before_silence__now_is_said(
         job = Job(launch=ckptstore.mindspore.join(f"of-{name}"))
         ckpt_cb, own = saving(tmp_path, f"net{said}"), DoAt(3, (tmp_path / name).touch)
         job.train(own, ckpt_cb, job.registrar(ckpt_cb))
-        told = [each for each in complaints(caplog) if "was saved by nothing that the registrar watches" in each]
+        told = [each for each in complaints(caplog) if "was saved by nothing that this launch watches" in each]
         assert len(told) == said
         assert all(each.startswith(f"{tmp_path / name} ") for each in told)
 

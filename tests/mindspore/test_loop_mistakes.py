@@ -392,3 +392,16 @@ def test_the_digest_of_a_save_is_taken_while_it_is_written(
     saved = catalog.files("run")
     assert [file.global_step for file in saved] == [6, 3]
     assert [file.digest for file in saved] == [digest(file.path) for file in saved]
+
+
+def test_what_a_script_saves_beside_the_loop_without_a_word_is_told_once(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trained = Trained()
+    loop = trained.loop(tmp_path)
+    for batch in loop:
+        loop.step(loss=trained.step(*batch))
+        (tmp_path / f"best-1_{loop.global_step}.ckpt").touch()
+    told = [each for each in complaints(caplog) if "was saved by nothing that this launch watches" in each]
+    assert len(told) == 1
+    assert told[0].startswith(f"{tmp_path}/best-1_")
