@@ -12,7 +12,9 @@ from ckptstore.core.naming import (
     exit_name,
     format_of,
     is_numbered,
+    is_of_shards,
     is_ttp_file,
+    lacking_seal,
     parse_exit_name,
     parse_name,
     parse_rank_directory,
@@ -182,3 +184,18 @@ def test_the_step_that_others_name(name: str, step: int | None) -> None:
 
 def test_a_companion_is_beside_its_checkpoint() -> None:
     assert companion_of("/d/net.v2-1_5.ckpt") == "/d/net.v2-1_5.companion"
+
+
+@pytest.mark.parametrize(
+    ("names", "lacks"),
+    [
+        (["__0_0.safetensors", "__1_0.safetensors", ".metadata"], ""),
+        (["__0_0.distcp"], ".metadata"),
+        (["_rank0_.safetensors", "_rank1_.safetensors", ".rank0_metadata", ".rank1_metadata"], ""),
+        (["_rank0_.safetensors", "_rank1_.safetensors", ".rank0_metadata"], ".rank1_metadata"),
+        (["mp_rank_00_model_states.pt", "optim_states.pt"], ""),
+    ],
+)
+def test_what_is_written_last_into_a_directory_of_shards(names: list[str], lacks: str) -> None:
+    assert lacking_seal(names) == lacks
+    assert all(map(is_of_shards, names)) is not any(name.endswith(".pt") for name in names)
