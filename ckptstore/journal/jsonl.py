@@ -267,6 +267,7 @@ class JournalWriter:
         self._process = os.getpid()
         self._end = 0
         self._launches: dict[LaunchKey, LaunchStarted] = {}
+        self.first: list[Entry] = []  # what each segment that is begun from now on tells after its first launch
         self.path = ""
 
     def append(self, entries: Sequence[Entry], launches: Mapping[LaunchKey, LaunchStarted] | None = None) -> Span:
@@ -281,7 +282,8 @@ class JournalWriter:
                 file = self._begun(folder)
             try:
                 new = {key: each for key, each in (launches or {}).items() if self._launches.get(key) != each}
-                begin = self._write(file, [*(to_line(each, self._directory) for each in new.values()), *entries])
+                told = [*(to_line(each, self._directory) for each in new.values()), *(() if self._end else self.first)]
+                begin = self._write(file, [*told, *entries])
                 if self._end > begin:
                     os.fdatasync(file)  # its size too, its times are not needed
             finally:

@@ -76,6 +76,7 @@ class Recorder:
         self._writers: dict[str, JournalWriter] = {}
         self._homes: dict[str, Home] = {}
         self._recorded = recorded
+        self._announced: dict[str, list[SourceAdded]] = {}
         self._owes = False
         self._complained: set[str] = set()
         self._leaving = threading.Lock()
@@ -188,7 +189,11 @@ class Recorder:
                 "What was saved there is not taken for deleted; if it is gone for good, scan the directory",
             )
         self.home(directory, Home({identity} - {""}, set()))
-        self.record([event.with_identity(identity)])
+        told = event.with_identity(identity)
+        self.record([told])
+        # If another directory takes its place, as an empty mount point does, its journal tells which one is away.
+        self._writers[directory].first.append(to_line(told, directory))
+        self._announced.setdefault(directory, []).append(told)
 
     def tell(self, launch: LaunchKey, files: Iterable[Checkpoint] = ()) -> None:
         """Keep what is known of a launch now: in the journals of its records, beside `files`, and in the catalog."""
@@ -339,7 +344,7 @@ class Recorder:
 
     def _project(self, connection: Connection, written: _Written, events: Sequence[Event]) -> list[str]:
         """Put events into the catalog, after their launches; the segments of which it lacks what is before them."""
-        news = [*written.launches.values(), *events]
+        news = [*written.launches.values(), *written.sources, *events]
         project(connection, news, layout_by)
         for directory, lines in written.missed.items():
             journals.add_unwritten(connection, directory, unwritten.home_to_json(self._homes[directory]), lines)
@@ -368,6 +373,7 @@ class Recorder:
                 continue
             if span.end > span.begin:
                 written.spans.append(span)
+                written.sources += self._announced.get(directory, ()) if span.begin == 0 else ()
                 written.launches |= {launch: told[launch] for launch in span.launches}
         return written
 
@@ -401,10 +407,11 @@ class Recorder:
 
 @dataclass
 class _Written:
-    """What was written to journals: where, the launches that were told of, and the lines that could not be written."""
+    """What was written to journals: where, the launches and sources told first, the lines that could not be written."""
 
     spans: list[Span] = field(default_factory=list)
     launches: dict[LaunchKey, LaunchStarted] = field(default_factory=dict)
+    sources: list[SourceAdded] = field(default_factory=list)
     missed: dict[str, list[Line]] = field(default_factory=dict)
 
     @property

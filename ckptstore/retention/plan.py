@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from ckptstore.core.model import Content, FileState, Grade, Kind, RestorePlan, S
 from ckptstore.core.naming import FOREIGN, above_save, companion_of
 from ckptstore.disk import files as disk
 from ckptstore.disk import presence
+from ckptstore.disk.presence import Home
 from ckptstore.disk.trash import Trash
 from ckptstore.errors import RefusedError
 from ckptstore.journal import unread
@@ -231,6 +233,11 @@ class _Survey:
         self._shifts = {launch_id: shift(self.launches[launch_id], self.launches) for launch_id in steps}
         self._newest_launch = max((launch.order for launch in self.launches.values()), default=0)
         self._homes = {source.directory for source in self.sources}
+        self._saves_to: dict[str, dict[int, set[tuple[str, str]]]] = defaultdict(lambda: defaultdict(set))
+        for source in self.sources:
+            if source.directory_id:
+                self._saves_to[source.launch][source.rank].add((source.directory, source.directory_id))
+        self._absence = cache(lambda directory, identity: presence.absence(directory, Home({identity}, set())))
         self._names = cache(_names_in)
         # What only one of two frameworks can load does not make up for what the other needs.
         loadable = [file for file in self.files if not self.launches[file.launch].foreign]
@@ -293,7 +300,11 @@ class _Survey:
             bytes=sum(target.size for target in there),
             files=len(there),
             problem=unconfirmed if isinstance(verdict, RestorePlan) else _in_short(verdict),
-            doubt=of_files or failed or self._tracked_by(training) or (_OF_OTHERS if is_foreign else unconfirmed),
+            doubt=of_files
+            or failed
+            or self._tracked_by(training)
+            or (_OF_OTHERS if is_foreign else unconfirmed)
+            or ("" if isinstance(verdict, RestorePlan) else self._unrecorded(launch.id, training)),
             branch=self._branch_of.get(key, ""),
             metrics=decide.mean_metrics([file.metrics for file in training]),
             pinned=key[1] in self._protection.pinned,
@@ -306,6 +317,18 @@ class _Survey:
             and any(each.source.rank != each.rank for each in verdict.ranks),
             shift=self._shifts[launch.id],
         )
+
+    def _unrecorded(self, launch: str, files: Iterable[Checkpoint]) -> str:
+        """Why a rank without a record may have a file: the directory that it announced is not there. Empty: it is."""
+        recorded = {file.rank for file in files}
+        for rank, places in self._saves_to[launch].items():
+            if rank in recorded:
+                continue
+            reasons = [(directory, self._absence(directory, identity)) for directory, identity in sorted(places)]
+            if all(reason for _, reason in reasons):  # a tree that was moved is at one of its paths
+                directory, reason = reasons[0]
+                return f"rank {rank} may have a file of it: {directory} {reason}"
+        return ""
 
     def _tracked_by(self, files: Iterable[Checkpoint]) -> str:
         """Which tracker of MindFormers names an iteration, and would point at nothing; empty if none does."""

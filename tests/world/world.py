@@ -123,6 +123,7 @@ class World:
         self.checked: Counter[str] = Counter()
         self.has_moved = False
         """Whether the tree is at another path than it was."""
+        self._moved_in_trash: set[bytes] = set()
         self.is_shaken = False
         """Whether something is as no promise covers: a clock that jumped, a user who copied or changed files."""
         self.rotten: dict[str, bytes] = {}
@@ -842,6 +843,8 @@ class World:
         self.plans.clear()
         self.is_current = False
         self.has_moved = True
+        # What was in the trash is told of the path of before: undo brings it back, and no catalog need know it.
+        self._moved_in_trash |= {content for path, content in self.everything().items() if "/trash/" in path}
         self.is_shaken |= self.has_gap  # what the catalog alone has is told of the path of before
 
     def unmount(self, which: int = 0, gone: bool = False) -> None:  # noqa: FBT001, FBT002
@@ -1212,7 +1215,7 @@ class World:
             for launch in self.truth.launches
             for step in launch.saved
             for each in self.truth.files(launch, step)
-            if each.registered and there.get(each.path) == each.content
+            if each.registered and there.get(each.path) == each.content and each.content not in self._moved_in_trash
         }
         for number, some in enumerate(known):
             for each in sorted(registered - some):
