@@ -359,7 +359,7 @@ CODES = {"kill": -signal.SIGKILL, "raise": 1, "terminate": LEFT, "asked": LEFT, 
         pytest.param("kill", GRAPH, 1, 30, marks=pytest.mark.long),
         *(
             pytest.param(fault, how, ranks, draws, marks=[pytest.mark.long, *marks])
-            for ranks, draws, marks in ((1, 8, []), (2, 3, [pytest.mark.msrun]))
+            for ranks, draws, marks in ((1, 8, []), (2, 2, [pytest.mark.msrun]))
             for fault in CODES
             for how in ([GRAPH, PYNATIVE, SINK] if ranks == 1 else [GRAPH, PYNATIVE])
         ),
@@ -374,7 +374,7 @@ def test_at_any_point_of_a_save(
     for draw in range(draws):
         run = Run(tmp_path / f"{draw}", saves="launch.saver")
         asked = {"ranks": ranks, "rank": ranks - 1, **how}
-        told = f"{fault}-writing {chance.randint(1, 4 * most)}"
+        told = f"{fault}-writing {chance.randint(1, 2 * most)}"  # later ones may come when training has ended
         ended = run.launch(fault=told, epochs=2 if fault == "full" else 3, **asked)
         assert ended.code == CODES[fault] or (ranks > 1 and ended.code), (told, ended.output)
         newest = max(steps_of_names(run.out / "ckpt"), default=0)
