@@ -5,8 +5,9 @@
 One training of LeNet-5 with so many bytes more; its steps are saved in turns by the saver, and by a ModelCheckpoint of
 each format; and its values are copied, no more. The pause is how long the callback takes at the end of a step. Each way
 writes to a disk that is not busy with another. The steps that are done while the saver writes are compared with the
-steps right after. Orbax saves the same bytes as NumPy arrays, asynchronously, in a process and an environment of its
-own. The first save of each way is a row of its own.
+steps right after, and so are those while a thread writes as many bytes and does nothing else: no save takes less. Orbax
+saves the same bytes as NumPy arrays, asynchronously, in a process and an environment of its own. The first save of each
+way is a row of its own.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import os
 import resource
 import statistics
 import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,7 @@ import ckptstore.mindspore
 from bench import network
 from bench.measure import CKPTSTORE, Budget, Found, Row, say
 from bench.resume import launched
-from bench.save import LARGE
+from bench.save import LARGE, raw
 from bench.task import run_alone
 from bench.training import measured
 from bench.worker import PEERS, Worker
@@ -35,8 +38,10 @@ SIZES, QUICK_SIZES = (100 << 20, 1 << 30, 4 << 30), (10 << 20, 100 << 20)
 SAVES, QUICK_SAVES = 6, 3
 AFTER = 20
 """Steps after a save that are compared with those while it was being written."""
+EPOCHS = 1000
+"""It stops when all have saved."""
 RANKS, COPIED = 4, 512 << 20
-COPY, ORBAX = "bare copy", "Orbax, asynchronous"
+COPY, RAW, ORBAX = "bare copy", "raw write, synced", "Orbax, asynchronous"
 FORMS = ("ckpt", "safetensors")
 PAUSE, OF_MINDSPORE, STEP = 1.2, 0.1, 1.05
 
@@ -47,12 +52,16 @@ class Turns(Callback):
     def __init__(self, saver: Any, own: dict[str, ModelCheckpoint], work: Path, saves: int) -> None:
         super().__init__()
         self.pauses: dict[str, list[float]] = {CKPTSTORE: []}
-        self.busy: list[float] = []  # seconds of the steps while the saver writes
-        self.calm: list[float] = []  # and of those after
+        self.steps: dict[str, list[tuple[float, float]]] = {CKPTSTORE: [], RAW: []}
+        """Of each save: the mean seconds of a step while it is written, and of the steps after."""
         self._saver, self._own, self._work = saver, own, work
-        self._turns = [who for _ in range(1 + saves) for who in (CKPTSTORE, COPY, *own)]
+        self._turns = [who for _ in range(1 + saves) for who in (CKPTSTORE, COPY, RAW, *own)]
+        self._raw = ThreadPoolExecutor(1)
+        self._raw_save: Future[None] = Future()
+        self._writing = ""
+        self._busy: list[float] = []
+        self._calm: list[float] = []
         self._began = 0.0
-        self._left = 0
         self._held: list[Any] = []
         saver._save = measured(saver._save, self.pauses[CKPTSTORE])
 
@@ -61,23 +70,28 @@ class Turns(Callback):
 
     def on_train_step_end(self, run_context: Any) -> None:
         took = time.perf_counter() - self._began
-        writing = self._saver._writer._under_way
-        if writing is not None and not writing.done():
-            if len(self.pauses[CKPTSTORE]) > 1:
-                self.busy.append(took)
-                self._left = AFTER
-            return
-        if self._left:
-            self._left -= 1
-            self.calm.append(took)
-            return
+        if self._writing:
+            save = self._raw_save if self._writing == RAW else self._saver._writer._under_way
+            (self._calm if save.done() else self._busy).append(took)
+            if len(self._calm) < AFTER:
+                return
+            if len(self._busy) >= AFTER:
+                self.steps[self._writing].append((statistics.mean(self._busy), statistics.mean(self._calm)))
+            self._writing = ""
+            clear(self._work)
         if not self._turns:
             run_context.request_stop()
             return
         os.sync()
         who = self._turns.pop(0)
+        self._busy, self._calm = [], []
+        if who in (CKPTSTORE, RAW):
+            self._writing = who
         if who == CKPTSTORE:
             self._saver.save()
+            return
+        if who == RAW:
+            self._raw_save = self._raw.submit(raw, self._work / "raw-1_1.bytes", self._held)
             return
         begin = time.perf_counter()
         if who == COPY:
@@ -85,8 +99,7 @@ class Turns(Callback):
         else:
             self._own[who]._save_ckpt(run_context.original_args(), force_to_save=True)
         self.pauses.setdefault(who, []).append(time.perf_counter() - begin)
-        for path in self._work.rglob("*-*_*.*"):
-            path.unlink()
+        clear(self._work)
 
     def _copy(self, net: Any) -> None:
         arrays = [item.asnumpy() for item in net.get_parameters()]
@@ -94,6 +107,12 @@ class Turns(Callback):
             self._held = [np.empty_like(each) for each in arrays]
         for into, each in zip(self._held, arrays, strict=True):
             np.copyto(into, each)
+
+
+def clear(work: Path) -> None:
+    """Delete what was saved."""
+    for path in work.rglob("*-*_*.*"):
+        path.unlink()
 
 
 def measure(found: Found, work: Path, size: int, saves: int) -> None:
@@ -110,7 +129,7 @@ def measure(found: Found, work: Path, size: int, saves: int) -> None:
     assert launch.resume(model, dataset).fresh
     saver = launch.saver(work / "saver", every=10**9, buffers=2 * size + (1 << 20))
     turns = Turns(saver, own, work, saves)
-    model.train(1, dataset, callbacks=[turns, saver], dataset_sink_mode=False)
+    model.train(EPOCHS, dataset, callbacks=[turns, saver], dataset_sink_mode=False)
     network.without_ballast(model)
     say(f"the most memory of this process, with the network, its copy, and what MindSpore takes to save: {peak()}")
     pauses = {who: taken[1 : 1 + saves] for who, taken in turns.pauses.items()}
@@ -131,10 +150,19 @@ def measure(found: Found, work: Path, size: int, saves: int) -> None:
             found.check(Budget(f"{name} / {who}", row.ratio(CKPTSTORE, who).median, OF_MINDSPORE))
         else:  # MindSpore syncs nothing: its .safetensors is a copy into the page cache
             say(f"  no budget beside {who}: the {COPY} alone is {floor:.3g} × of it")
-    if len(turns.busy) > AFTER:
-        found.add(Row(TASK, "a step, bytes", size, {"while the saver writes": turns.busy, "after": turns.calm}))
-        ratio = statistics.median(turns.busy) / statistics.median(turns.calm)
-        say(f"  while it writes / after: {ratio:.3g} ×, on {os.cpu_count()} cores")
+    while_it_writes(found, size, turns.steps)
+
+
+def while_it_writes(found: Found, size: int, steps: Mapping[str, Sequence[tuple[float, float]]]) -> None:
+    """How much longer a step takes while a save is written."""
+    if min(map(len, steps.values())) < 2:  # too small: written within a few steps
+        return
+    seconds = {f"while {who} writes": [busy for busy, _ in taken] for who, taken in steps.items()}
+    found.add(Row(TASK, "a step, bytes", size, {**seconds, "after": [calm for _, calm in steps[CKPTSTORE]]}))
+    own, floor = (statistics.median(busy / calm for busy, calm in steps[who][1:]) for who in (CKPTSTORE, RAW))
+    say(f"  while it writes / after: {own:.3g} ×; while a {RAW} writes as much: {floor:.3g} × ({os.cpu_count()} cores)")
+    if size >= LARGE:
+        found.check(Budget(f"a step while {size >> 20} MiB are saved / one without", own, max(STEP, STEP * floor)))
 
 
 def measure_copies(found: Found, work: Path, size: int, saves: int) -> None:
