@@ -32,6 +32,7 @@ def demo() -> ModuleType:
     return module
 
 
+@pytest.mark.long  # `make demo` is it
 def test_the_demo_ends_with_identical_weights(
     demo: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
