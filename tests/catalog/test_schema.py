@@ -21,7 +21,7 @@ from ckptstore.errors import CatalogUnavailableError, SchemaError
 from tests.conftest import new_postgres_database
 
 CONNECT = "import sys, ckptstore; catalog = ckptstore.connect(sys.argv[1]); catalog.join('run'); print('joined')"
-PROCESSES = 4
+PROCESSES = 3
 
 
 def shape(database: Database) -> dict[str, object]:

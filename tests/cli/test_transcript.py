@@ -43,7 +43,10 @@ def url(kind: str, request: pytest.FixtureRequest, sqlite_url: str) -> str:
 
 @pytest.mark.parametrize(
     ("transcript", "kind"),
-    [*((path, "sqlite") for path in TRANSCRIPTS), (TRANSCRIPTS[0].with_name("overview.txt"), "postgres")],
+    [
+        *((path, "sqlite") for path in TRANSCRIPTS),
+        pytest.param(TRANSCRIPTS[0].with_name("overview.txt"), "postgres", marks=pytest.mark.long),
+    ],
     ids=lambda value: getattr(value, "stem", value),
 )
 def test_each_command_prints_what_the_transcript_has(

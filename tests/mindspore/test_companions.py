@@ -154,7 +154,9 @@ def test_a_training_that_was_stopped_trains_no_more(
     assert train(tmp_path, epochs=30).launch.global_step == 30 * AN_EPOCH
 
 
-@pytest.mark.parametrize("fault", [lambda: RaiseInEpoch(6), lambda: RaiseAt(6 * AN_EPOCH + 3)])
+@pytest.mark.parametrize(
+    "fault", [pytest.param(lambda: RaiseInEpoch(6), marks=pytest.mark.long), lambda: RaiseAt(6 * AN_EPOCH + 3)]
+)
 def test_learning_rates_go_on(tmp_path: Path, catalog: Catalog, fault: Callable[[], Callback]) -> None:
     whole = train(tmp_path, reducing(), run="whole", every=3)
     train(tmp_path, reducing(), fault(), every=3)

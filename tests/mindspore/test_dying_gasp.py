@@ -36,9 +36,9 @@ ON_EXCEPTION = {"save_on_exception": True}
 @pytest.mark.parametrize(
     ("fault", "callbacks", "file_format"),
     [
-        ("raise 17", "by position", "ckpt"),
+        pytest.param("raise 17", "by position", "ckpt", marks=pytest.mark.long),
         ("SystemExit 17", "by name", "safetensors"),
-        ("KeyboardInterrupt 17", "by position", "safetensors"),
+        pytest.param("KeyboardInterrupt 17", "by position", "safetensors", marks=pytest.mark.long),
         ("raise-before 18", "by name", "ckpt"),
     ],
 )

@@ -23,9 +23,13 @@ SAVER = "launch.saver"
     [
         ("kill 17", "periodic", 15),  # in mid-epoch, between two saves
         ("kill-at-once 16", "", 15),  # the save of step 15 may not be in the catalog yet: it is found on disk
-        ("kill 21", "periodic", 20),  # the newest state is exactly the end of an epoch
+        pytest.param(
+            "kill 21", "periodic", 20, marks=pytest.mark.long
+        ),  # the newest state is exactly the end of an epoch
         ("raise 17", "dying_gasp", 17),  # MindSpore's breakpoint, newer than the last periodic save
-        ("raise-before 18", "dying_gasp", 17),  # named after a step whose update was never applied
+        pytest.param(
+            "raise-before 18", "dying_gasp", 17, marks=pytest.mark.long
+        ),  # named after a step whose update was never applied
     ],
 )
 def test_one_fault(run: Run, undisturbed: bytes, fault: str, kind: str, step: int) -> None:
@@ -95,10 +99,12 @@ def test_a_tree_that_was_moved(tmp_path: Path, undisturbed: bytes) -> None:
 @pytest.mark.parametrize(
     ("fault", "asked"),
     [
-        ("kill 17", {"order": "registrar first"}),
+        pytest.param("kill 17", {"order": "registrar first"}, marks=pytest.mark.long),
         ("kill 17", {"order": "registrar first, finds them"}),
         ("raise 17", {"config": {"async_save": "thread", "exception_save": False}}),
-        ("raise 17", {"config": {"async_save": "process", "exception_save": False}}),
+        pytest.param(
+            "raise 17", {"config": {"async_save": "process", "exception_save": False}}, marks=pytest.mark.long
+        ),
     ],
     ids=str,
 )

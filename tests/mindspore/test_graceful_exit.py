@@ -50,7 +50,7 @@ def undisturbed_with_exits(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     ("how", "order"),
     [
         ("exit-flag", "registrar last"),
-        ("exit-signal", "registrar first, finds them"),
+        pytest.param("exit-signal", "registrar first, finds them", marks=pytest.mark.long),
         ("exit-asked", "registrar first, finds them"),
     ],
 )
@@ -90,7 +90,7 @@ def test_a_second_exit_leaves_the_first(tmp_path: Path, undisturbed_with_exits: 
     assert run.final() == undisturbed_with_exits
 
 
-@pytest.mark.parametrize("cell", ["inherits", "own"])
+@pytest.mark.parametrize("cell", ["inherits", pytest.param("own", marks=pytest.mark.long)])
 def test_a_train_cell_of_ones_own(tmp_path: Path, cell: str) -> None:
     """The two ways of seed 000 to make a TrainOneStepCell exit."""
     calm = Run(tmp_path / "calm")

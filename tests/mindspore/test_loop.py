@@ -135,7 +135,15 @@ def test_ways_to_train(calm, tmp_path: Path, how: dict[str, Any], fault: tuple[s
     check(calm(**how), Training(tmp_path, how), fault)
 
 
-@pytest.mark.parametrize("how", [{"keeps": True}, {"draws": True}, {"scheduler": True}], ids=str)
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param({"keeps": True}, marks=pytest.mark.long),
+        pytest.param({"draws": True}, marks=pytest.mark.long),
+        {"scheduler": True},
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("fault", ["kill 17", pytest.param("raise 17", marks=pytest.mark.long)])
 def test_what_is_no_parameter_goes_on_too(calm, tmp_path: Path, how: dict[str, Any], fault: str) -> None:
     """A scheduler may be stepped after `loop.step`: an exception there may come before."""

@@ -53,7 +53,13 @@ _kept: list[socket.socket | sqlite3.Connection] = []
 
 @pytest.mark.parametrize("saves", RECORDED_ALIKE)
 @pytest.mark.parametrize(
-    "trouble", [nobody_answers, another_schema, pytest.param(locked, marks=pytest.mark.long), no_database]
+    "trouble",
+    [
+        nobody_answers,
+        pytest.param(another_schema, marks=pytest.mark.long),
+        pytest.param(locked, marks=pytest.mark.long),
+        no_database,
+    ],
 )
 def test_training_goes_on_without_a_catalog(
     trouble: Callable[[Path], str], tmp_path: Path, undisturbed: bytes, saves: str
@@ -127,7 +133,7 @@ def test_records_reach_the_catalog_when_it_is_back(
     assert run.steps() == [30, 25, 20, 15, 10, 5]
 
 
-@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("named", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_fresh_start_that_overlooked_an_earlier_one_is_stopped_and_the_next_one_is_right(
     tmp_path: Path, undisturbed: bytes, monkeypatch: pytest.MonkeyPatch, *, named: bool
 ) -> None:

@@ -138,7 +138,7 @@ def test_a_breakpoint_never_gets_the_step_of_another_training(catalog: Catalog, 
     assert {Path(file.path).name: file.global_step for file in catalog.files("run")} == {"net_1-1_5_breakpoint.ckpt": 5}
 
 
-@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("fails", [pytest.param(False, marks=pytest.mark.long), True])
 def test_trainings_one_after_the_other_leave_neither_threads_nor_open_files(
     catalog: Catalog, threads: Callable[[], set[str]], tmp_path: Path, *, fails: bool
 ) -> None:

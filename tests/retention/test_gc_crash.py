@@ -106,12 +106,12 @@ def check_nothing_is_lost(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("action", "apart"), [("gc", 4), *(pytest.param(each, 1, marks=pytest.mark.long) for each in ACTIONS)]
+    ("action", "apart"), [("gc", 12), *(pytest.param(each, 1, marks=pytest.mark.long) for each in ACTIONS)]
 )
 def test_killed_at_every_point(
     action: str, apart: int, world: World, record_property: Callable[[str, object], None]
 ) -> None:
-    """`make test` does so at every fourth point of gc."""
+    """`make test` does so at every twelfth point of gc."""
     before = world.seen()
     ACTIONS[action](world)
     undisturbed = world.seen()
