@@ -101,6 +101,8 @@ def _supervise(connection: socket.socket) -> list[str]:
 def become(command: list[str]) -> None:
     """Do what Python does with a script and its arguments."""
     script = Path(command[0])
+    # With PYTHONUNBUFFERED, as in CI, print() writes piece by piece, and a thread's log line comes in between.
+    sys.stdout.reconfigure(line_buffering=True, write_through=False)
     sys.argv = command
     sys.path.insert(0, str(script.parent))
     main = ModuleType("__main__")
