@@ -390,6 +390,18 @@ class RestorePlan:
         """Whether the state is the directory of an iteration: a rank's file is its part of the model alone."""
         return any(assignment.source.content is Content.PART for assignment in self.ranks)
 
+    def files_for(self, rank: int, layout: Layout) -> tuple[Checkpoint, ...]:
+        """What a rank reads: the file that the plan gives it; of a data-parallel state in shares, everybody's.
+
+        There MindSpore spreads the parameters over all ranks (`train/callback/_checkpoint.py`, `remove_redundancy`).
+        The launch that saved says that it was data parallel; if a scan found it, the one that loads does (`layout`).
+        With any other layout each rank reads its own share, and MindSpore sends the others' over the network.
+        """
+        own = next(assignment.source for assignment in self.ranks if assignment.rank == rank)
+        if not (self.in_shares and (self.launch.layout.any_world_size or layout.any_world_size)):
+            return (own,)
+        return (own, *(assignment.source for assignment in self.ranks if assignment.rank != rank))
+
     @property
     def epoch(self) -> int | None:
         """Epoch of the last step done, from 1; None where the steps of an epoch are not known."""

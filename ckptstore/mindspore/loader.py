@@ -19,13 +19,14 @@ from ckptstore.mindspore.state import UNCUT, is_special
 from ckptstore.outside import Path, mmap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from ckptstore.core.model import Checkpoint
     from ckptstore.formats.header import Header
 
 _APART = 64  # bytes: tensors begin at a multiple
 _CHUNK = 64 << 20  # bytes of memory that are asked for at once
+_PASSED = 8 << 20  # bytes of memory for what is read and dropped: two reads of `read_into`, which take turns
 OTHER_BYTES = "it has other bytes than those recorded"
 _MEANWHILE = "it changed while it was read"
 
@@ -64,13 +65,13 @@ _FORMATS: Mapping[str, _Format] = {
 }
 
 
-def read_plain(file: Checkpoint, places: Mapping[str, Place]) -> Content | None:
+def read_plain(file: Checkpoint, places: Mapping[str, Place], wanted: Collection[str] | None = None) -> Content | None:
     """Read a checkpoint: entries that have a place into that, by name, the others into new memory.
 
-    It is read once, from its beginning to its end, and proved by its digest at last: what is raised leaves places with
-    some of its bytes. So does None: that is any file that only MindSpore may read, or nobody. Raises `ChangedError`
-    where its digest is not the recorded one, `DoesNotFitError`, and `OSError`: EFAULT where memory cannot be written
-    to.
+    Of those only the ones that are `wanted`, by name (None: all); the rest is read for its digest alone. The file is
+    read once, from its beginning to its end, and proved by its digest at last: what is raised leaves places with some
+    of its bytes. So does None: that is any file that only MindSpore may read, or nobody. Raises `ChangedError` where
+    its digest is not the recorded one, `DoesNotFitError`, and `OSError`: EFAULT where memory cannot be written to.
     """
     form = _FORMATS.get(file.format)
     if form is None:
@@ -78,7 +79,7 @@ def read_plain(file: Checkpoint, places: Mapping[str, Place]) -> Content | None:
     path = Path(file.path)
     with path.open("rb", buffering=0) as opened:
         content = bytes_of(opened)
-        filling = _Filling(content.end, places)
+        filling = _Filling(content.end, places, wanted)
         try:
             digest = read_into(opened.fileno(), filling.views(form.slices(content, path)))
         except UnreadableError:
@@ -109,11 +110,12 @@ def _slices_of(entry: Entry) -> Iterator[Entry]:
 class _Filling:
     """Where the bytes of a file go: `slices` of tensors into places or `new` arrays, by name, the rest `between`."""
 
-    def __init__(self, size: int, places: Mapping[str, Place]) -> None:
+    def __init__(self, size: int, places: Mapping[str, Place], wanted: Collection[str] | None) -> None:
         self.slices: list[Entry] = []
         self.new: dict[str, Any] = {}
         self.between: dict[int, bytearray] = {}
-        self._size, self._places = size, places
+        self._size, self._places, self._wanted = size, places, wanted
+        self._dropped, self._passed = memoryview(b""), 0
         self._filled: dict[str, int] = {}
         self._chunk, self._used = np.empty(0, np.uint8), 0
 
@@ -123,7 +125,10 @@ class _Filling:
         for part in slices:
             self.between[end] = bytearray(part.offset - end)
             yield memoryview(self.between[end])
-            yield self._memory_for(part)
+            if self._wanted is None or part.name in self._wanted:
+                yield self._memory_for(part)
+            else:
+                yield from self._memory_to_drop(part.nbytes)
             self.slices.append(part)
             end = part.offset + part.nbytes
         self.between[end] = bytearray(self._size - end)
@@ -147,6 +152,17 @@ class _Filling:
         if self._filled[part.name] > memory.nbytes:
             raise UnreadableError("a tensor that is there twice")
         return memory[begin : begin + part.nbytes]
+
+    def _memory_to_drop(self, size: int) -> Iterator[memoryview]:
+        """Memory for bytes that nobody wants, the same again and again."""
+        if not self._dropped.nbytes:
+            self._dropped = memoryview(bytearray(min(_PASSED, self._size)))
+        while size > 0:
+            begin = self._passed % self._dropped.nbytes
+            view = self._dropped[begin : begin + size]
+            self._passed += view.nbytes
+            size -= view.nbytes
+            yield view
 
     def _new(self, entry: Entry, size: int) -> Any:
         """An array for a tensor; of bytes, for a string.

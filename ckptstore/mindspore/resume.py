@@ -52,19 +52,6 @@ def check_arguments(model: Any, dataset: Any) -> None:
         )
 
 
-def files_to_load(plan: RestorePlan, rank: int, layout: Layout) -> list[Checkpoint]:
-    """What a rank reads: the file that the plan gives it; of a data-parallel state in shares, everybody's.
-
-    There MindSpore spreads the parameters over all ranks (`train/callback/_checkpoint.py`, `remove_redundancy`). The
-    launch that saved says that it was data parallel; where it was found by a scan, the one that loads does (`layout`).
-    With any other layout each rank reads its own share, and MindSpore sends the others' over the network.
-    """
-    own = next(assignment.source for assignment in plan.ranks if assignment.rank == rank)
-    if not (plan.in_shares and (plan.launch.layout.any_world_size or layout.any_world_size)):
-        return [own]
-    return [own, *(assignment.source for assignment in plan.ranks if assignment.rank != rank)]
-
-
 def load(
     network: Any,
     plan: RestorePlan,
@@ -84,7 +71,7 @@ def load(
     fit: the network is not the one that was saved. `on_put` is called before the network changes: what is raised after
     that leaves it with a part of the state.
     """
-    sources = files_to_load(plan, rank, layout)
+    sources = plan.files_for(rank, layout)
     file = sources[0]
     needed = set(network.named) if isinstance(network, TrainState) else state_names(network)
     needs_mindspore = plan.in_shares or decryption.get("dec_key") or os.environ.get("CKPTSTORE_LOADER") == "mindspore"

@@ -21,7 +21,7 @@ from ckptstore.api import Catalog
 from ckptstore.core.model import Assignment, RestorePlan
 from ckptstore.disk import reading
 from ckptstore.errors import CkptstoreError, DamageError, RefusedError, UsageError
-from ckptstore.mindspore import resume
+from ckptstore.mindspore import loader, resume
 from ckptstore.mindspore.load_guard import LoadGuard
 from tests.ckpt_bytes import value
 from tests.mindspore.trainings import Job, create_dataset, create_model, saving, train
@@ -125,6 +125,28 @@ def test_every_type_comes_back_bit_by_bit(  # noqa: PLR0917
     assert (addresses(network) == before) is (way == "in place" or mode == ms.PYNATIVE_MODE)
     if name.endswith(".ckpt"):
         assert appended == {"epoch_num": 3, "rate": 0.5, "note": "größer " * 30, "done": True}
+
+
+@pytest.mark.parametrize("name", ["a.ckpt", "a.safetensors"])
+def test_what_nobody_wants_is_proved_and_dropped(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """As the optimizer's parameters where only weights are loaded; the bytes of one read are not those of the next."""
+    monkeypatch.setattr(reading, "_PIECE", 64)
+    monkeypatch.setattr(loader, "_PASSED", 128)
+    written, network = Odd(1), Odd(2)
+    file = Restored(catalog, saved(written, tmp_path / name)).file
+    wanted = loader.places_of({item.name: item for item in network.get_parameters() if item.name.startswith("int")})
+    before = bytes_of(network)
+    content = loader.read_plain(file, wanted, {*wanted, "float32.2"})
+    assert content is not None
+    assert [*content.others] == ["float32.2"]
+    assert content.names.issuperset(before)
+    expected = bytes_of(written)
+    assert bytes_of(network) == before | {item: expected[item] for item in wanted}
+    assert bytes(content.others["float32.2"].get_bytes()) == expected["float32.2"]
+    with pytest.raises(loader.ChangedError):
+        loader.read_plain(replace(file, digest="0"), wanted, wanted)
 
 
 @pytest.mark.parametrize("mode", [ms.GRAPH_MODE, ms.PYNATIVE_MODE])

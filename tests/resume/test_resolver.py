@@ -111,6 +111,21 @@ def test_who_loads_from_whom(of: State, how: dict[str, Any], expected: list[int]
     assert (plan.epoch, plan.step_in_epoch, plan.initial_epoch) == (2, 5, 1)
 
 
+def test_what_a_rank_reads_of_shares() -> None:
+    """All of them if ranks spread the parameters over each other, as in data parallel; else its own."""
+    alone, alike = THREE.layout, ALIKE.layout
+    spread, cut, whole = (
+        planned(saved(launch, **how)) for launch, how in ((ALIKE, SHARE), (THREE, SHARE), (ALIKE, {}))
+    )
+    for plan, layout, expected in (
+        (spread, alone, [1, 0, 2]),
+        (cut, alone, [1]),
+        (cut, alike, [1, 0, 2]),
+        (whole, alike, [1]),
+    ):
+        assert [file.rank for file in plan.files_for(1, layout)] == expected
+
+
 NO_WHOLE_FILE = "no other file holds it (remove_redundancy)"
 PARTS = "it is in files of MindFormers 2.0, as /ckpt/L1/rank_0/periodic-15.ckpt: MindFormers has to load it"
 NOT_THERE = "of which those of 1 of 2 are not there: MindFormers has to load it"

@@ -1,0 +1,82 @@
+"""The tensors of a checkpoint file by name: its header at once, their bytes when they are asked for."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ckptstore.errors import CkptstoreError, DamageError, UsageError
+from ckptstore.formats.header import Header
+from ckptstore.formats.inspect import look_into
+from ckptstore.outside import os
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ckptstore.formats.header import Entry
+    from ckptstore.outside import Path
+
+    Read = Callable[[Entry, int, memoryview], None]
+    """Fills writable bytes with those of a tensor, from one of its bytes on."""
+
+
+class TensorFile:
+    """A `.ckpt` or `.safetensors` file, which format its bytes say. `tensors` are its parameters by name.
+
+    Appended values are in `header.info`. Raises `UsageError` where there is no such file, or it holds no tensors;
+    `UnreadableError` where it is cut, damaged or encrypted; `CkptstoreError` where it cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        found = look_into(path)
+        if not isinstance(found, Header):
+            raise UsageError(f"{path} holds no tensors", "give a checkpoint; this file tells how ranks share one")
+        self.path = path
+        self.header = found
+        self.tensors = {entry.name: entry for entry in found.parameters}
+        self._stamp = _stamp(os.stat(path))
+
+    @contextmanager
+    def opened(self) -> Iterator[Read]:
+        """Open the file to read bytes of its tensors.
+
+        Raises `DamageError` if it is another file since its header was read, or ends too early; `CkptstoreError` where
+        it cannot be read.
+        """
+        descriptor = -1
+
+        def read(entry: Entry, begin: int, view: memoryview) -> None:
+            for offset, size in entry.slices:
+                if not view.nbytes:
+                    return
+                if begin < size:
+                    part, view = view[: size - begin], view[size - begin :]
+                    _fill(descriptor, part, offset + begin)
+                begin = max(0, begin - size)
+
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            if _stamp(os.fstat(descriptor)) != self._stamp:
+                raise DamageError(f"{self.path} was replaced since its header was read", "open it again")
+            yield read
+        except OSError as error:
+            raise CkptstoreError(
+                f"cannot read {self.path}: {error.strerror or error}", "check permissions and the disk"
+            ) from None
+        except EOFError:
+            raise DamageError(f"{self.path} ends too early", "it was cut since its header was read") from None
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+def _stamp(status: os.stat_result) -> tuple[int, int, int, int]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _fill(descriptor: int, view: memoryview, offset: int) -> None:
+    while view.nbytes:
+        count = os.preadv(descriptor, [view], offset)
+        if not count:
+            raise EOFError
+        view, offset = view[count:], offset + count
