@@ -185,6 +185,14 @@ def kinds_beyond(connection: sa.Connection, run: int, global_step: int) -> dict[
     return found
 
 
+def metrics_of(connection: sa.Connection, run: int) -> dict[tuple[str, int], list[Mapping[str, float]]]:
+    """The metrics of each rank's file that has some, by the launch and step of the states of a run."""
+    found: dict[tuple[str, int], list[Mapping[str, float]]] = {}
+    for launch_id, step, metrics in connection.execute(_METRICS_OF, {"own_run": run}):
+        found.setdefault((launch_id, step), []).append(json.loads(metrics))
+    return found
+
+
 def files_at(connection: sa.Connection, launch: Launch, global_step: int) -> tuple[Checkpoint, ...]:
     """Every file of one launch and step, each under its last path."""
     found = connection.execute(_FILES_AT, {"own_launch": launch.key, "own_step": global_step})
@@ -407,6 +415,13 @@ _STEPS_OF = (
     .distinct()
     .select_from(saves.join(launches))
     .where(launches.c.run_id == _RUN)
+)
+_METRICS = sa.cast(checkpoints.c.metrics, sa.Text)
+_METRICS_OF = (
+    sa.select(launches.c.name, saves.c.global_step, _METRICS)
+    .select_from(FILES_OF_LAUNCHES)
+    .where(launches.c.run_id == _RUN, saves.c.global_step > 0, _METRICS != "{}")
+    .where(checkpoints.c.content != Content.WEIGHTS.value)
 )
 _FILES_BY_ID = rows.file_query().where(any_of(checkpoints.c.id, "own_ids"))
 _FILES_AT_PATHS = rows.file_query().where(any_of(checkpoints.c.path, "own_paths"))

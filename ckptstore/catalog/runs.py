@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
 from ckptstore.core.hints import Command
+from ckptstore.core.reference import Reference, readings
 from ckptstore.errors import UnknownRunError
 
 if TYPE_CHECKING:
@@ -24,15 +25,31 @@ def find_called(database: Database, run: str, *, even_forgotten: bool = False) -
         return called_in(connection, database, run, even_forgotten=even_forgotten)
 
 
+def find_reference(database: Database, text: str) -> tuple[int, Reference]:
+    """The id of the run that a reference is to, and the first reading of it whose run there is.
+
+    Raises `UnknownRunError` as `find_run` does, and `UsageError` for a reference that cannot be read.
+    """
+    with database.read() as connection:
+        for reading in readings(text):
+            if _called(connection, reading.run) is not None:
+                return called_in(connection, database, reading.run).id, reading
+        return called_in(connection, database, text.rpartition("@")[0] or text).id, Reference(text)
+
+
 def called_in(connection: Connection, database: Database, run: str, *, even_forgotten: bool = False) -> Called:
     """As `find_called`, in a transaction."""
-    is_text = run.encode("utf-8", "ignore").decode("utf-8") == run
-    found = reads.called(connection, run) if is_text else None
+    found = _called(connection, run)
     if found is None:
         raise UnknownRunError(f"no run {run!r} in {database.name}", f"{Command('runs')} shows those there are")
     if found.forgotten and not even_forgotten:
         raise UnknownRunError(f"run {run!r} was forgotten", how_back(run))
     return found
+
+
+def _called(connection: Connection, run: str) -> Called | None:
+    is_text = run.encode("utf-8", "ignore").decode("utf-8") == run
+    return reads.called(connection, run) if is_text else None
 
 
 def how_back(run: str) -> str:

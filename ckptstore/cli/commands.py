@@ -276,28 +276,28 @@ def resolve(
     resolution = opened.resolve(run, **asked)
     decision = opened.branch(resolution.plan) if branch and resolution.plan else None
     if output:
-        _export(resolution, output, directory, asked["step"])
+        _export(resolution, output, directory)
     elif as_json:
         values.write(values.resolution(resolution))
     else:
-        explanation.resolution(resolution, in_full=explain, step=asked["step"])
+        explanation.resolution(resolution, in_full=explain)
         if decision and not as_json:
             terminal.line(f"the next launch goes on from there (recorded as launch {decision}); no file is deleted")
     return 0 if resolution.plan else NOTHING_RESTORABLE
 
 
-def _export(resolution: Resolution, output: str, directory: str | None, step: int | None) -> None:
+def _export(resolution: Resolution, output: str, directory: str | None) -> None:
     """The plan for another tool on stdout; that there is none on stderr."""
     from shlex import quote
 
-    from ckptstore.cli.explanation import no_plan
     from ckptstore.cli.terminal import line
     from ckptstore.outside import Path
     from ckptstore.resume import export
+    from ckptstore.resume.references import no_plan
 
     plan = resolution.plan
     if plan is None:
-        line(f"ckptstore: {no_plan(resolution, step)}", err=True)
+        line(f"ckptstore: {no_plan(resolution)}", err=True)
     if output == "env":
         for name, value in export.restore_ranks(plan).items():
             click.echo(f"export {name}={quote(value)}")

@@ -9,12 +9,14 @@ from ckptstore.core.hints import Call
 from ckptstore.core.naming import unfinished_ttp_directory
 from ckptstore.core.picture import picture
 from ckptstore.core.text import count, of_ranks, ranges, size
+from ckptstore.resume.references import no_plan
 from ckptstore.resume.unplaced import how_to_place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ckptstore.core.model import Assignment, Reason, Rejection, Resolution, RestorePlan
+    from ckptstore.core.reference import Best
 
 _RANKS_SHOWN = 16
 _REASONS_SHOWN = 4  # of one rule: of more, the ranks and an example
@@ -23,19 +25,20 @@ _STATES_SHOWN = 40
 _UNPLACED_SHOWN = 8
 
 
-def resolution(found: Resolution, *, in_full: bool, step: int | None = None) -> None:
-    """The plan, and why newer states are not taken; `step` is the one that was asked for (None: any)."""
+def resolution(found: Resolution, *, in_full: bool) -> None:
+    """The plan, and why newer states, or better ones, are not taken."""
     if found.plan is None:
-        line(no_plan(found, step))
+        line(no_plan(found))
     else:
-        _plan(found.run, found.plan, in_full=in_full)
+        _plan(found.run, found.plan, found.best, in_full=in_full)
     _unplaced(found, in_full=in_full)
     if not found.rejections:
-        if in_full and (found.plan or step is None):
-            line("no newer state was passed over" if found.plan else "no save of it was found")
+        if in_full and (found.plan or found.step is None):
+            which = "better" if found.best else "newer"
+            line(f"no {which} state was passed over" if found.plan else "no save of it was found")
         return
     if not in_full:
-        newer = "newer " if found.plan else ""
+        newer = "" if found.plan is None else "better " if found.best else "newer "
         passed_over = count(len(found.rejections), f"{newer}state was", f"{newer}states were")
         line(f"{passed_over} passed over; --explain says why")
         return
@@ -62,19 +65,14 @@ def _unplaced(found: Resolution, *, in_full: bool) -> None:
         line(f"    to place it: {how_to_place(found.run, each)}")
 
 
-def no_plan(found: Resolution, step: int | None) -> str:
-    """That there is no plan, of the step that was asked for (None: of any)."""
-    if step is None:
-        return f"nothing of run {found.run} can be restored"
-    if not found.rejections:
-        return f"run {found.run} has no save of step {step}"
-    return f"step {step} of run {found.run} cannot be restored"
-
-
-def _plan(run: str, plan: RestorePlan, *, in_full: bool) -> None:
+def _plan(run: str, plan: RestorePlan, best: Best | None, *, in_full: bool) -> None:
     steps = plan.launch.steps_per_epoch
     place = f" (epoch {plan.epoch}, step {plan.step_in_epoch} of {steps})" if steps else ""
-    line(f"run {run} goes on after step {plan.global_step}{place}, saved by launch {plan.launch.id}")
+    if best is None:
+        line(f"run {run} goes on after step {plan.global_step}{place}, saved by launch {plan.launch.id}")
+    else:
+        word, value = "lowest" if best.mode == "min" else "highest", plan.metrics[best.metric]
+        line(f"step {plan.global_step} of run {run}{place} has the {word} {best.metric}, {value:.6g}")
     if plan.doubt:
         line(f"that step is {plan.grade}: {plan.doubt}")
     rows = Rows(">rank", "loads the file of", "kind", ">size", "file")

@@ -131,6 +131,7 @@ def resolution(found: Resolution) -> dict[str, Any]:
         "launch": plan.launch.id if plan else None,
         **(fields(plan, of_plan) if plan else dict.fromkeys(of_plan.split())),
         "layout": plan.launch.layout.to_json() if plan else None,
+        "metrics": plan.metrics if plan else {},
         "ranks": [
             {
                 "rank": assignment.rank,

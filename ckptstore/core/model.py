@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from enum import Enum
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple, NewType
+from typing import TYPE_CHECKING, Any, NamedTuple, NewType
 
 from ckptstore.core.fields import (
     Count,
@@ -26,7 +26,11 @@ from ckptstore.core.fields import (
     Word,
 )
 from ckptstore.core.limits import HIGHEST
+from ckptstore.core.metrics import mean_metrics
 from ckptstore.core.replicas import Layout
+
+if TYPE_CHECKING:
+    from ckptstore.core.reference import Best
 
 
 class Kind(str, Enum):
@@ -403,6 +407,11 @@ class RestorePlan:
         return (own, *(assignment.source for assignment in self.ranks if assignment.rank != rank))
 
     @property
+    def metrics(self) -> dict[str, float]:
+        """The mean of each metric over the files that are loaded."""
+        return mean_metrics(source.metrics for source in {each.source.id: each.source for each in self.ranks}.values())
+
+    @property
     def epoch(self) -> int | None:
         """Epoch of the last step done, from 1; None where the steps of an epoch are not known."""
         return epoch_and_step(self.global_step, self.launch.steps_per_epoch)[0]
@@ -442,6 +451,9 @@ class Resolution:
     plan: RestorePlan | None
     rejections: tuple[Rejection, ...] = ()  # of every newer candidate
     unplaced: tuple[Unplaced, ...] = ()  # files whose step a scan could not tell, maybe newer than the plan's state
+    step: int | None = None  # that was asked for; None: any
+    steps: tuple[int, ...] = ()  # that the run has saves of, where it has none of the step that was asked for
+    best: Best | None = None  # what the state was to be best at; None: the newest was asked for
 
     @property
     def lost(self) -> bool:

@@ -7,10 +7,11 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads
-from ckptstore.catalog.runs import find_run
+from ckptstore.catalog import reads, user_events
+from ckptstore.catalog.runs import find_reference
 from ckptstore.core.gc_paused import gc_paused
 from ckptstore.core.hints import Command
+from ckptstore.core.metrics import best_first, mean_metrics
 from ckptstore.core.model import Kind, Rejection, Resolution, State
 from ckptstore.core.replicas import parse_layout
 from ckptstore.disk import files
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.model import Checkpoint, Launch, LaunchKey, Observed
+    from ckptstore.core.reference import Best, Reference
     from ckptstore.core.replicas import Layout
     from ckptstore.resume.reconcile import Reconciled
     from ckptstore.resume.resolver import Query
@@ -39,12 +41,39 @@ log = logging.getLogger("ckptstore")
 
 @gc_paused()
 def resolve(database: Database, run: str, query: Query) -> Resolution:
-    """The state that is asked for, and why newer ones are not taken. Raises `UnknownRunError` and `UsageError`."""
+    """The state that is asked for, and why newer ones are not taken. `run` may be a reference (`core.reference`).
+
+    Raises `UnknownRunError` and `UsageError`.
+    """
     query = query.checked()
     with database.connected():
-        run_id = find_run(database, run)
+        run_id, reference = find_reference(database, run)
         bring_up_to_date(database, run_id)
-        return choose(database, run, run_id, query)
+        return choose(database, reference.run, run_id, _asked(database, run_id, reference, query))
+
+
+def _asked(database: Database, run_id: int, reference: Reference, query: Query) -> Query:
+    """A query with what the reference says. Raises `UsageError` where both choose, or for an unknown tag."""
+    step, name = reference.step, reference.run
+    if reference.tag is not None:
+        with database.read() as connection:
+            step = user_events.tag_step(connection, run_id, reference.tag)
+            tags = sorted(tag for some in user_events.tags_of(connection, run_id).values() for tag in some)
+        if step is None:
+            there = f"its tags: {', '.join(tags)}" if tags else "it has none"
+            raise UsageError(f"run {name!r} has no tag {reference.tag!r}; {there}", f"see: {Command('list', name)}")
+    asked = replace(
+        query,
+        step=query.step if step is None else step,
+        best=query.best or reference.best,
+        lineage=query.lineage or reference.launch,
+    )
+    chosen_by_both = (query.step is not None and (step, reference.best) != (None, None)) or (
+        query.lineage is not None and reference.launch is not None
+    )
+    if chosen_by_both:
+        raise UsageError(f"the reference to run {name!r} and an option both choose the state", "give one of them")
+    return asked.checked()
 
 
 def bring_up_to_date(database: Database, run_id: int) -> Reconciled:
@@ -62,7 +91,7 @@ def choose(database: Database, run: str, run_id: int, query: Query) -> Resolutio
         launches = _with_layout(reads.launches_of(connection, run_id), query.replicas)
         by_id = {launch.id: launch for launch in launches}
         if query.lineage is not None and query.lineage not in by_id:
-            raise UsageError(f"run {run!r} has no launch {query.lineage!r}", f"see: {Command('list', run)}")
+            raise UsageError(f"run {run!r} has no launch {query.lineage!r}", f"see: {Command('history', run)}")
         segments = lineage(launches, reads.first_saves(connection, run_id), of=query.lineage)
         failed = reads.failed_loads(connection, run_id)
 
@@ -75,6 +104,10 @@ def choose(database: Database, run: str, run_id: int, query: Query) -> Resolutio
         with database.read() as connection:
             return reads.hosts_of(connection, launch.key)
 
+    if query.best is not None:
+        among = [Segment(launch) for launch in launches] if query.every_lineage else segments
+        ranked = _best_states(database, run, run_id, among, best=query.best, failed=failed)
+        return replace(resolver.resolve(run, ranked, look, query, hosts), best=query.best)
     states = (
         _every_state(database, run_id, by_id, query.step, failed)
         if query.every_lineage
@@ -91,8 +124,16 @@ def choose(database: Database, run: str, run_id: int, query: Query) -> Resolutio
             is_older = step > 0 and launch in parts and parts[launch].has(step)  # in launches that count higher
             if (launch, step) not in judged and not is_older and query.step in (None, step):
                 rejections.append(_not_a_candidate(connection, by_id[launch], step, kinds))
+        has_none = query.step is not None and not resolution.plan and not rejections
+        steps = {step for _, step in reads.steps_of(connection, run_id)} if has_none else ()
     rejections.sort(key=lambda each: each.global_step, reverse=True)
-    return replace(resolution, rejections=tuple(rejections), unplaced=newer_than(resolution.plan, unplaced))
+    return replace(
+        resolution,
+        rejections=tuple(rejections),
+        unplaced=newer_than(resolution.plan, unplaced),
+        step=query.step,
+        steps=tuple(sorted(steps)),
+    )
 
 
 def _not_a_candidate(connection: Connection, launch: Launch, step: int, kinds: set[Kind]) -> Rejection:
@@ -143,6 +184,32 @@ def candidates(
     """The states of a lineage, newest first, each asked for only when the one before was rejected."""
     for launch, found, files_of in _steps(database, segments, step, reads.files_at):
         yield State(launch=launch, global_step=found, files=files_of, failed=failed)
+
+
+def _best_states(
+    database: Database, run: str, run_id: int, segments: Sequence[Segment], *, best: Best, failed: Mapping[str, str]
+) -> Iterator[State]:
+    """The states of these parts of a history that have a metric, the best first, of equals the newer.
+
+    Raises `UsageError` where none has it.
+    """
+    with database.read() as connection:
+        measured = {state: mean_metrics(some) for state, some in reads.metrics_of(connection, run_id).items()}
+    parts = {segment.launch.id: segment for segment in segments}
+    there = [(parts[launch], step, metrics) for (launch, step), metrics in measured.items() if launch in parts]
+    there = [(part, step, metrics) for part, step, metrics in there if part.has(step)]
+    there.sort(key=lambda each: (each[0].launch.order, each[1]), reverse=True)
+    values = [((part.launch, step), metrics[best.metric]) for part, step, metrics in there if best.metric in metrics]
+    if not values:
+        known = sorted({name for _, _, metrics in there for name in metrics})
+        raise UsageError(
+            f"no state of run {run!r} has the metric {best.metric!r}; known: {', '.join(known) or 'none'}",
+            f"see: {Command('list', run, '--json')}",
+        )
+    for (launch, step), _ in best_first(values, best.mode):
+        with database.read() as connection:
+            files_of = reads.files_at(connection, launch, step)
+        yield State(launch=launch, global_step=step, files=files_of, failed=failed)
 
 
 def newest_states(database: Database, run_id: int, query: Query, most: int) -> list[tuple[LaunchKey, int]]:

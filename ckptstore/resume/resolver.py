@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ckptstore.core.model import Launch, View
+    from ckptstore.core.reference import Best
 
     Look = Callable[[State], Mapping[str, Observed]]
     Hosts = Callable[[Launch], Mapping[int, str]]
@@ -68,6 +69,7 @@ class Query:
     """Which state of a run is asked for, and by whom: the newest whole one of its lineage, unless one is named."""
 
     step: int | None = None  # that step only
+    best: Best | None = None  # the best by a metric first, instead of the newest
     lineage: str | None = None  # the lineage of the launch with this id instead of the newest launch's
     every_lineage: bool = False  # the states of all launches, abandoned ones too, the highest step first
     world_size: int | None = None  # how many ranks will load it; None: as many as saved it
@@ -85,7 +87,7 @@ class Query:
     @property
     def goes_back(self) -> bool:
         """Whether a launch that starts there gives up what came after."""
-        return self.fresh or self.step is not None or self.lineage is not None
+        return self.fresh or self.step is not None or self.best is not None or self.lineage is not None
 
     def checked(self) -> Query:
         """The query, with numbers as numbers. Raises `UsageError` for values that make no sense."""

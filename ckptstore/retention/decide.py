@@ -11,6 +11,7 @@ from datetime import timezone
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from ckptstore.core.metrics import best_first
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.retention.policy import Policy, show_duration
 
@@ -239,13 +240,11 @@ def _newest_of_each(counted: Sequence[StateFacts], number: int, period: str) -> 
 
 def _best(counted: Sequence[StateFacts], policy: Policy) -> StatesWithDetail:
     """The best by a metric; of equals the newer. States without it do not count."""
-    sign = 1 if policy.mode == "min" else -1
-    measured = [state for state in counted if policy.metric in state.metrics]
-    ranked = sorted(measured, key=lambda state: sign * state.metrics[policy.metric])  # stable: newest first
+    measured = [(state, state.metrics[policy.metric]) for state in counted if policy.metric in state.metrics]
     word = "lowest" if policy.mode == "min" else "highest"
     return (
-        (state, f"{policy.metric} {state.metrics[policy.metric]:.6g} is one of the {word} {policy.keep_best}")
-        for state in ranked[: policy.keep_best]
+        (state, f"{policy.metric} {value:.6g} is one of the {word} {policy.keep_best}")
+        for state, value in best_first(measured, policy.mode)[: policy.keep_best]
     )
 
 
@@ -283,12 +282,3 @@ def _why_it_goes(state: StateFacts, newest: StateFacts) -> Because:
     if state.branch:
         return Because(Why.ABANDONED, "the run went back to an older state and on from there; no rule keeps it")
     return Because(Why.NO_RULE, "no rule keeps it")
-
-
-def mean_metrics(measured: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of each metric over the files that have it: each rank measures its own."""
-    values: dict[str, list[float]] = {}
-    for each in measured:
-        for name, value in each.items():
-            values.setdefault(name, []).append(value)
-    return {name: sum(some) / len(some) for name, some in values.items()}

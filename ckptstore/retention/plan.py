@@ -13,6 +13,7 @@ from ckptstore.catalog.runs import find_run
 from ckptstore.core import iterations
 from ckptstore.core.hints import Command
 from ckptstore.core.limits import CLOCKS_DIFFER
+from ckptstore.core.metrics import mean_metrics
 from ckptstore.core.model import Content, FileState, Grade, Kind, RestorePlan, Skipped, State
 from ckptstore.core.naming import FOREIGN, above_save, companion_of
 from ckptstore.disk import files as disk
@@ -306,7 +307,7 @@ class _Survey:
             or (_OF_OTHERS if is_foreign else unconfirmed)
             or ("" if isinstance(verdict, RestorePlan) else self._unrecorded(launch.id, training)),
             branch=self._branch_of.get(key, ""),
-            metrics=decide.mean_metrics([file.metrics for file in training]),
+            metrics=mean_metrics([file.metrics for file in training]),
             pinned=key[1] in self._protection.pinned,
             tags=self._protection.tags.get(key[1], ()),
             held_by=self._protection.held.get(key, ()),

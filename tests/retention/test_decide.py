@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ckptstore.core.metrics import mean_metrics
 from ckptstore.core.model import Kind
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.retention.decide import (
@@ -26,7 +27,6 @@ from ckptstore.retention.decide import (
     check_metric,
     check_policy,
     decide,
-    mean_metrics,
 )
 from ckptstore.retention.policy import Policy, from_json, parse_duration, show_duration
 from tests.retention.histories import HISTORIES, NOW, POLICIES, facts
