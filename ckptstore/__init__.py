@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from ckptstore.api import Catalog, connect
     from ckptstore.core.model import Assignment, Checkpoint, Kind, Launch, Rejection, Resolution, RestorePlan
     from ckptstore.errors import CkptstoreError
+    from ckptstore.handover.export import Exported
+    from ckptstore.handover.import_ import Imported
     from ckptstore.journal.sync import Synced
     from ckptstore.resume.history import LaunchRow
     from ckptstore.resume.overview import RunRow, SaveRow
@@ -37,7 +39,9 @@ __all__ = [
     "Checkpoint",
     "CkptstoreError",
     "Collected",
+    "Exported",
     "GcPlan",
+    "Imported",
     "Kind",
     "Launch",
     "LaunchRow",
@@ -64,7 +68,9 @@ _HOMES = {
     "Checkpoint": "ckptstore.core.model",
     "CkptstoreError": "ckptstore.errors",
     "Collected": "ckptstore.retention.execute",
+    "Exported": "ckptstore.handover.export",
     "GcPlan": "ckptstore.retention.plan",
+    "Imported": "ckptstore.handover.import_",
     "Kind": "ckptstore.core.model",
     "Launch": "ckptstore.core.model",
     "LaunchRow": "ckptstore.resume.history",

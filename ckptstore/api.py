@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ckptstore.advise.advise import Advice
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint, Resolution, RestorePlan, Unplaced
+    from ckptstore.handover.export import Exported
+    from ckptstore.handover.import_ import Imported
     from ckptstore.journal.sync import Synced
     from ckptstore.outside import Path, os
     from ckptstore.resume.history import LaunchRow
@@ -191,6 +193,43 @@ class Catalog:
         from ckptstore.verify.verify import verify
 
         return verify(self.database, run, digest=digest, sample=sample, shard=shard)
+
+    def export(
+        self,
+        reference: str,
+        target: str | os.PathLike[str],
+        *,
+        progress: Callable[[int, int], None] = lambda _done, _all: None,
+    ) -> Exported:
+        """Write one state, with a manifest, to a new directory, or to a new file whose name ends in `.tar`.
+
+        Each file must have the digest that is recorded. The target gets its name once it is whole and on the disk.
+        `progress` hears how many bytes are done, and of how many. Raises `NothingRestorableError` where the state
+        cannot be restored, `DamageError` where a file is not as recorded, `RefusedError` for a target that is there.
+        """
+        from ckptstore.handover.export import export
+        from ckptstore.resume.references import choose_state
+
+        return export(self.database, choose_state(self.database, reference), target, progress)
+
+    def import_(
+        self,
+        source: str | os.PathLike[str],
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        run: str | None = None,
+        progress: Callable[[int, int], None] = lambda _done, _all: None,
+    ) -> Imported:
+        """Copy what `export` wrote to a new directory, and record it as a run that training can go on from.
+
+        `run` is its name here (None: the one it had), `directory` where its files go (None: one of that name, in the
+        working directory). Every byte is proved before anything is recorded. Run again after it was interrupted, it
+        goes on. Raises `DamageError` where the export is damaged, `RefusedError` where the run or the directory is
+        there already.
+        """
+        from ckptstore.handover.import_ import import_
+
+        return import_(self.database, source, directory, run, progress)
 
     def runs(self) -> list[overview.RunRow]:
         """Every run, by name."""

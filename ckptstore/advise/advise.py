@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import reads, recent
 from ckptstore.catalog.runs import find_run
 from ckptstore.core.interval import Cost, Failures, best_steps, lost
-from ckptstore.core.model import BRANCH, SCANNED
+from ckptstore.core.model import BRANCH, IMPORTED, SCANNED
 from ckptstore.errors import CkptstoreError
 from ckptstore.resume.history import history
 from ckptstore.resume.liveness import ENDED, KILLED
@@ -171,7 +171,7 @@ def failures_of(launches: Sequence[LaunchRow]) -> Failures:
     One that ended before its first step lost nothing, and one that a person ended did not fail. One that said nothing
     failed if another one came after it.
     """
-    begun = [row for row in launches if not row.launch.id.startswith((BRANCH, SCANNED))]
+    begun = [row for row in launches if not row.launch.id.startswith((BRANCH, SCANNED, IMPORTED))]
     trained = [row for row in begun if row.ran]
     count = sum(_has_failed(row, is_newest=row is begun[-1]) for row in trained)
     return Failures(count, sum(row.ran.total_seconds() for row in trained if row.ran))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ckptstore.cli import advise, commands, leave, names, retention, upkeep, verification
+from ckptstore.cli import advise, commands, handover, leave, names, retention, upkeep, verification
 from ckptstore.errors import CkptstoreError
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ for command in (
     *names.ALL,
     advise.advise,
     leave.exit_,
+    *handover.ALL,
     upkeep.sync,
     verification.verify,
     upkeep.doctor,

@@ -132,6 +132,9 @@ BRANCH = "branch-"
 SCANNED = "scan-"
 """How the ids of launches begin that a scan found."""
 
+IMPORTED = "import-"
+"""How the ids of launches begin that an import took in: they were trained elsewhere."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:

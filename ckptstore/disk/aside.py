@@ -1,8 +1,10 @@
-"""Has a checkpoint written on a path aside: it gets its name once it is whole and on the disk, never over another."""
+"""Has something written on a path aside: it gets its name once it is whole and on the disk, never over another."""
 
 from __future__ import annotations
 
+import errno
 import re
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from itertools import chain, count
 from stat import S_ISDIR, S_ISREG
@@ -12,13 +14,16 @@ from ckptstore.core.naming import INDEX, parse_tensorflow
 from ckptstore.disk.files import make_durable, names_in, sync
 from ckptstore.disk.name_claims import FOLDER, NO_LINKS
 from ckptstore.disk.several import members_at, status_of
-from ckptstore.errors import UsageError
-from ckptstore.outside import Path, os, shutil
+from ckptstore.errors import RefusedError, UsageError
+from ckptstore.outside import Path, fcntl, os, shutil
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _SAVING = "saving"
+_UNFINISHED = "unfinished"
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+"""What a file system answers that has no locks."""
 _NAME = re.compile(r"(?P<stem>.+?)(?P<suffixes>(?:\.[A-Za-z]\w*)*)", re.DOTALL)
 
 
@@ -94,10 +99,100 @@ def _give(path: str, final: str) -> None:
         parts.sort(key=lambda part: part[0].endswith(INDEX))
     for source, target in parts:
         make_durable(source)
-        try:
-            os.link(source, target, follow_symlinks=False)  # never over another file
-        except OSError as error:
-            if error.errno not in NO_LINKS or Path(target).exists():
-                raise
-            os.rename(source, target)
+        _link(source, target)
     sync(str(Path(final).parent))
+
+
+def _link(path: str, target: str) -> None:
+    """Give a file a name, never over another file."""
+    try:
+        os.link(path, target, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in NO_LINKS or Path(target).exists():
+            raise
+        os.rename(path, target)
+
+
+@contextmanager
+def named_last(target: str) -> Iterator[str]:
+    """A path aside, to write a file or a directory at: at the end of the block that is synced and named `target`.
+
+    It is in a folder beside the target that no scan looks into. What a killed process left there is deleted, now or by
+    the next one that writes this target. An absolute path. Raises `RefusedError` where the target is there already, or
+    another process writes it; `OSError`.
+    """
+    above, name = os.path.split(target)
+    folder = f"{above}/.{name}.{_UNFINISHED}"
+    own = f"{folder}/{FOLDER}"
+    _refuse_taken(target)
+    lock = _lock(folder, target)
+    try:
+        shutil.rmtree(own, ignore_errors=True)
+        os.mkdir(own)
+        yield f"{own}/{name}"
+        _sync_all(f"{own}/{name}")
+        _refuse_taken(target)
+        _name(f"{own}/{name}", target)
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
+        with suppress(OSError):  # the user's own folder of that name has other things in it
+            os.rmdir(folder)
+        os.close(lock)
+
+
+def _refuse_taken(target: str) -> None:
+    if os.path.lexists(target):
+        raise RefusedError(f"{target} is there already", "nothing is written over it: give another name")
+
+
+def _lock(folder: str, target: str) -> int:
+    """Make the folder and hold it alone, until what is returned is closed. Raises `RefusedError` and `OSError`."""
+    while True:
+        with suppress(FileExistsError):
+            os.mkdir(folder)
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                os.close(opened)
+                if not isinstance(error, BlockingIOError):
+                    raise
+                raise RefusedError(f"{target} is being written by another process", "wait for it") from None
+        if _is_at(folder, opened):
+            return opened
+        os.close(opened)  # who held it before has removed it meanwhile
+
+
+def _is_at(folder: str, opened: int) -> bool:
+    try:
+        there = os.stat(folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    held = os.fstat(opened)
+    return (there.st_dev, there.st_ino) == (held.st_dev, held.st_ino)
+
+
+def _sync_all(path: str) -> None:
+    """Have a file, or a directory with all that is in it, on the disk."""
+    if not os.path.isdir(path):
+        sync(path)
+        return
+    for each, _, names in os.walk(path, topdown=False):
+        for name in names:
+            sync(f"{each}/{name}")
+        sync(each)
+
+
+def _name(path: str, target: str) -> None:
+    """Give what is whole its name."""
+    try:
+        if os.path.isdir(path):
+            os.rename(path, target)  # never over a directory with anything in it
+        else:
+            _link(path, target)
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+            _refuse_taken(target)
+        raise
+    sync(os.path.dirname(target))

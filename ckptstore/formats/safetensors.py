@@ -22,7 +22,7 @@ from ckptstore.formats.header import Entry, Header
 from ckptstore.outside import Path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from io import FileIO
 
     from ckptstore.formats.header import BytesOf
@@ -148,10 +148,10 @@ def can_hold(dtype: str) -> bool:
     return dtype in _FORMAT_NAMES
 
 
-def write_safetensors(path: str, tensors: Iterable[Tensor], metadata: Mapping[str, str]) -> str:
-    """Write tensors, in this order, to a new file; the BLAKE3 of its bytes, in hexadecimal.
+def laid_out(tensors: Iterable[Tensor], metadata: Mapping[str, str]) -> tuple[int, Iterator[memoryview]]:
+    """How many bytes a file with these tensors has, and its bytes, one tensor at a time.
 
-    Raises `OSError`, and `KeyError` for a type that the format cannot hold.
+    Raises `KeyError` for a type that the format cannot hold.
     """
     declared: dict[str, object] = {"__metadata__": dict(metadata)}
     tensors, end = list(tensors), 0
@@ -160,10 +160,19 @@ def write_safetensors(path: str, tensors: Iterable[Tensor], metadata: Mapping[st
         declared[name] = {"dtype": _FORMAT_NAMES[dtype], "shape": shape, "data_offsets": (begin, end)}
     told = json.dumps(declared, separators=(",", ":")).encode()
     told += b" " * (-len(told) % _LENGTH)  # as the specification wants it: the tensors begin at a multiple of 8
-    hasher = blake3(max_threads=_THREADS)
     begins = memoryview(len(told).to_bytes(_LENGTH, "little") + told)
+    return begins.nbytes + end, chain([begins], (each.data() for each in tensors))
+
+
+def write_safetensors(path: str, tensors: Iterable[Tensor], metadata: Mapping[str, str]) -> str:
+    """Write tensors, in this order, to a new file; the BLAKE3 of its bytes, in hexadecimal.
+
+    Raises `OSError`, and `KeyError` for a type that the format cannot hold.
+    """
+    _, content = laid_out(tensors, metadata)
+    hasher = blake3(max_threads=_THREADS)
     with Path(path).open("xb", buffering=0) as file:
-        for data in chain([begins], (each.data() for each in tensors)):  # one at a time is in memory
+        for data in content:
             for begin in range(0, data.nbytes, _PIECE):
                 piece = data[begin : begin + _PIECE]
                 hasher.update(piece)

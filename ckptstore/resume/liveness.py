@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import leases, reads
 from ckptstore.catalog.clock import clock
 from ckptstore.core.limits import CLOCKS_DIFFER
-from ckptstore.core.model import BRANCH, SCANNED
+from ckptstore.core.model import BRANCH, IMPORTED, SCANNED
 from ckptstore.core.text import span
 from ckptstore.disk.owner import is_dead, is_here
 
@@ -35,17 +35,19 @@ SILENT_BY_HAND = timedelta(hours=2)
 FRUITLESS = 3
 """So many launches in a row that saved nothing are a restart loop."""
 
-TRAINING, FINISHED, EXITED, KILLED, NEVER_SAVED, SCANNED_ONLY = (
+TRAINING, FINISHED, EXITED, KILLED, NEVER_SAVED, SCANNED_ONLY, IMPORTED_ONLY = (
     "training",
     "finished",
     "exited on request",
     "killed",
     "never saved",
     "scanned",
+    "imported",
 )
 RESTART_LOOP, ENDED, SILENT_FOR = "restart loop: ", "ended: ", "silent for "
 """How the words for these begin."""
 
+_NOT_BEGUN = (SCANNED, IMPORTED, BRANCH)
 _DAY = timedelta(days=1)
 _PAUSES = 3  # times the usual one
 _PATIENCE = timedelta(minutes=10)
@@ -94,8 +96,8 @@ def living(connection: Connection, run_id: int) -> LaunchKey | None:
 
 
 def newest_begun(connection: Connection, run_id: int) -> Launch | None:
-    """The launch of a run that began last; None where all was found by scans."""
-    begun = [each for each in reads.launches_of(connection, run_id) if not each.id.startswith((SCANNED, BRANCH))]
+    """The launch of a run that began last; None where all was found by scans, or imported."""
+    begun = [each for each in reads.launches_of(connection, run_id) if not each.id.startswith(_NOT_BEGUN)]
     return begun[-1] if begun else None
 
 
@@ -142,15 +144,17 @@ def is_of_last_day(launch: Launch, now: datetime) -> bool:
     return launch.created_at is not None and now - launch.created_at < _DAY
 
 
-def status(course: str, *, loop: int, has_saved: bool, is_scanned: bool, silent: timedelta | None) -> str:
-    """What a run is doing, by the course of its newest launch, last heard of `silent` ago (None: never)."""
+def status(newest: str, course: str, *, loop: int, has_saved: bool, silent: timedelta | None) -> str:
+    """What a run is doing, by the id and the course of its newest launch, last heard of `silent` ago (None: never)."""
     if loop:
         return f"{RESTART_LOOP}{loop} launches saved nothing"
     if course:
         return course
     if not has_saved or silent is None:
         return NEVER_SAVED
-    return SCANNED_ONLY if is_scanned else f"{SILENT_FOR}{span(silent)}"
+    if newest.startswith(SCANNED):
+        return SCANNED_ONLY
+    return IMPORTED_ONLY if newest.startswith(IMPORTED) else f"{SILENT_FOR}{span(silent)}"
 
 
 def laggards(ranks: Iterable[int], last_steps: Mapping[int, int], newest: int) -> dict[int | None, list[int]]:

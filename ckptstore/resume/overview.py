@@ -11,7 +11,7 @@ from ckptstore.catalog.clock import clock
 from ckptstore.catalog.runs import find_run, run_names
 from ckptstore.core import validate
 from ckptstore.core.hints import Command
-from ckptstore.core.model import BRANCH, SCANNED, Kind
+from ckptstore.core.model import BRANCH, Kind
 from ckptstore.errors import UsageError
 from ckptstore.outside import utc_now
 from ckptstore.resume.lineage import lineage
@@ -205,6 +205,7 @@ def _status(connection: Connection, run_id: int, begun: Sequence[Launch], last: 
     heard += [own.created_at] if own else [newest.created_at] if newest.created_at else []
     errors = [end.error for end in recent.ends_of(connection, newest.key)]
     return status(
+        newest.id,
         course(
             errors,
             sign.process if sign else None,
@@ -213,7 +214,6 @@ def _status(connection: Connection, run_id: int, begun: Sequence[Launch], last: 
         ),
         loop=restart_loop(begun, saved, errors, now),
         has_saved=bool(saved),
-        is_scanned=newest.id.startswith(SCANNED),
         silent=now - max(heard) if heard else None,
     )
 

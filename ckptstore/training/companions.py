@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ckptstore")
 
-_MOST_BYTES = 64 << 20
+MOST_BYTES = 64 << 20
+"""Of what is kept in one."""
 _MOST_AROUND = 1000
 
 
@@ -71,7 +72,7 @@ def write(file: Checkpoint, content: Content, *, durable: bool) -> None:
     """Write the companion of a file; one that is too large is not written, which is said. Raises `OSError`."""
     text = _text({"of": _identity(file), **content})
     path = Path(companion_of(file.path))
-    if len(text) > _MOST_BYTES:
+    if len(text) > MOST_BYTES:
         log.warning("%s is not written: more than 64 MB are kept beside the parameters", path)
         return
     replace_text(path, f'{{"checksum": "{blake3(text.encode()).hexdigest()}", "content": {text}}}')
@@ -84,10 +85,10 @@ def read(file: Checkpoint) -> Found:
     path = Path(companion_of(file.path))
     try:
         status = path.stat()
-        if not S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES + _MOST_AROUND:
+        if not S_ISREG(status.st_mode) or status.st_size > MOST_BYTES + _MOST_AROUND:
             return Found(problem=f"{path} is no companion of a checkpoint")
         with path.open("rb") as opened:
-            raw = opened.read(_MOST_BYTES + _MOST_AROUND)
+            raw = opened.read(MOST_BYTES + _MOST_AROUND)
     except FileNotFoundError:
         return Found()
     except OSError as error:

@@ -15,7 +15,7 @@ from ckptstore.catalog import leases
 from ckptstore.catalog.engine import open_database
 from ckptstore.core.events import Event, FileRecorded, LaunchStarted, TrainingEnded
 from ckptstore.core.interval import Cost, Failures, best_steps, lost
-from ckptstore.core.model import BRANCH, SCANNED, Checkpoint, Kind, Launch, Timing, launch_key
+from ckptstore.core.model import BRANCH, IMPORTED, SCANNED, Checkpoint, Kind, Launch, Timing, launch_key
 from ckptstore.core.replicas import data_parallel
 from ckptstore.errors import CkptstoreError
 from ckptstore.retention import stored_policy
@@ -148,6 +148,7 @@ def test_a_run_that_never_failed_needs_to_be_told(catalog: Catalog, database_url
         ([*trained(1, ends=False), *trained(2)], 1, 20),  # it was killed elsewhere
         ([*trained(1, ends=False), LaunchStarted(launch(2, at=40.0))], 1, 10),
         ([*trained(1, "OSError", name=f"{SCANNED}1"), *trained(2)], 0, 10),
+        ([*trained(1, "OSError", name=f"{IMPORTED}1"), *trained(2)], 0, 10),
         ([*trained(1, "OSError", name=f"{BRANCH}1"), *trained(2)], 0, 10),
     ],
     ids=[
@@ -156,6 +157,7 @@ def test_a_run_that_never_failed_needs_to_be_told(catalog: Catalog, database_url
         "not heard of again",
         "nor the next one yet",
         "scanned",
+        "imported",
         "a decision",
     ],
 )

@@ -30,7 +30,7 @@ SHOWN_AS = {
     r"\b\d+ (s|min)\b": "0 s",
     r'"seconds": \d+': '"seconds": 0',
     r"branch-(\d+)-\w+": r"branch-\1-ID",
-    r"scan-[0-9a-f]{12}": "scan-ID",
+    r"(scan|import)-[0-9a-f]{12}": r"\1-ID",
     r"rank_(\d)-[\w-]+\.jsonl": r"rank_\1-ID.jsonl",
     r"(?<=\S)   +": "  ",  # columns are as wide as what is in them
 }

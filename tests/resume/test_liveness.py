@@ -5,7 +5,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from ckptstore.core.model import BRANCH
+from ckptstore.core.model import BRANCH, IMPORTED, SCANNED
 from ckptstore.disk.owner import this_process
 from ckptstore.resume.liveness import course, is_overdue, laggards, restart_loop, status, usual_pause
 from tests.resume.builders import launch
@@ -46,14 +46,15 @@ def test_how_a_launch_goes(errors: list[str | None], process: str, silent: timed
     [
         ({}, "silent for 12 min"),
         ({"course": "training", "has_saved": False}, "training"),
-        ({"is_scanned": True}, "scanned"),
+        ({"newest": f"{SCANNED}1"}, "scanned"),
+        ({"newest": f"{IMPORTED}1"}, "imported"),
         ({"has_saved": False}, "never saved"),
         ({"silent": None}, "never saved"),
         ({"loop": 5, "course": "training"}, "restart loop: 5 launches saved nothing"),
     ],
 )
 def test_what_a_run_is_doing(known: dict[str, object], words: str) -> None:
-    quiet = {"course": "", "loop": 0, "has_saved": True, "is_scanned": False, "silent": LONG_AGO}
+    quiet = {"newest": "L1", "course": "", "loop": 0, "has_saved": True, "silent": LONG_AGO}
     assert status(**quiet | known) == words
 
 

@@ -1,0 +1,55 @@
+"""The commands that hand a state over."""
+
+from __future__ import annotations
+
+import click
+
+from ckptstore.cli.commands import as_json, catalog
+
+
+@click.command()
+@click.argument("reference", metavar="RUN[@STATE]")
+@click.argument("target", metavar="DIRECTORY|FILE.tar", type=click.Path())
+@as_json
+@click.pass_context
+def export(context: click.Context, reference: str, target: str, *, as_json: bool) -> None:
+    """Write one state, to be imported into another catalog.
+
+    TARGET is a new directory, or a new file whose name ends in .tar; it gets its name once it is whole. Exit code 3:
+    nothing can be restored; 5: TARGET is there already; 6: a file is not as it was recorded.
+    """
+    from ckptstore.cli import terminal, values
+    from ckptstore.core.text import size
+
+    with terminal.progress_of("exported", in_bytes=True) as show:
+        done = catalog(context).export(reference, target, progress=show)
+    text = f"exported {done.run} step {done.global_step} to {done.target} ({done.files} files, {size(done.bytes)})"
+    values.report(done.__dict__, text, as_json=as_json)
+
+
+@click.command("import")
+@click.argument("source", metavar="DIRECTORY|FILE.tar", type=click.Path())
+@click.argument("directory", required=False, type=click.Path())
+@click.option("--run", metavar="NAME", help="What the run is called here. Default: as it was there.")
+@as_json
+@click.pass_context
+def import_(context: click.Context, source: str, directory: str | None, *, run: str | None, as_json: bool) -> None:
+    """Take in what `export` wrote, as a run.
+
+    Every byte is proved, the files are copied to DIRECTORY (default: one of the run's name, here), then they are
+    recorded. After an interruption the same command goes on. Exit code 5: the run or DIRECTORY is there already; 6: the
+    export is damaged, and nothing was taken in.
+    """
+    from ckptstore.cli import terminal, values
+    from ckptstore.core.text import size
+
+    with terminal.progress_of("imported", in_bytes=True) as show:
+        done = catalog(context).import_(source, directory, run=run, progress=show)
+    text = (
+        f"imported step {done.global_step} as run {done.run}, in {done.directory} "
+        f"({done.files} files, {size(done.bytes)})"
+    )
+    values.report(done.__dict__, text, as_json=as_json)
+
+
+ALL = (export, import_)

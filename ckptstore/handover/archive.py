@@ -1,0 +1,279 @@
+"""The two forms of an export: a directory, and a tar file that `tar xf` makes that directory of.
+
+A tar file is taken only if it is, byte for byte, what its manifest makes of it: no header in it is believed.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from stat import S_ISREG
+from typing import TYPE_CHECKING
+
+from blake3 import blake3
+
+from ckptstore.disk.files import open_directory
+from ckptstore.errors import DamageError, UsageError
+from ckptstore.handover import manifest as manifests
+from ckptstore.handover.manifest import MOST_BYTES, NAME
+from ckptstore.outside import Path, open_file, os
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import BinaryIO
+
+    from typing_extensions import Self
+
+    from ckptstore.handover.manifest import Manifest, Part
+
+TAR = ".tar"
+_PIECE = 4 << 20  # bytes
+_THREADS = 4
+_AGAIN = "make the export again, or copy it again"
+
+
+class DirectoryWriter:
+    """Writes an export as a directory: the manifest comes last."""
+
+    def __init__(self, path: str) -> None:
+        self._root = path
+
+    def begin(self, draft: Manifest) -> None:
+        """Make the directories of the parts of a manifest whose digests are not known yet."""
+        for directory in sorted({part.place.rpartition("/")[0] for part in draft.parts}):
+            Path(self._root, directory).mkdir(parents=True, exist_ok=True)
+
+    def add(self, place: str, pieces: Iterable[memoryview]) -> str:
+        """Write a file; its digest."""
+        with open_file(f"{self._root}/{place}", "xb", buffering=0) as file:
+            return write(file, pieces)
+
+    def end(self, manifest: Manifest) -> None:
+        """Write the manifest."""
+        Path(self._root, NAME).write_bytes(manifests.to_text(manifest))
+
+
+class TarWriter:
+    """Writes an export as a tar file: its manifest comes first, and its digests are put into it at the end."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def begin(self, draft: Manifest) -> None:
+        """Write the manifest, whose digests are not known yet."""
+        self._moment = int(draft.made.at.timestamp())
+        self._parts = {part.place: part for part in draft.parts}
+        with open_file(self._path, "xb", buffering=0) as file:
+            self._write_manifest(file, draft)
+
+    def _write_manifest(self, file: BinaryIO, manifest: Manifest) -> None:
+        text = manifests.to_text(manifest)
+        write(file, map(memoryview, (_head(NAME, len(text), self._moment), text, _padding(len(text)))))
+
+    def add(self, place: str, pieces: Iterable[memoryview]) -> str:
+        """Append a file; its digest. The parts come in the order of the manifest."""
+        size = self._parts[place].size
+        with open_file(self._path, "ab", buffering=0) as file:
+            write(file, [memoryview(_head(place, size, self._moment))])
+            digest = write(file, pieces)
+            write(file, [memoryview(_padding(size))])
+        return digest
+
+    def end(self, manifest: Manifest) -> None:
+        """Write the end of a tar file, and the manifest over the one whose digests were not known."""
+        with open_file(self._path, "r+b", buffering=0) as file:
+            file.seek(0, os.SEEK_END)
+            write(file, [memoryview(_ending(file.tell()))])
+            file.seek(0)
+            self._write_manifest(file, manifest)
+
+
+Writer = DirectoryWriter | TarWriter
+
+
+def write(file: BinaryIO, pieces: Iterable[memoryview]) -> str:
+    """Write bytes to an unbuffered file; their BLAKE3, in hexadecimal."""
+    hasher = blake3(max_threads=_THREADS)
+    for data in pieces:
+        for begin in range(0, data.nbytes, _PIECE):
+            piece = data[begin : begin + _PIECE]
+            hasher.update(piece)
+            while piece.nbytes:
+                piece = piece[file.write(piece) :]
+    return hasher.hexdigest()
+
+
+def _head(place: str, size: int, moment: int) -> bytes:
+    """What stands before a file in a tar file."""
+    info = tarfile.TarInfo(place)
+    info.size, info.mtime, info.mode = size, moment, 0o644
+    return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+
+
+def _padding(size: int) -> bytes:
+    """What fills up the last block of a file."""
+    return bytes(-size % tarfile.BLOCKSIZE)
+
+
+def _ending(position: int) -> bytes:
+    """Two empty blocks, and what fills up the last record."""
+    ending = 2 * tarfile.BLOCKSIZE
+    return bytes(ending + -(position + ending) % tarfile.RECORDSIZE)
+
+
+def pieces_of(descriptor: int, offset: int, size: int) -> Iterator[memoryview]:
+    """Bytes of an open file; the memory of one piece is that of the one before. Raises `EOFError` and `OSError`."""
+    memory = memoryview(bytearray(min(size, _PIECE)))
+    end = offset + size
+    while offset < end:
+        count = os.preadv(descriptor, [memory[: end - offset]], offset)
+        if not count:
+            raise EOFError(f"it ends at byte {offset}")
+        offset += count
+        yield memory[:count]
+
+
+class DirectorySource:
+    """Reads an export that is a directory. What its manifest does not name is not looked at."""
+
+    def __init__(self, path: str) -> None:
+        self._root = path
+        opened, size = self._open(NAME)
+        try:
+            if size > MOST_BYTES:
+                raise DamageError(f"{path}/{NAME} is longer than any manifest", _AGAIN)
+            raw = b"".join(map(bytes, pieces_of(opened, 0, size)))
+        except EOFError as error:
+            raise _damaged(f"{path}/{NAME}", str(error)) from None
+        finally:
+            os.close(opened)
+        self.manifest = manifests.read(raw, path)
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is open."""
+
+    def read(self, part: Part) -> Iterator[memoryview]:
+        """The bytes of a part. Raises `DamageError` where it is not there, a link, or of another size."""
+        opened, size = self._open(part.place)
+        try:
+            if size != part.size:
+                raise _damaged(f"{self._root}/{part.place}", f"it has {size} bytes, its manifest says {part.size}")
+            yield from pieces_of(opened, 0, size)
+        except EOFError as error:
+            raise _damaged(f"{self._root}/{part.place}", str(error)) from None
+        finally:
+            os.close(opened)
+
+    def check_end(self) -> None:
+        """Nothing follows the parts."""
+
+    def _open(self, place: str) -> tuple[int, int]:
+        """A file below the directory, reached through no link; and its size."""
+        directory, _, name = f"{self._root}/{place}".rpartition("/")
+        try:
+            above = open_directory(directory)
+            try:
+                opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=above)
+            finally:
+                os.close(above)
+        except OSError as error:
+            why = error.strerror or str(error)
+            if place == NAME:
+                raise UsageError(f"{self._root} is no export: {NAME}: {why}", "give what `export` wrote") from None
+            raise _damaged(f"{self._root}/{place}", why) from None
+        try:
+            return opened, _size_of(opened, f"{self._root}/{place}")
+        except BaseException:
+            os.close(opened)
+            raise
+
+
+class TarSource:
+    """Reads an export that is a tar file."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            self._begin(_size_of(self._file, path))
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def _begin(self, size: int) -> None:
+        """Read the manifest, and see that the file is as long as it says: nothing else tells how much to read."""
+        try:
+            info = tarfile.TarInfo.frombuf(os.pread(self._file, tarfile.BLOCKSIZE, 0), "utf-8", "surrogateescape")
+        except tarfile.HeaderError:
+            raise _damaged(self._path, "its beginning is not that of an export") from None
+        if info.name != NAME:
+            raise UsageError(f"{self._path} is no export: its first file is {info.name!a}", "give what `export` wrote")
+        if not 0 < info.size <= MOST_BYTES:
+            raise DamageError(f"the manifest of {self._path} is longer than any", _AGAIN)
+        self._moment = int(info.mtime)
+        self._expect(0, _head(NAME, info.size, self._moment))
+        begin = tarfile.BLOCKSIZE
+        self.manifest = manifests.read(os.pread(self._file, info.size, begin), self._path)
+        self._expect(begin + info.size, _padding(info.size))
+        position = begin + info.size + len(_padding(info.size))
+        self._begins: dict[str, int] = {}
+        for part in self.manifest.parts:
+            self._begins[part.place] = position
+            position += len(_head(part.place, part.size, self._moment)) + part.size + len(_padding(part.size))
+        self._end = position
+        whole = position + len(_ending(position))
+        if size != whole:
+            raise _damaged(self._path, f"it has {size} bytes, its manifest says {whole}")
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+    def read(self, part: Part) -> Iterator[memoryview]:
+        """The bytes of a part. Raises `DamageError` where what stands around them is not as it was written."""
+        head, begin = _head(part.place, part.size, self._moment), self._begins[part.place]
+        self._expect(begin, head)
+        try:
+            yield from pieces_of(self._file, begin + len(head), part.size)
+        except EOFError as error:
+            raise _damaged(self._path, str(error)) from None
+        self._expect(begin + len(head) + part.size, _padding(part.size))
+
+    def check_end(self) -> None:
+        """Raise `DamageError` where it does not end as it was written."""
+        self._expect(self._end, _ending(self._end))
+
+    def _expect(self, offset: int, content: bytes) -> None:
+        if os.pread(self._file, len(content), offset) != content:
+            raise _damaged(self._path, f"what stands at byte {offset} is not what `export` wrote there")
+
+
+Source = DirectorySource | TarSource
+
+
+def open_source(path: str) -> Source:
+    """An export to read. Raises `UsageError` where it is none, `DamageError` where it is not as it was written."""
+    try:
+        return DirectorySource(path) if os.path.isdir(path) else TarSource(path)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}", "give what `export` wrote") from None
+
+
+def _size_of(opened: int, path: str) -> int:
+    """The bytes of an open file. Raises `DamageError` where it is none."""
+    status = os.fstat(opened)
+    if not S_ISREG(status.st_mode):
+        raise _damaged(path, "it is no regular file")
+    return status.st_size
+
+
+def _damaged(path: str, why: str) -> DamageError:
+    again = f"{_AGAIN}; if another program packed it, unpack it, and import the directory"
+    return DamageError(f"{path} is damaged: {why}", again if path.endswith(TAR) else _AGAIN)

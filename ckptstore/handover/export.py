@@ -1,0 +1,246 @@
+"""Writes one state of a run as a directory, or as a tar file, that another catalog can take in."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
+
+from ckptstore.catalog import reads
+from ckptstore.core.hints import Command
+from ckptstore.core.model import FileState
+from ckptstore.core.naming import SEVERAL, companion_of
+from ckptstore.disk.aside import named_last
+from ckptstore.disk.files import absolute, digest, facts_if_seen
+from ckptstore.disk.several import members_at, status_of
+from ckptstore.errors import CkptstoreError, DamageError, RefusedError, UsageError
+from ckptstore.handover.archive import TAR, DirectoryWriter, TarWriter, pieces_of
+from ckptstore.handover.manifest import ROOT, UNKNOWN, Made, Manifest, Part, place_of, with_digests
+from ckptstore.outside import Path, os, utc_now
+from ckptstore.training import companions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from ckptstore.catalog.engine import Database
+    from ckptstore.core.model import Checkpoint, RestorePlan
+    from ckptstore.handover.archive import Writer
+
+    Progress = Callable[[int, int], None]  # bytes done, and of how many
+
+log = logging.getLogger("ckptstore")
+
+_PACKED = (".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".tar.bz2", ".zip")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What an export wrote: the state, where to, its files and their bytes."""
+
+    run: str
+    launch: str
+    global_step: int
+    target: str
+    holds: str
+    files: int
+    bytes: int
+
+
+class Item(NamedTuple):
+    """A file that goes into an export: its place there, its bytes, and their digest if it is recorded."""
+
+    place: str
+    size: int
+    recorded: str | None
+    pieces: Callable[[], Iterator[memoryview]]
+    source: str  # for messages
+
+
+def export(database: Database, plan: RestorePlan, target: str | os.PathLike[str], progress: Progress) -> Exported:
+    """Write the state of a plan to a new directory, or to a new file whose name ends in `.tar`.
+
+    The files are read once; each must have the digest that is recorded. The target gets its name when it is whole and
+    on the disk. Raises `RefusedError` for a target that is there, `DamageError` for a file that is not as recorded.
+    """
+    path = target_of(target)
+    with database.read() as connection:
+        found = reads.called(connection, plan.launch.run)
+    database.let_go()  # what follows may take hours
+    sources = _sources(plan)
+    strategies = _strategies(sources)
+    items = [item for file in sources for item in _items(file)]
+    items += [_copied(place, source, size) for source, (place, size) in strategies.items()]
+    draft = Manifest(
+        run=found.name if found else plan.launch.run,
+        launch=plan.launch.undecided(),
+        files=tuple(_as_exported(file, strategies) for file in sources),
+        parts=tuple(Part(item.place, item.size, UNKNOWN) for item in items),
+        made=_made(),
+    )
+    written = _write(path, draft, items, progress)
+    return Exported(
+        run=written.run,
+        launch=plan.launch.id,
+        global_step=plan.global_step,
+        target=path,
+        holds=written.holds.value,
+        files=len(written.parts),
+        bytes=written.size,
+    )
+
+
+def target_of(target: str | os.PathLike[str]) -> str:
+    """The absolute path of what an export is to write. Raises `UsageError`."""
+    path = absolute(target)
+    if path.endswith(_PACKED):
+        raise UsageError(f"{path} is no directory and no .tar", "checkpoints do not get smaller: give FILE.tar")
+    if not Path(path).parent.is_dir():
+        raise UsageError(f"there is no directory {Path(path).parent}", "make it first")
+    return path
+
+
+def _write(path: str, draft: Manifest, items: Sequence[Item], progress: Progress) -> Manifest:
+    """Write files, and the manifest with their digests; the manifest as it was written."""
+    every, done = draft.size, 0
+    digests = {place_of(file.path): file.digest or "" for file in draft.files}
+    try:
+        with named_last(path) as aside:
+            writer: Writer = TarWriter(aside) if path.endswith(TAR) else DirectoryWriter(aside)
+            writer.begin(draft)
+            for item in items:
+                progress(done, every)
+                digests[item.place] = _add(writer, item)
+                done += item.size
+            written = with_digests(draft, digests)
+            writer.end(written)
+    except OSError as error:
+        raise CkptstoreError(f"cannot write {path}: {error.strerror or error}", "look at its disk") from error
+    progress(every, every)
+    return written
+
+
+def _add(writer: Writer, item: Item) -> str:
+    try:
+        digest = writer.add(item.place, item.pieces())
+    except EOFError as error:
+        raise _other(item.source, str(error)) from None
+    if item.recorded not in (None, digest):
+        raise _other(item.source, "its bytes are not those that were recorded")
+    return digest
+
+
+def _other(path: str, why: str) -> DamageError:
+    hint = f"nothing was exported; {Command('verify', '--digest')} finds all such files"
+    return DamageError(f"{path} is damaged: {why}", hint)
+
+
+def _sources(plan: RestorePlan) -> list[Checkpoint]:
+    """The files of a plan, each once, by rank. Raises `RefusedError` for what only MindFormers puts together."""
+    if plan.in_parts:
+        raise RefusedError(
+            f"step {plan.global_step} is a directory of an iteration, which only MindFormers can load",
+            "copy the directory, and scan it there",
+        )
+    found = {assignment.source.id: assignment.source for assignment in plan.ranks}
+    return [_proven(file) if file.format in SEVERAL else file for file in sorted(found.values(), key=_rank)]
+
+
+def _rank(file: Checkpoint) -> int:
+    return file.rank
+
+
+def _proven(file: Checkpoint) -> Checkpoint:
+    """A checkpoint of several files, whose digest is one of all: it is read before they are copied."""
+    try:
+        found = digest(file.path)
+    except OSError as error:
+        raise _unreadable(file.path, error) from None
+    if file.digest not in (None, found):
+        raise _other(file.path, "its bytes are not those that were recorded")
+    return replace(file, digest=found)
+
+
+def _as_exported(file: Checkpoint, strategies: Mapping[str, tuple[str, int]]) -> Checkpoint:
+    """The record of a file as it is in the export: without what is known of this disk alone."""
+    strategy = strategies.get(file.strategy_file or "")
+    return replace(
+        file,
+        path=f"{ROOT}{_place(file)}",
+        strategy_file=f"{ROOT}{strategy[0]}" if strategy else None,
+        digest=file.digest or UNKNOWN,
+        state=FileState.COMPLETE,
+        problem=None,
+        revision=None,
+        timing=None,
+        directory_id="",
+    )
+
+
+def _place(file: Checkpoint) -> str:
+    return f"rank_{file.rank}/{Path(file.path).name}"
+
+
+def _strategies(files: Iterable[Checkpoint]) -> dict[str, tuple[str, int]]:
+    """The strategy files that are there: where each goes, and its bytes. Ranks may have one in common."""
+    found: dict[str, tuple[str, int]] = {}
+    for file in files:
+        strategy = file.strategy_file
+        if strategy is None or strategy in found:
+            continue
+        there = facts_if_seen(strategy)
+        if there is None:
+            log.warning("%s is not there any more: the export is without it", strategy)
+        else:
+            found[strategy] = f"rank_{file.rank}/strategy/{Path(strategy).name}", there.size
+    return found
+
+
+def _items(file: Checkpoint) -> Iterator[Item]:
+    """A checkpoint, and its companion."""
+    if file.format in SEVERAL:
+        directory = f"{file.path.rpartition('/')[0]}/"
+        for member in members_at(file.path, status_of(file.path)):
+            yield _copied(f"rank_{file.rank}/{member.path.removeprefix(directory)}", member.path, member.size)
+        return
+    yield _copied(_place(file), file.path, file.size or 0, file.digest)
+    beside, usable = companion_of(file.path), companions.read(file)
+    if usable.problem:
+        log.warning("%s: the export is without it", usable.problem)
+    if usable.content and (there := facts_if_seen(beside)) is not None:
+        yield _copied(f"rank_{file.rank}/{Path(beside).name}", beside, there.size)
+
+
+def _copied(place: str, path: str, size: int, recorded: str | None = None) -> Item:
+    def pieces() -> Iterator[memoryview]:
+        try:
+            opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise _unreadable(path, error) from None
+        try:
+            yield from pieces_of(opened, 0, size)
+            if os.pread(opened, 1, size):
+                raise EOFError(f"more follows byte {size}")
+        finally:
+            os.close(opened)
+
+    return Item(place, size, recorded, pieces, path)
+
+
+def _unreadable(path: str, error: OSError) -> CkptstoreError:
+    return CkptstoreError(f"cannot read {path}: {error.strerror or error}", "nothing was exported")
+
+
+def _made() -> Made:
+    return Made(
+        at=utc_now().replace(microsecond=0), ckptstore=_version("ckptstore") or "", mindspore=_version("mindspore")
+    )
+
+
+def _version(package: str) -> str | None:
+    """The version that is installed here; None if none is."""
+    metadata = import_module("importlib.metadata")
+    try:
+        return str(metadata.version(package))
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,221 @@
+"""The manifest of an export: one state of a run, its files with sizes and digests, and how it was made.
+
+Anybody may have written one. It is taken only if it is, byte for byte, what this module writes for what it says.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any
+
+from blake3 import blake3
+from msgspec import Meta, MsgspecError, Struct, convert, to_builtins
+
+from ckptstore.core import limits
+from ckptstore.core.bounded_json import parse as parse_json
+from ckptstore.core.events import FileRecorded, from_line, launch_from_json, launch_to_json, to_line
+from ckptstore.core.fields import Moment, Name, Text, Whole
+from ckptstore.core.model import Checkpoint, Content, FileState, Launch
+from ckptstore.core.naming import SEVERAL, TENSORFLOW, companion_of, parse_rank_directory, parse_tensorflow
+from ckptstore.disk.name_claims import FOLDER
+from ckptstore.errors import CkptstoreError, DamageError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+NAME = "manifest.json"
+FORMAT = 1
+"""Greater in a version of ckptstore whose exports this one cannot read."""
+
+MOST_BYTES = 64 << 20
+"""Of a manifest: 100,000 ranks have some 40 MB."""
+
+UNKNOWN = "0" * 64
+"""Stands for a digest until the file is read: as long as one."""
+
+ROOT = "/"
+"""Records of an export have paths as if it were the root."""
+
+
+class Part(Struct, frozen=True):
+    """A file of an export: where it is below it, its bytes, and their BLAKE3 in hexadecimal."""
+
+    place: Text
+    size: Whole
+    digest: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+
+
+class Made(Struct, frozen=True):
+    """How an export was made: when, and by which versions; that of MindSpore is the one installed there, if any."""
+
+    at: Moment
+    ckptstore: Text
+    mindspore: Text | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What an export holds.
+
+    `launch` is the one that saved the state, `run` what its run was called. The paths of `files`, and of their strategy
+    files, are those below `ROOT`. `parts` are all files of the export, in their order.
+    """
+
+    run: str
+    launch: Launch
+    files: tuple[Checkpoint, ...]
+    parts: tuple[Part, ...]
+    made: Made
+
+    @property
+    def first(self) -> Checkpoint:
+        """The file of the lowest rank: what is told of the state is told of it."""
+        return self.files[0]
+
+    @cached_property
+    def by_place(self) -> Mapping[str, Part]:
+        """The parts by their places."""
+        return {part.place: part for part in self.parts}
+
+    def parts_of(self, file: Checkpoint) -> list[Part]:
+        """The files that a checkpoint is: one, those of a prefix of TensorFlow, or all in a directory."""
+        place = place_of(file.path)
+        if file.format not in SEVERAL:
+            return [self.by_place[place]] if place in self.by_place else []
+        if file.format == TENSORFLOW:
+            named = ((part, parse_tensorflow(part.place)) for part in self.parts)
+            return [part for part, name in named if name is not None and name.prefix == place]
+        return [part for part in self.parts if part.place.startswith(f"{place}/")]
+
+    @property
+    def size(self) -> int:
+        """The bytes of all files."""
+        return sum(part.size for part in self.parts)
+
+    @property
+    def holds(self) -> Content:
+        """Whether the state is whole, of weights only, or in shares."""
+        return self.first.content
+
+
+def to_text(manifest: Manifest) -> bytes:
+    """The manifest as it is written."""
+    first, launch = manifest.first, manifest.launch
+    content: dict[str, Any] = {
+        "run": manifest.run,
+        "global_step": first.global_step,
+        "optimizer_step": first.optimizer_step,
+        "epoch": first.epoch,
+        "metrics": dict(sorted(first.metrics.items())),
+        "kinds": sorted({file.kind.value for file in manifest.files}),
+        "holds": manifest.holds.value,
+        "made": to_builtins(manifest.made),
+        "launch": launch_to_json(launch),
+        "files": [to_line(FileRecorded(file), ROOT) for file in manifest.files],
+        "parts": to_builtins(manifest.parts),
+    }
+    told = json.dumps(content, indent=1, sort_keys=True)
+    checksum = blake3(told.encode()).hexdigest()
+    return f'{{"ckptstore_export": {FORMAT}, "checksum": "{checksum}", "content":\n{told}}}\n'.encode()
+
+
+def read(raw: bytes, source: str) -> Manifest:
+    """The manifest with these bytes; `source` names the export in errors.
+
+    Raises `DamageError` for what no export has, `UsageError` for the export of a newer program.
+    """
+    try:
+        told = parse_json(raw)
+        form = int(told["ckptstore_export"])
+        manifest = _of(told["content"]) if form <= FORMAT else None
+        if manifest is not None:
+            _check(manifest, raw)
+    except (CkptstoreError, MsgspecError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+        raise DamageError(f"the manifest of {source} is damaged: {error}", "make the export again") from None
+    if manifest is None:
+        raise UsageError(f"{source} was made by a newer ckptstore (its format is {form})", "upgrade ckptstore")
+    return manifest
+
+
+def _of(content: dict[str, Any]) -> Manifest:
+    files: list[Checkpoint] = []
+    for line in content["files"]:
+        event = from_line(line, ROOT)
+        if not isinstance(event, FileRecorded):
+            raise ValueError("a record of it is of no file")  # noqa: TRY004 — one error for all that can be wrong
+        files.append(event.file)
+    return Manifest(
+        run=convert(content["run"], Name),
+        launch=launch_from_json(content["launch"]),
+        files=tuple(files),
+        parts=convert(content["parts"], tuple[Part, ...]),
+        made=convert(content["made"], Made),
+    )
+
+
+def _check(manifest: Manifest, raw: bytes) -> None:
+    """Raise `ValueError` where these bytes are not those of the manifest, or its parts not those of one state."""
+    if raw != to_text(manifest):
+        raise ValueError("it is not what its checksum is of")
+    launch, places = manifest.launch, manifest.by_place.keys()
+    _check_places(manifest)
+    state = {(file.run, file.launch, file.global_step) for file in manifest.files}
+    if state != {(launch.run, launch.id, manifest.first.global_step)}:
+        raise ValueError("its files are not of one state")
+    used: set[str] = set()
+    for file in manifest.files:
+        used |= _used_by(file, manifest)
+    if used != places:
+        raise ValueError(f"{min(places - used)!a} belongs to nothing in it")
+
+
+def _used_by(file: Checkpoint, manifest: Manifest) -> set[str]:
+    """The places of a checkpoint and what goes with it. Raises `ValueError` where they are not as its record says."""
+    if file.rank >= manifest.launch.world_size or file.state is not FileState.COMPLETE:
+        raise ValueError(f"{file.path!a} is of no rank, or not whole")
+    own, places = manifest.parts_of(file), manifest.by_place.keys()
+    if not own or sum(part.size for part in own) != file.size:
+        raise ValueError(f"{file.path!a} is not in it as it says")
+    if file.format not in SEVERAL and own[0].digest != file.digest:
+        raise ValueError(f"{file.path!a} has two digests")
+    strategy = place_of(file.strategy_file) if file.strategy_file else ""
+    if strategy and strategy not in places:
+        raise ValueError(f"{strategy!a} is not in it")
+    return {part.place for part in own} | (places & {strategy, place_of(companion_of(file.path))})
+
+
+def _check_places(manifest: Manifest) -> None:
+    places = manifest.by_place.keys()
+    if len(places) != len(manifest.parts):
+        raise ValueError("two files of it are one")
+    for place in places:
+        _check_place(place)
+    if any(above in places for place in places for above in _above(place)):
+        raise ValueError("a file of it is a directory too")
+
+
+def _check_place(place: str) -> None:
+    parts = limits.path(place).split("/")
+    if parse_rank_directory(parts[0]) is None or len(parts) < 2:  # noqa: PLR2004 — the rank's directory, and a name
+        raise ValueError(f"{place!a} is not in the directory of a rank")
+    if any(part in ("", ".", "..", FOLDER) for part in parts):
+        raise ValueError(f"{place!a} is no place of a file")
+
+
+def _above(place: str) -> Iterable[str]:
+    parts = place.split("/")
+    return ("/".join(parts[:count]) for count in range(1, len(parts)))
+
+
+def place_of(path: str) -> str:
+    """Where the file of a record, or its companion, is below the export."""
+    return path.removeprefix(ROOT)
+
+
+def with_digests(manifest: Manifest, digests: Mapping[str, str]) -> Manifest:
+    """The manifest with the digests of its parts and records, by their places."""
+    parts = tuple(Part(part.place, part.size, digests[part.place]) for part in manifest.parts)
+    files = tuple(replace(file, digest=digests[place_of(file.path)]) for file in manifest.files)
+    return replace(manifest, parts=parts, files=files)
