@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from ckptstore.retention.plan import GcPlan
     from ckptstore.retention.policy import Policy
     from ckptstore.scan.plan import Scanned
+    from ckptstore.tensors.compare import Compared
+    from ckptstore.tensors.opened import OpenState
     from ckptstore.training.rank_launch import RankLaunch
     from ckptstore.verify.verify import Verified
 
@@ -109,6 +111,31 @@ class Catalog:
             replicas=replicas,
         )
         return resolve(self.database, run, query)
+
+    def open(self, reference: str) -> OpenState:
+        """The state that a reference names: which one it is, its paths and metrics, and its tensors as NumPy arrays.
+
+        A reference is a run, or as "run@1200", "run@TAG", "run@best:loss", "run/LAUNCH@1200". Raises
+        `UnknownRunError`, `UsageError` for a reference that names nothing, and `NothingRestorableError` for a state
+        that is not whole.
+        """
+        from ckptstore.resume.references import choose_state
+        from ckptstore.tensors.opened import OpenState
+
+        return OpenState(choose_state(self.database, reference))
+
+    def diff(
+        self, first: str | Path, second: str | Path, *, progress: Callable[[int, int], None] = lambda _done, _all: None
+    ) -> Compared:
+        """How two states differ, by references as in `open`, or two files, as a `Path` or by the ending of their names.
+
+        Parameters that are new, gone, or of another type or shape; of the others norms of the difference, the largest
+        first. Files of the same recorded digest are not read. `progress` hears how many bytes were compared,
+        and how many there are at most. Needs NumPy. Raises as `open` and a look at an `OpenState` do.
+        """
+        from ckptstore.tensors.compare import compare
+
+        return compare(first, second, lambda: self.database, progress)
 
     def branch(self, plan: RestorePlan) -> str:
         """Have the next launch of the plan's run go on from the plan's state; the id of that decision.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ckptstore.cli import advise, commands, handover, leave, names, retention, upkeep, verification
+from ckptstore.cli import advise, commands, comparison, handover, leave, names, retention, upkeep, verification
 from ckptstore.errors import CkptstoreError
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ for command in (
     *commands.ALL,
     *retention.ALL,
     *names.ALL,
+    comparison.diff,
     advise.advise,
     leave.exit_,
     *handover.ALL,

@@ -53,6 +53,8 @@ class TensorFile:
                     part, view = view[: size - begin], view[size - begin :]
                     _fill(descriptor, part, offset + begin)
                 begin = max(0, begin - size)
+            if view.nbytes:
+                raise EOFError
 
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)

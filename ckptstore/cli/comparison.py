@@ -1,0 +1,184 @@
+"""The command that compares two states or files. Imports stand where they are used: `--help` must be quick."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ckptstore.cli.commands import as_json, catalog, complete_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ckptstore.tensors.compare import Changed, Compared, Described, RankCompared, Side
+
+_ROWS_SHOWN = 20
+
+
+@click.command()
+@click.argument("first", shell_complete=complete_runs)
+@click.argument("second", shell_complete=complete_runs)
+@as_json
+@click.pass_context
+def diff(context: click.Context, first: str, second: str, *, as_json: bool) -> None:
+    """How two states differ, or two files.
+
+    Parameters that are new, gone, or of another type or shape; of the others norms of the difference, largest first.
+    FIRST and SECOND are states, as digits, digits@1200, digits@TAG, digits@best:loss or digits/LAUNCH@1200, or files
+    whose names end in .ckpt or .safetensors. Of states all ranks are compared; files of the same recorded digest are
+    not read. Needs NumPy, no MindSpore. The exit code is 0 whether they differ or not.
+    """
+    from ckptstore.cli import terminal, values
+    from ckptstore.tensors.compare import compare
+
+    with terminal.progress_of("compared", in_bytes=True) as progress:
+        found = compare(first, second, lambda: catalog(context).database, progress)
+    values.write(_value(found)) if as_json else _show(found)
+
+
+def _show(found: Compared) -> None:
+    from ckptstore.cli.terminal import line
+    from ckptstore.core.text import of_ranks
+
+    _show_sides(found.first, found.second)
+    for each in found.ranks:
+        line(f"{of_ranks(each.ranks)}: {_summary(each)}")
+    if found.unmatched:
+        line(f"{of_ranks(found.unmatched)}: in one of them only")
+    _show_unmatched(found.ranks)
+    _show_changed(found.ranks)
+
+
+def _show_sides(first: Side, second: Side) -> None:
+    from ckptstore.cli.terminal import Rows
+
+    shown = Rows("", "first", "second")
+    one, other = _facts(first), _facts(second)
+    for name in {**one, **other}:
+        shown.add_row(name, one.get(name, "-"), other.get(name, "-"))
+    shown.print("")
+
+
+def _facts(side: Side) -> dict[str, str]:
+    """What is known of a side, by what it is called."""
+    place = "" if side.epoch is None else f" (epoch {side.epoch}, step {side.step_in_epoch})"
+    facts = {
+        "file" if side.run is None else "state": side.name,
+        "run": side.run,
+        "launch": side.launch,
+        "step": None if side.global_step is None else f"{side.global_step}{place}",
+        "optimizer step": side.optimizer_step,
+        "ranks": side.world_size,
+        "layout": None if side.layout is None else _layout(side.layout.source, side.layout.groups),
+        **{name: f"{value:.6g}" for name, value in side.metrics.items()},
+    }
+    return {name: str(fact) for name, fact in facts.items() if fact is not None}
+
+
+def _layout(source: str, groups: Iterable[tuple[int, ...]]) -> str:
+    from ckptstore.core.text import ranges, some
+
+    return f"{source} {some([ranges(group) for group in groups])}".rstrip()
+
+
+def _summary(each: RankCompared) -> str:
+    from ckptstore.core.text import count
+
+    if each.same_bytes:
+        return "the same bytes"
+    told = {
+        "changed": each.changed,
+        "new": each.new,
+        "gone": each.gone,
+        "of another type or shape": each.reshaped,
+    }
+    differences = [f"{len(some)} {what}" for what, some in told.items() if some]
+    return ", ".join([f"{count(each.same or 0, 'parameter is', 'parameters are')} the same", *differences])
+
+
+def _show_unmatched(ranks: Iterable[RankCompared]) -> None:
+    """The parameters of which there are no two to compare; those that several ranks have alike stand there once."""
+    from ckptstore.cli.terminal import Rows
+
+    rows: dict[tuple[str, str, str], None] = {}
+    for each in ranks:
+        rows |= dict.fromkeys((one.name, "-", _kind(one)) for one in each.new)
+        rows |= dict.fromkeys((one.name, _kind(one), "-") for one in each.gone)
+        rows |= dict.fromkeys((one.name, _kind(one.first), _kind(one.second)) for one in each.reshaped)
+    shown = Rows("parameter", "first", "second")
+    for row in list(rows)[:_ROWS_SHOWN]:
+        shown.add_row(*row)
+    if rows:
+        shown.print("")
+    _more(len(rows), "parameters that only one has")
+
+
+def _show_changed(ranks: tuple[RankCompared, ...]) -> None:
+    from ckptstore.cli.terminal import Rows
+    from ckptstore.core.text import ranges
+    from ckptstore.tensors.compare import largest_first
+
+    of = {id(each): ranges(one.ranks) for one in ranks for each in one.changed}
+    changed = largest_first(each for one in ranks for each in one.changed)
+    has_ranks = len(ranks) > 1
+    shown = Rows("parameter", "type", "shape", ">relative", ">L2", ">largest", "NaN, inf", *(["ranks"] * has_ranks))
+    for each in changed[:_ROWS_SHOWN]:
+        norms = ("-" if norm is None else f"{norm:.3g}" for norm in (each.relative, each.l2, each.max_abs))
+        shown.add_row(each.name, each.dtype, str(each.shape), *norms, _not_finite(each), *([of[id(each)]] * has_ranks))
+    if changed:
+        shown.print("")
+    _more(len(changed), "parameters that changed")
+
+
+def _not_finite(each: Changed) -> str:
+    (first, second), (infinite, others) = each.nan, each.inf
+    return f"{first}, {infinite} -> {second}, {others}" if any((*each.nan, *each.inf)) else "-"
+
+
+def _kind(of: Described) -> str:
+    return f"{of.dtype} {of.shape}"
+
+
+def _more(there: int, what: str) -> None:
+    from ckptstore.cli.terminal import line
+
+    if there > _ROWS_SHOWN:
+        line(f"… and {there - _ROWS_SHOWN} more {what}; --json has all")
+
+
+def _value(found: Compared) -> dict[str, Any]:
+    return {
+        "first": _side(found.first),
+        "second": _side(found.second),
+        "ranks": [
+            {
+                "ranks": each.ranks,
+                "paths": each.paths,
+                "same_bytes": each.same_bytes,
+                "same": each.same,
+                "new": [one._asdict() for one in each.new],
+                "gone": [one._asdict() for one in each.gone],
+                "reshaped": [
+                    {"name": one.name, "first": one.first._asdict(), "second": one.second._asdict()}
+                    for one in each.reshaped
+                ],
+                "changed": [{name: _finite(value) for name, value in one._asdict().items()} for one in each.changed],
+            }
+            for each in found.ranks
+        ],
+        "unmatched_ranks": found.unmatched,
+    }
+
+
+def _side(side: Side) -> dict[str, Any]:
+    from ckptstore.cli.values import fields
+
+    names = "name run launch global_step epoch step_in_epoch optimizer_step metrics world_size"
+    return {**fields(side, names), "layout": side.layout.to_json() if side.layout else None}
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no word for infinity, as which a difference of two numbers of 64 bits may be too large."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

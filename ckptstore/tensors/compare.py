@@ -1,0 +1,279 @@
+"""Compares two states, or two files: which parameters are new, gone or of another shape, and how far the others moved.
+
+Files of the same recorded digest are not read, nor two ranks' files that are pairs of the same bytes as others before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from ckptstore.core.naming import ONE_FILE
+from ckptstore.formats.tensor_file import TensorFile
+from ckptstore.outside import Path, ThreadPoolExecutor, os
+from ckptstore.resume.references import choose_state
+from ckptstore.tensors.norms import Apart, Room, has_norms
+from ckptstore.tensors.opened import files_of, tensors_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from ckptstore.catalog.engine import Database
+    from ckptstore.core.model import Checkpoint, RestorePlan
+    from ckptstore.core.replicas import Layout
+    from ckptstore.outside import Future
+    from ckptstore.tensors.opened import Place
+
+    Progress = Callable[[int, int], None]
+    """Hears how many bytes were compared, and how many there are at most."""
+
+_PIECE = 2 << 20  # bytes of each side that are in memory, a thread
+_THREADS = min(4, os.cpu_count() or 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """What is known of one of the two; of a file the path, and the counter in it (None: not known)."""
+
+    name: str  # the reference, or the path
+    run: str | None = None
+    launch: str | None = None
+    global_step: int | None = None
+    epoch: int | None = None
+    step_in_epoch: int | None = None
+    optimizer_step: int | None = None
+    metrics: Mapping[str, float]
+    world_size: int | None = None
+    layout: Layout | None = None
+
+
+class Described(NamedTuple):
+    """A parameter, its type in MindSpore's words."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Reshaped(NamedTuple):
+    """A parameter that is of another type or shape on the second side."""
+
+    name: str
+    first: Described
+    second: Described
+
+
+class Changed(NamedTuple):
+    """A parameter with other bytes: norms of its difference, over the elements that are finite on both sides.
+
+    The norms are None for a type that is no number, as Int4. `relative` is `l2` by the larger L2 norm of the two sides:
+    0 to 2.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    relative: float | None
+    l2: float | None
+    max_abs: float | None
+    nan: tuple[int, int]  # elements of the first and of the second side that are not a number
+    inf: tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankCompared:
+    """What ranks with the same pair of files have in common."""
+
+    ranks: tuple[int, ...]
+    paths: tuple[tuple[str, ...], tuple[str, ...]]  # of the first of these ranks: the files of both sides
+    same_bytes: bool  # the same recorded digest, or one file: nothing was read
+    same: int | None = None  # how many parameters have the same bytes; None: nothing was read
+    new: tuple[Described, ...] = ()  # in the second only
+    gone: tuple[Described, ...] = ()  # in the first only
+    reshaped: tuple[Reshaped, ...] = ()
+    changed: tuple[Changed, ...] = ()  # those that are not finite first, then the largest relative norm
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """Two states or files side by side."""
+
+    first: Side
+    second: Side
+    ranks: tuple[RankCompared, ...]
+    unmatched: tuple[int, ...]  # ranks that only the side with more ranks has
+
+
+@dataclass(frozen=True)
+class _Files:
+    """The files that a rank reads on one side: the same ones where their digests are, or else their places."""
+
+    key: tuple[str, ...]
+    paths: tuple[str, ...] = field(compare=False)
+
+
+def compare(
+    first: str | Path,
+    second: str | Path,
+    database: Callable[[], Database],
+    progress: Progress = lambda _done, _all: None,
+) -> Compared:
+    """Compare two states by their references, or files by a path or a name that ends in .ckpt or .safetensors.
+
+    `database` is asked for where a reference has to be resolved. Ranks are compared with the same ranks. Raises as
+    `choose_state` and `TensorFile` do.
+    """
+    (one, its_ranks), (other, other_ranks) = (_side(each, database) for each in (first, second))
+    pairs: dict[tuple[_Files, _Files], list[int]] = {}
+    for rank, pair in enumerate(zip(its_ranks, other_ranks, strict=False)):
+        pairs.setdefault(pair, []).append(rank)
+    to_read = {path for one, other in pairs if one != other for path in one.paths + other.paths}
+    count = _Count(sum(map(os.path.getsize, to_read)), progress)
+    return Compared(
+        first=one,
+        second=other,
+        ranks=tuple(_of_ranks(tuple(ranks), *pair, count) for pair, ranks in pairs.items()),
+        unmatched=tuple(range(*sorted((len(its_ranks), len(other_ranks))))),
+    )
+
+
+def is_file(given: str | Path) -> bool:
+    """Whether a file is meant, and not a reference."""
+    return isinstance(given, Path) or given.endswith(tuple(f".{form}" for form in ONE_FILE))
+
+
+def _side(given: str | Path, database: Callable[[], Database]) -> tuple[Side, Sequence[_Files]]:
+    if not is_file(given):
+        plan = choose_state(database(), str(given))
+        return _of_state(str(given), plan), [_recorded(files_of(plan, each.rank)) for each in plan.ranks]
+    path = Path(given)
+    side = Side(name=str(given), optimizer_step=TensorFile(path).header.optimizer_step, metrics={})
+    return side, [_Files((os.path.realpath(path),), (str(path),))]
+
+
+def _of_state(name: str, plan: RestorePlan) -> Side:
+    launch = plan.launch
+    counted = {each.source.optimizer_step for each in plan.ranks}
+    return Side(
+        name=name,
+        run=launch.run,
+        launch=launch.id,
+        global_step=plan.global_step,
+        epoch=plan.epoch,
+        step_in_epoch=plan.step_in_epoch,
+        optimizer_step=counted.pop() if len(counted) == 1 else None,
+        metrics=plan.metrics,
+        world_size=launch.world_size,
+        layout=launch.layout,
+    )
+
+
+def _recorded(files: Sequence[Checkpoint]) -> _Files:
+    keys = [file.digest or os.path.realpath(file.path) for file in files]
+    return _Files(tuple(sorted(keys)), tuple(file.path for file in files))  # its own share comes first on each rank
+
+
+def _of_ranks(ranks: tuple[int, ...], one: _Files, other: _Files, count: _Count) -> RankCompared:
+    paths = (one.paths, other.paths)
+    if one == other:
+        return RankCompared(ranks=ranks, paths=paths, same_bytes=True)
+    first, second = (tensors_in(TensorFile(Path(path)) for path in side) for side in paths)
+    both = {name: (first[name], second[name]) for name in first if name in second}
+    alike = {name: pair for name, pair in both.items() if _described(pair[0]) == _described(pair[1])}
+    apart = dict(zip(alike, _apart(list(alike.values()), count), strict=True))
+    return RankCompared(
+        ranks=ranks,
+        paths=paths,
+        same_bytes=False,
+        same=sum(each.same_bytes for each in apart.values()),
+        new=tuple(_described(place) for name, place in second.items() if name not in both),
+        gone=tuple(_described(place) for name, place in first.items() if name not in both),
+        reshaped=tuple(
+            Reshaped(name, _described(before), _described(after))
+            for name, (before, after) in both.items()
+            if name not in alike
+        ),
+        changed=tuple(
+            largest_first(
+                _changed(_described(alike[name][0]), each) for name, each in apart.items() if not each.same_bytes
+            )
+        ),
+    )
+
+
+def _described(place: Place) -> Described:
+    return Described(*place.entry[:3])
+
+
+def _changed(what: Described, apart: Apart) -> Changed:
+    if not has_norms(what.dtype):
+        return Changed(*what, None, None, None, (0, 0), (0, 0))
+    return Changed(*what, apart.relative, apart.l2, apart.max_abs, apart.nan, apart.inf)
+
+
+def largest_first(changed: Iterable[Changed]) -> list[Changed]:
+    """In the order of what they mean: what is not finite, then the relative norm; of equals by the norm itself."""
+    return sorted(
+        changed, key=lambda each: (sum(each.nan + each.inf), each.relative or 0.0, each.l2 or 0.0), reverse=True
+    )
+
+
+class _Count:
+    """Counts the bytes that were compared, of all that there are."""
+
+    def __init__(self, total: int, progress: Progress) -> None:
+        self._done, self._total, self._progress = 0, total, progress
+
+    def add(self, more: int) -> None:
+        self._done += more
+        self._progress(self._done, self._total)
+
+
+class _Piece(NamedTuple):
+    number: int  # of the pair of tensors
+    begin: int  # byte of both
+    size: int
+
+
+def _apart(pairs: Sequence[tuple[Place, Place]], count: _Count) -> list[Apart]:
+    """How far pairs of tensors of the same type and shape are apart, read in pieces by a few threads."""
+    found = [Apart(same_bytes=one.entry.nbytes == other.entry.nbytes) for one, other in pairs]
+    rooms = [Room(_PIECE) for _ in range(_THREADS)]
+
+    def look(piece: _Piece) -> Apart:
+        one, other = pairs[piece.number]
+        room = rooms.pop()
+        try:
+            for place, into in ((one, room.one), (other, room.other)):
+                with place.file.opened() as read:
+                    read(place.entry, piece.begin, into.data[: piece.size])
+            return room.compared(one.entry.dtype, piece.size)
+        finally:
+            rooms.append(room)
+
+    with ThreadPoolExecutor(_THREADS, "ckptstore-diff") as pool:
+        begun: deque[tuple[_Piece, Future[Apart]]] = deque()
+
+        def finish() -> None:
+            piece, future = begun.popleft()
+            found[piece.number] = found[piece.number].with_piece(future.result())
+            count.add(2 * piece.size)
+
+        try:
+            for piece in _pieces(pairs):
+                begun.append((piece, pool.submit(look, piece)))
+                if len(begun) > 2 * _THREADS:
+                    finish()
+            while begun:
+                finish()
+        finally:
+            pool.shutdown(cancel_futures=True)
+    return found
+
+
+def _pieces(pairs: Sequence[tuple[Place, Place]]) -> Iterator[_Piece]:
+    for number, (one, other) in enumerate(pairs):
+        size = one.entry.nbytes if one.entry.nbytes == other.entry.nbytes else 0  # another: its type has no one size
+        for begin in range(0, size, _PIECE):
+            yield _Piece(number, begin, min(_PIECE, size - begin))

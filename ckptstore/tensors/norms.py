@@ -1,0 +1,147 @@
+"""How far two tensors are apart, piece by piece: L2 norms and the largest difference, of what is finite on both sides.
+
+By NumPy, which ckptstore does not install: this module is imported when somebody compares.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ckptstore.tensors.arrays import TYPES, WHOLE  # isort: skip -- it says so where there is no NumPy
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Bytes = NDArray[np.uint8]
+    Floats = NDArray[Any]
+    """Of 32 bits or of 64."""
+
+_BLOCK = 1 << 16  # elements: both tensors and their difference are in a processor's cache
+_WIDEST = 8  # bytes of an element
+_SAFE = {4: (1e-20, 1e30), 8: (1e-280, 1e300)}  # a sum of squares between these has lost nothing, by bytes of a number
+
+_NUMBERS = {"Bool", *WHOLE, "Float16", "BFloat16", "Float32", "Float64"}
+_IN_64_BITS = ("Int32", "UInt32", "Int64", "UInt64", "Float64")
+_LONG = ("Int64", "UInt64")
+
+
+class Apart(NamedTuple):
+    """How far two tensors, or pieces of them, are apart, and how large they are."""
+
+    same_bytes: bool = True
+    l2: float = 0.0  # of the difference
+    max_abs: float = 0.0  # its largest element
+    norms: tuple[float, float] = (0.0, 0.0)  # L2 of the first and of the second
+    nan: tuple[int, int] = (0, 0)  # how many elements of each
+    inf: tuple[int, int] = (0, 0)
+
+    @property
+    def relative(self) -> float:
+        """The L2 norm of the difference as a part of the larger tensor's: from 0 to 2."""
+        largest = max(self.norms)
+        return self.l2 / largest if largest else 0.0
+
+    def with_piece(self, more: Apart) -> Apart:
+        """Of two pieces together. `hypot` adds squares without losing those of very large or small numbers."""
+        return Apart(
+            self.same_bytes and more.same_bytes,
+            math.hypot(self.l2, more.l2),
+            max(self.max_abs, more.max_abs),
+            (math.hypot(self.norms[0], more.norms[0]), math.hypot(self.norms[1], more.norms[1])),
+            (self.nan[0] + more.nan[0], self.nan[1] + more.nan[1]),
+            (self.inf[0] + more.inf[0], self.inf[1] + more.inf[1]),
+        )
+
+
+def has_norms(dtype: str) -> bool:
+    """Whether elements of a type, by MindSpore's name for it, are numbers here; of others only bytes are compared."""
+    return dtype in _NUMBERS
+
+
+class Room:
+    """Memory for two pieces of so many bytes, and to compare them: allocated once, since new pages cost most."""
+
+    def __init__(self, piece: int) -> None:
+        self.one = np.empty(piece, np.uint8)
+        self.other = np.empty(piece, np.uint8)
+        self._scratch = np.empty((3, _BLOCK * _WIDEST), np.uint8)
+
+    def compared(self, dtype: str, nbytes: int) -> Apart:
+        """Compare the first bytes of both pieces: whole elements of a type."""
+        one, other = self.one[:nbytes], self.other[:nbytes]
+        if dtype not in _NUMBERS:
+            return Apart(same_bytes=bool(np.array_equal(one, other)))
+        found = Apart()
+        step = _BLOCK * np.dtype(TYPES[dtype]).itemsize
+        with np.errstate(all="ignore"):  # what is not finite is counted
+            for begin in range(0, nbytes, step):
+                block, another = one[begin : begin + step], other[begin : begin + step]
+                found = found.with_piece(self._block(dtype, block, another))
+        return found
+
+    def _block(self, dtype: str, one: Bytes, other: Bytes) -> Apart:
+        a, b = (_floats(dtype, data, room) for data, room in zip((one, other), self._scratch, strict=False))
+        if dtype in _LONG:
+            apart = _between(one.view(TYPES[dtype]), other.view(TYPES[dtype]))
+        else:
+            apart = np.subtract(a, b, out=self._scratch[2].view(a.dtype)[: len(a)])
+        largest = max(float(apart.max()), -float(apart.min()))
+        if not math.isfinite(largest):
+            return _of_finite(one, other, a, b)
+        return Apart(
+            not largest and bool(np.array_equal(one, other)),  # zeros may have signs
+            _l2(apart) if largest else 0.0,
+            largest,
+            (_l2(a), _l2(b)),
+        )
+
+
+def _of_finite(one: Bytes, other: Bytes, a: Floats, b: Floats) -> Apart:
+    """Of a block with elements that are no numbers, or whose difference is more than its type can hold."""
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    finite = np.isfinite(a) & np.isfinite(b)
+    apart = a[finite] - b[finite]
+    return Apart(
+        bool(np.array_equal(one, other)),
+        _l2(apart),
+        float(np.abs(apart).max(initial=0.0)),
+        (_l2(a[finite]), _l2(b[finite])),
+        (int(np.isnan(a).sum()), int(np.isnan(b).sum())),
+        (int(np.isinf(a).sum()), int(np.isinf(b).sum())),
+    )
+
+
+def _floats(dtype: str, data: Bytes, room: Bytes) -> Floats:
+    """The elements as floats, where they are or in the room."""
+    values = data.view(TYPES[dtype])
+    if dtype in ("Float32", "Float64"):
+        return values
+    if dtype == "BFloat16":  # the upper half of a Float32
+        wide = room.view(np.uint32)[: len(values)]
+        np.copyto(wide, values)
+        wide <<= 16
+        return wide.view(np.float32)
+    floats = room.view(np.float64 if dtype in _IN_64_BITS else np.float32)[: len(values)]
+    np.copyto(floats, values)
+    return floats
+
+
+def _between(a: NDArray[Any], b: NDArray[Any]) -> Floats:
+    """The distances of whole numbers of 64 bits, which are more than a float holds."""
+    up = a.view(np.uint64) - b.view(np.uint64)
+    return np.where(a > b, up, 0 - up).astype(np.float64)
+
+
+def _l2(values: Floats) -> float:
+    """The L2 norm of finite numbers."""
+    squares = float(np.dot(values, values))
+    least, most = _SAFE[values.itemsize]
+    if least < squares < most:
+        return math.sqrt(squares)
+    largest = float(np.abs(values).max(initial=0.0))
+    if largest in (0.0, math.inf):
+        return largest
+    return largest * float(np.linalg.norm(values.astype(np.float64) / largest))

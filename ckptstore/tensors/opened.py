@@ -1,0 +1,142 @@
+"""A state without MindSpore: which one it is, where its files are, and its tensors by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from ckptstore.core.naming import FOREIGN
+from ckptstore.errors import UsageError
+from ckptstore.formats.tensor_file import TensorFile
+from ckptstore.outside import Path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ckptstore.core.model import Checkpoint, RestorePlan
+    from ckptstore.core.replicas import Layout
+    from ckptstore.formats.header import Entry, Scalar
+    from ckptstore.tensors.arrays import Array
+
+
+class Place(NamedTuple):
+    """Where a tensor is."""
+
+    file: TensorFile
+    entry: Entry
+
+
+def files_of(plan: RestorePlan, rank: int) -> tuple[Checkpoint, ...]:
+    """The files with a rank's part of a state. Raises `UsageError` where they are of another framework."""
+    files = plan.files_for(rank, plan.launch.layout)
+    other = next((file.path for file in files if file.format in FOREIGN), None)
+    if other is not None:
+        raise UsageError(f"{other} is of another framework than MindSpore", "read it with the one that wrote it")
+    return files
+
+
+def tensors_in(files: Iterable[TensorFile]) -> dict[str, Place]:
+    """The parameters in files by name: the first file that has one counts."""
+    found: dict[str, Place] = {}
+    for file in files:
+        for name, entry in file.tensors.items():
+            found.setdefault(name, Place(file, entry))
+    return found
+
+
+class OpenState(Mapping[str, "Array"]):
+    """A state of a run: a mapping of the names of its parameters, the optimizer's too, to NumPy arrays.
+
+    Nothing is read before it is asked for: the header of a file with the first name, the bytes of a tensor with each
+    look at it (`state["conv1.weight"]`), into memory of its own. `tensors` tells types and shapes, and reads no tensor.
+    The parameters are those of rank 0, `state.rank(1)` has those of rank 1; of a data-parallel state in shares
+    (`remove_redundancy`) every rank has all. NumPy has no bfloat16: an array of the same bits comes, `uint16`, of
+    floats with 8 bits `uint8`. When the state was opened, its files had their recorded sizes and times; their digests
+    are proved by `ckptstore.mindspore.load` and `Catalog.verify`.
+
+    A look raises `KeyError` for a name that is not there; `UsageError` where NumPy is not installed, or for a file of
+    another framework; `UnreadableError` for an encrypted or damaged file; `DamageError` for one that was replaced
+    since; `CkptstoreError` where it cannot be read.
+    """
+
+    def __init__(self, plan: RestorePlan, rank: int = 0) -> None:
+        self._plan = plan
+        self._rank = rank
+
+    @property
+    def run(self) -> str:
+        """The run."""
+        return self._plan.launch.run
+
+    @property
+    def launch(self) -> str:
+        """The id of the launch that saved it."""
+        return self._plan.launch.id
+
+    @property
+    def global_step(self) -> int:
+        """Batches consumed since the run began."""
+        return self._plan.global_step
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """Its metrics by name, each the mean over the ranks that measured it."""
+        return self._plan.metrics
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The file of each rank, in their order; that of a replica where a rank has none of its own."""
+        return tuple(each.source.path for each in self._plan.ranks)
+
+    @property
+    def layout(self) -> Layout:
+        """Who is whose replica: `groups` of ranks, and the `source` where they were learnt from."""
+        return self._plan.launch.layout
+
+    def rank(self, rank: int) -> OpenState:
+        """The same state with the parameters of another rank. Raises `UsageError` where there is none."""
+        if not 0 <= rank < len(self._plan.ranks):
+            raise UsageError(
+                f"step {self.global_step} of {self.run} has no rank {rank}", f"it has ranks 0 to {len(self.paths) - 1}"
+            )
+        return OpenState(self._plan, rank)
+
+    @property
+    def tensors(self) -> Mapping[str, Entry]:
+        """The `dtype`, in MindSpore's words, `shape` and `nbytes` of each parameter by name, as the headers have it."""
+        return {name: place.entry for name, place in self._places.items()}
+
+    @property
+    def info(self) -> Mapping[str, Scalar]:
+        """The values that were appended to the file, by name, as `epoch_num`."""
+        return self._files[0].header.info
+
+    @cached_property
+    def _files(self) -> tuple[TensorFile, ...]:
+        return tuple(TensorFile(Path(file.path)) for file in files_of(self._plan, self._rank))
+
+    @cached_property
+    def _places(self) -> dict[str, Place]:
+        return tensors_in(self._files)
+
+    def __getitem__(self, name: str) -> Array:
+        place = self._places[name]
+        from ckptstore.tensors.arrays import array_of  # noqa: PLC0415 - it needs NumPy
+
+        return array_of(*place)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._places
+
+    __eq__ = object.__eq__  # to compare all arrays, read each: `ckptstore diff`
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        return f"<state {self.run}@{self.global_step} of launch {self.launch}, rank {self._rank} of {len(self.paths)}>"
