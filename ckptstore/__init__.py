@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from ckptstore.retention.plan import GcPlan
     from ckptstore.retention.policy import Policy
     from ckptstore.scan.plan import Scanned
+    from ckptstore.tensors.compare import Compared
+    from ckptstore.tensors.opened import OpenState
     from ckptstore.training.rank_launch import RankLaunch
     from ckptstore.verify.verify import Verified
 
@@ -39,12 +41,14 @@ __all__ = [
     "Checkpoint",
     "CkptstoreError",
     "Collected",
+    "Compared",
     "Exported",
     "GcPlan",
     "Imported",
     "Kind",
     "Launch",
     "LaunchRow",
+    "OpenState",
     "Policy",
     "Purged",
     "RankLaunch",
@@ -68,12 +72,14 @@ _HOMES = {
     "Checkpoint": "ckptstore.core.model",
     "CkptstoreError": "ckptstore.errors",
     "Collected": "ckptstore.retention.execute",
+    "Compared": "ckptstore.tensors.compare",
     "Exported": "ckptstore.handover.export",
     "GcPlan": "ckptstore.retention.plan",
     "Imported": "ckptstore.handover.import_",
     "Kind": "ckptstore.core.model",
     "Launch": "ckptstore.core.model",
     "LaunchRow": "ckptstore.resume.history",
+    "OpenState": "ckptstore.tensors.opened",
     "Policy": "ckptstore.retention.policy",
     "Purged": "ckptstore.retention.in_trash",
     "RankLaunch": "ckptstore.training.rank_launch",

@@ -122,19 +122,22 @@ def _show_changed(ranks: tuple[RankCompared, ...]) -> None:
 
     of = {id(each): ranges(one.ranks) for one in ranks for each in one.changed}
     changed = largest_first(each for one in ranks for each in one.changed)
-    has_ranks = len(ranks) > 1
-    shown = Rows("parameter", "type", "shape", ">relative", ">L2", ">largest", "NaN, inf", *(["ranks"] * has_ranks))
+    has_odd, has_ranks = any(_not_finite(each) for each in changed), len(ranks) > 1
+    more = [*(["NaN, inf"] if has_odd else []), *(["ranks"] if has_ranks else [])]
+    shown = Rows("parameter", "type", "shape", ">relative", ">L2", ">largest", *more)
     for each in changed[:_ROWS_SHOWN]:
         norms = ("-" if norm is None else f"{norm:.3g}" for norm in (each.relative, each.l2, each.max_abs))
-        shown.add_row(each.name, each.dtype, str(each.shape), *norms, _not_finite(each), *([of[id(each)]] * has_ranks))
+        ends = [*([_not_finite(each) or "-"] if has_odd else []), *([of[id(each)]] if has_ranks else [])]
+        shown.add_row(each.name, each.dtype, str(each.shape), *norms, *ends)
     if changed:
         shown.print("")
     _more(len(changed), "parameters that changed")
 
 
 def _not_finite(each: Changed) -> str:
+    """How many elements of the first and of the second are not a number, and how many infinite; empty for none."""
     (first, second), (infinite, others) = each.nan, each.inf
-    return f"{first}, {infinite} -> {second}, {others}" if any((*each.nan, *each.inf)) else "-"
+    return f"{first}, {infinite} -> {second}, {others}" if any((*each.nan, *each.inf)) else ""
 
 
 def _kind(of: Described) -> str:

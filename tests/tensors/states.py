@@ -19,13 +19,20 @@ def written(path: Path, values: Mapping[str, Any], **settings: Any) -> Path:
     return path
 
 
-def saved(catalog: Catalog, directory: Path, step: int, *ranks: Mapping[str, Any], **asked: Any) -> list[Path]:
+def saved(
+    catalog: Catalog,
+    directory: Path,
+    step: int,
+    *ranks: Mapping[str, Any],
+    run: str = "run",
+    form: str = "ckpt",
+    layout: str = "data_parallel",
+    metrics: Mapping[str, float] | None = None,
+) -> list[Path]:
     """A launch of so many ranks saves a state, each rank its own values; their files."""
-    form = asked.pop("form", "ckpt")
-    metrics, layout = asked.pop("metrics", None), asked.pop("layout", "data_parallel")
     paths = []
     for rank, values in enumerate(ranks):
-        launch = catalog.join("run", rank=rank, world_size=len(ranks), launch_id=f"L{step}", layout=layout)
+        launch = catalog.join(run, rank=rank, world_size=len(ranks), launch_id=f"L{step}", layout=layout)
         launch.set_steps_per_epoch(10)
         launch.resolve()
         path = written(directory / f"rank_{rank}" / f"net-1_{step}.{form}", values)
