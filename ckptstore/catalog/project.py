@@ -301,6 +301,8 @@ def _put_start(connection: sa.Connection, event: LaunchStarted) -> None:
         "start_step": launch.start_step,
         "plan": plan,
         "passed": [list(each) for each in event.passed],
+        "initial": list(launch.initial) if launch.initial else None,
+        "initial_launch_id": launch.initial.launch_key if launch.initial else None,
         "created_at": at,
     }
     there = connection.execute(_START, {"own_launch": launch.key}).one_or_none()

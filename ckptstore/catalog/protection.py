@@ -1,4 +1,4 @@
-"""What protects the states of a run from retention: pins, tags, and the launches that start from them."""
+"""What protects the states of a run from retention: pins, tags, launches that start from them, and other runs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from ckptstore.catalog import reads, tallies
 from ckptstore.catalog.tables import launches, leases, resolutions
 from ckptstore.catalog.user_events import pinned_steps, tags_of
+from ckptstore.core.model import Initial, initial_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,13 +23,14 @@ class Protection:
     """What protects each state of a run.
 
     `tags` are by step; `held` and `parents` say which launches start from a state now, and which ever did, by
-    launch and step.
+    launch and step; `needed` which other runs began from it and have no state of their own yet.
     """
 
     pinned: frozenset[int]
     tags: Mapping[int, tuple[str, ...]]
     held: Mapping[tuple[str, int], tuple[str, ...]]
     parents: Mapping[tuple[str, int], tuple[str, ...]]
+    needed: Mapping[tuple[str, int], tuple[str, ...]]
 
 
 def protection_of(connection: sa.Connection, run: int, now: datetime) -> Protection:
@@ -43,7 +46,55 @@ def protection_of(connection: sa.Connection, run: int, now: datetime) -> Protect
         tags=tags_of(connection, run),
         held={state: tuple(names) for state, names in held.items()},
         parents={state: tuple(names) for state, names in parents.items()},
+        needed=_needed(connection, run),
     )
+
+
+def began_from(connection: sa.Connection, run: int) -> dict[tuple[str, int], tuple[str, ...]]:
+    """The runs that began from a state of a run, ever, by its launch and step; without those that were forgotten."""
+    names = reads.names_of_runs(connection)
+    found: dict[tuple[str, int], dict[str, None]] = {}
+    for initial, child in _initials(connection, run):
+        if child in names:
+            found.setdefault(initial[1:3], {})[names[child]] = None
+    return {state: tuple(children) for state, children in found.items()}
+
+
+def _needed(connection: sa.Connection, run: int) -> dict[tuple[str, int], tuple[str, ...]]:
+    """The runs that need a state of a run until they have one of their own, by its launch and step."""
+    names = reads.names_of_runs(connection)
+    found: dict[tuple[str, int], list[str]] = {}
+    begun = _initials(connection, run)
+    for child in dict.fromkeys(child for _, child in begun if child in names):
+        initial = initial_of(reads.launches_of(connection, child))
+        if initial is not None and (initial, child) in begun and not _has_own_state(connection, child):
+            found.setdefault(initial[1:3], []).append(names[child])
+    return {state: tuple(children) for state, children in found.items()}
+
+
+def _has_own_state(connection: sa.Connection, run: int) -> bool:
+    """Whether a run has ever had a whole state since it last began anew: then it begins from no other one."""
+    launches_of_run = reads.launches_of(connection, run)
+    anew = max((each.order for each in launches_of_run if each.branched), default=0)
+    return any(tallies.has_been_whole(connection, each) for each in launches_of_run if each.order >= anew)
+
+
+def _initials(connection: sa.Connection, run: int) -> list[tuple[Initial, int]]:
+    """The states of a run that launches of others, or of itself, began from, each with the id of that run."""
+    return [(Initial(*told), child) for told, child in connection.execute(_INITIALS, {"own_run": run})]
+
+
+_SAVED_BY = launches.alias("saved_by")
+_INITIALS = (
+    sa.select(resolutions.c.initial, launches.c.run_id)
+    .select_from(
+        resolutions.join(launches, launches.c.id == resolutions.c.launch_id).join(
+            _SAVED_BY, _SAVED_BY.c.id == resolutions.c.initial_launch_id
+        )
+    )
+    .where(_SAVED_BY.c.run_id == sa.bindparam("own_run"))
+    .order_by(launches.c.run_id, launches.c.launch_order)
+)
 
 
 @cache

@@ -36,6 +36,7 @@ from ckptstore.core.model import (
     Content,
     FileState,
     Grade,
+    Initial,
     Kind,
     Launch,
     LaunchKey,
@@ -390,6 +391,7 @@ def _launch_query() -> sa.Select[Any]:
         resolutions.c.parent_step,
         resolutions.c.branched,
         resolutions.c.start_step,
+        resolutions.c.initial,
     ).select_from(joined)
 
 
@@ -628,6 +630,7 @@ def _launch(row: Any) -> Launch:
         branched=bool(row.branched),
         foreign=row.holds == Content.PART.value and row.name.startswith(SCANNED),
         start_step=row.start_step,
+        initial=Initial(*row.initial) if row.initial else None,
         created_at=row.created_at,
         owner=row.owner,
     )

@@ -89,12 +89,15 @@ resolutions = sa.Table(
     sa.Column("start_step", sa.BigInteger),
     sa.Column("plan", sa.JSON, nullable=False),
     sa.Column("passed", sa.JSON, nullable=False),
+    sa.Column("initial", sa.JSON(none_as_null=True)),
+    sa.Column("initial_launch_id", ID, index=True),
     sa.Column("created_at", UtcDateTime, nullable=False),
 )
 """The one plan of a launch: the first one stored wins, by the primary key.
 
 `parent_step` names the parent's save, in its steps; `start_step` is where that stands in the launch's own. `passed` are
-the newer states that were passed over: launch, step, rule and why.
+the newer states that were passed over: launch, step, rule and why. `initial` is the state of another run that it
+starts from, a `core.model.Initial`, and `initial_launch_id` the launch that saved it: no journal may have told of that.
 """
 
 outcomes = sa.Table(

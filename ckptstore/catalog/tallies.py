@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from ckptstore.core.model import LaunchKey
+    from ckptstore.core.model import Launch, LaunchKey
 
 _IN_PIECES = Content.SHARE.value, Content.PART.value
 
@@ -138,6 +138,52 @@ def whole_ranks(connection: sa.Connection, key: LaunchKey, global_step: int) -> 
         )
     )
     return set(connection.execute(query).scalars())
+
+
+def has_been_whole(connection: sa.Connection, launch: Launch) -> bool:
+    """Whether a launch has ever saved a whole state, whatever became of its files."""
+    for step, full_ranks, share_ranks in connection.execute(_finished(), {"own_launch": launch.key}):
+        if launch.world_size in (full_ranks, share_ranks):
+            return True
+        if full_ranks:
+            ranks = connection.execute(_ranks_of(), {"own_launch": launch.key, "own_step": step}).scalars()
+            if launch.layout.covers(ranks, launch.world_size):
+                return True
+    return False
+
+
+@cache
+def _finished() -> sa.Select[Any]:
+    """Of how many ranks a launch has finished files of each step, of the whole state and shares; the oldest first."""
+    full = checkpoints.c.content == Content.FULL.value
+    share = one_of(checkpoints.c.content, *_IN_PIECES)
+    return (
+        sa.select(
+            saves.c.global_step,
+            sa.func.count(sa.distinct(sa.case((full, checkpoints.c.rank)))),
+            sa.func.count(sa.distinct(sa.case((share, checkpoints.c.rank)))),
+        )
+        .join(checkpoints, checkpoints.c.save_id == saves.c.id)
+        .where(
+            saves.c.launch_id == sa.bindparam("own_launch"), saves.c.global_step > 0, checkpoints.c.size.is_not(None)
+        )
+        .group_by(saves.c.global_step)
+        .order_by(saves.c.global_step)
+    )
+
+
+@cache
+def _ranks_of() -> sa.Select[Any]:
+    return (
+        sa.select(checkpoints.c.rank)
+        .join(saves, saves.c.id == checkpoints.c.save_id)
+        .where(
+            saves.c.launch_id == sa.bindparam("own_launch"),
+            saves.c.global_step == sa.bindparam("own_step", type_=sa.BigInteger),
+            checkpoints.c.content == Content.FULL.value,
+            checkpoints.c.size.is_not(None),
+        )
+    )
 
 
 def newest_of_all_ranks(connection: sa.Connection, key: LaunchKey, ranks: int) -> int | None:

@@ -47,7 +47,9 @@ def saves(rows: Sequence[SaveRow]) -> None:
     """A line a save."""
     has_tags = any(row.pinned or row.tags for row in rows)
     has_loss = any("loss" in row.metrics for row in rows)
-    more = [*([">loss"] if has_loss else []), *(["tags"] if has_tags else [])]
+    has_begun = any(row.began for row in rows)
+    columns = (">loss", has_loss), ("tags", has_tags), ("began from it", has_begun)
+    more = [name for name, is_there in columns if is_there]
     shown = Rows(">step", ">epoch", "kind", ">ranks", ">size", "restorable", "saved", *more)
     before = None
     for row in rows:
@@ -68,6 +70,7 @@ def saves(rows: Sequence[SaveRow]) -> None:
             moment(tally.created_at, seconds=False),
             *([_loss(row.metrics)] if has_loss else []),
             *([", ".join([*(["pinned"] if row.pinned else []), *row.tags])] if has_tags else []),
+            *([f"run {', '.join(row.began)}" if row.began else ""] if has_begun else []),
             colour="red" if tally.quarantined else "" if row.restorable else "yellow",
         )
     shown.print("no saves yet")
@@ -120,6 +123,8 @@ def _origin(launch: Launch) -> str:
     """Which state a launch started from; the launch is named where it went back on purpose."""
     if not launch.decided:
         return "-"
+    if launch.initial is not None:
+        return f"step {launch.initial.global_step} of run {launch.initial.run}"
     if launch.parent is None:
         return "the beginning"
     return f"step {launch.parent_step}" + (f" of {launch.parent}" if launch.branched else "")

@@ -66,7 +66,7 @@ def save(row: SaveRow) -> dict[str, Any]:
         "launch": row.launch.id,
         **fields(row.tally, "kind global_step epoch step_in_epoch ranks"),
         "world_size": row.launch.world_size,
-        **fields(row, "bytes restorable abandoned pinned tags quarantine metrics grade doubt created_at"),
+        **fields(row, "bytes restorable abandoned pinned tags began quarantine metrics grade doubt created_at"),
     }
 
 
@@ -82,6 +82,7 @@ def launch(row: LaunchRow) -> dict[str, Any]:
         "from_launch": told.parent,
         "from_step": told.parent_step,
         "start_step": told.start_step,
+        "initial": told.initial._asdict() if told.initial else None,
         "went_back": told.branched,
         "passed_over": [fields(each, "launch global_step rule detail") for each in row.passed],
         **fields(row, "last_step ending heard_at"),

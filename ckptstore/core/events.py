@@ -32,6 +32,7 @@ from ckptstore.core.limits import HIGHEST
 from ckptstore.core.model import (
     Checkpoint,
     FileState,
+    Initial,
     Kind,
     Launch,
     LoadResult,
@@ -57,8 +58,9 @@ if TYPE_CHECKING:
 class LaunchStarted:
     """A launch, and where it starts: `at` is None while it has not asked, `origin` None where it starts afresh.
 
-    `plan` has (rank, file) for each rank, and `passed` the newer states that were passed over, in the journal of the
-    rank that says it for all. `data_at` is when the steps of the launch in its data were told (None: not known).
+    `plan` has (rank, file) for each rank, of the origin's state or of `launch.initial`, and `passed` the newer states
+    that were passed over, in the journal of the rank that says it for all. `data_at` is when the steps of the launch in
+    its data were told (None: not known).
     """
 
     launch: Launch
@@ -519,8 +521,8 @@ def _layout(told: Any, world_size: int) -> Layout:
     return replace(layout, any_world_size=False)
 
 
-class _Start(Struct, rename={"origin": "from"}):
-    """Where a launch starts. A plan's files are named by rank, kind and path: launch and step are the origin's."""
+class _Start(Struct, rename={"origin": "from"}, omit_defaults=True):
+    """Where a launch starts. A plan's files are named by rank, kind and path; the rest: the origin or initial."""
 
     at: Moment
     origin: dict[str, Any] | None
@@ -529,6 +531,7 @@ class _Start(Struct, rename={"origin": "from"}):
     branched: bool
     plan: tuple[tuple[Index, Index, Kind, str], ...] = ()
     passed: tuple[PassedOver, ...] = ()
+    initial: Initial | None = None
 
 
 def _launch_line(event: LaunchStarted, directory: str) -> Line:
@@ -546,6 +549,7 @@ def _launch_line(event: LaunchStarted, directory: str) -> Line:
                 launch.branched,
                 tuple((rank, file.rank, file.kind, _relative(file.path, directory)) for rank, file in event.plan),
                 event.passed,
+                launch.initial,
             )
         )
     return line
@@ -559,27 +563,25 @@ def _launch_started(line: Line, directory: str) -> LaunchStarted:
     start = convert(line["start"], _Start)
     launch = replace(launch, decided=True, branched=start.branched)
     if start.origin is None:
-        return LaunchStarted(launch, start.at, data_at=data_at, passed=start.passed)
+        initial = start.initial
+        plan = _plan(start, directory, initial.run, initial.launch, initial.global_step) if initial else ()
+        launch = replace(launch, initial=initial)
+        return LaunchStarted(launch, start.at, plan=plan, data_at=data_at, passed=start.passed)
     origin = launch_from_json(start.origin)
-    if origin.run != launch.run or start.step is None:
+    if origin.run != launch.run or start.step is None or start.initial is not None:
         raise ValueError(f"launch {launch.id} of run {launch.run!r} cannot start from run {origin.run!r}")
     step = start.step
     launch = replace(launch, parent=origin.id, parent_step=step, start_step=start.start_step)
-    plan = tuple(
-        (
-            rank,
-            Checkpoint(
-                run=launch.run,
-                launch=origin.id,
-                kind=kind,
-                global_step=step,
-                rank=source,
-                path=_absolute(path, directory),
-            ),
-        )
-        for rank, source, kind, path in start.plan
-    )
+    plan = _plan(start, directory, launch.run, origin.id, step)
     return LaunchStarted(launch, start.at, origin, plan, data_at, start.passed)
+
+
+def _plan(start: _Start, directory: str, run: str, launch: str, step: int) -> tuple[tuple[int, Checkpoint], ...]:
+    def named(source: int, kind: Kind, path: str) -> Checkpoint:
+        path = _absolute(path, directory)
+        return Checkpoint(run=run, launch=launch, kind=kind, global_step=step, rank=source, path=path)
+
+    return tuple((rank, named(source, kind, path)) for rank, source, kind, path in start.plan)
 
 
 def _file_line(file: Checkpoint, directory: str) -> Line:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from enum import Enum
@@ -124,6 +124,20 @@ class Timing(NamedTuple):
     pause: Seconds  # the training thread stood still, without waiting for the save before it
     written: Seconds | None = None  # from the beginning of the pause until the file was on the disk
     step: Seconds | None = None  # one step of training, with all between two of them
+
+
+class Initial(NamedTuple):
+    """The state of another run that a launch starts from, while its own run has none; its `run` is a first name."""
+
+    run: Name
+    launch: Name
+    global_step: Whole  # of that launch
+    reference: Text  # which the user asked for: it may name another state by now
+
+    @property
+    def launch_key(self) -> LaunchKey:
+        """The key of the launch that saved it."""
+        return launch_key(self.run, self.launch)
 
 
 BRANCH = "branch-"
@@ -256,6 +270,7 @@ class Launch:
     branched: bool = False  # that state was asked for: what came after it in the history is given up
     foreign: bool = False  # all it saved are parts, which say nothing of where the others' history went
     start_step: int | None = None  # where parent_step stands in its own steps
+    initial: Initial | None = None  # the state of another run that it started from; None: of none
     created_at: Moment | None = None
     owner: int | None = field(default=None, compare=False)  # the user whose it is; None: who tells of it
 
@@ -266,7 +281,9 @@ class Launch:
 
     def undecided(self) -> Launch:
         """The launch without where it started."""
-        return replace(self, decided=False, parent=None, parent_step=None, start_step=None, branched=False)
+        return replace(
+            self, decided=False, parent=None, parent_step=None, start_step=None, branched=False, initial=None
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,6 +307,15 @@ class State:
         """The kinds of its files, each once, in the order of `Kind`."""
         present = {file.kind for file in self.files}
         return tuple(kind for kind in Kind if kind in present)
+
+
+def initial_of(launches: Iterable[Launch]) -> Initial | None:
+    """The state of another run that the newest launch of a run began from; launches that have not asked do not count.
+
+    None: it went on from the run's own, or began with nothing.
+    """
+    newest = max((each for each in launches if each.decided), key=lambda each: each.order, default=None)
+    return newest.initial if newest else None
 
 
 class Observed(NamedTuple):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import leases, reads, recent, tallies, user_events
 from ckptstore.catalog.clock import clock
+from ckptstore.catalog.protection import began_from
 from ckptstore.catalog.runs import find_run, run_names
 from ckptstore.core import validate
 from ckptstore.core.hints import Command
@@ -34,6 +35,7 @@ class SaveRow:
     `abandoned`: the run went back to an older state, and on from there. `tags` are the names that its step was given,
     `quarantine` is what is wrong with it though its files are whole (empty: nothing), `metrics` are those of rank 0,
     and so are `grade`, how sure its step is where a scan found it (None: it was registered), and `doubt`, what is open.
+    `began` are the other runs that began from its state.
     """
 
     run: str
@@ -48,6 +50,7 @@ class SaveRow:
     grade: Grade | None = None
     doubt: str = ""
     by_replicas: bool = False
+    began: tuple[str, ...] = ()
 
     @property
     def kind(self) -> Kind:
@@ -224,6 +227,7 @@ def _save_rows(database: Database, run: str) -> list[SaveRow]:
         launches = {launch.id: launch for launch in reads.launches_of(connection, run_id)}
         pinned = user_events.pinned_steps(connection, run_id)
         tagged = user_events.tags_of(connection, run_id)
+        began = began_from(connection, run_id)
         said = tallies.said(connection, run_id)
         nothing = tallies.Said("", {}, None, "")
         history = lineage(list(launches.values()), reads.first_saves(connection, run_id))
@@ -240,6 +244,7 @@ def _save_rows(database: Database, run: str) -> list[SaveRow]:
                 abandoned=_is_abandoned(tally, parts.get(tally.launch)),
                 pinned=tally.global_step in pinned,
                 tags=tagged.get(tally.global_step, ()),
+                began=began.get((tally.launch, tally.global_step), ()),
                 **said.get(tally.save_id, nothing)._asdict(),
             )
             for tally in found

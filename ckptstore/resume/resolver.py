@@ -78,6 +78,7 @@ class Query:
     take_quarantined: bool = False  # take a state that was found to be bad
     loads: Loads = Loads.ALL
     fresh: bool = False  # take none, and give up what there is
+    initial: str | None = None  # a reference: the state of another run to begin from where there is none to go on from
     # Who is whose replica in launches of as many ranks as the newest: "dp", "none", groups as in "0,4;1,5", or the path
     # of a strategy, group info or JSON file. None: what each launch said.
     replicas: str | None = None

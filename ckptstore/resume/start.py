@@ -16,7 +16,7 @@ from ckptstore.catalog.runs import called_in, find_called
 from ckptstore.core.events import LaunchStarted
 from ckptstore.core.hints import Call, Command
 from ckptstore.core.limits import LEASE
-from ckptstore.core.model import BRANCH, SCANNED, Assignment, Grade, PassedOver, Resolution, RestorePlan, Rule
+from ckptstore.core.model import BRANCH, SCANNED, Assignment, Grade, Initial, PassedOver, Resolution, RestorePlan, Rule
 from ckptstore.core.text import count
 from ckptstore.disk.trust import TRUST, Trust, user_name
 from ckptstore.errors import CatalogUnavailableError, NothingRestorableError, RefusedError, UsageError
@@ -24,6 +24,7 @@ from ckptstore.evidence.witnesses import fits
 from ckptstore.journal.writers import record_of_run, shared
 from ckptstore.outside import token_hex, utc_now
 from ckptstore.resume import exits, position, unplaced
+from ckptstore.resume.initial import choose_initial
 from ckptstore.resume.resolve import bring_up_to_date, choose
 from ckptstore.resume.resolver import NOT_LINEAGE, Query
 
@@ -55,6 +56,7 @@ class Settled(NamedTuple):
     plan: RestorePlan | None  # None: a fresh start
     at: datetime
     passed: tuple[PassedOver, ...] = ()  # newer states that it does not start from
+    initial: RestorePlan | None = None  # the state of another run that a fresh start begins from
 
 
 class _Decision(NamedTuple):
@@ -63,6 +65,7 @@ class _Decision(NamedTuple):
     resolution: Resolution
     start_step: int | None = None
     beside: RestorePlan | None = None  # the highest whole state of a history that nobody gave up
+    initial: RestorePlan | None = None  # the state of another run to begin from
 
     @property
     def plan(self) -> RestorePlan | None:
@@ -77,7 +80,8 @@ def settle(database: Database, launch: Launch, query: Query, ask_ranks: AskRanks
     Raises `NothingRestorableError` if the state asked for cannot be restored, and if states once were whole, of any
     branch, and none can be restored: a fresh start would hide them; `UsageError` if the state has no position in the
     launch's data; `RefusedError` if files of each chosen state change before it can be stored, and if the launch's
-    answer is an old one, since later launches have saved.
+    answer is an old one, since later launches have saved. A run without a state of its own begins from `query.initial`
+    (`choose_initial`, which raises too).
     """
     takes_whole = launch.layout.any_world_size or launch.world_size == 1
     query = replace(
@@ -112,7 +116,8 @@ def settle(database: Database, launch: Launch, query: Query, ask_ranks: AskRanks
 def _decide(database: Database, launch: Launch, run: Called, query: Query, ask_ranks: AskRanks) -> _Decision:
     """Choose where the launch starts. Raises as `settle` does for what must not start."""
     if query.fresh:
-        return _Decision(Resolution(run=run.name, plan=None))
+        resolution = Resolution(run=run.name, plan=None)
+        return _Decision(resolution, initial=_initial(database, launch, run, query))
     resolution = choose(database, run.name, run.id, query)
     views = ask_ranks(resolution)
     if views is not None:
@@ -127,10 +132,17 @@ def _decide(database: Database, launch: Launch, run: Called, query: Query, ask_r
         _check_unplaced(resolution, query)
     if plan is None:
         _check_fresh(database, launch, run.id, resolution, query)
-        return _Decision(resolution)
-    _check_whose(plan, run.name)
+        return _Decision(resolution, initial=_initial(database, launch, run, query))
+    _check_whose(plan, run.name, "to go on from it")
     start_step = _start_step(database, launch, plan, query)
     return _Decision(resolution, start_step, _highest_beside(database, run.id, query, resolution))
+
+
+def _initial(database: Database, launch: Launch, run: Called, query: Query) -> RestorePlan | None:
+    plan = choose_initial(database, launch, run, query)
+    if plan is not None:
+        _check_whose(plan, plan.launch.run, "to begin from it")
+    return plan
 
 
 def _store(database: Database, launch: Launch, run: Called, query: Query, decision: _Decision) -> Settled | None:
@@ -140,12 +152,23 @@ def _store(database: Database, launch: Launch, run: Called, query: Query, decisi
     """
     plan, start_step, passed = decision.plan, decision.start_step, _passed_over(decision)
     sources = sources_of(plan) if plan else []
+    initial = decision.initial
+    reference = query.initial or ""
     now = utc_now()
 
     def work(connection: Connection) -> Settled | None:
-        if not hold(connection, run.id, launch.key, sources, now):
+        if not _lock_both(connection, run.id, initial) or not hold(connection, run.id, launch.key, sources, now):
             return None
-        start = started(launch, plan, now, start_step=start_step, branched=query.goes_back, passed=passed)
+        start = started(
+            launch,
+            plan,
+            now,
+            start_step=start_step,
+            branched=query.goes_back,
+            passed=passed,
+            initial=initial,
+            reference=reference,
+        )
         project(connection, [start])
         return _stored(connection, database, launch)
 
@@ -163,13 +186,29 @@ def _stored(connection: Connection, database: Database, launch: Launch) -> Settl
     now = reads.launch(connection, launch.key) or launch
     origin = reads.launch(connection, decision.parent[0]) if decision.parent else None
     sources = reads.files_by_id(connection, list({file for _, file in decision.plan}))
-    if decision.parent is None:
+    if now.initial is not None:
+        origin = reads.launch(connection, now.initial.launch_key)
+    elif decision.parent is None:
         return Settled(now, None, decision.at, decision.passed)
     if origin is None or not decision.plan or any(file not in sources for _, file in decision.plan):
         raise CatalogUnavailableError(f"{database.name} has lost parts of the plan of launch {launch.id}")
     ranks = tuple(Assignment(rank, sources[file]) for rank, file in decision.plan)
-    plan = RestorePlan(launch=origin, global_step=decision.parent[1], ranks=ranks)
+    if now.initial is not None:
+        initial = RestorePlan(launch=origin, global_step=now.initial.global_step, ranks=ranks)
+        return Settled(now, None, decision.at, decision.passed, initial)
+    plan = RestorePlan(launch=origin, global_step=now.parent_step or 0, ranks=ranks)
     return Settled(now, plan, decision.at, decision.passed)
+
+
+def _lock_both(connection: Connection, run_id: int, initial: RestorePlan | None) -> bool:
+    """Lock a run, and the one that it begins from; False if retention has given up that state since it was chosen.
+
+    Two runs may begin from one another at once: they are locked in one order.
+    """
+    other = reads.run_id(connection, initial.launch.run) if initial else None
+    for each in sorted({run_id, other or run_id}):
+        reads.lock_run(connection, each)
+    return initial is None or reads.are_as_chosen(connection, sources_of(initial))
 
 
 def hold(connection: Connection, run_id: int, key: LaunchKey, files: Collection[Checkpoint], now: datetime) -> bool:
@@ -229,8 +268,11 @@ def started(
     start_step: int | None,
     branched: bool,
     passed: tuple[PassedOver, ...] = (),
+    initial: RestorePlan | None = None,
+    reference: str = "",
 ) -> LaunchStarted:
-    """The event that a launch starts from the state of a plan (None: afresh)."""
+    """The event that a launch starts from the state of a plan (None: afresh, or from another run's, `initial`)."""
+    begins = Initial(initial.launch.run, initial.launch.id, initial.global_step, reference) if initial else None
     facts = replace(
         launch,
         decided=True,
@@ -238,8 +280,10 @@ def started(
         parent_step=plan.global_step if plan else None,
         start_step=start_step,
         branched=branched,
+        initial=begins,
     )
-    ranks = tuple((each.rank, each.source) for each in plan.ranks) if plan else ()
+    files = plan or initial
+    ranks = tuple((each.rank, each.source) for each in files.ranks) if files else ()
     return LaunchStarted(facts, at, plan.launch if plan else None, ranks, passed=passed)
 
 
@@ -278,14 +322,14 @@ def _check_unplaced(resolution: Resolution, query: Query) -> None:
     )
 
 
-def _check_whose(plan: RestorePlan, run: str) -> None:
+def _check_whose(plan: RestorePlan, run: str, to_do: str) -> None:
     """Raise `RefusedError` if the state was saved by a user who is not trusted: two may call their runs the same."""
     owner = plan.launch.owner
     if owner is not None and not Trust.of().may_go_on(plan.launch):
         writer = user_name(owner)
         raise RefusedError(
             f"step {plan.global_step} of run {run!r} was saved by user {writer} ({plan.ranks[0].source.path})",
-            f"to go on from it set {TRUST}={writer}; else give your run a name of its own",
+            f"{to_do} set {TRUST}={writer}; else give your run a name of its own",
         )
 
 

@@ -42,6 +42,7 @@ class Why(str, Enum):
     PINNED = "pinned"
     TAGGED = "tagged"
     RESTORING = "restoring"
+    INITIAL = "initial"
     PARENT = "parent"
     BRANCH_TIP = "branch_tip"
     WEIGHTS_ONLY = "weights_only"
@@ -82,6 +83,7 @@ class StateFacts:
     tags: tuple[str, ...] = ()
     held_by: tuple[str, ...] = ()  # launches that restore it now
     parent_of: tuple[str, ...] = ()  # launches that ever resumed from it
+    needed_by: tuple[str, ...] = ()  # other runs that began from it and have no state of their own yet
     is_written: bool = False  # the newest launch still writes a file of it
     weights_only: bool = False
     by_replicas: bool = False  # restorable, and the files of some ranks serve others
@@ -258,6 +260,7 @@ def _by_itself(
         (state.pinned, Why.PINNED, "pinned"),
         (state.tags, Why.TAGGED, f"tagged {', '.join(state.tags)}"),
         (state.held_by, Why.RESTORING, f"launch {', '.join(state.held_by)} starts from it"),
+        (state.needed_by, Why.INITIAL, needed_by(state.needed_by)),
         (policy.keep_parents and state.parent_of, Why.PARENT, f"launch {', '.join(state.parent_of)} resumed from it"),
         (is_tip, Why.BRANCH_TIP, f"the newest of the abandoned branch of launch {state.branch}"),
         (state.weights_only, Why.WEIGHTS_ONLY, "holds weights only: it is not retention's to judge"),
@@ -273,6 +276,12 @@ def _by_itself(
     ):
         if holds:
             yield Because(rule, detail)
+
+
+def needed_by(runs: Sequence[str]) -> str:
+    """That other runs would begin from a state again if they were started now."""
+    have = "has no state of its" if len(runs) == 1 else "have no state of their"
+    return f"run {', '.join(runs)} began from it and {have} own yet"
 
 
 def _why_it_goes(state: StateFacts, newest: StateFacts) -> Because:

@@ -268,6 +268,8 @@ class _Gc:
         made = {verdict.state.launch for verdict in self._plan.decision.keep if verdict.state.restorable}
         if any(launch not in made for launch in protection.held.get(key, ())):
             return "a launch has begun to start from it"
+        if key in protection.needed:
+            return decide.needed_by(protection.needed[key])
         return ""
 
     def _item(self, target: Target, versions: Mapping[str, str], now: datetime) -> Item:

@@ -312,6 +312,7 @@ class _Survey:
             tags=self._protection.tags.get(key[1], ()),
             held_by=self._protection.held.get(key, ()),
             parent_of=self._protection.parents.get(key, ()),
+            needed_by=self._protection.needed.get(key, ()),
             is_written=self._is_written(key),
             weights_only=not any(file.state in _LIVE for file in training),
             by_replicas=isinstance(verdict, RestorePlan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, schema, tallies
@@ -9,8 +10,9 @@ from ckptstore.catalog.engine import in_memory
 from ckptstore.catalog.project import project
 from ckptstore.core.events import LaunchStarted
 from ckptstore.core.model import Content
+from ckptstore.core.reference import readings
 from ckptstore.disk.run_directories import known_directories, remembered
-from ckptstore.errors import CatalogUnavailableError, CkptstoreError
+from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
 from ckptstore.journal.sync import found_below, take_up_found
 from ckptstore.resume import position
 from ckptstore.resume.join import join
@@ -103,7 +105,8 @@ def decide(
             launch.recorder.behind = True
     temporary = in_memory()
     known = known_directories(name, launch.run, directories)
-    sizes, hidden = found_below(known, with_directories=True)
+    others = [each for run in _named(query.initial) for each in remembered(name, run)]
+    sizes, hidden = found_below(dict.fromkeys((*known, *others)), with_directories=True)
     for unseen in (*hidden, *take_up_found(temporary, sizes, look=False).unreadable):
         raise CkptstoreError(
             f"{unseen.path} cannot be read ({unseen.reason}), nor the catalog: where training starts would be a guess",
@@ -113,6 +116,15 @@ def decide(
         project(connection, [LaunchStarted(launch.facts.undecided())])
     _check_known(launch, temporary, known)
     return _start(launch, temporary, query)
+
+
+def _named(reference: str | None) -> set[str]:
+    """The runs that a reference may name."""
+    found: set[str] = set()
+    with suppress(UsageError):  # whoever chooses the state says so
+        for each in readings(reference) if reference else ():
+            found.add(each.run)
+    return found
 
 
 def _look_back(launch: RankLaunch, database: Database) -> None:
@@ -145,6 +157,7 @@ def _start(launch: RankLaunch, database: Database, query: Query, ask_ranks: AskR
         offset=position.shift(launch.facts, launches),
         lost=tuple(file for file in saved if file.rank in stood_in_for and file.size is not None),
         parts=tuple(file for file in saved if file.content is Content.PART),
+        initial=settled.initial,
     )
 
 

@@ -286,9 +286,12 @@ class RankLaunch:
             start_step=now.start_step,
             branched=now.branched,
             passed=settled.passed if self.rank == 0 else (),
+            initial=settled.initial,
+            reference=now.initial.reference if now.initial else "",
         )
         self.facts = event.launch
-        own = [source for rank, source in event.plan if rank == self.rank]
+        # What it begins from is in a directory of another run, whose journals tell nothing of this one.
+        own = [source for rank, source in event.plan if rank == self.rank and settled.initial is None]
         plan_files = event.plan if self.rank == 0 else ()
         self._started = replace(event, plan=plan_files, data_at=self._started.data_at)
         self.recorder.tell(self.key, own)

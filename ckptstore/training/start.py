@@ -8,7 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ckptstore.core.events import FileRecorded, LaunchStarted, file_from_line, from_line, to_line
+from ckptstore.core.events import (
+    FileRecorded,
+    LaunchStarted,
+    file_from_line,
+    from_line,
+    launch_from_json,
+    launch_to_json,
+    to_line,
+)
 from ckptstore.core.model import Assignment, Launch, RestorePlan, epoch_and_step
 
 if TYPE_CHECKING:
@@ -26,8 +34,9 @@ _ROOT = "/"
 class Start:
     """Where training goes on.
 
-    `plan` names the file of each rank; it is None where the launch is `fresh`. `append_info` holds what this rank's
-    file had beside parameters: what `CheckpointConfig(append_info=…)` put there.
+    `plan` names the file of each rank; it is None where the launch is `fresh`. `initial` is the same of the state of
+    another run that a fresh launch begins from (None: of none). `append_info` holds what this rank's file had beside
+    parameters: what `CheckpointConfig(append_info=…)` put there.
 
     `launch` is the launch that starts, decided `at` that moment, `by_journals` where the catalog could not be used.
     `known` are the launches that the run had then, with the highest step that each had saved (0: none). `offset` is how
@@ -45,10 +54,11 @@ class Start:
     append_info: Mapping[str, Any] = field(default_factory=dict)
     lost: tuple[Checkpoint, ...] = ()
     parts: tuple[Checkpoint, ...] = ()
+    initial: RestorePlan | None = None
 
     @property
     def fresh(self) -> bool:
-        """Whether no complete checkpoint was there to start from."""
+        """Whether the run had no complete checkpoint to start from; it may begin from another run's (`initial`)."""
         return self.plan is None
 
     @property
@@ -77,10 +87,12 @@ class Start:
         Lines of a journal leave out the order of launches.
         """
         origin = self.plan.launch if self.plan else None
-        files = self.plan.ranks if self.plan else ()
+        chosen = self.plan or self.initial
+        files = chosen.ranks if chosen else ()
         return {
             "launch": to_line(LaunchStarted(self.launch, self.at, origin), _ROOT),
-            "orders": [self.launch.order, origin.order if origin else 0],
+            "saved_by": launch_to_json(chosen.launch) if chosen else None,
+            "orders": [self.launch.order, chosen.launch.order if chosen else 0],
             "files": [[rank, to_line(FileRecorded(source), _ROOT)] for rank, source in files],
             "by_journals": self.by_journals,
             "known": dict(self.known),
@@ -115,13 +127,16 @@ def start_from_json(sent: Line) -> Start:
         raise ValueError(f"{sent['launch']} does not say where a launch starts")
     order, order_of_origin = sent["orders"]
     plan = None
-    if began.origin is not None:
-        origin = replace(began.origin, order=order_of_origin)
+    launch = began.launch
+    if sent["saved_by"] is not None:
+        origin = replace(launch_from_json(sent["saved_by"]), order=order_of_origin)
         ranks = tuple(Assignment(rank, file_from_line(file, _ROOT)) for rank, file in sent["files"])
-        plan = RestorePlan(launch=origin, global_step=began.launch.parent_step or 0, ranks=ranks)
+        step = launch.initial.global_step if launch.initial else launch.parent_step or 0
+        plan = RestorePlan(launch=origin, global_step=step, ranks=ranks)
     return Start(
-        launch=replace(began.launch, order=order),
-        plan=plan,
+        launch=replace(launch, order=order),
+        plan=None if launch.initial else plan,
+        initial=plan if launch.initial else None,
         at=began.at,
         by_journals=sent["by_journals"],
         known=sent["known"],

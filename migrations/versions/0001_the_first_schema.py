@@ -235,11 +235,14 @@ def upgrade() -> None:
         sa.Column("start_step", sa.BigInteger(), nullable=True),
         sa.Column("plan", sa.JSON(), nullable=False),
         sa.Column("passed", sa.JSON(), nullable=False),
+        sa.Column("initial", sa.JSON(), nullable=True),
+        sa.Column("initial_launch_id", sa.String(length=32), nullable=True),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.ForeignKeyConstraint(["launch_id"], ["launches.id"], name=op.f("fk_resolutions_launch_id")),
         sa.ForeignKeyConstraint(["parent_launch_id"], ["launches.id"], name=op.f("fk_resolutions_parent_launch_id")),
         sa.PrimaryKeyConstraint("launch_id", name=op.f("pk_resolutions")),
     )
+    op.create_index(op.f("ix_resolutions_initial_launch_id"), "resolutions", ["initial_launch_id"], unique=False)
     op.create_table(
         "saves",
         sa.Column("id", sa.String(length=32), nullable=False),

@@ -42,6 +42,7 @@ from ckptstore.core.model import (
     Checkpoint,
     FileState,
     Grade,
+    Initial,
     Kind,
     Launch,
     LoadResult,
@@ -99,6 +100,19 @@ def started(draw: st.DrawFn) -> LaunchStarted:
     data_at = draw(moments) if launch.steps_per_epoch else None
     if launch.id == "L1" or not draw(st.booleans()):
         return LaunchStarted(launch, data_at=data_at)
+    if draw(st.booleans()):
+        initial = Initial(draw(st.sampled_from(["run", "nobody told of it"])), "L1", draw(steps), "run@best")
+        file = Checkpoint(
+            run=initial.run,
+            launch="L1",
+            kind=Kind.PERIODIC,
+            global_step=initial.global_step,
+            rank=0,
+            path="/run/z.ckpt",
+        )
+        return LaunchStarted(
+            replace(launch, decided=True, initial=initial), draw(moments), plan=((0, file), (1, file)), data_at=data_at
+        )
     origin = replace(draw(launches()), id="L1", run=launch.run)
     step = draw(steps)
     decided = replace(launch, decided=True, parent="L1", parent_step=step, start_step=step)

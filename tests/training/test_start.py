@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from ckptstore.core.model import Assignment, Checkpoint, Kind, Launch, RestorePlan
+from ckptstore.core.model import Assignment, Checkpoint, Initial, Kind, Launch, RestorePlan
 from ckptstore.core.replicas import data_parallel
 from ckptstore.training.start import Start, start_from_json
 
@@ -61,7 +61,12 @@ def test_every_rank_gets_what_rank_0_decided() -> None:
     fresh = Start(launch=launch("L1", decided=True), plan=None, at=NOW)
     assert fresh.fresh
     assert (fresh.global_step, fresh.epoch, fresh.step_in_epoch, fresh.initial_epoch) == (0, 0, 0, 0)
-    for start in (start_at(5, saved_step=10), fresh):
+    saved = start_at(5, saved_step=10).plan
+    assert saved is not None
+    initial = Initial("run", "L1", 10, "run@best:loss")
+    begun = Start(launch=launch("L2", decided=True, initial=initial), plan=None, at=NOW, initial=saved)
+    assert begun.fresh
+    for start in (start_at(5, saved_step=10), fresh, begun):
         assert start_from_json(json.loads(json.dumps(start.to_json()))) == start
 
 
