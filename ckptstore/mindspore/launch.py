@@ -28,6 +28,7 @@ from ckptstore.mindspore.callback_state import Keeper, Remembered
 from ckptstore.mindspore.data import steps_of
 from ckptstore.mindspore.dying_gasp import DyingGasp
 from ckptstore.mindspore.exact_data import begin_anew, check_exact, complaints, go_on
+from ckptstore.mindspore.initial import Warm, begin_from
 from ckptstore.mindspore.load_guard import LoadGuard
 from ckptstore.mindspore.loop import Loop, check_loop
 from ckptstore.mindspore.registrar import Registrar
@@ -111,6 +112,10 @@ class TrainingLaunch(RankLaunch):
         lineage: str | None = None,
         take_quarantined: bool = False,
         fresh: bool = False,
+        initial: str | None = None,
+        initial_optimizer: bool = False,
+        rename: Mapping[str, str] = MappingProxyType({}),
+        strict: bool = False,
         exact_data: Exact = "auto",
         repeat_random: bool = False,
         dec_key: bytes | None = None,
@@ -127,15 +132,25 @@ class TrainingLaunch(RankLaunch):
         in it draws random numbers, as augmentations do, draws the same ones as if nothing had happened. "auto" does so
         where something may draw any, True always, False never. `repeat_random`, from the first start on, has random
         layers, as dropout, draw the same numbers as if nothing had happened (PyNative mode). `dec_key` and `dec_mode`
-        are those of `mindspore.load_checkpoint`, for files saved with `enc_key`. Raises `NothingRestorableError` where
-        states were lost or are of another branch, `RefusedError` where it cannot be told whether any were saved,
-        `UsageError` where the network is not the one that was saved, or the state has no place in the dataset,
-        `DamageError` for a file that is not what was recorded.
+        are those of `mindspore.load_checkpoint`, for files saved with `enc_key`.
+
+        `initial` is a reference to a state of another run, as "pretrain@best:loss" (docs/warm-start.md): while this run
+        has none of its own, it begins at step 0 with the weights of that one, those that fit by name and shape.
+        `rename` has prefixes of names in the file, each with what the network has in its place. `initial_optimizer`
+        takes the optimizer's parameters too, but for its counter and learning rates. What is left over on either side
+        is logged; `strict` refuses it. A restart takes the same state, whatever the reference names by then; `fresh`
+        chooses anew.
+
+        Raises `NothingRestorableError` where states were lost or are of another branch, or that of another run cannot
+        be loaded, `RefusedError` where it cannot be told whether any were saved, `UsageError` where the network is not
+        the one that was saved, or the state has no place in the dataset, `DamageError` for a file that is not what was
+        recorded.
         """
         check_arguments(model, dataset)
-        query = Query(step=step, lineage=lineage, take_quarantined=take_quarantined, loads=Loads.MINDSPORE, fresh=fresh)
+        warm = Warm(initial, initial_optimizer, rename, strict).checked()
+        query = _query(step=step, lineage=lineage, take_quarantined=take_quarantined, fresh=fresh, initial=initial)
         decryption = {"dec_key": dec_key, "dec_mode": dec_mode}
-        start = self._restore(model.train_network, dataset, query, exact_data, decryption)
+        start = self._restore(model.train_network, dataset, query, exact_data, warm=warm, decryption=decryption)
         self._repeat([model.train_network], repeats=repeat_random)
         watch_calls(model, self._call)
         return start
@@ -150,6 +165,10 @@ class TrainingLaunch(RankLaunch):
         lineage: str | None = None,
         take_quarantined: bool = False,
         fresh: bool = False,
+        initial: str | None = None,
+        initial_optimizer: bool = False,
+        rename: Mapping[str, str] = MappingProxyType({}),
+        strict: bool = False,
         exact_data: Exact = "auto",
     ) -> Start:
         """As `resume`, for a loop of the script's own: into networks and optimizers, one or several of each.
@@ -158,8 +177,9 @@ class TrainingLaunch(RankLaunch):
         to `launch.save`: `launch.save(TrainState(network, optimizer).write, name="net.safetensors", …)`. A list of
         networks or optimizers, or a dict by names, stands for several (`TrainState`).
         """
-        query = Query(step=step, lineage=lineage, take_quarantined=take_quarantined, loads=Loads.MINDSPORE, fresh=fresh)
-        return self._restore(TrainState(network, optimizer), dataset, query, exact_data)
+        warm = Warm(initial, initial_optimizer, rename, strict).checked()
+        query = _query(step=step, lineage=lineage, take_quarantined=take_quarantined, fresh=fresh, initial=initial)
+        return self._restore(TrainState(network, optimizer), dataset, query, exact_data, warm=warm)
 
     def loop(
         self,
@@ -180,6 +200,10 @@ class TrainingLaunch(RankLaunch):
         lineage: str | None = None,
         take_quarantined: bool = False,
         fresh: bool = False,
+        initial: str | None = None,
+        initial_optimizer: bool = False,
+        rename: Mapping[str, str] = MappingProxyType({}),
+        strict: bool = False,
         exact_data: Exact = "auto",
         repeat_random: bool = False,
     ) -> Loop:
@@ -207,8 +231,9 @@ class TrainingLaunch(RankLaunch):
         check_loop(dataset, epochs, every)
         if retention is not None:
             check_policy(retention)
-        query = Query(step=step, lineage=lineage, take_quarantined=take_quarantined, loads=Loads.MINDSPORE, fresh=fresh)
-        start = self._restore(state, dataset, query, exact_data)
+        warm = Warm(initial, initial_optimizer, rename, strict).checked()
+        query = _query(step=step, lineage=lineage, take_quarantined=take_quarantined, fresh=fresh, initial=initial)
+        start = self._restore(state, dataset, query, exact_data, warm=warm)
         begin_anew(dataset)
         self._repeat(state.networks.values(), repeats=repeat_random)
         session = Session(self, self.progress, retention=retention)
@@ -248,6 +273,8 @@ class TrainingLaunch(RankLaunch):
         dataset: Any,
         query: Query,
         exact_data: Exact,
+        *,
+        warm: Warm,
         decryption: Mapping[str, Any] = MappingProxyType({}),
     ) -> Start:
         check_exact(exact_data)
@@ -256,6 +283,8 @@ class TrainingLaunch(RankLaunch):
         start = self._agree(steps_of(dataset, self.world_size), query)
         if (plan := start.plan) is None:
             self._say_fresh()
+            if start.initial is not None:
+                self._begin_from(start.initial, target, warm, decryption)
         else:
             appended = load(
                 target,
@@ -281,6 +310,14 @@ class TrainingLaunch(RankLaunch):
             for complaint in complaints(dataset, exact_data):
                 log.warning(complaint)
         return start
+
+    def _begin_from(self, initial: RestorePlan, target: Any, warm: Warm, decryption: Mapping[str, Any]) -> None:
+        (file,) = initial.files_for(self.rank, self.facts.layout)
+        fitted = begin_from(target, file, warm, decryption, self._guard.loading)
+        self._say(
+            f"run {self.name}: began from step {initial.global_step} of run {initial.launch.run} (launch "
+            f"{initial.launch.id}), {fitted}"
+        )
 
     def decide(self, dataset: Any, loads: Loads, *, check_restored: Callable[[Any], None]) -> Start:
         """Where training goes on, for a framework that restores by itself, what it `loads`: nothing is loaded here.
@@ -610,6 +647,10 @@ def _check_arguments(run: object, catalog: object, launch_id: object, directorie
         raise UsageError(f"directories is {one!r}, not a list", f"write directories=[{one!r}]")
     if catalog is not None and not hasattr(catalog, "database"):
         raise UsageError(f"catalog is {catalog!r}", f"write catalog={Call('ckptstore.connect', repr(catalog))}")
+
+
+def _query(**asked: Any) -> Query:
+    return Query(loads=Loads.MINDSPORE, **asked)
 
 
 def _measured(metrics: Callable[[Any], Mapping[str, float]] | None, params: Any) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakValueDictionary
@@ -14,7 +15,7 @@ from ckptstore.errors import RefusedError
 from ckptstore.mindspore.network import COUNTER, is_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 Digests: TypeAlias = "dict[str, tuple[tuple[int, ...], bytes]]"
 """Of some parameters by name, with their shapes: parallel modes may cut a parameter before the first step."""
@@ -45,6 +46,14 @@ class LoadGuard:
     def begin_loading(self, network: Any) -> None:
         """`resume` is about to change this train network: until one has restored a state, no launch may train it."""
         _HALF_LOADED.update((id(item), item) for item in network.get_parameters())
+
+    @contextmanager
+    def loading(self, parameters: Any) -> Iterator[None]:
+        """Around what changes all of these parameters: where it fails, no launch may train them."""
+        self.begin_loading(parameters)
+        yield
+        for item in parameters.get_parameters():
+            _HALF_LOADED.pop(id(item), None)
 
     def resumed(self, network: Any, *, restored: bool) -> None:
         """`resume` has decided what this train network starts from."""

@@ -28,7 +28,7 @@ _APART = 64  # bytes: tensors begin at a multiple
 _CHUNK = 64 << 20  # bytes of memory that are asked for at once
 _PASSED = 8 << 20  # bytes of memory for what is read and dropped: two reads of `read_into`, which take turns
 OTHER_BYTES = "it has other bytes than those recorded"
-_MEANWHILE = "it changed while it was read"
+CHANGED = "it changed while it was read"
 
 
 class ChangedError(Exception):
@@ -85,15 +85,15 @@ def read_plain(file: Checkpoint, places: Mapping[str, Place], wanted: Collection
         except UnreadableError:
             return None
         except EOFError as error:
-            raise ChangedError(_MEANWHILE) from error
+            raise ChangedError(CHANGED) from error
     if digest != (file.digest or digest):
         raise ChangedError(OTHER_BYTES)
     try:
         header = form.parse(_sparse(filling.between, content.end), path)  # of the bytes whose digest that is
     except UnreadableError as error:
-        raise ChangedError(_MEANWHILE) from error
+        raise ChangedError(CHANGED) from error
     if [part for entry in header.entries for part in _slices_of(entry)] != filling.slices:
-        raise ChangedError(_MEANWHILE)
+        raise ChangedError(CHANGED)
     names = frozenset(entry.name for entry in header.entries)
     if len(names) != len(header.entries):
         return None

@@ -16,7 +16,7 @@ from ckptstore.errors import CkptstoreError, DamageError, UsageError
 from ckptstore.formats.inspect import is_broken
 from ckptstore.mindspore.loader import OTHER_BYTES, ChangedError, DoesNotFitError, are_apart, places_of, read_plain
 from ckptstore.mindspore.network import COUNTER, EXIT_FLAGS, state_names
-from ckptstore.mindspore.state import TrainState, named
+from ckptstore.mindspore.state import Parameters, TrainState, named
 from ckptstore.outside import os
 
 if TYPE_CHECKING:
@@ -74,13 +74,13 @@ def load(
     sources = plan.files_for(rank, layout)
     file = sources[0]
     needed = set(network.named) if isinstance(network, TrainState) else state_names(network)
-    needs_mindspore = plan.in_shares or decryption.get("dec_key") or os.environ.get("CKPTSTORE_LOADER") == "mindspore"
+    needs_mindspore = plan.in_shares or asks_mindspore(decryption)
     in_place: Collection[str] = ()
     parameters: dict[str, Any] = {}
     is_writable = True
     content: Content | None = None
     if not needs_mindspore:
-        with _telling(file, on_failure):
+        with telling(file, on_failure):
             content, in_place, is_writable = _read_plain(network, file, on_put)
     if content is not None:
         parameters = content.others
@@ -88,7 +88,7 @@ def load(
         for source in sources:
             prove(source, on_failure)
         for source in reversed(sources):
-            parameters |= _read(source, decryption, on_failure)
+            parameters |= read(source, decryption, on_failure)
     by_broadcast = plan.in_shares and len(sources) == 1
     if not by_broadcast:
         _check_complete(file, needed, {*parameters, *in_place})
@@ -96,7 +96,7 @@ def load(
     _restore_counter(network, kept)
     on_put()
     try:
-        not_loaded, unused = _put(network, kept, in_place, by_broadcast=by_broadcast, is_writable=is_writable)
+        not_loaded, unused = put(network, kept, in_place, by_broadcast=by_broadcast, is_writable=is_writable)
     except (RuntimeError, TypeError, ValueError) as error:
         raise UsageError(
             f"{file.path} does not fit the train network: {str(error).splitlines()[0]}",
@@ -106,9 +106,14 @@ def load(
     return {name: _plain(parameters[name]) for name in unused}
 
 
+def asks_mindspore(decryption: Mapping[str, Any]) -> bool:
+    """Whether MindSpore has to read the files: it alone decrypts them, or the user wants it to."""
+    return bool(decryption.get("dec_key")) or os.environ.get("CKPTSTORE_LOADER") == "mindspore"
+
+
 def prove(file: Checkpoint, on_failure: OnFailure) -> None:
     """Raise as `load` does for a file that is not what was recorded."""
-    with _telling(file, on_failure):
+    with telling(file, on_failure):
         if file.digest is not None and digest(file.path) != file.digest:
             raise ChangedError(OTHER_BYTES)
 
@@ -142,7 +147,7 @@ def _read_plain(
 
 
 @contextmanager
-def _telling(file: Checkpoint, on_failure: OnFailure) -> Iterator[None]:
+def telling(file: Checkpoint, on_failure: OnFailure) -> Iterator[None]:
     """Report a file whose bytes are not those that were recorded, or cannot be read."""
     try:
         yield
@@ -158,7 +163,8 @@ def _telling(file: Checkpoint, on_failure: OnFailure) -> Iterator[None]:
         ) from None
 
 
-def _read(file: Checkpoint, decryption: Mapping[str, Any], on_failure: OnFailure) -> dict[str, Any]:
+def read(file: Checkpoint, decryption: Mapping[str, Any], on_failure: OnFailure) -> dict[str, Any]:
+    """All that a file holds, by name, as MindSpore reads it. Raises as `load` does."""
     if is_broken(file.path):  # MindSpore would write behind the memory of a tensor, or take half of one for the whole
         on_failure(file, Rule.UNREADABLE, "it is cut or damaged")
         raise DamageError(f"{file.path} is cut or damaged: MindSpore cannot read it", _AGAIN)
@@ -172,7 +178,7 @@ def _read(file: Checkpoint, decryption: Mapping[str, Any], on_failure: OnFailure
     return parameters
 
 
-def _put(
+def put(
     network: Any, values: Mapping[str, Any], in_place: Collection[str], *, by_broadcast: bool, is_writable: bool
 ) -> tuple[Iterable[str], Iterable[str]]:
     """Give the parameters of a network these values; which parameters got none, and which values none took.
@@ -186,11 +192,11 @@ def _put(
     """
     parameters = named(network)
     own = {name: value for name, value in values.items() if name in parameters}
-    if isinstance(network, TrainState):
+    if isinstance(network, Parameters):
         for name, value in own.items():
             if not _fits(parameters[name], value):
                 raise ValueError(f"{name} is {_shown(parameters[name])}, and {_shown(value)} in the file")
-    is_pynative = isinstance(network, TrainState) or mindspore.get_context("mode") == mindspore.PYNATIVE_MODE
+    is_pynative = isinstance(network, Parameters) or mindspore.get_context("mode") == mindspore.PYNATIVE_MODE
     fits = is_pynative and own and all(_fits(parameters[name], own[name]) for name in own)
     if by_broadcast or not (in_place or fits):
         put: tuple[list[str], list[str]] = mindspore.load_param_into_net(

@@ -191,7 +191,7 @@ def is_special(parameter: Any) -> bool:
 
 def named(network: Any) -> dict[str, Any]:
     """The parameters of a train network, or of a state, by name."""
-    return network.named if isinstance(network, TrainState) else {item.name: item for item in network.get_parameters()}
+    return network.named if isinstance(network, Parameters) else {item.name: item for item in network.get_parameters()}
 
 
 def _each(what: str, given: Any) -> dict[str, Any]:

@@ -1,0 +1,274 @@
+"""A run that begins from the state of another one, in this process with real networks."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import nn
+from mindspore.train import Model
+
+import ckptstore.mindspore
+from ckptstore.api import Catalog, connect
+from ckptstore.errors import DamageError, NothingRestorableError, UnknownRunError, UsageError
+from ckptstore.mindspore.launch import TrainingLaunch
+from ckptstore.retention.policy import Policy
+from tests.mindspore.trainings import RaiseAt, create_dataset, saving, values
+
+
+class Net(nn.Cell):
+    """A part that is trained before, under a name of its own, and a head."""
+
+    def __init__(self, part: str = "backbone", width: int = 4) -> None:
+        super().__init__()
+        self.part = nn.Dense(3, 5)
+        self.part.update_parameters_name(f"{part}.")
+        self.head = nn.Dense(5, width)
+
+    def construct(self, x: Any) -> Any:
+        return self.head(self.part(x))
+
+
+def create(part: str = "backbone", width: int = 4, *, fill: float | None = None, optimizer: Any = nn.Adam) -> Model:
+    """A model whose weights are all one number, if there is one."""
+    network = Net(part, width)
+    for item in network.get_parameters() if fill is not None else ():
+        item.set_data(ms.Tensor(np.full(item.shape, fill, np.float32)))
+    loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+    return Model(network, loss, optimizer(network.trainable_params(), learning_rate=0.1))
+
+
+def pretrain(directory: Path, *steps: int, run: str = "pretrain") -> Model:
+    """One launch, which has saved a model at these steps, the best last."""
+    model = create()
+    for item in model.train_network.get_parameters():
+        if item.name == "global_step" or item.name.startswith("moment"):
+            item.set_data(ms.Tensor(np.full(item.shape, 7), item.dtype))
+    directory.mkdir(exist_ok=True)
+    launch = connect().join(run)
+    launch.resolve()
+    for step in steps:
+        path = directory / f"{launch.id}-{step}.ckpt"
+        ms.save_checkpoint(model.train_network, str(path), append_dict={"epoch_num": 1})
+        launch.register(path, global_step=step, metrics={"loss": 1 / step})
+    return model
+
+
+def begin(model: Model, *, run: str = "ft", **asked: Any) -> tuple[TrainingLaunch, Any]:
+    """A launch of the run, and where it starts."""
+    launch = ckptstore.mindspore.join(run)
+    return launch, launch.resume(model, create_dataset(), **{"initial": "pretrain@best:loss", **asked})
+
+
+def train(model: Model, launch: TrainingLaunch, directory: Path, *more: Any, epochs: int = 1, steps: int = 3) -> None:
+    ckpt_cb = saving(directory, save_checkpoint_steps=steps)
+    dataset = create_dataset()
+    dataset.set_init_step(launch.global_step)
+    model.train(
+        epochs,
+        dataset,
+        callbacks=[*more, ckpt_cb, launch.registrar(ckpt_cb)],
+        initial_epoch=launch.start.initial_epoch if launch.start else 0,
+    )
+
+
+def said(caplog: pytest.LogCaptureFixture) -> str:
+    return next(message for message in reversed(caplog.messages) if "began from" in message)
+
+
+@pytest.fixture
+def parent(catalog: Catalog, tmp_path: Path) -> dict[str, Any]:
+    """The weights of the run `pretrain` at its best state, the last: step 6."""
+    return values(pretrain(tmp_path / "pretrain", 2, 4, 6))
+
+
+def test_it_begins_with_the_weights_that_fit(parent: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    model = create(width=2, fill=0.5)
+    _, start = begin(model)
+    assert (start.fresh, start.global_step, start.initial_epoch) == (True, 0, 0)
+    assert (start.initial.launch.run, start.initial.global_step) == ("pretrain", 6)
+    now = values(model)
+    for name in ("backbone.weight", "backbone.bias"):
+        assert np.array_equal(now[name], parent[name])
+        assert not now[f"moment1.{name}"].any()
+    assert (now["head.weight"] == 0.5).all()
+    assert (now["global_step"], now["learning_rate"]) == (0, np.float32(0.1))
+    assert said(caplog) == (
+        f"run ft: began from step 6 of run pretrain (launch {start.initial.launch.id}), 2 parameters; "
+        "of another shape or type: 2 (head.bias: Float32 (4,) for Float32 (2,), "
+        "head.weight: Float32 (4, 5) for Float32 (2, 5))"
+    )
+
+
+def test_the_optimizer_too_with_other_names(parent: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    model = create("encoder", fill=0.5)
+    begin(model, initial_optimizer=True, rename={"backbone.": "encoder."})
+    now = values(model)
+    for name, before in parent.items():
+        taken = now[name.replace("backbone.", "encoder.")]
+        if name not in ("global_step", "learning_rate"):
+            assert np.array_equal(taken, before), name
+    assert now["global_step"] == 0
+    assert said(caplog).endswith("14 parameters")
+
+
+def test_what_is_left_over_is_listed_and_strict_refuses_it(
+    parent: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    model = create("encoder", fill=0.5)
+    with pytest.raises(
+        UsageError, match=r"do not fit: 2 parameters; not in the file: 2 \(encoder.bias, encoder.weight\)"
+    ):
+        begin(model, strict=True)
+    assert (values(model)["head.weight"] == 0.5).all(), "it was refused before anything changed"
+    begin(model)
+    assert said(caplog).endswith("not used: 2 (backbone.bias, backbone.weight)")
+    begin(model, strict=True, rename={"backbone.": "encoder."})
+    assert said(caplog).endswith(", 4 parameters")
+
+
+def test_what_makes_no_sense_is_refused(parent: dict[str, Any], catalog: Catalog) -> None:
+    for asked, error, told in (
+        ({"initial": "pretrian@6"}, UnknownRunError, "no run 'pretrian'"),
+        ({"initial": "pretrain@7"}, NothingRestorableError, "no save of step 7; there is one of 2, 4, 6"),
+        ({"initial": "pretrain@nobody"}, UsageError, "has no tag 'nobody'"),
+        ({"initial": 6}, UsageError, "initial is 6"),
+        ({"initial": None, "strict": True}, UsageError, "no state is named"),
+        ({"rename": "backbone."}, UsageError, "rename is 'backbone.'"),
+        ({"rename": {"bakcbone.": "encoder."}}, UsageError, "no parameter of the file begins with 'bakcbone.'"),
+        (
+            {"rename": {"backbone.": "head."}},
+            UsageError,
+            "both backbone.bias and head.bias of the file would be head.bias",
+        ),
+        ({"rename": {"backbone.": "a.", "head.": "b."}}, UsageError, "no parameter of .* fits the network"),
+    ):
+        with pytest.raises(error, match=told):
+            begin(create(), **asked)
+
+
+def test_a_restart_begins_from_the_same_state_though_the_best_has_moved(
+    parent: dict[str, Any], tmp_path: Path, catalog: Catalog, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = create()
+    launch, _ = begin(model)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        train(model, launch, tmp_path / "ft", RaiseAt(2))
+    pretrain(tmp_path / "pretrain", 12)
+    best = catalog.resolve("pretrain@best:loss").plan
+    assert best is not None
+    assert best.global_step == 12
+    again = create()
+    launch, second = begin(again)
+    assert second.initial.global_step == 6
+    assert np.array_equal(values(again)["head.weight"], parent["head.weight"])
+    train(again, launch, tmp_path / "ft")
+    started = create()
+    _, third = begin(started)
+    assert (third.fresh, third.initial, third.global_step) == (False, None, 6)
+    assert np.array_equal(values(started)["head.weight"], values(again)["head.weight"])
+    assert "going on after step 6" in caplog.messages[-1]
+
+
+def test_another_reference_or_a_fresh_start_chooses_anew(parent: dict[str, Any], tmp_path: Path) -> None:
+    begin(create())
+    assert begin(create(), initial="pretrain@4")[1].initial.global_step == 4
+    pretrain(tmp_path / "pretrain", 12)
+    assert begin(create(), initial="pretrain")[1].initial.global_step == 12
+    assert begin(create(), initial="pretrain@4", fresh=True)[1].initial.global_step == 4
+    assert ckptstore.mindspore.join("ft").resume(create(), create_dataset(), fresh=True).initial is None
+    assert begin(create(), initial="pretrain@best:loss")[1].initial.global_step == 12
+
+
+def test_no_start_begins_with_other_weights_in_silence(parent: dict[str, Any], catalog: Catalog) -> None:
+    begin(create())
+    with pytest.raises(NothingRestorableError, match=r"began from step 6 .* no state of its own yet; resume\(initial="):
+        ckptstore.mindspore.join("ft").resume(create(), create_dataset())
+    (file,) = catalog.show("pretrain", 6)
+    kept, seen = Path(file.path).read_bytes(), Path(file.path).stat()
+    Path(file.path).write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
+    os.utime(file.path, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+    model = create(fill=0.5)
+    with pytest.raises(DamageError, match=f"{file.path}.* other bytes than those recorded.*verify pretrain --digest"):
+        begin(model)
+    assert (values(model)["head.weight"] == 0.5).all()
+    Path(file.path).unlink()
+    told = r"run 'ft' began from step 6 of run pretrain \(launch .*\) and has no state of its own, and that one cannot"
+    with pytest.raises(NothingRestorableError, match=told):
+        begin(create())
+    assert begin(create(), fresh=True)[1].initial.global_step == 4
+
+
+def test_the_parents_gc_keeps_the_state_until_the_child_has_its_own(
+    parent: dict[str, Any], tmp_path: Path, catalog: Catalog
+) -> None:
+    newest = Policy(keep_last=1, floor=1)
+    before = catalog.plan_gc("pretrain", newest)
+    launch, _ = begin(model := create(), initial="pretrain@2")
+    kept = {each.state.global_step: each.reasons for each in catalog.plan_gc("pretrain", newest).decision.keep}
+    assert [why.detail for why in kept[2]] == ["run ft began from it and has no state of its own yet"]
+    assert 4 not in kept
+    done = catalog.execute(before)
+    assert ([step for _, step in done.removed], [each.reason for each in done.skipped]) == (
+        [4],
+        ["run ft began from it and has no state of its own yet"],
+    )
+    train(model, launch, tmp_path / "ft")
+    shutil.rmtree(tmp_path / "ft")
+    gone = catalog.plan_gc("pretrain", newest)
+    assert [each.state.global_step for each in gone.decision.remove] == [2], "it had one: what is lost is no new begin"
+
+
+def test_a_run_that_was_forgotten_keeps_nothing(parent: dict[str, Any], catalog: Catalog) -> None:
+    begin(create(), initial="pretrain@2")
+    catalog.forget("ft")
+    plan = catalog.plan_gc("pretrain", Policy(keep_last=1, floor=1))
+    assert [each.state.global_step for each in plan.decision.remove] == [4, 2]
+    assert {row.began for row in catalog.saves("pretrain")} == {()}
+
+
+def test_journals_alone_tell_what_it_began_from(parent: dict[str, Any], tmp_path: Path, catalog: Catalog) -> None:
+    model = create()
+    launch, _ = begin(model)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        train(model, launch, tmp_path / "ft", RaiseAt(2))
+    pretrain(tmp_path / "pretrain", 12)
+    shown = catalog.history("ft")[0].launch.initial
+    anew = connect(str(tmp_path / "anew.db"))
+    for name in ("ft", "pretrain"):
+        anew.sync(tmp_path / name)
+    assert anew.history("ft")[0].launch.initial == shown
+    assert [row.began for row in anew.saves("pretrain")] == [row.began for row in catalog.saves("pretrain")]
+    launch = ckptstore.mindspore.join("ft", catalog=anew)
+    assert launch.resume(create(), create_dataset(), initial="pretrain@best:loss").initial.global_step == 6
+
+
+def test_without_the_catalog_it_begins_from_the_same_state(
+    parent: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, catalog: Catalog
+) -> None:
+    model = create()
+    launch, _ = begin(model)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        train(model, launch, tmp_path / "ft", RaiseAt(2))
+    pretrain(tmp_path / "pretrain", 12)
+    catalog.close()
+    away = tmp_path / "catalog.db"
+    away.rename(tmp_path / "away.db")
+    away.mkdir()
+    told = "cannot be loaded now: the catalog has no run 'pretrain'; ckptstore scan DIRECTORY --run pretrain"
+    with pytest.raises(NothingRestorableError, match=told):
+        begin(create())
+    monkeypatch.setenv("CKPTSTORE_DIRECTORIES", str(tmp_path / "pretrain"))
+    _, start = begin(create())
+    assert (start.by_journals, start.initial.global_step) == (True, 6)
+
+
+def test_the_catalog_tells_who_began_from_where(parent: dict[str, Any], catalog: Catalog) -> None:
+    begin(create(), initial="pretrain@2")
+    (row,) = catalog.history("ft")
+    assert row.launch.initial is not None
+    assert (row.launch.initial.run, row.launch.initial.global_step) == ("pretrain", 2)
+    assert {row.global_step: row.began for row in catalog.saves("pretrain")} == {6: (), 4: (), 2: ("ft",)}
