@@ -121,18 +121,32 @@ def named_last(target: str) -> Iterator[str]:
     the next one that writes this target. An absolute path. Raises `RefusedError` where the target is there already, or
     another process writes it; `OSError`.
     """
+    _refuse_taken(target)
+    with _alone(target) as own:
+        os.mkdir(own)
+        path = f"{own}/{os.path.basename(target)}"
+        yield path
+        _sync_all(path)
+        _refuse_taken(target)
+        _name(path, target)
+
+
+def clear_unfinished(target: str) -> None:
+    """Delete what a process that was killed left beside a target. Raises as `named_last` does."""
+    with _alone(target):
+        pass
+
+
+@contextmanager
+def _alone(target: str) -> Iterator[str]:
+    """The path of what is aside of a target, which no other process has meanwhile; it is not there, now and after."""
     above, name = os.path.split(target)
     folder = f"{above}/.{name}.{_UNFINISHED}"
     own = f"{folder}/{FOLDER}"
-    _refuse_taken(target)
     lock = _lock(folder, target)
     try:
         shutil.rmtree(own, ignore_errors=True)
-        os.mkdir(own)
-        yield f"{own}/{name}"
-        _sync_all(f"{own}/{name}")
-        _refuse_taken(target)
-        _name(f"{own}/{name}", target)
+        yield own
     finally:
         shutil.rmtree(own, ignore_errors=True)
         with suppress(OSError):  # the user's own folder of that name has other things in it

@@ -29,6 +29,7 @@ TAR = ".tar"
 _PIECE = 4 << 20  # bytes
 _THREADS = 4
 _AGAIN = "make the export again, or copy it again"
+_UNPACK = "if another program packed an export, unpack it, and import the directory"
 
 
 class DirectoryWriter:
@@ -210,7 +211,7 @@ class TarSource:
         except tarfile.HeaderError:
             raise _damaged(self._path, "its beginning is not that of an export") from None
         if info.name != NAME:
-            raise UsageError(f"{self._path} is no export: its first file is {info.name!a}", "give what `export` wrote")
+            raise UsageError(f"{self._path} is no export: its first file is {info.name!a}", _UNPACK)
         if not 0 < info.size <= MOST_BYTES:
             raise DamageError(f"the manifest of {self._path} is longer than any", _AGAIN)
         self._moment = int(info.mtime)
@@ -275,5 +276,4 @@ def _size_of(opened: int, path: str) -> int:
 
 
 def _damaged(path: str, why: str) -> DamageError:
-    again = f"{_AGAIN}; if another program packed it, unpack it, and import the directory"
-    return DamageError(f"{path} is damaged: {why}", again if path.endswith(TAR) else _AGAIN)
+    return DamageError(f"{path} is damaged: {why}", f"{_AGAIN}; {_UNPACK}" if path.endswith(TAR) else _AGAIN)

@@ -16,7 +16,7 @@ from ckptstore.core.hints import Command
 from ckptstore.core.model import IMPORTED, derived_id
 from ckptstore.core.naming import SEVERAL, companion_of
 from ckptstore.disk import presence
-from ckptstore.disk.aside import named_last
+from ckptstore.disk.aside import clear_unfinished, named_last
 from ckptstore.disk.files import absolute, digest, facts
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.presence import Home
@@ -77,6 +77,7 @@ def import_(
         database.let_go()  # what follows may take hours
         try:
             if new.is_named():
+                clear_unfinished(new.directory)
                 new.prove(progress)
             else:
                 with named_last(new.directory) as aside:

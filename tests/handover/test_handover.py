@@ -11,6 +11,7 @@ from ckptstore.api import Catalog
 from ckptstore.errors import DamageError, RefusedError
 from ckptstore.training import companions
 from tests.contents import WORK, contents
+from tests.handover.builders import snapshot
 from tests.jobs import Job
 
 FORMS = pytest.mark.parametrize("target", ["out", "out.tar"], ids=["directory", "tar"])
@@ -48,14 +49,6 @@ def test_a_state_goes_from_one_catalog_to_another(
     kept = [json.loads(companions.read(each.source).content or "{}") for each in plan.ranks]
     assert [each.get("random") for each in kept] == [[1, 2.5, "x"], None]
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
-
-
-def snapshot(directory: Path) -> dict[str, tuple[bytes, int]]:
-    return {
-        str(path): (path.read_bytes(), path.stat().st_mtime_ns)
-        for path in directory.rglob("*")
-        if path.is_file() and path.suffix != ".jsonl"
-    }
 
 
 @FORMS
