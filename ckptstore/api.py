@@ -91,6 +91,7 @@ class Catalog:
     ) -> Resolution:
         """The newest whole state of the run, with the reason why each newer one is not taken.
 
+        `run` may be a reference to another one, as "digits@best:accuracy:max" (docs/references.md).
         `step` and `lineage` ask for an older one, of the history that leads to a launch (None: to the newest);
         `every_lineage` counts the states of all launches, those that were given up too, the highest step first.
         `take_quarantined` takes a state that was found to be bad, as one whose loss was not a number. `replicas` states
@@ -347,6 +348,17 @@ class Catalog:
         from ckptstore.retention import protect as pinning
 
         return pinning.untag(self.database, run, name)
+
+    def record(self, reference: str, **metrics: float) -> None:
+        """Add metrics to a state that is there, as those of an evaluation: `record("digits@1200", accuracy=0.93)`.
+
+        The value counts that was recorded last. Raises `UsageError` for what is no metric, and
+        `NothingRestorableError` for a state that is not whole.
+        """
+        from ckptstore.resume.measure import measure
+        from ckptstore.resume.register import checked
+
+        measure(self.database, reference, checked(metrics))
 
     def plan_gc(self, run: str, policy: Policy | None = None) -> GcPlan:
         """Which states of a run stay and which go, with all reasons; no file is touched.

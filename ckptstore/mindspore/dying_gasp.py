@@ -69,7 +69,7 @@ class DyingGasp:
         path = str(Path(directory) / self._free_name(directory, step, session.steps.an_epoch, file_format))
         begun = session.describe(path, kind=Kind.DYING_GASP, content=Content.FULL)
         session.launch.recorder.note(begun)
-        session.recorder.call(lambda: session.launch.record([begun]))
+        session.recorder.call(lambda: session.launch.record_files([begun]))
         appended = {**compat.APPEND_DICT.of(self._callback), "epoch_num": begun.epoch or 0, "step_num": step}
         digest = self._write(session, Path(path), appended)
         whole = session.describe(path, kind=Kind.DYING_GASP, content=Content.FULL, written=facts(path))

@@ -7,7 +7,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from numbers import Real
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,6 +15,7 @@ from mindspore.train import ModelCheckpoint
 
 from ckptstore.advise.advise import mtbf_of
 from ckptstore.catalog.engine import Database, open_database
+from ckptstore.core import validate
 from ckptstore.core.events import TrainingEnded, launch_from_json, launch_to_json
 from ckptstore.core.hints import Call, Command
 from ckptstore.core.naming import ONE_FILE
@@ -38,10 +38,11 @@ from ckptstore.mindspore.schedule import Schedule
 from ckptstore.mindspore.session import Session
 from ckptstore.mindspore.state import TrainState
 from ckptstore.mindspore.state_writer import StateWriter
-from ckptstore.mindspore.train_call import LOOP, is_finished, watch_calls
+from ckptstore.mindspore.train_call import LOOP, is_finished, watch_calls, watch_evaluations
 from ckptstore.mindspore.watches import PeriodicWatch, watches_for
 from ckptstore.outside import Path, atexit, os, utc_now
 from ckptstore.resume.join import check_name, new_launch_id
+from ckptstore.resume.register import checked
 from ckptstore.resume.resolver import Loads, Query
 from ckptstore.resume.start import Settled
 from ckptstore.retention.decide import check_policy
@@ -152,7 +153,7 @@ class TrainingLaunch(RankLaunch):
         decryption = {"dec_key": dec_key, "dec_mode": dec_mode}
         start = self._restore(model.train_network, dataset, query, exact_data, warm=warm, decryption=decryption)
         self._repeat([model.train_network], repeats=repeat_random)
-        watch_calls(model, self._call)
+        self.watch_calls(model)
         return start
 
     def restore(
@@ -338,8 +339,23 @@ class TrainingLaunch(RankLaunch):
         return start
 
     def watch_calls(self, model: Any) -> None:
-        """See what `model.train` is asked: one that has nothing left to train returns at once."""
+        """See what `model.train` is asked, and what `model.eval` finds meanwhile.
+
+        A call that has nothing left to train returns at once.
+        """
         watch_calls(model, self._call)
+        watch_evaluations(model, self._evaluated)
+
+    def _evaluated(self, results: Any) -> None:
+        if self.progress.evaluated is not None and isinstance(results, dict):
+            self.progress.evaluated(results)
+
+    def record(self, *, step: int, **metrics: float) -> None:
+        """As `RankLaunch.record`, while training on its own thread: training does not wait for it."""
+        if self.progress.recorder is None:
+            super().record(step=step, **metrics)
+        else:
+            self.progress.recorder.measure(validate.step_of(step), checked(metrics))
 
     def _say_start(self, start: Start, plan: RestorePlan) -> None:
         there = "" if start.global_step == plan.global_step else f" as step {plan.global_step}"
@@ -382,13 +398,14 @@ class TrainingLaunch(RankLaunch):
 
         `save_on_exception` saves the state when an exception ends training, unless that was done less than
         `exception_interval` seconds before. `metrics` is called with MindSpore's callback parameters at every save
-        and returns what to keep with it, finite numbers by name. `reset_exit_flag` puts the JSON flag of
-        OnRequestExit back to 0 where it is still set when training begins. `durable` has each file on the disk before
-        it is registered, on the registrar's own thread: a power loss then takes no file that was registered.
-        `retention` says what to keep: after each state that every rank has registered, rank 0 moves the others to the
-        trash, on a thread of its own. `keeps` are callbacks that go on after a restart as they were, by their
-        numbers, text and arrays. Those with `state_dict` and `load_state_dict` do so anyway, as EarlyStopping and
-        ReduceLROnPlateau do.
+        and returns what to keep with it, finite numbers by name; what `Model.fit` or a call of `model.eval` finds
+        meanwhile is kept with the state that was evaluated, its loss as `eval_loss`. `reset_exit_flag` puts the JSON
+        flag of OnRequestExit back to 0 where it is still set when training begins. `durable` has each file on
+        the disk before it is registered, on the registrar's own thread: a power loss then takes no file that
+        was registered. `retention` says what to keep: after each state that every rank has registered, rank 0
+        moves the others to the trash, on a thread of its own. `keeps` are callbacks that go on after a restart
+        as they were, by their numbers, text and arrays. Those with `state_dict` and `load_state_dict` do so
+        anyway, as EarlyStopping and ReduceLROnPlateau do.
         """
         if retention is not None:
             check_policy(retention)
@@ -439,7 +456,7 @@ class TrainingLaunch(RankLaunch):
         - `prefix`, `format`: files have MindSpore's names, `PREFIX-EPOCH_STEP`, and are "safetensors" or "ckpt".
         - `append_info`: dicts of numbers that go into each file, as with CheckpointConfig. "epoch_num" and "step_num"
           are in it anyway.
-        - `metrics`: as for `registrar`. What `Model.fit` evaluates is kept with the save of that epoch's end, too.
+        - `metrics`: as for `registrar`.
         - `exit_flag`: a JSON file that asks for an exit with `{"GracefulExit": 1}`.
         - `buffers`: bytes that the copy may take; None: a tenth of the free memory. Where it takes more, nothing is
           copied, and training waits until a save is written.
@@ -455,7 +472,7 @@ class TrainingLaunch(RankLaunch):
         _check_format(format)
         if keep is not None:
             check_policy(keep)
-        session = self._session(partial(_measured, metrics), durable=True, retention=keep)
+        session = self._session(metrics, durable=True, retention=keep)
         return Saver(
             session,
             Keeper(session, ()),
@@ -651,17 +668,6 @@ def _check_arguments(run: object, catalog: object, launch_id: object, directorie
 
 def _query(**asked: Any) -> Query:
     return Query(loads=Loads.MINDSPORE, **asked)
-
-
-def _measured(metrics: Callable[[Any], Mapping[str, float]] | None, params: Any) -> dict[str, float]:
-    """What an evaluation found after this step, and what the user measures.
-
-    MindSpore takes `eval_results` away when all callbacks have heard of the epoch's end (`train/model.py`). "loss" is
-    that of training; that of the evaluation has the name `eval_loss` there too.
-    """
-    found = {name: value for name, value in (params.get("eval_results") or {}).items() if name != "loss"}
-    evaluated = {name: float(value) for name, value in found.items() if isinstance(value, Real)}
-    return {**evaluated, **(metrics(params) if metrics is not None else {})}
 
 
 def _check_format(form: object) -> None:

@@ -72,6 +72,8 @@ class Loop:
         self._schedule = schedule
         self._has_begun = self._in_body = self._in_step = self._is_over = False
         self._is_asked = False  # for a save of this step, by `save`
+        self._metrics: Mapping[str, float] = {}
+        session.metrics = lambda: self._metrics
         self._counted = (self.global_step, state.counters())
         self._remembered = remembered
         self._bring_back()
@@ -136,17 +138,18 @@ class Loop:
         self._end(None)
         self._over()
 
-    def step(self, *, loss: Any = None) -> None:
+    def step(self, *, loss: Any = None, metrics: Mapping[str, float] | None = None) -> None:
         """The step is done: count it. When the body of the loop has ended, it is saved if it is time.
 
-        All that trains comes before it in the body. `loss` is kept with the saves; a state whose loss is no number is
-        quarantined. Raises `UsageError` where no batch was taken.
+        All that trains comes before it in the body. `loss` and `metrics`, finite numbers by name, are kept with the
+        save of this step; a state whose loss is no number is quarantined. Raises `UsageError` where no batch was taken.
         """
         if not self._in_step:
             raise UsageError("loop.step was called, and no batch was taken", "call it once for each batch of the loop")
         self._in_step = False
         self._progress.global_step += 1
         self._session.network.outputs = loss
+        self._metrics = metrics or {}
         if self.global_step == self.start.global_step + 1:
             self._draws = self._has_drawn()
             self._writer.time_from(self.global_step)

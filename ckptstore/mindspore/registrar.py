@@ -14,14 +14,17 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from mindspore.train import Callback
 
 from ckptstore.core.hints import Command
+from ckptstore.core.limits import text
 from ckptstore.core.model import Content, Kind
 from ckptstore.disk.files import facts
 from ckptstore.errors import RefusedError, UsageError
@@ -37,7 +40,7 @@ from ckptstore.training.step_times import StepTimes
 from ckptstore.training.termination import Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ckptstore.mindspore.callback_state import Keeper, Remembered
     from ckptstore.mindspore.dying_gasp import DyingGasp
@@ -143,6 +146,7 @@ class Registrar(Callback):
         session.check_forgotten(begins_anew=not (given or params.train_dataset.get_init_step()))
         is_repair = progress.has_failed and any(isinstance(watch, TtpWatch) for watch in self._watches)
         progress.has_trained, progress.has_failed = True, False
+        progress.evaluated = self._evaluated
         session.record_steps_per_epoch()
         self._steps.begin(self._periodic(), is_repair=is_repair)
         self._begin_saving()
@@ -248,11 +252,26 @@ class Registrar(Callback):
     def on_train_epoch_end(self, run_context: Any) -> None:  # noqa: ARG002
         """Register what was saved at the end of the epoch, and see what else was, once in a while."""
         self._poll()
+        self._evaluated(self._session.params.get("eval_results") or {})  # MindSpore takes them away after this hook
         with self.surviving("what callbacks keep"):
             self._keeper.end_epoch()
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _LOOK_SECONDS
             self._session.recorder.call(self._session.places.look_for_unwatched)
+
+    def _evaluated(self, results: Mapping[str, Any]) -> None:
+        """Keep what an evaluation of `Model.fit`, or a call of `model.eval`, found with the state that it looked at.
+
+        "loss" is that of training: of the evaluation it is `eval_loss`, as `Model.fit` has it too.
+        """
+        with self.surviving("what an evaluation found"):
+            found = {name: float(value) for name, value in results.items() if isinstance(value, Real)}
+            loss = found.pop("loss", None)
+            if loss is not None:
+                found.setdefault("eval_loss", loss)
+            finite = {text(name): value for name, value in found.items() if math.isfinite(value)}
+            if finite:
+                self._session.recorder.measure(self._steps.in_network, finite)
 
     @never_stops_training
     def on_train_end(self, run_context: Any) -> None:  # noqa: ARG002
@@ -275,6 +294,7 @@ class Registrar(Callback):
             return
         self._is_training = False
         session = self._session
+        session.progress.evaluated = None
         kind, raised, trace = error or (None, None, None)
         name = self._ended_by(kind)
         with self.surviving("the start of the next training"):
@@ -363,7 +383,7 @@ class Registrar(Callback):
             log.error("%a is not registered: %s", saved.path, error)  # noqa: TRY400
             return
         if saved.written_again:
-            session.recorder.call(lambda: session.launch.record([file]))
+            session.recorder.call(lambda: session.launch.record_files([file]))
             return
         if saved.kind is Kind.PERIODIC and len(self._periodic()) == 1:  # of several, each may have saved in the step
             file = replace(file, timing=self._times.of_save())

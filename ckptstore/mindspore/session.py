@@ -85,6 +85,7 @@ class Session:
     def begin(self) -> None:
         """Training begins."""
         self.recorder.begin()
+        self.progress.recorder = self.recorder
         self.launch.signs.begin()
 
     def begin_retention(self, writers: int | None = None) -> None:
@@ -200,6 +201,7 @@ class Session:
         """Training is over: wait, for so long at most, for what is recorded and removed, and leave nothing open."""
         began_at = time.monotonic()
         self.recorder.call(self.places.look_for_unwatched)
+        self.progress.recorder = None
         self.recorder.finish()
         if self._retention is not None:
             self._retention.finish(max(0.0, FLUSH_SECONDS - (time.monotonic() - began_at)))

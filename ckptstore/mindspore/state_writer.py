@@ -255,7 +255,7 @@ class StateWriter:
             else:
                 names = self._session.recorder.state_names
                 if (found := measured(whole, prove_step=True, expected=names, digest=whole.digest)) is not None:
-                    self._launch.record([found])
+                    self._launch.record_files([found])
         except (OSError, CkptstoreError) as error:
             why: Any = error.strerror or error if isinstance(error, OSError) else error
             log.error("step %d is not saved to %s: %s; training goes on", file.global_step, self.directory, why)  # noqa: TRY400

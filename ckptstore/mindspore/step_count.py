@@ -87,11 +87,21 @@ class StepCount:
 
     def end_step(self) -> None:
         """MindSpore's count has gone on by the steps of this call: taking its difference counts none of them twice."""
-        step, at = self._base or (0, 0)
-        self._progress.global_step = step + self._session.params.cur_step_num - at
+        self._progress.global_step = self._count()
         self._in_step = False
         self._outputs_before = None
         self._session.network.outputs = self._session.params.get("net_outputs")
+
+    @property
+    def in_network(self) -> int:
+        """How many steps are in the network, where callbacks earlier in the list have heard of one and we have not."""
+        if self._in_step and self._session.params.get("net_outputs") is not self._outputs_before:
+            return self._count()
+        return self._progress.global_step
+
+    def _count(self) -> int:
+        step, at = self._base or (0, 0)
+        return step + int(self._session.params.cur_step_num) - at
 
     def note_counter(self, step: int, updates: int | None) -> None:
         """The optimizer had counted so many updates after a step."""

@@ -37,6 +37,19 @@ def watch_calls(model: Any, around: Around) -> None:
         setattr(model, name, _watched(getattr(type(model), name).__get__(model), around))
 
 
+def watch_evaluations(model: Any, found: Callable[[Any], None]) -> None:
+    """Have `found` called with what each call of this model's `eval` returns, before that returns it."""
+    method = type(model).eval.__get__(model)
+
+    @wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        results = method(*args, **kwargs)
+        found(results)
+        return results
+
+    model.eval = call
+
+
 def _watched(method: Any, around: Around) -> Any:
     @wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:

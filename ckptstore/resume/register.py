@@ -68,11 +68,16 @@ def describe(
         format=format_of(where),
         content=content,
         strategy_file=files.absolute(validate.path("strategy_file", strategy_file)) if strategy_file else None,
-        metrics=dict(validate.metric(name, value) for name, value in (metrics or {}).items()),
+        metrics=checked(metrics or {}),
         quarantine=quarantine,
         mtime_ns=None if mtime_ns is None else _written(where, mtime_ns),
         state=FileState.IN_PROGRESS,
     )
+
+
+def checked(metrics: Mapping[str, float]) -> dict[str, float]:
+    """These metrics. Raises `UsageError` for one without a name, or whose value is no finite number."""
+    return dict(validate.metric(name, value) for name, value in metrics.items())
 
 
 _STEPS = "steps are counted from 0"

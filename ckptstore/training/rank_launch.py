@@ -25,6 +25,7 @@ from ckptstore.journal import summaries
 from ckptstore.journal.writers import for_rank
 from ckptstore.outside import Path, atexit, time, utc_now
 from ckptstore.resume import register as registering
+from ckptstore.resume.measure import measure
 from ckptstore.resume.reconcile import Reconciled, left_at, reconcile
 from ckptstore.resume.resolver import Query
 from ckptstore.resume.start import Settled, earlier_start, keep_holding, settle, started
@@ -142,7 +143,7 @@ class RankLaunch:
         if file is None:
             raise UsageError(f"{described.path} is not there, or is being written", "register a file once it is whole")
         self.exit_request.look_in(str(Path(file.path).parent))
-        (recorded,) = self.record([file])
+        (recorded,) = self.record_files([file])
         self._try_the_catalog()
         return recorded
 
@@ -220,7 +221,21 @@ class RankLaunch:
                 self.recorder.catch_up()
             self._next_look = time.monotonic() + self._backoff.pause()
 
-    def record(self, files: Sequence[Checkpoint]) -> list[Checkpoint]:
+    def record(self, *, step: int, **metrics: float) -> None:
+        """Add metrics to what was saved of a step, as those of an evaluation that came after the save.
+
+        They go to the file of this rank, or to the state of that step from before this launch. The value counts that
+        was recorded last. Raises `UsageError` for what is no metric, `NothingRestorableError` for a step without a
+        state, and `CatalogUnavailableError` where neither journal nor catalog took them.
+        """
+        self.measure(validate.step_of(step), registering.checked(metrics))
+
+    def measure(self, step: int, metrics: Mapping[str, float]) -> None:
+        """As `record`."""
+        if not self.live_files.measure(step, metrics):
+            measure(self.database, f"{self.name}@{step}", metrics)
+
+    def record_files(self, files: Sequence[Checkpoint]) -> list[Checkpoint]:
         """Record files: in the journals beside them, then in the catalog. Returns the records.
 
         The first of them proves that the launch's plan was a good one, and that is recorded too. Raises
@@ -429,7 +444,7 @@ class RankLaunch:
         """
         left = left_at(ending, self.facts, self._sources, self.live_files.paths(), expected)
         if left:
-            self.record(left)
+            self.record_files(left)
 
     def renew_lease(self) -> None:
         """Renew the lease on the state that this launch started from: the launch is alive.
@@ -478,6 +493,16 @@ class LiveFiles:
                 if companion in names:
                     with suppress(OSError):  # gc removes it later
                         remove_own(str(directory), companion)
+
+    def measure(self, step: int, metrics: Mapping[str, float]) -> bool:
+        """Add metrics to the files of a step; whether there are any."""
+        amended = [
+            file.amended(metrics={**file.metrics, **metrics}) for file in self._all() if file.global_step == step
+        ]
+        if amended:
+            self._recorder.record_files(amended)
+            self.add(amended)
+        return bool(amended)
 
     def quarantine_after(self, step: int, reason: str) -> None:
         """Record what is wrong with all files after a step. One that is saved again later gets a new record."""

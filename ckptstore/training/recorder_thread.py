@@ -20,7 +20,7 @@ from ckptstore.training.companions import Companions
 from ckptstore.training.rank_launch import LONGEST_PAUSE_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from ckptstore.core.model import Checkpoint
     from ckptstore.training.rank_launch import RankLaunch
@@ -29,6 +29,7 @@ log = logging.getLogger("ckptstore")
 
 _TRY_AGAIN_SECONDS = 0.02
 _MANY_JOBS = 4
+_STEPS_MEASURED = 8  # whose metrics are kept: the save of a step may end after the evaluation of a later one
 _FILE_PATIENCE_SECONDS = 600.0
 FLUSH_SECONDS = 10.0
 MOST_JOBS = 1000
@@ -60,6 +61,7 @@ class RecorderThread:
         self._launch = launch
         self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._waiting: list[_Waiting] = []
+        self._measured: dict[int, dict[str, float]] = {}
         self._lock = threading.RLock()  # the condition's own `with` is Python: a tenth of what a training waits for
         self._idle = threading.Condition(self._lock)
         self._open_jobs = 0
@@ -94,7 +96,7 @@ class RecorderThread:
         measured: list[Checkpoint] = []
 
         def job() -> None:
-            whole = measured[0] if measured else self._measure(file)
+            whole = measured[0] if measured else self._measure(self._with_metrics(file))
             if whole is None:
                 log.warning("%s is not there any more: not registered", file.path)
                 return
@@ -104,7 +106,7 @@ class RecorderThread:
                 self._beside(lambda: self._companions.recorded(replace(whole, path=kept_path)))
             except OSError as error:
                 log.warning("%s keeps its name (%s): the next one overwrites it", file.path, error.strerror or error)
-                self._launch.record([whole])
+                self._launch.record_files([whole])
 
         self.call(job)
 
@@ -119,6 +121,23 @@ class RecorderThread:
 
         if not self.call(job):
             log.error("what was saved after step %d is not quarantined: too many files wait for their records", step)
+
+    def measure(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Add metrics to the files of a step, also to those that are recorded later."""
+
+        def job() -> None:
+            self._measured[step] = {**self._measured.pop(step, {}), **metrics}
+            while len(self._measured) > _STEPS_MEASURED:
+                del self._measured[next(iter(self._measured))]
+            for waiting in self._waiting:
+                waiting.file = self._with_metrics(waiting.file)
+            if step > (self._launch.facts.start_step or 0):
+                self._launch.live_files.measure(step, metrics)
+            else:
+                self._launch.measure(step, metrics)
+
+        if not self.call(job):
+            log.error("metrics of step %d are not recorded: too many files wait for their records", step)
 
     def keep_beside(self, path: str, step: int, content: Callable[[], dict[str, Any]]) -> None:
         """Write what `content` returns to the companion of the file of a step, once that is recorded."""
@@ -300,6 +319,7 @@ class RecorderThread:
                 return
 
     def _record(self, file: Checkpoint, *, asynchronous: bool) -> None:
+        file = self._with_metrics(file)
         for waiting in [waiting for waiting in self._waiting if waiting.file.path == file.path]:
             self._give_up(waiting)  # the next save of that name has begun: the one before is over
         whole = self._measure(file)
@@ -307,7 +327,7 @@ class RecorderThread:
             self._keep(whole)
         elif asynchronous:
             # If this process dies while the save is under way, the next start finishes the record.
-            self._launch.record([file])
+            self._launch.record_files([file])
             with self._idle:
                 self._open_jobs += 1
             self._waiting.append(_Waiting(file, time.monotonic() + _FILE_PATIENCE_SECONDS))
@@ -340,7 +360,7 @@ class RecorderThread:
         self._finish_one()
 
     def _keep(self, whole: Checkpoint) -> None:
-        self._launch.record([whole])
+        self._launch.record_files([whole])
         self._launch.signs.pass_on()
         self._beside(lambda: self._companions.recorded(whole))
         self.on_recorded(whole)
@@ -354,6 +374,10 @@ class RecorderThread:
             if not self._said_companions:
                 log.warning("what callbacks keep cannot be written (%s); training goes on", error)
             self._said_companions = True
+
+    def _with_metrics(self, file: Checkpoint) -> Checkpoint:
+        added = self._measured.get(file.global_step)
+        return replace(file, metrics={**file.metrics, **added}) if added else file
 
     def _measure(self, file: Checkpoint) -> Checkpoint | None:
         """The measured record; None while the file is not there, is that of another step, or is still written.

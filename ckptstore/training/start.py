@@ -20,11 +20,12 @@ from ckptstore.core.events import (
 from ckptstore.core.model import Assignment, Launch, RestorePlan, epoch_and_step
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from datetime import datetime
 
     from ckptstore.core.events import Line, TrainingEnded
     from ckptstore.core.model import Checkpoint
+    from ckptstore.training.recorder_thread import RecorderThread
 
 _ROOT = "/"
 """Ranks may run on several hosts: what they send each other names files by whole paths."""
@@ -109,7 +110,8 @@ class Progress:
     `start` is what `resume` returned; None before, and where the script does not call it. `global_step` counts the
     batches consumed since the run began. `has_trained` tells that training has begun, `has_failed` that an exception
     ended the last one, and `ending` at which state, where that is known. `seed` is that of random layers, each step of
-    which draws by its number (None: MindSpore's own way).
+    which draws by its number (None: MindSpore's own way). While a training is under way, `recorder` records
+    for it, and `evaluated`, where MindSpore runs it, gets what an evaluation found.
     """
 
     start: Start | None = None
@@ -118,6 +120,8 @@ class Progress:
     has_failed: bool = False
     ending: TrainingEnded | None = None
     seed: int | None = None
+    recorder: RecorderThread | None = None
+    evaluated: Callable[[Mapping[str, Any]], None] | None = None
 
 
 def start_from_json(sent: Line) -> Start:

@@ -161,7 +161,7 @@ def test_what_is_wrong_and_the_losses(catalog: Catalog, database_url: str, tmp_p
     (rank,) = job.begin()
     rank.register(job.write(rank, 5), global_step=5, metrics={"loss": 0.25})
     bad = rank.register(job.write(rank, 10), global_step=10)
-    rank.record([replace(bad, quarantine="the loss of its last step was nan")])
+    rank.record_files([replace(bad, quarantine="the loss of its last step was nan")])
     for command in (["list", "run"], ["show", "run", "10"]):
         text = ckptstore("--db", database_url, *command)
         assert "quarantined: step 10 of " in text.out

@@ -266,7 +266,7 @@ def test_what_is_dated_in_the_future(sqlite_url: str, tmp_path: Path, minutes: i
         register.describe(launch.facts, rank=launch.rank, path=path, kind="periodic", global_step=10)
     )
     assert file is not None
-    launch.record([replace(file, created_at=moment if what == "record" else now)])
+    launch.record_files([replace(file, created_at=moment if what == "record" else now)])
     found = checks(sqlite_url, now=now)["clocks"]
     assert found.status is status
     if status is Status.PROBLEM:

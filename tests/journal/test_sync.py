@@ -545,7 +545,7 @@ def test_many_records_at_once_leave_what_is_in_the_trash_as_it_is(catalog: Catal
     job.save([launch], 10)
     files = catalog.files("run")
     catalog.execute(catalog.plan_gc("run", Policy(keep_last=1, floor=1)))
-    launch.record([replace(file, global_step=file.global_step + 100, created_at=None) for file in files])
+    launch.record_files([replace(file, global_step=file.global_step + 100, created_at=None) for file in files])
     assert {file.global_step: file.state for file in catalog.files("run")} == {
         5: FileState.TRASHED,
         10: FileState.MISSING,

@@ -63,7 +63,7 @@ class Saves:
             )
             whole = measured(described)
             assert whole is not None
-            launch.record([whole])
+            launch.record_files([whole])
 
     def note(self, rank: int, step: int, name: str) -> None:
         """What meta.json of a rank says."""
@@ -82,7 +82,7 @@ class Saves:
             )
             whole = measured(file)
             assert whole is not None
-            launch.record([whole])
+            launch.record_files([whole])
         if tracked:
             (self.root / "latest_checkpointed_iteration.txt").write_text(str(step))
         return directory

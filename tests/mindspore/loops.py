@@ -27,8 +27,8 @@ class Trained:
         self.optimizer(gradients)
         return loss
 
-    def loop(self, directory: Path, **asked: Any) -> ckptstore.mindspore.Loop:
-        launch = ckptstore.mindspore.join("run")
+    def loop(self, directory: Path, *, launch: Any = None, **asked: Any) -> ckptstore.mindspore.Loop:
+        launch = launch or ckptstore.mindspore.join("run")
         asked = {"epochs": 2, "every": 2, "directory": directory, **asked}
         return launch.loop(self.network, self.optimizer, create_dataset(), **asked)
 

@@ -82,7 +82,7 @@ def test_a_torn_newest_file_does_not_stop_the_start(catalog: Catalog, tmp_path: 
     )
     path = tmp_path / "ckpt" / "net-2_1_breakpoint.ckpt"
     begun = describe(joined.facts, rank=0, path=path, kind=Kind.DYING_GASP, global_step=7, optimizer_step=7)
-    joined.record([begun])
+    joined.record_files([begun])
     path.write_bytes(torn)
     assert ckptstore.mindspore.join("run").resume(create_model(), create_dataset()).global_step == 6
 
@@ -95,7 +95,7 @@ def test_a_file_that_mindspore_cannot_read_is_passed_over_by_the_next_start(cata
     cut = tmp_path / "ckpt" / "mine.ckpt"
     cut.write_bytes((tmp_path / "ckpt" / "net-1_6.ckpt").read_bytes()[:-7])
     whole = measured(describe(joined.facts, rank=0, path=cut, kind=Kind.PERIODIC, global_step=9))
-    joined.record([whole])
+    joined.record_files([whole])
     with pytest.raises(DamageError, match="mine.ckpt is cut or damaged: MindSpore cannot read it; start again"):
         ckptstore.mindspore.join("run").resume(create_model(), create_dataset())
     assert ckptstore.mindspore.join("run").resume(create_model(), create_dataset()).global_step == 6

@@ -63,12 +63,12 @@ def test_what_the_registrar_recorded_meanwhile_stands(
         rank.facts, rank=0, path=path, kind="periodic", global_step=20, metrics={"loss": 0.5}, quarantine="nan"
     )
     if was_noted:
-        rank.record([bare])
+        rank.record_files([bare])
     job.write(rank, 20)
 
     def record() -> None:
         whole = measured(told)
-        rank.record([whole])
+        rank.record_files([whole])
 
     meanwhile(monkeypatch, record, at_last=at_last)
     assert chosen(catalog.resolve("run")) == ("L1", 10)
@@ -92,7 +92,9 @@ def test_a_save_that_is_recorded_while_directories_are_listed_is_there(
     job, (launch,) = begun(catalog, tmp_path, 5, world_size=1)
     if was_noted:
         path = job.folder(0) / "net-1_10.ckpt"
-        launch.record([describe(launch.facts, rank=0, path=path, kind="periodic", global_step=10, optimizer_step=10)])
+        launch.record_files(
+            [describe(launch.facts, rank=0, path=path, kind="periodic", global_step=10, optimizer_step=10)]
+        )
     else:
         job.write(launch, 9)
     names_in = reconcile.names_in
@@ -117,7 +119,7 @@ def test_what_was_given_up_meanwhile_is_not_there_again(
 
     def gone() -> None:
         whole = measured(describe(rank.facts, rank=0, path=path, kind="periodic", global_step=20, optimizer_step=20))
-        rank.record([whole])
+        rank.record_files([whole])
         rank.mark_damaged(whole, Rule.UNREADABLE)
 
     meanwhile(monkeypatch, gone)
@@ -165,7 +167,7 @@ def test_a_share_that_nobody_registered_is_not_taken_for_the_whole_state(
             told = {"kind": "periodic", "global_step": step, "optimizer_step": step, "content": Content.SHARE}
             file = measured(describe(launch.facts, rank=launch.rank, path=path, **told))
             if (step, launch.rank) != (30, 1):
-                launch.record([file])
+                launch.record_files([file])
     anew = connect(str(tmp_path / "anew.db"))
     anew.sync(tmp_path)
     for each in (catalog, anew):
@@ -302,7 +304,7 @@ def test_a_newer_file_of_the_same_second_is_not_the_older_one(
         os.utime(old, (at, at))
         file = launch.register(old, global_step=10, optimizer_step=10)
         if registered == "without digest":
-            launch.record([replace(file, digest=None)])
+            launch.record_files([replace(file, digest=None)])
     (job.folder(0) / "net-1_10.ckpt").unlink()
     os.utime(job.write(ranks[0], 20), (at, at))
     found = catalog.resolve("run")
@@ -320,7 +322,7 @@ def test_a_file_that_was_renamed_is_still_the_file(catalog: Catalog, tmp_path: P
     (rank,) = job.begin()
     (file,) = job.save([rank], 15)
     if not has_digest:
-        rank.record([replace(file, digest=None)])
+        rank.record_files([replace(file, digest=None)])
     Path(file.path).rename(job.folder(0) / "net-3_9.ckpt")
     assert chosen(catalog.resolve("run")) == ("L1", 15)
     assert sorted(each.state for each in catalog.files("run")) == [FileState.COMPLETE, FileState.MOVED]
@@ -362,7 +364,7 @@ def test_a_save_under_way_is_finished_though_the_launch_after_it_came_to_nothing
     """It was being written when the second launch asked, which made no save before it died."""
     job, (first,) = begun(catalog, tmp_path, 10, world_size=1)
     path = job.folder(0) / "net-2_10.ckpt"
-    first.record([describe(first.facts, rank=0, path=path, kind="periodic", global_step=20, optimizer_step=20)])
+    first.record_files([describe(first.facts, rank=0, path=path, kind="periodic", global_step=20, optimizer_step=20)])
     for _ in range(2):
         (later,) = job.begin()
         assert later.facts.parent_step == 10
@@ -444,7 +446,7 @@ def test_what_was_saved_after_a_bad_state_is_as_bad(catalog: Catalog, tmp_path: 
     """A process that was killed could not say what the loss was."""
     job, (rank,) = begun(catalog, tmp_path, 10, world_size=1)
     bad = rank.register(job.write(rank, 20), global_step=20, optimizer_step=20)
-    rank.record([replace(bad, quarantine="the loss of its last step was nan")])
+    rank.record_files([replace(bad, quarantine="the loss of its last step was nan")])
     job.write(rank, 30)
     resolution = catalog.resolve("run")
     assert chosen(resolution) == ("L1", 10)

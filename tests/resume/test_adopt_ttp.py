@@ -56,7 +56,7 @@ class Hybrid(Job):
             file = measured(
                 describe(launch.facts, rank=launch.rank, path=path, kind="ttp", global_step=20, optimizer_step=20)
             )
-            launch.record([file])
+            launch.record_files([file])
 
     def rename(self, launch: RankLaunch) -> None:
         (self.root / FIRST).rename(self.root / LAST)

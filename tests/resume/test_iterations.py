@@ -56,7 +56,7 @@ def register(rank: RankLaunch, path: Path, step: int) -> None:
     told = describe(rank.facts, rank=rank.rank, path=str(path), kind="periodic", global_step=step, content=Content.PART)
     whole = measured(told)
     assert whole is not None
-    rank.record([whole])
+    rank.record_files([whole])
 
 
 def test_what_a_rank_that_died_had_not_registered_is_adopted_if_common_json_proves_it(

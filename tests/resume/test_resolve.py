@@ -241,7 +241,7 @@ def test_a_save_that_was_never_finished_gives_nothing_up(catalog: Catalog, tmp_p
         assert launch.facts.parent_step == 10
         job.announce(launch)
     path = job.folder(0) / "net_1-2_5.ckpt"
-    second[0].record([describe(second[0].facts, rank=0, path=path, kind="periodic", global_step=15)])
+    second[0].record_files([describe(second[0].facts, rank=0, path=path, kind="periodic", global_step=15)])
     (tmp_path / "away").rename(hidden)
     found = catalog.resolve("run")
     assert found.plan.global_step == (10 if branched else 20)
@@ -285,7 +285,7 @@ def test_a_save_in_progress_whose_file_is_of_another_step_is_not_finished(catalo
     job, ranks = begun(catalog, tmp_path, 15, world_size=1)
     path = job.write(ranks[0], 12, name="latest.ckpt")
     file = describe(ranks[0].facts, rank=0, path=path, kind="periodic", global_step=20, optimizer_step=20)
-    ranks[0].record([file])
+    ranks[0].record_files([file])
     assert chosen(catalog.resolve("run")) == (15, [0])
     assert rejected(catalog.resolve("run")) == [(20, [(Rule.IN_PROGRESS, 0)])]
 
@@ -386,7 +386,9 @@ def test_strangers_in_the_directory_are_left_alone(catalog: Catalog, tmp_path: P
 def test_an_asynchronous_save_that_its_process_did_not_live_to_see(catalog: Catalog, tmp_path: Path) -> None:
     job, ranks = begun(catalog, tmp_path, 15, world_size=1)
     path = job.folder(0) / "net-2_10.ckpt"
-    ranks[0].record([describe(ranks[0].facts, rank=0, path=path, kind="periodic", global_step=20, optimizer_step=20)])
+    ranks[0].record_files(
+        [describe(ranks[0].facts, rank=0, path=path, kind="periodic", global_step=20, optimizer_step=20)]
+    )
     assert rejected(catalog.resolve("run")) == [(20, [(Rule.IN_PROGRESS, 0)])]
     job.write(ranks[0], 20)
     assert chosen(catalog.resolve("run")) == (20, [0])

@@ -66,7 +66,7 @@ def record_through(ranks: list[RankLaunch], link: Path, step: int) -> None:
         path = link / f"rank_{launch.rank}" / f"net-{step // 10}_10.ckpt"
         about = {"rank": launch.rank, "kind": "periodic", "global_step": step, "optimizer_step": step}
         file = measured(describe(launch.facts, path=path, **about))
-        launch.record([file])
+        launch.record_files([file])
 
 
 def test_the_floor_is_of_states_with_files_of_their_own(catalog: Catalog, tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_file_that_another_run_just_records_stays(catalog: Catalog, tmp_path: 
     link = linked(job, tmp_path)
     launch = catalog.join("other", launch_id="other")
     path = link / "rank_0" / "net-1_10.ckpt"
-    launch.record([describe(launch.facts, rank=0, path=path, kind="periodic", global_step=10)])
+    launch.record_files([describe(launch.facts, rank=0, path=path, kind="periodic", global_step=10)])
     assert gc(catalog, LAST_2).removed == (("L1", 20),)
 
 

@@ -79,7 +79,7 @@ def test_weights_only_are_not_retentions(catalog: Catalog, tmp_path: Path) -> No
     for step, where in ((5, path), (10, job.write(launch, 10, name="weights-1_10.ckpt"))):
         file = describe(launch.facts, rank=0, path=where, kind="periodic", global_step=step, content=Content.WEIGHTS)
         whole = measured(file)
-        launch.record([whole])
+        launch.record_files([whole])
     gc(catalog)
     assert path.exists()
     assert (job.folder(0) / "weights-1_10.ckpt").exists()
@@ -95,7 +95,7 @@ def test_a_bad_state_does_not_count(catalog: Catalog, tmp_path: Path, quarantine
         file = measured(
             describe(each.facts, rank=each.rank, path=path, kind="periodic", global_step=30, quarantine=quarantine)
         )
-        each.record([file])
+        each.record_files([file])
     job.save(ranks, 40)
     assert removed(plan_gc(catalog.database, "run", LAST_2)) == (
         [("L2", 30), ("L1", 10)] if quarantine else [("L1", 20), ("L1", 10)]

@@ -193,7 +193,7 @@ def test_shares_are_read_by_all_ranks(
         )
         share = register.measured(replace(described, content=Content.SHARE))
         assert share is not None
-        rank.record([share])
+        rank.record_files([share])
     hosts = Hosts(job, monkeypatch)
     if sees_all:
         started = job.start(resume=False)

@@ -65,7 +65,7 @@ def test_every_one_of_many_flipped_bits_is_found(sqlite_url: str, tmp_path: Path
             describe(launch.facts, rank=launch.rank, path=path, kind="periodic", global_step=step, optimizer_step=step)
             for step, path in written.items()
         ]
-        launch.record([file for each in described if (file := measured(each)) is not None])
+        launch.record_files([file for each in described if (file := measured(each)) is not None])
     chance = random.Random(7)  # noqa: S311 — places, not secrets
     paths = sorted(job.directory.rglob("*.ckpt"))
     flipped = chance.sample(paths, FLIPS)

@@ -1,0 +1,92 @@
+"""Metrics that come after the save: added to the state that was evaluated, kept in its journal."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ckptstore.api import Catalog, connect
+from ckptstore.errors import NothingRestorableError, UsageError
+from ckptstore.retention.policy import Policy
+from tests.jobs import Job, started
+
+
+def metrics(catalog: Catalog) -> dict[int, list[dict[str, float]]]:
+    found: dict[int, list[dict[str, float]]] = {}
+    for file in catalog.files("run"):
+        found.setdefault(file.global_step, []).append(dict(file.metrics))
+    return found
+
+
+def test_the_value_counts_that_was_recorded_last(catalog: Catalog, tmp_path: Path) -> None:
+    _, ranks = started(catalog, tmp_path, 10, 20)
+    ranks[1].record(step=10, accuracy=0.5)
+    ranks[1].record(step=10, accuracy=0.9, bleu=12)
+    catalog.record("run@20", accuracy=0.7)
+    assert metrics(catalog) == {20: [{"accuracy": 0.7}, {}], 10: [{}, {"accuracy": 0.9, "bleu": 12.0}]}
+    best = catalog.resolve("run@best:accuracy:max").plan
+    assert best is not None
+    assert best.global_step == 10
+    kept = catalog.plan_gc("run", Policy(keep_best=1, metric="accuracy", mode="max", floor=1)).decision.keep
+    assert [each.state.global_step for each in kept] == [20, 10]
+
+
+def test_what_the_state_was_stays_true(catalog: Catalog, tmp_path: Path) -> None:
+    """To register the file once more, or to find it damaged, loses no metric; nor does a metric hide the damage."""
+    job, (rank,) = started(catalog, tmp_path, 10, world_size=1)
+    rank.record(step=10, accuracy=0.5)
+    rank.register(job.folder(0) / "net-1_10.ckpt", global_step=10, optimizer_step=10)
+    assert metrics(catalog) == {10: [{"accuracy": 0.5}]}
+    path = job.folder(0) / "net-1_10.ckpt"
+    path.write_bytes(bytes(reversed(path.read_bytes())))
+    catalog.verify("run", digest=True)
+    with pytest.raises(NothingRestorableError):
+        catalog.record("run@10", accuracy=0.6)
+    (file,) = catalog.files("run")
+    assert (file.state.value, file.metrics) == ("damaged", {"accuracy": 0.5})
+
+
+def test_a_launch_evaluates_the_state_that_it_started_from(catalog: Catalog, tmp_path: Path) -> None:
+    job, _ = started(catalog, tmp_path, 10, world_size=1)
+    (rank,) = job.start()
+    rank.record(step=10, accuracy=0.5)
+    assert metrics(catalog) == {10: [{"accuracy": 0.5}]}
+    with pytest.raises(NothingRestorableError, match="run run has no save of step 11"):
+        rank.record(step=11, accuracy=0.5)
+
+
+def test_a_catalog_made_anew_has_them(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
+    _, ranks = started(catalog, tmp_path, 10)
+    ranks[0].record(step=10, accuracy=0.5)
+    catalog.record("run@10", bleu=3)
+    other.scan(tmp_path)
+    assert metrics(other) == metrics(catalog) == {10: [{"accuracy": 0.5, "bleu": 3.0}, {}]}
+
+
+def test_without_a_catalog_the_journal_has_them(tmp_path: Path, sqlite_url: str) -> None:
+    catalog = connect(sqlite_url)
+    _, (rank,) = started(catalog, tmp_path / "ckpt", 10, world_size=1)
+    path = Path(sqlite_url.removeprefix("sqlite:///"))
+    rank.let_go()
+    shutil.move(path, path.with_suffix(".away"))
+    path.mkdir()
+    rank.record(step=10, accuracy=0.5)
+    path.rmdir()
+    shutil.move(path.with_suffix(".away"), path)
+    catalog.resolve("run")
+    assert metrics(catalog) == {10: [{"accuracy": 0.5}]}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "half"])
+def test_what_is_no_metric(catalog: Catalog, tmp_path: Path, value: float) -> None:
+    _, (rank,) = started(catalog, tmp_path, 10, world_size=1)
+    with pytest.raises(UsageError, match="metric 'accuracy' is"):
+        rank.record(step=10, accuracy=value)
+    with pytest.raises(UsageError, match="metric 'accuracy' is"):
+        catalog.record("run", accuracy=value)
+
+
+def test_who_never_saved_says_so(catalog: Catalog, tmp_path: Path) -> None:
+    (rank,) = Job(catalog, tmp_path, 1).start()
+    with pytest.raises(NothingRestorableError, match="run run has no save of step 3"):
+        rank.record(step=3, accuracy=0.5)
