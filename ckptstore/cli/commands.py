@@ -97,6 +97,21 @@ def complete_runs(context: click.Context, param: click.Parameter, incomplete: st
         return []
 
 
+def complete_references(context: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """The runs whose names begin so, or behind an `@` the states of one, for a shell that completes."""
+    from ckptstore.catalog.engine import open_to_look
+    from ckptstore.resume.references import states_of
+
+    runs = complete_runs(context, param, incomplete)
+    if runs or "@" not in incomplete:
+        return runs
+    try:
+        database = open_to_look(context.obj or context.find_root().params.get("db"), answer_within=2)
+        return [each for each in states_of(database, incomplete.rpartition("@")[0]) if each.startswith(incomplete)]
+    except CkptstoreError:
+        return []
+
+
 def _zone(_: click.Context, __: click.Parameter, is_utc: bool | None) -> None:  # noqa: FBT001
     if is_utc is not None:
         from ckptstore.cli import terminal
@@ -113,7 +128,15 @@ times = click.option(
 )
 run_argument = click.argument("run", shell_complete=complete_runs)
 optional_run = click.argument("run", required=False, shell_complete=complete_runs)
-step_argument = click.argument("step", type=STEP)
+reference_argument = click.argument("run", metavar="RUN[@STATE]", shell_complete=complete_references)
+step_argument = click.argument("step", type=STEP, required=False)
+
+
+def named(opened: Catalog, reference: str, step: int | None) -> tuple[str, int]:
+    """The run and the step that a command line names, by a reference alone or with the step behind it."""
+    from ckptstore.resume.references import step_named
+
+    return (reference, step) if step is not None else step_named(opened.database, reference)
 
 
 def catalog(context: click.Context) -> Catalog:
@@ -197,16 +220,20 @@ def list_(context: click.Context, /, run: str | None, *, files: bool, as_json: b
 
 
 @click.command()
-@run_argument
+@reference_argument
 @step_argument
 @times
 @as_json
 @click.pass_context
-def show(context: click.Context, run: str, step: int, *, as_json: bool) -> None:
-    """One save: every rank, file, size and state."""
+def show(context: click.Context, run: str, step: int | None, *, as_json: bool) -> None:
+    """One save: every rank, file, size and state.
+
+    RUN STEP, or a reference, as RUN@best:accuracy:max; RUN alone is where the run goes on.
+    """
     from ckptstore.cli import text, values
 
-    found = catalog(context).show(run, step)
+    opened = catalog(context)
+    found = opened.show(*named(opened, run, step))
     values.write([values.file(file) for file in found]) if as_json else text.files(found)
 
 
@@ -228,7 +255,7 @@ def history(context: click.Context, run: str, *, as_json: bool) -> None:
 
 
 @click.command()
-@run_argument
+@reference_argument
 @click.argument("directory", required=False, type=click.Path(file_okay=False))
 @click.option("--world-size", type=RANKS, help="How many ranks will load it. Default: as many as saved.")
 @click.option("--step", type=STEP, help="This step only.")
@@ -261,8 +288,9 @@ def resolve(
 ) -> int:
     """The restore plan of a run, and why not a newer one.
 
-    The plan says which file each rank loads to go on from the newest state that is provably whole. Exit code 3:
-    there is none. Nothing is changed but by --branch: the run goes back to the plan's state. No file is deleted.
+    The plan says which file each rank loads to go on from the newest state that is provably whole, or from that of
+    a reference: RUN@1200, RUN@TAG, RUN@best:accuracy:max, RUN/LAUNCH@1200. Exit code 3: there is none. Nothing is
+    changed but by --branch: the run goes back to the plan's state. No file is deleted.
     """
     from ckptstore.cli import explanation, terminal, values
 
@@ -270,9 +298,12 @@ def resolve(
         raise click.UsageError("DIRECTORY and --format meta belong together.")
     if output and (as_json or explain):
         raise click.UsageError("--format stands alone: no --json, no --explain.")
-    if branch and asked["step"] is None and not asked["lineage"] and not asked["every_lineage"]:
-        raise click.UsageError("--branch needs the state to go back to: give --step, --lineage or --all.")
     opened = catalog(context)
+    if branch and asked["step"] is None and not asked["lineage"] and not asked["every_lineage"]:
+        from ckptstore.resume.references import names_state
+
+        if not names_state(opened.database, run):
+            raise click.UsageError("--branch needs the state to go back to: RUN@STATE, --step, --lineage or --all.")
     resolution = opened.resolve(run, **asked)
     decision = opened.branch(resolution.plan) if branch and resolution.plan else None
     if output:
@@ -310,23 +341,33 @@ def _export(resolution: Resolution, output: str, directory: str | None) -> None:
 
 
 @click.command()
-@run_argument
+@reference_argument
 @step_argument
 @as_json
 @click.pass_context
-def pin(context: click.Context, run: str, step: int, *, as_json: bool) -> None:
-    """Protect STEP of RUN from retention."""
-    _report_pin(run, step, pinned=True, changed=catalog(context).pin(run, step), as_json=as_json)
+def pin(context: click.Context, run: str, step: int | None, *, as_json: bool) -> None:
+    """Protect STEP of RUN from retention.
+
+    RUN STEP, or a reference, as RUN@best:accuracy:max.
+    """
+    opened = catalog(context)
+    run, step = named(opened, run, step)
+    _report_pin(run, step, pinned=True, changed=opened.pin(run, step), as_json=as_json)
 
 
 @click.command()
-@run_argument
+@reference_argument
 @step_argument
 @as_json
 @click.pass_context
-def unpin(context: click.Context, run: str, step: int, *, as_json: bool) -> None:
-    """Take the protection of STEP of RUN back."""
-    _report_pin(run, step, pinned=False, changed=catalog(context).unpin(run, step), as_json=as_json)
+def unpin(context: click.Context, run: str, step: int | None, *, as_json: bool) -> None:
+    """Take the protection of STEP of RUN back.
+
+    RUN STEP, or a reference, as RUN@best:accuracy:max.
+    """
+    opened = catalog(context)
+    run, step = named(opened, run, step)
+    _report_pin(run, step, pinned=False, changed=opened.unpin(run, step), as_json=as_json)
 
 
 def _report_pin(run: str, step: int, *, pinned: bool, changed: bool, as_json: bool) -> None:

@@ -8,14 +8,16 @@ import click
 
 from ckptstore.cli.commands import (
     KINDS,
+    STEP,
     Parsed,
     Whole,
     as_json,
     catalog,
     duration,
+    named,
     optional_run,
+    reference_argument,
     run_argument,
-    step_argument,
 )
 from ckptstore.errors import UsageError
 
@@ -191,16 +193,23 @@ def policy(context: click.Context, /, run: str, *, clear: bool, as_json: bool, *
 
 
 @click.command()
-@run_argument
-@step_argument
-@click.argument("name")
+@reference_argument
+@click.argument("step_and_name", nargs=-1, required=True, metavar="[STEP] NAME")
 @as_json
 @click.pass_context
-def tag(context: click.Context, run: str, step: int, name: str, *, as_json: bool) -> None:
-    """Give STEP of RUN a name, which protects it from retention."""
+def tag(context: click.Context, run: str, step_and_name: tuple[str, ...], *, as_json: bool) -> None:
+    """Give STEP of RUN a name, which protects it from retention.
+
+    RUN STEP NAME, or a reference and the name, as RUN@best:accuracy:max NAME. Then RUN@NAME is that state.
+    """
     from ckptstore.cli import values
 
-    changed = catalog(context).tag(run, step, name)
+    *steps, name = step_and_name
+    if len(steps) > 1:
+        raise click.UsageError("give RUN STEP NAME, or RUN@STATE NAME.")
+    opened = catalog(context)
+    run, step = named(opened, run, STEP(steps[0], ctx=context) if steps else None)
+    changed = opened.tag(run, step, name)
     text = f"step {step} of {run} is{'' if changed else ' already'} tagged {name}"
     values.report({"run": run, "global_step": step, "tag": name, "changed": changed}, text, as_json=as_json)
 

@@ -3,7 +3,8 @@
     RUN                    where the run goes on: its newest restorable state
     RUN@1200               the state of that step
     RUN@NAME               the state of the step that was tagged NAME
-    RUN@best:loss          the restorable state with the lowest loss; RUN@best is the same
+    RUN@best:loss          the restorable state with the lowest loss
+    RUN@best               the same, unless a step was tagged best
     RUN@best:accuracy:max  the one with the highest accuracy
     RUN/LAUNCH@1200        of the history that leads to that launch; RUN/LAUNCH is its newest state
 
@@ -39,7 +40,7 @@ class Best:
 
 @dataclass(frozen=True)
 class Reference:
-    """A state of a run, by one at most of its step, its tag, and what it is best at (none: the newest)."""
+    """A state of a run, by its step, its tag, or what it is best at (none: the newest). A tag counts before `best`."""
 
     run: str
     launch: str | None = None  # of the history that leads to it; None: to the newest
@@ -64,8 +65,8 @@ def readings(text: str) -> Iterator[Reference]:
 
 
 def tells_state(state: str) -> bool:
-    """Whether what follows `@` is a step, or `best`: a tag of that name could not be referred to."""
-    return _is_number(state) or state.partition(":")[0] == BEST
+    """Whether what follows `@` is a step, or the best by a metric: a tag of that name could not be referred to."""
+    return _is_number(state) or state.startswith(f"{BEST}:")
 
 
 def _owners(name: str) -> Iterator[tuple[str, str | None]]:
@@ -82,7 +83,7 @@ def _of_state(text: str, run: str, launch: str | None, state: str) -> Reference:
     if _is_number(state):
         return Reference(run, launch, step=validate.step_of(int(state)))
     if state.partition(":")[0] == BEST:
-        return Reference(run, launch, best=_best(text, state))
+        return Reference(run, launch, tag=BEST if state == BEST else None, best=_best(text, state))
     return Reference(run, launch, tag=state)
 
 

@@ -54,14 +54,8 @@ def resolve(database: Database, run: str, query: Query) -> Resolution:
 
 def _asked(database: Database, run_id: int, reference: Reference, query: Query) -> Query:
     """A query with what the reference says. Raises `UsageError` where both choose, or for an unknown tag."""
+    reference = tagged(database, run_id, reference)
     step, name = reference.step, reference.run
-    if reference.tag is not None:
-        with database.read() as connection:
-            step = user_events.tag_step(connection, run_id, reference.tag)
-            tags = sorted(tag for some in user_events.tags_of(connection, run_id).values() for tag in some)
-        if step is None:
-            there = f"its tags: {', '.join(tags)}" if tags else "it has none"
-            raise UsageError(f"run {name!r} has no tag {reference.tag!r}; {there}", f"see: {Command('list', name)}")
     asked = replace(
         query,
         step=query.step if step is None else step,
@@ -74,6 +68,21 @@ def _asked(database: Database, run_id: int, reference: Reference, query: Query) 
     if chosen_by_both:
         raise UsageError(f"the reference to run {name!r} and an option both choose the state", "give one of them")
     return asked.checked()
+
+
+def tagged(database: Database, run_id: int, reference: Reference) -> Reference:
+    """The reference, with the step in place of its tag. Raises `UsageError`, with the tags that there are."""
+    if reference.tag is None:
+        return reference
+    with database.read() as connection:
+        step = user_events.tag_step(connection, run_id, reference.tag)
+        tags = sorted(name for names in user_events.tags_of(connection, run_id).values() for name in names)
+    if step is None and reference.best is None:
+        there = f"its tags: {', '.join(tags)}" if tags else "it has none"
+        raise UsageError(
+            f"run {reference.run!r} has no tag {reference.tag!r}; {there}", f"see: {Command('list', reference.run)}"
+        )
+    return replace(reference, tag=None, step=step, best=reference.best if step is None else None)
 
 
 def bring_up_to_date(database: Database, run_id: int) -> Reconciled:

@@ -10,7 +10,8 @@ from ckptstore.core import validate
 from ckptstore.core.events import StepPinned, StepTagged
 from ckptstore.core.hints import Command
 from ckptstore.core.model import FileState
-from ckptstore.errors import RefusedError
+from ckptstore.core.reference import tells_state
+from ckptstore.errors import RefusedError, UsageError
 from ckptstore.journal.writers import record_of_run
 from ckptstore.resume.join import check_name
 from ckptstore.resume.overview import no_such_step
@@ -61,6 +62,8 @@ def tag(database: Database, run: str, step: int, name: str) -> bool:
     protection.
     """
     check_name("tag", name)
+    if tells_state(name):
+        raise UsageError(f"{run}@{name} would be a step or the best state, and not that tag", "use another name")
     step = validate.step_of(step)
     run_id, first, *_ = find_called(database, run)
 

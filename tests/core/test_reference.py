@@ -12,7 +12,7 @@ from ckptstore.errors import UsageError
         ("digits", [Reference("digits")]),
         ("digits@1200", [Reference("digits@1200"), Reference("digits", step=1200)]),
         ("digits@final", [Reference("digits@final"), Reference("digits", tag="final")]),
-        ("digits@best", [Reference("digits@best"), Reference("digits", best=Best("loss", "min"))]),
+        ("digits@best", [Reference("digits@best"), Reference("digits", tag="best", best=Best("loss", "min"))]),
         (
             "digits@best:val_loss",
             [Reference("digits@best:val_loss"), Reference("digits", best=Best("val_loss", "min"))],
@@ -42,11 +42,5 @@ def test_what_cannot_be_read(text: str, error: str) -> None:
 
 
 def test_a_tag_that_could_not_be_referred_to() -> None:
-    assert [tells_state(name) for name in ("12", "best", "best:loss", "bester", "v1", "١")] == [
-        True,
-        True,
-        True,
-        False,
-        False,
-        False,
-    ]
+    names = ("12", "best:loss", "best", "bester", "v1", "١")
+    assert [tells_state(name) for name in names] == [True, True, False, False, False, False]

@@ -133,7 +133,7 @@ def test_what_is_left_over_is_listed_and_strict_refuses_it(
 def test_what_makes_no_sense_is_refused(parent: dict[str, Any], catalog: Catalog) -> None:
     for asked, error, told in (
         ({"initial": "pretrian@6"}, UnknownRunError, "no run 'pretrian'"),
-        ({"initial": "pretrain@7"}, NothingRestorableError, "no save of step 7; there is one of 2, 4, 6"),
+        ({"initial": "pretrain@7"}, NothingRestorableError, "no save of step 7; it has 2, 4, 6"),
         ({"initial": "pretrain@nobody"}, UsageError, "has no tag 'nobody'"),
         ({"initial": 6}, UsageError, "initial is 6"),
         ({"initial": None, "strict": True}, UsageError, "no state is named"),

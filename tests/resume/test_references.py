@@ -7,7 +7,7 @@ import pytest
 from ckptstore.api import Catalog
 from ckptstore.core.model import Resolution
 from ckptstore.errors import NothingRestorableError, UnknownRunError, UsageError
-from ckptstore.resume.references import choose_state
+from ckptstore.resume.references import choose_state, names_state, states_of, step_named
 from ckptstore.training.rank_launch import RankLaunch
 from tests.jobs import Job, started
 
@@ -58,6 +58,28 @@ def test_each_form_of_a_reference(catalog: Catalog, tmp_path: Path, reference: s
     measured(catalog, tmp_path)
     catalog.tag("run", 20, "good")
     assert at(catalog, reference) == ("L1", step)
+    assert step_named(catalog.database, reference) == ("run", step)
+    assert names_state(catalog.database, reference) == (reference != "run")
+
+
+def test_the_states_that_a_shell_completes(catalog: Catalog, tmp_path: Path) -> None:
+    measured(catalog, tmp_path)
+    catalog.tag("run", 20, "good")
+    best = [f"best:{metric}:{mode}" for metric in ("accuracy", "loss") for mode in ("min", "max")]
+    states = ["good", "40", "30", "20", "10", *best]
+    assert states_of(catalog.database, "run") == [f"run@{state}" for state in states]
+    assert states_of(catalog.database, "run/L1") == [f"run/L1@{state}" for state in states]
+    assert {at(catalog, reference)[0] for reference in states_of(catalog.database, "run")} == {"L1"}
+
+
+def test_a_tag_named_best_counts_before_the_best_loss(catalog: Catalog, tmp_path: Path) -> None:
+    measured(catalog, tmp_path)
+    catalog.tag("run", 10, "best")
+    assert at(catalog, "run@best") == ("L1", 10)
+    assert at(catalog, "run@best:loss") == ("L1", 30)
+    for name in ("12", "best:loss"):
+        with pytest.raises(UsageError, match=f"run@{name} would be a step or the best state, and not that tag"):
+            catalog.tag("run", 10, name)
 
 
 @pytest.mark.of_files
@@ -111,7 +133,7 @@ def test_an_unknown_one_says_which_there_are(catalog: Catalog, tmp_path: Path) -
         at(catalog, "run@best:bleu:max")
     with pytest.raises(UsageError, match="run 'run' has no launch 'L9'"):
         at(catalog, "run/L9@10")
-    with pytest.raises(NothingRestorableError, match="run run has no save of step 15; there is one of 10, 20, 30, 40;"):
+    with pytest.raises(NothingRestorableError, match="run run has no save of step 15; it has 10, 20, 30, 40;"):
         at(catalog, "run@15")
     with pytest.raises(UnknownRunError, match="no run 'digits' in"):
         at(catalog, "digits@15")
@@ -119,7 +141,7 @@ def test_an_unknown_one_says_which_there_are(catalog: Catalog, tmp_path: Path) -
 
 def test_of_many_steps_some_are_named(catalog: Catalog, tmp_path: Path) -> None:
     started(catalog, tmp_path, *range(1, 12))
-    with pytest.raises(NothingRestorableError, match="there is one of 1, 2, …, 6, 7, 8, 9, 10, 11;"):
+    with pytest.raises(NothingRestorableError, match="it has 1, 2, …, 6, 7, 8, 9, 10, 11;"):
         at(catalog, "run@15")
 
 
