@@ -14,7 +14,8 @@ SOURCES = Path(__file__).parents[1] / "ckptstore"
 MADE: list[Command | Call] = []
 """Since the last check."""
 
-_HOMES = {"connect": "api.py", "join": "mindspore/launch.py"}  # of functions; the others are methods of a launch
+_HOMES = {"connect": "api.py", "join": "mindspore/launch.py", "load": "mindspore/evaluation.py"}
+"""Of functions; the others are methods of a launch."""
 
 
 def note() -> None:

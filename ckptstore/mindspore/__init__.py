@@ -9,6 +9,7 @@ The only package of ckptstore that imports MindSpore.
 
 from __future__ import annotations
 
+from ckptstore.mindspore.evaluation import load
 from ckptstore.mindspore.launch import TrainingLaunch, join
 from ckptstore.mindspore.loop import Loop
 from ckptstore.mindspore.registrar import Registrar
@@ -16,4 +17,4 @@ from ckptstore.mindspore.saver import Saver
 from ckptstore.mindspore.state import TrainState
 from ckptstore.training.start import Start
 
-__all__ = ["Loop", "Registrar", "Saver", "Start", "TrainState", "TrainingLaunch", "join"]
+__all__ = ["Loop", "Registrar", "Saver", "Start", "TrainState", "TrainingLaunch", "join", "load"]

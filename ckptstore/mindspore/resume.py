@@ -81,7 +81,7 @@ def load(
     content: Content | None = None
     if not needs_mindspore:
         with telling(file, on_failure):
-            content, in_place, is_writable = _read_plain(network, file, on_put)
+            content, in_place, is_writable = read_plain_into(network, file, on_put)
     if content is not None:
         parameters = content.others
     else:
@@ -118,10 +118,12 @@ def prove(file: Checkpoint, on_failure: OnFailure) -> None:
             raise ChangedError(OTHER_BYTES)
 
 
-def _read_plain(
-    network: Any, file: Checkpoint, on_put: Callable[[], None]
+def read_plain_into(
+    network: Any, file: Checkpoint, on_put: Callable[[], None], wanted: Collection[str] | None = None
 ) -> tuple[Content | None, Collection[str], bool]:
     """Read a file; None for one of MindSpore's own. Also which parameters have their values, and whether they may.
+
+    What the network lacks is kept only if it is `wanted` (None: all is). Raises as `read_plain` does.
 
     Where the network has memory for all, it is read into there, which takes half of the time: a second copy's pages
     have to be found and cleared. A file that turns out not to be what was recorded has the network half loaded then:
@@ -134,7 +136,7 @@ def _read_plain(
     if places:
         on_put()
         try:
-            content = read_plain(file, places)
+            content = read_plain(file, places, wanted)
         except DoesNotFitError:  # MindSpore converts what it can, and says what it cannot
             pass
         except OSError as error:
@@ -143,7 +145,7 @@ def _read_plain(
             is_writable = False
         else:
             return content, places.keys() & content.names if content is not None else (), True
-    return read_plain(file, {}), (), is_writable
+    return read_plain(file, {}, wanted), (), is_writable
 
 
 @contextmanager

@@ -1,0 +1,144 @@
+"""Loads the weights of a state into a network, for evaluation and inference: no launch, no optimizer, no dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from mindspore import nn
+
+from ckptstore.api import connect
+from ckptstore.core.hints import Call, Command
+from ckptstore.core.text import count, some
+from ckptstore.errors import DamageError, UsageError
+from ckptstore.mindspore.load_guard import LoadGuard
+from ckptstore.mindspore.loader import CHANGED
+from ckptstore.mindspore.network import is_state
+from ckptstore.mindspore.resume import asks_mindspore, prove, put, read, read_plain_into, telling
+from ckptstore.mindspore.state import TrainState
+from ckptstore.resume.references import choose_state
+from ckptstore.resume.resolver import Loads
+from ckptstore.tensors.opened import OpenState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from ckptstore.api import Catalog
+    from ckptstore.core.model import Checkpoint, RestorePlan
+
+    _Kinds = Mapping[str, tuple[str, tuple[int, ...]]]
+
+
+def load(
+    reference: str,
+    network: Any,
+    *,
+    rank: int = 0,
+    catalog: Catalog | None = None,
+    dec_key: bytes | None = None,
+    dec_mode: str = "AES-GCM",
+) -> OpenState:
+    """Load the parameters of a network from a state of a run, for evaluation or inference, and return the state.
+
+    `reference` names the state, as "digits", "digits@1200", "digits@best:accuracy:max". Every parameter of the network
+    comes from the file, by its name, and the file is proved by its digest; what else is in it, as the optimizer's
+    parameters, is left out. `network` is a cell, or a list or dict of cells as they were given to `launch.loop`. `rank`
+    is whose file is read: any serves, unless the layout cuts parameters over the ranks. `catalog` is an open one (None:
+    `ckptstore.connect()`). `dec_key` and `dec_mode` are those of `mindspore.load_checkpoint`, for files saved with
+    `enc_key`.
+
+    Raises `UnknownRunError` and `NothingRestorableError` for a state that is not there, or not whole; `UsageError`,
+    before the network changes, naming the parameters that the file lacks or has in another type or shape;
+    `UnreadableError` for an encrypted file without its key; `DamageError` for one that is not what was recorded, of
+    which a part may be in the network then; `CkptstoreError` where it cannot be read.
+    """
+    target = _target(network)
+    opened = catalog or connect()
+    plan = choose_state(opened.database, reference, loads=Loads.MINDSPORE)
+    if catalog is None:
+        opened.close()
+    state = OpenState(plan).rank(rank)
+    decryption = {"dec_key": dec_key, "dec_mode": dec_mode}
+    if not asks_mindspore(decryption):
+        _check(target, {name: (entry.dtype, entry.shape) for name, entry in state.tensors.items()}, plan, rank)
+    try:
+        _load(target, plan, rank, decryption)
+    except DamageError as error:
+        raise DamageError(error.message, f"see: {Command('verify', plan.launch.run, '--digest')}") from error
+    return state
+
+
+def _target(network: Any) -> TrainState:
+    """The parameters of a network, or of several, as a file has them. Raises `UsageError` for what is none."""
+    if not isinstance(network, (nn.Cell, list, tuple, Mapping)):
+        call = Call("load", "…", "network")
+        raise UsageError(f"load needs a network, not {type(network).__name__}", f"write {call}; a Model is made of one")
+    target = TrainState(network, ())
+    target.named = {name: item for name, item in target.named.items() if is_state(item)}
+    return target
+
+
+def _load(target: TrainState, plan: RestorePlan, rank: int, decryption: Mapping[str, Any]) -> None:
+    guard = LoadGuard()
+    begin = partial(guard.begin_loading, target)  # a network with half of a state is not trained
+    values: dict[str, Any] = {}
+    in_place: set[str] = set()
+    is_writable = True
+    files = plan.files_for(rank, plan.launch.layout)
+    for file in files:
+        found, placed, may_write = _read(file, target, decryption, begin)
+        values = {**found, **values}
+        in_place.update(placed)
+        is_writable = is_writable and may_write
+    if asks_mindspore(decryption):
+        kinds = {
+            name: (str(value.dtype), tuple(value.shape)) for name, value in values.items() if hasattr(value, "dtype")
+        }
+        _check(target, kinds, plan, rank)
+    if not target.named.keys() <= in_place | values.keys():
+        raise DamageError(f"{files[0].path}: {CHANGED}")
+    begin()
+    put(target, values, in_place, by_broadcast=False, is_writable=is_writable)
+    guard.resumed(target, restored=True)
+
+
+def _read(
+    file: Checkpoint, target: TrainState, decryption: Mapping[str, Any], begin: Callable[[], None]
+) -> tuple[Mapping[str, Any], Collection[str], bool]:
+    """The values that are not where they belong yet, the names of those that are, and whether they may be put there."""
+    if not asks_mindspore(decryption):
+        with telling(file, _nobody):
+            content, placed, is_writable = read_plain_into(target, file, begin, target.named.keys())
+        if content is not None:
+            return content.others, placed, is_writable
+    prove(file, _nobody)
+    return read(file, decryption, _nobody), (), True
+
+
+def _nobody(*_: object) -> None:
+    """No launch passes the file over: `verify` records what is wrong with it."""
+
+
+def _check(target: TrainState, there: _Kinds, plan: RestorePlan, rank: int) -> None:
+    """Raise where a file lacks parameters of the network, or has others of their names."""
+    path = plan.ranks[rank].source.path
+    lacking = [name for name in target.named if name not in there]
+    if lacking:
+        number = count(len(lacking), "parameter", "parameters")
+        raise UsageError(f"{path} lacks {number} of the network: {some(lacking)}", _hint(plan, rank))
+    for name, item in target.named.items():
+        if there[name] != _kind(item):
+            kinds = " and ".join(f"{dtype} {shape}" for dtype, shape in (there[name], _kind(item)))
+            raise UsageError(f"{name} is not the same in {path} and in the network: {kinds}", _hint(plan, rank))
+
+
+def _hint(plan: RestorePlan, rank: int) -> str:
+    hint = "use the network that was saved"
+    if plan.launch.world_size == 1 or plan.launch.layout.any_world_size:
+        return hint
+    return f"{hint}; this is the part of rank {rank} of {plan.launch.world_size}: {Call('load', '…', rank=rank)} has it"
+
+
+def _kind(item: Any) -> tuple[str, tuple[int, ...]]:
+    return str(item.dtype), tuple(item.shape)
