@@ -270,7 +270,8 @@ def history(context: click.Context, run: str, *, as_json: bool) -> None:
     "--format",
     "output",
     type=click.Choice(["env", "paths", "meta"]),
-    help="For other tools: RESTORE_RANKS, one path a rank, or MindFormers' meta.json below DIRECTORY.",
+    help="For other tools: RESTORE_RANKS, one path a rank (to copy the files: export), or MindFormers' "
+    "meta.json below DIRECTORY.",
 )
 @as_json
 @click.pass_context

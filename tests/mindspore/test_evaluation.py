@@ -1,6 +1,7 @@
 """`ckptstore.mindspore.load`: the weights of a state in a network, or an error that names what is wrong."""
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,8 @@ from ckptstore.mindspore import evaluation, resume
 from tests.mindspore.trainings import Job, create_model, saving, train
 from tests.tensors.states import network as parameters
 from tests.tensors.states import saved
+
+PAGE = Path(__file__).parents[2] / "docs" / "load.md"
 
 
 @pytest.fixture(params=["in place", "into new memory", "by MindSpore"])
@@ -105,7 +108,7 @@ def test_any_ranks_file_serves_and_a_rank_may_be_asked_for(catalog: Catalog, tmp
         (
             {"conv.bias": np.zeros(8, np.float32)},
             "stand_alone",
-            r"conv\.bias is not the same in .* and in the network: Float32 \(4,\) and .*; this is the part of rank 0 of 2:",
+            r"conv\.bias is not the same in .* and in the network: Float32 \(4,\) and .*; this is the part of rank 0",
         ),
         ({"conv.bias": np.zeros(4, np.float16)}, "data_parallel", r"Float32 \(4,\) and Float16 \(4,\)"),
     ],
@@ -191,6 +194,24 @@ def test_networks_of_a_loop_by_their_names(catalog: Catalog, tmp_path: Path, way
     networks = {each: Named({"conv.bias": np.zeros(4, np.float32)}) for each in ("student", "teacher")}
     ckptstore.mindspore.load("run", networks)
     assert networks["teacher"].conv_bias.asnumpy().tolist() == parameters(3)["conv.bias"].tolist()
+
+
+def test_the_examples_of_the_docs(catalog: Catalog, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weight = np.arange(12, dtype=np.float32).reshape(4, 3)
+    given = {"weight": weight, "bias": np.zeros(4, np.float32), "moments.weight": weight}
+    paths = saved(catalog, tmp_path, 5, given, given, run="digits", metrics={"accuracy": 0.75})
+    into_network, arrays = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    names = {"network": nn.Dense(3, 4)}
+    exec(into_network + arrays, names)  # noqa: S102 - what users are told to write
+    assert names["network"].weight.asnumpy().tolist() == names["weight"].tolist() == weight.tolist()
+    assert capsys.readouterr().out.splitlines() == [
+        "5 {'accuracy': 0.75}",
+        "digits L5 5 {'accuracy': 0.75} data_parallel",
+        str(tuple(map(str, paths))),
+        "weight Float32 (4, 3)",
+        "bias Float32 (4,)",
+        "moments.weight Float32 (4, 3)",
+    ]
 
 
 def test_a_model_is_no_network(catalog: Catalog) -> None:
