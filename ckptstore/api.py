@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Literal
 
 from ckptstore.catalog import schema
 from ckptstore.catalog.engine import open_database
+from ckptstore.core.tabular import Listing
 from ckptstore.errors import UsageError
-from ckptstore.resume import overview
+from ckptstore.resume import dicts, overview
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -259,9 +260,9 @@ class Catalog:
 
         return import_(self.database, source, directory, run, progress)
 
-    def runs(self) -> list[overview.RunRow]:
+    def runs(self) -> Listing[overview.RunRow]:
         """Every run, by name."""
-        return overview.runs(self.database)
+        return Listing(overview.runs(self.database), dicts.run)
 
     def saves(
         self,
@@ -270,9 +271,9 @@ class Catalog:
         kind: str | None = None,
         since: timedelta | None = None,
         limit: int | None = None,
-    ) -> list[overview.SaveRow]:
+    ) -> Listing[overview.SaveRow]:
         """The saves of a run, or of all, newest first; of those `since` that long ago, `limit` at most."""
-        return overview.saves(self.database, run, kind=kind, since=since, limit=limit)
+        return Listing(overview.saves(self.database, run, kind=kind, since=since, limit=limit), dicts.save)
 
     def files(
         self,
@@ -281,25 +282,25 @@ class Catalog:
         kind: str | None = None,
         since: timedelta | None = None,
         limit: int | None = None,
-    ) -> list[Checkpoint]:
+    ) -> Listing[Checkpoint]:
         """Every file ever recorded of a run, or of all; of those `since` that long ago, `limit` at most."""
-        return overview.files(self.database, run, kind=kind, since=since, limit=limit)
+        return Listing(overview.files(self.database, run, kind=kind, since=since, limit=limit), dicts.file)
 
-    def unplaced(self, run: str) -> list[Unplaced]:
+    def unplaced(self, run: str) -> Listing[Unplaced]:
         """The files of a run that a scan could not place and that have no record since, the one written last first."""
         from ckptstore.resume.unplaced import unplaced
 
-        return unplaced(self.database, run)
+        return Listing(unplaced(self.database, run), dicts.unplaced)
 
-    def show(self, run: str, step: int) -> list[Checkpoint]:
+    def show(self, run: str, step: int) -> Listing[Checkpoint]:
         """Every file of one step of a run."""
-        return overview.show(self.database, run, step)
+        return Listing(overview.show(self.database, run, step), dicts.file)
 
-    def history(self, run: str) -> list[LaunchRow]:
+    def history(self, run: str) -> Listing[LaunchRow]:
         """Every launch of a run, oldest first: where it started and why not from a newer state, and how it ended."""
         from ckptstore.resume.history import history
 
-        return history(self.database, run)
+        return Listing(history(self.database, run), dicts.launch)
 
     def advise(self, run: str, *, mtbf: timedelta | None = None) -> Advice:
         """How often a run should save, and what it loses at the present interval and at the best one (docs/advise.md).

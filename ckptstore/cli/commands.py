@@ -171,7 +171,7 @@ def runs(context: click.Context, *, watch: bool, as_json: bool) -> None:
         _watch(lambda: text.runs(opened.runs()))
         return
     rows = opened.runs()
-    values.write([values.run(row) for row in rows]) if as_json else text.runs(rows)
+    values.write(rows.to_dicts()) if as_json else text.runs(rows)
 
 
 _WATCHED_EVERY_SECONDS = 2.0
@@ -209,11 +209,11 @@ def list_(context: click.Context, /, run: str | None, *, files: bool, as_json: b
     opened = catalog(context)
     if files:
         found = opened.files(run, **asked)
-        values.write([values.file(file) for file in found]) if as_json else text.files(found)
+        values.write(found.to_dicts()) if as_json else text.files(found)
     else:
         saves = opened.saves(run, **asked)
         if as_json:
-            values.write([values.save(save) for save in saves])
+            values.write(saves.to_dicts())
         else:
             text.saves(saves)
             text.unplaced(run, [] if run is None else opened.unplaced(run))
@@ -234,7 +234,7 @@ def show(context: click.Context, run: str, step: int | None, *, as_json: bool) -
 
     opened = catalog(context)
     found = opened.show(*named(opened, run, step))
-    values.write([values.file(file) for file in found]) if as_json else text.files(found)
+    values.write(found.to_dicts()) if as_json else text.files(found)
 
 
 @click.command()
@@ -251,7 +251,7 @@ def history(context: click.Context, run: str, *, as_json: bool) -> None:
     from ckptstore.cli import text, values
 
     rows = catalog(context).history(run)
-    values.write([values.launch(row) for row in rows]) if as_json else text.history(rows)
+    values.write(rows.to_dicts()) if as_json else text.history(rows)
 
 
 @click.command()

@@ -176,7 +176,7 @@ def _value(found: Compared) -> dict[str, Any]:
 
 
 def _side(side: Side) -> dict[str, Any]:
-    from ckptstore.cli.values import fields
+    from ckptstore.resume.dicts import fields
 
     names = "name run launch global_step epoch step_in_epoch optimizer_step metrics world_size"
     return {**fields(side, names), "layout": side.layout.to_json() if side.layout else None}

@@ -62,7 +62,7 @@ def forget(context: click.Context, run: str, *, apply_it: bool, undo: bool, as_j
 
 
 def _values(shown: RunShown) -> dict[str, Any]:
-    from ckptstore.cli.values import fields
+    from ckptstore.resume.dicts import fields
 
     return {**fields(shown.row, "run launches bytes"), **fields(shown, "directories trash_files trash_bytes")}
 

@@ -163,7 +163,8 @@ def purge(context: click.Context, run: str, *, at_once: bool, as_json: bool) -> 
 
 
 def _values(done: Undone | Purged, more: str) -> dict[str, Any]:
-    from ckptstore.cli.values import fields, reasons
+    from ckptstore.cli.values import reasons
+    from ckptstore.resume.dicts import fields
 
     return {**fields(done, f"run files bytes {more}"), "troubles": reasons(done.troubles)}
 

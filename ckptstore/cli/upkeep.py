@@ -43,9 +43,10 @@ def sync(context: click.Context, run_or_directory: str | None, *, trust: tuple[s
 
 def _sync_values(done: Synced) -> dict[str, object]:
     from ckptstore.cli import values
+    from ckptstore.resume.dicts import fields
 
     return {
-        **values.fields(done, "runs journals read records"),
+        **fields(done, "runs journals read records"),
         "spoiled_lines": done.spoiled,
         "skipped": values.reasons((*done.skipped, *done.refused)),
     }
@@ -156,10 +157,11 @@ def doctor(context: click.Context, run: str | None, *, strict: bool, as_json: bo
     """
     from ckptstore.cli import values
     from ckptstore.doctor.doctor import examine
+    from ckptstore.resume.dicts import fields
 
     done = examine(context.obj, run)
     values.write(
-        {"checks": [values.fields(check, "name run status detail hint") for check in done.checks]}
+        {"checks": [fields(check, "name run status detail hint") for check in done.checks]}
     ) if as_json else _show(done)
     return done.exit_code or int(strict and done.has_warnings)
 

@@ -82,7 +82,8 @@ def verify(
 
 
 def _values(done: Verified) -> dict[str, Any]:
-    from ckptstore.cli.values import fields, reasons
+    from ckptstore.cli.values import reasons
+    from ckptstore.resume.dicts import fields
 
     return {
         **fields(done, "checked bytes"),

@@ -28,6 +28,7 @@ from ckptstore.core.fields import (
 from ckptstore.core.limits import HIGHEST
 from ckptstore.core.metrics import mean_metrics
 from ckptstore.core.replicas import Layout
+from ckptstore.core.tabular import Tabular
 
 if TYPE_CHECKING:
     from ckptstore.core.reference import Best
@@ -395,12 +396,26 @@ class Rejection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RestorePlan:
+class RestorePlan(Tabular):
     """For every rank the file it must load, all of one launch and one global_step."""
 
     launch: Launch
     global_step: int
     ranks: tuple[Assignment, ...]
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """The file of each rank."""
+        return [
+            {
+                "rank": rank,
+                "source_rank": source.rank,
+                "kind": source.kind,
+                "path": source.path,
+                "size": source.size,
+                "strategy_file": source.strategy_file,
+            }
+            for rank, source in self.ranks
+        ]
 
     @property
     def grade(self) -> Grade | None:
@@ -473,7 +488,7 @@ def epoch_and_step(global_step: int, steps_per_epoch: int | None) -> tuple[int |
 
 
 @dataclass(frozen=True)
-class Resolution:
+class Resolution(Tabular):
     """The answer to "where does this run go on?"."""
 
     run: str
@@ -483,6 +498,10 @@ class Resolution:
     step: int | None = None  # that was asked for; None: any
     steps: tuple[int, ...] = ()  # that the run has saves of, where it has none of the step that was asked for
     best: Best | None = None  # what the state was to be best at; None: the newest was asked for
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """The file of each rank; empty where there is no plan."""
+        return self.plan.to_dicts() if self.plan else []
 
     @property
     def lost(self) -> bool:

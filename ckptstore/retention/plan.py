@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ckptstore.catalog import reads, removals
 from ckptstore.catalog.protection import protection_of
@@ -16,6 +16,7 @@ from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.core.metrics import mean_metrics
 from ckptstore.core.model import Content, FileState, Grade, Kind, RestorePlan, Skipped, State
 from ckptstore.core.naming import FOREIGN, above_save, companion_of
+from ckptstore.core.tabular import Tabular
 from ckptstore.disk import files as disk
 from ckptstore.disk import presence
 from ckptstore.disk.presence import Home
@@ -52,7 +53,7 @@ _OF_OTHERS = "MindSpore cannot load it, as it can the run's other states: whose 
 
 
 @dataclass(frozen=True)
-class GcPlan:
+class GcPlan(Tabular):
     """What gc would do with a run, and why. Nothing has been done yet."""
 
     run: str
@@ -64,6 +65,22 @@ class GcPlan:
     debris: tuple[Target, ...]  # goes too
     unknown: tuple[Skipped, ...]  # to the catalog: only told
     unseen: tuple[Skipped, ...]  # what could not be looked at: states may be there
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """What becomes of each state, and why, the newest first."""
+        found = [("keep", each) for each in self.decision.keep] + [("remove", each) for each in self.decision.remove]
+        found.sort(key=lambda each: each[1].state.age_order, reverse=True)
+        return [
+            {
+                "action": action,
+                "launch": verdict.state.launch,
+                "global_step": verdict.state.global_step,
+                "kinds": list(map(str, verdict.state.kinds)),
+                "bytes": verdict.state.bytes,
+                "why": "; ".join(because.detail for because in verdict.reasons),
+            }
+            for action, verdict in found
+        ]
 
     @property
     def removes_nothing(self) -> bool:

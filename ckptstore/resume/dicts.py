@@ -1,0 +1,77 @@
+"""Rows of lists as dicts: the JSON of the command line, whose field names are fixed, since scripts depend on them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ckptstore.core.model import Checkpoint, Unplaced
+    from ckptstore.resume.history import LaunchRow
+    from ckptstore.resume.overview import RunRow, SaveRow
+
+_NULL_IF_EMPTY = ("quarantine", "doubt", "ending")
+
+
+def fields(of: object, names: str) -> dict[str, Any]:
+    """These attributes of a value, by their names."""
+    return {name: getattr(of, name) or None if name in _NULL_IF_EMPTY else getattr(of, name) for name in names.split()}
+
+
+def run(row: RunRow) -> dict[str, Any]:
+    """One run."""
+    last, restorable = row.last, row.newest_restorable
+    return {
+        **fields(row, "run status launches launches_last_day"),
+        "last_step": last.global_step if last else None,
+        "last_kind": last.kind if last else None,
+        **fields(row, "bytes trash_bytes"),
+        "restorable_step": restorable.global_step if restorable else None,
+        "restorable_kind": restorable.kind if restorable else None,
+        "restorable_created_at": restorable.created_at if restorable else None,
+    }
+
+
+def save(row: SaveRow) -> dict[str, Any]:
+    """One save."""
+    return {
+        "run": row.run,
+        "launch": row.launch.id,
+        **fields(row.tally, "kind global_step epoch step_in_epoch ranks"),
+        "world_size": row.launch.world_size,
+        **fields(row, "bytes restorable abandoned pinned tags began quarantine metrics grade doubt created_at"),
+    }
+
+
+def launch(row: LaunchRow) -> dict[str, Any]:
+    """One launch."""
+    told = row.launch
+    return {
+        "run": told.run,
+        "launch": told.id,
+        "began_at": told.created_at,
+        "hosts": row.hosts,
+        **fields(told, "world_size decided"),
+        "from_launch": told.parent,
+        "from_step": told.parent_step,
+        "start_step": told.start_step,
+        "initial": told.initial._asdict() if told.initial else None,
+        "went_back": told.branched,
+        "passed_over": [fields(each, "launch global_step rule detail") for each in row.passed],
+        **fields(row, "last_step ending heard_at"),
+        "seconds": None if row.ran is None else round(row.ran.total_seconds()),
+    }
+
+
+def file(checkpoint: Checkpoint) -> dict[str, Any]:
+    """One file."""
+    return {
+        **fields(checkpoint, "run launch kind global_step optimizer_step epoch step_in_epoch rank path size digest"),
+        **fields(checkpoint, "format strategy_file state quarantine metrics grade doubt"),
+        "timing": checkpoint.timing._asdict() if checkpoint.timing else None,
+        "created_at": checkpoint.created_at,
+    }
+
+
+def unplaced(found: Unplaced) -> dict[str, Any]:
+    """One file without a place in its run."""
+    return fields(found, "path size best_guess reason")
