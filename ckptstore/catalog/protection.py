@@ -52,9 +52,10 @@ def protection_of(connection: sa.Connection, run: int, now: datetime) -> Protect
 
 def began_from(connection: sa.Connection, run: int) -> dict[tuple[str, int], tuple[str, ...]]:
     """The runs that began from a state of a run, ever, by its launch and step; without those that were forgotten."""
-    names = reads.names_of_runs(connection)
+    begun = _initials(connection, run)
+    names = reads.names_of_runs(connection) if begun else {}
     found: dict[tuple[str, int], dict[str, None]] = {}
-    for initial, child in _initials(connection, run):
+    for initial, child in begun:
         if child in names:
             found.setdefault(initial[1:3], {})[names[child]] = None
     return {state: tuple(children) for state, children in found.items()}
@@ -62,9 +63,9 @@ def began_from(connection: sa.Connection, run: int) -> dict[tuple[str, int], tup
 
 def _needed(connection: sa.Connection, run: int) -> dict[tuple[str, int], tuple[str, ...]]:
     """The runs that need a state of a run until they have one of their own, by its launch and step."""
-    names = reads.names_of_runs(connection)
-    found: dict[tuple[str, int], list[str]] = {}
     begun = _initials(connection, run)
+    names = reads.names_of_runs(connection) if begun else {}
+    found: dict[tuple[str, int], list[str]] = {}
     for child in dict.fromkeys(child for _, child in begun if child in names):
         initial = initial_of(reads.launches_of(connection, child))
         if initial is not None and (initial, child) in begun and not _has_own_state(connection, child):

@@ -589,7 +589,7 @@ class TrainingLaunch(RankLaunch):
             return own[0]
         start = start_from_json(sent)
         self.facts = start.launch
-        self.started(Settled(start.launch, start.plan, start.at))
+        self.started(Settled(start.launch, start.plan, start.at, initial=start.initial))
         return start
 
     def _say(self, message: str) -> None:

@@ -280,8 +280,9 @@ def _by_itself(
 
 def needed_by(runs: Sequence[str]) -> str:
     """That other runs would begin from a state again if they were started now."""
-    have = "has no state of its" if len(runs) == 1 else "have no state of their"
-    return f"run {', '.join(runs)} began from it and {have} own yet"
+    if len(runs) == 1:
+        return f"run {runs[0]} began from it and has no state of its own yet"
+    return f"runs {', '.join(runs)} began from it and have no state of their own yet"
 
 
 def _why_it_goes(state: StateFacts, newest: StateFacts) -> Because:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ckptstore.core.model import Kind, epoch_and_step
+from ckptstore.core.model import Initial, Kind, epoch_and_step, initial_of
 from tests.resume.builders import file, launch
 
 
@@ -33,3 +33,13 @@ def test_ids_depend_on_what_the_record_is_about_and_on_nothing_else() -> None:
     assert len({one.id, *(other.id for other in others)}) == 1 + len(others)
     assert one.save_id == file(of, 1).save_id
     assert len({one.save_id, file(of, 0, 16).save_id, file(of, 0, kind=Kind.TTP).save_id}) == 3
+
+
+def test_a_run_began_from_what_its_newest_launch_did() -> None:
+    initial = Initial("pretrain", "L9", 40, "pretrain@best:loss")
+    begun = replace(launch("L1", order=1), initial=initial)
+    assert initial_of([launch("L3", order=3, decided=False), begun]) == initial
+    assert initial.launch_key == replace(launch("L9"), run="pretrain").key
+    assert initial_of([begun, launch("L2", order=2, parent=("L1", 10))]) is None
+    assert initial_of([]) is None
+    assert begun.undecided().initial is None

@@ -74,6 +74,15 @@ def test_what_was_given_up_is_not_said_to_be_completing() -> None:
     assert reasons[40] == ["branch_tip: the newest of the abandoned branch of launch L1", *reasons[30]]
 
 
+def test_what_other_runs_began_from_stays() -> None:
+    states = [facts(10), replace(facts(20), needed_by=("ft",)), replace(facts(30), needed_by=("ft", "head")), facts(40)]
+    kept = decide(states, Policy(keep_last=1, floor=1), NOW).keep
+    assert [shown(verdict) for verdict in kept[1:]] == [
+        {"state": "L1:30", "reasons": ["initial: runs ft, head began from it and have no state of their own yet"]},
+        {"state": "L1:20", "reasons": ["initial: run ft began from it and has no state of its own yet"]},
+    ]
+
+
 def test_the_multiples_of_launches_that_count_differently_are_kept_by_themselves() -> None:
     """The batch size was doubled after step 1000, which is step 500 of the second launch; a third goes on as that."""
     first = [facts(step) for step in range(100, 1001, 100)]
@@ -109,6 +118,7 @@ def states(draw: st.DrawFn) -> list[StateFacts]:
             pinned=draw(rarely),
             tags=draw(names) if draw(rarely) else (),
             held_by=draw(names) if draw(rarely) else (),
+            needed_by=draw(names) if draw(rarely) else (),
             parent_of=draw(names),
             is_written=draw(rarely),
             weights_only=draw(rarely),
@@ -162,7 +172,7 @@ def test_what_holds_for_any_history_and_policy(history: list[StateFacts], policy
     floor = counted[-policy.floor :] if policy.floor else []
     assert all(state in kept(decision) for state in floor)
     for state in removed:
-        assert not any((state.pinned, state.tags, state.held_by, state.doubt, state.weights_only))
+        assert not any((state.pinned, state.tags, state.held_by, state.needed_by, state.doubt, state.weights_only))
         assert counted, "nothing goes while nothing can be restored"
         assert state.age_order <= counted[-1].age_order, "nothing goes that is newer than all that can be restored"
     for count, why in ((policy.keep_last, Why.LAST), (policy.keep_daily, Why.DAILY), (policy.keep_best, Why.BEST)):
