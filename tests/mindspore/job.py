@@ -16,7 +16,8 @@ whether that has all).
 Under msrun it is data parallel, and a fault is that of "rank" only (None: of every rank).
 "outage" is [process, N]: after step N rank 0 kills that process, a PostgreSQL server, and its children.
 "sharded" deals the data out to the ranks, and every rank writes what each step took of it to a file beside "out".
-"width" is that of the network: a file has about 200 bytes times it.
+"width" is that of the network: a file has about 200 bytes times it; "classes" that of its head.
+"run" is the name, and "begins" are arguments of `resume` that say from which other run's state it begins.
 "straight" has files written to their own names, as MindIO does, so that they can be cut.
 "pynative" is the mode; "sink" asks for a data sink, which MindSpore leaves out on CPU.
 "cell" is the train network: MindSpore's own, one that "inherits" from it, or one of its "own", as seed 000 has them.
@@ -62,6 +63,9 @@ DEFAULTS = {
     "outage": None,
     "sharded": False,
     "width": 16,
+    "classes": 4,
+    "run": "run",
+    "begins": {},
     "straight": False,
     "pynative": False,
     "sink": False,
@@ -328,7 +332,7 @@ def main(asked: dict) -> None:
         rank = get_rank()
         exit_across_ranks()
     fault = asked["fault"] if asked["rank"] in (None, rank) else "none"
-    network = nn.SequentialCell(nn.Dense(12, asked["width"]), nn.ReLU(), nn.Dense(asked["width"], 4))
+    network = nn.SequentialCell(nn.Dense(12, asked["width"]), nn.ReLU(), nn.Dense(asked["width"], asked["classes"]))
     optimizer = nn.Adam(network.trainable_params(), learning_rate=0.01)
     loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
     if asked["cell"]:
@@ -337,8 +341,8 @@ def main(asked: dict) -> None:
     else:
         model = Model(network, loss, optimizer)
     dataset = create_dataset(fault, **(shards(rank) if asked["sharded"] else {}))
-    launch = ckptstore.mindspore.join("run")
-    start = launch.resume(model, dataset)
+    launch = ckptstore.mindspore.join(asked["run"])
+    start = launch.resume(model, dataset, **asked["begins"])
     shown = {name: getattr(start, name) for name in ("fresh", "global_step", "epoch", "step_in_epoch", "initial_epoch")}
     print("START", json.dumps({**shown, "append_info": dict(start.append_info)}), flush=True)
     seen = [Seen(out / f"seen-{launch.facts.order}-{rank}.jsonl")] if asked["sharded"] else []

@@ -1,7 +1,9 @@
 """A run that begins from the state of another one, in this process with real networks."""
 
 import os
+import re
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,10 @@ from ckptstore.api import Catalog, connect
 from ckptstore.errors import DamageError, NothingRestorableError, UnknownRunError, UsageError
 from ckptstore.mindspore.launch import TrainingLaunch
 from ckptstore.retention.policy import Policy
+from tests.mindspore.running import Run
 from tests.mindspore.trainings import RaiseAt, create_dataset, saving, values
+
+KILLED = -signal.SIGKILL
 
 
 class Net(nn.Cell):
@@ -272,3 +277,115 @@ def test_the_catalog_tells_who_began_from_where(parent: dict[str, Any], catalog:
     assert row.launch.initial is not None
     assert (row.launch.initial.run, row.launch.initial.global_step) == ("pretrain", 2)
     assert {row.global_step: row.began for row in catalog.saves("pretrain")} == {6: (), 4: (), 2: ("ft",)}
+
+
+@pytest.mark.parametrize("way", ["loop", "restore"])
+def test_a_loop_of_the_scripts_own_begins_so_too(parent: dict[str, Any], tmp_path: Path, way: str) -> None:
+    network = Net("encoder")
+    optimizer = nn.Adam(network.trainable_params(), 0.1)
+    asked: dict[str, Any] = {"initial": "pretrain", "rename": {"backbone.": "encoder."}, "strict": True}
+    launch = ckptstore.mindspore.join("ft")
+    if way == "loop":
+        directory = tmp_path / "ft"
+        loop = launch.loop(network, optimizer, create_dataset(), epochs=1, every=9, directory=directory, **asked)
+        assert (loop.start.global_step, loop.start.initial.global_step) == (0, 6)
+    else:
+        assert launch.restore(network, optimizer, create_dataset(), **asked).initial.global_step == 6
+    for name in ("weight", "bias"):
+        assert np.array_equal(getattr(network.part, name).asnumpy(), parent[f"backbone.{name}"])
+    assert not any(item.asnumpy().any() for item in optimizer.moment1)
+
+
+@pytest.mark.parametrize("how", ["graph mode", "by MindSpore", "encrypted", "half precision", "safetensors"])
+def test_whatever_the_file_and_the_mode(
+    catalog: Catalog, tmp_path: Path, set_mode: Any, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    model = create()
+    before = values(model)
+    asked: dict[str, Any] = {}
+    path, saved = tmp_path / ("a.safetensors" if how == "safetensors" else "a.ckpt"), model.train_network
+    if how == "encrypted":
+        asked = {"enc_key": b"0123456789abcdef"}
+    if how == "half precision":
+        kinds = {"head.weight": ms.bfloat16, "head.bias": ms.float64}
+        saved = [
+            {
+                "name": name,
+                "data": ms.Tensor(value, kinds.get(name, ms.float16)) if value.size > 1 else ms.Tensor(value),
+            }
+            for name, value in before.items()
+        ]
+    ms.save_checkpoint(saved, str(path), format=path.suffix[1:], **asked)
+    catalog.join("pretrain").register(path, global_step=6)
+    if how == "by MindSpore":
+        monkeypatch.setenv("CKPTSTORE_LOADER", "mindspore")
+    set_mode(ms.GRAPH_MODE if how == "graph mode" else ms.PYNATIVE_MODE)
+    second = create(fill=0.5)
+    launch, _ = begin(second, initial="pretrain", strict=True, **({"dec_key": asked["enc_key"]} if asked else {}))
+    for name, value in values(second).items():
+        if name.partition(".")[0] in ("backbone", "head"):
+            assert np.allclose(value, before[name], atol=0 if how != "half precision" else 0.01), name
+    if how == "graph mode":
+        train(second, launch, tmp_path / "ft")
+        assert not np.array_equal(values(second)["head.weight"], before["head.weight"]), "it is these that are trained"
+
+
+def test_the_lines_of_the_page(parent: dict[str, Any], tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "warm-start.md"
+    (program,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    given = {"model": create(), "dataset": create_dataset(), "ckpt_cb": saving(tmp_path / "tuned")}
+    exec(program.replace("10, dataset", "1, dataset"), {"ckptstore": ckptstore, **given})  # noqa: S102
+    assert [row.global_step for row in connect().saves("tuned")] == [6, 4, 2]
+
+
+@pytest.mark.long
+def test_the_whole_story(tmp_path: Path) -> None:
+    """Trained on 2 ranks, tuned on 1 with another head from its best state; killed before its first save, and after."""
+    base = Run(tmp_path / "base")
+    assert base.launch(ranks=2, sharded=True, epochs=4).code == 0
+    base.catalog.record("run@15", quality=0.9)
+    asked = {"classes": 6, "begins": {"initial": "run@best:quality:max"}}
+    calm, rough = (Run(tmp_path / name, base.url) for name in ("calm", "rough"))
+    done = calm.launch(run="calm", **asked)
+    assert done.code == 0
+    assert "run calm: began from step 15 of run run" in done.output
+    assert rough.launch(run="rough", fault="kill-at-once 3", **asked).code == KILLED
+
+    assert base.launch(ranks=2, sharded=True, epochs=6).start["global_step"] == 20
+    base.catalog.record("run@30", quality=0.95)
+    policy = Policy(keep_last=1, floor=1)
+    plan = base.catalog.plan_gc("run", policy)
+    kept = {each.state.global_step: [str(why.rule) for why in each.reasons] for each in plan.decision.keep}
+    assert kept == {30: ["floor", "last"], 15: ["initial"]}
+    base.catalog.execute(plan)
+    died = rough.launch(run="rough", fault="kill 17", **asked)
+    assert (died.code, died.start["fresh"]) == (KILLED, True)
+    assert "run rough: began from step 15 of run run" in died.output
+    plan = base.catalog.plan_gc("run", policy)
+    assert [each.state.global_step for each in plan.decision.remove] == [15]
+    base.catalog.execute(plan)
+    again = rough.launch(run="rough", **asked)
+    assert (again.code, again.start["global_step"]) == (0, 15), again.output
+    assert rough.final() == calm.final()
+
+    anew = connect(str(tmp_path / "anew.db"))
+    for name in ("rough", "calm", "base"):
+        anew.sync(tmp_path / name)
+    for name in ("rough", "calm"):
+        told = [[each.launch.initial for each in of.history(name)] for of in (anew, base.catalog)]
+        assert told[0] == told[1]
+
+
+@pytest.mark.long
+def test_every_rank_s_journal_tells_what_two_ranks_began_from(tmp_path: Path) -> None:
+    base, tuned = Run(tmp_path / "base"), Run(tmp_path / "tuned", str(tmp_path / "base" / "catalog.db"))
+    assert base.launch().code == 0
+    done = tuned.launch(ranks=2, run="tuned", sharded=True, begins={"initial": "run", "strict": True})
+    assert done.code == 0, done.output
+    assert (tmp_path / "tuned" / "final.ckpt").read_bytes() == (tmp_path / "tuned" / "final1.ckpt").read_bytes()
+    for rank in range(2):
+        anew = connect(str(tmp_path / f"anew{rank}.db"))
+        anew.sync(tmp_path / "tuned" / "ckpt" / f"rank_{rank}")
+        (row,) = anew.history("tuned")
+        assert row.launch.initial is not None
+        assert (row.launch.initial.run, row.launch.initial.global_step) == ("run", 30)
