@@ -32,6 +32,7 @@ from ckptstore.resume.start import Settled, earlier_start, keep_holding, settle,
 from ckptstore.training import layout_files
 from ckptstore.training.exit_request import ExitRequest
 from ckptstore.training.life_signs import LifeSigns
+from ckptstore.training.links import Links
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -220,6 +221,15 @@ class RankLaunch:
             with suppress(CatalogUnavailableError):
                 self.recorder.catch_up()
             self._next_look = time.monotonic() + self._backoff.pause()
+
+    def link(self, *trackers: str) -> None:
+        """Have "mlflow" or "wandb" show which states this launch saves, in the run of theirs that is active now.
+
+        Rank 0 tells the reference and the metrics of each, on a thread of its own; no bytes. Raises `UsageError` for a
+        tracker that is not installed, or has no active run.
+        """
+        if self.rank == 0:
+            self.live_files.on_added = Links(f"{self.name}/{self.id}", *trackers).add
 
     def record(self, *, step: int, **metrics: float) -> None:
         """Add metrics to what was saved of a step, as those of an evaluation that came after the save.
@@ -469,10 +479,13 @@ class LiveFiles:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._files: dict[str, Checkpoint] = {}
+        self.on_added: Callable[[Checkpoint], None] = lambda _: None
 
     def add(self, files: Iterable[Checkpoint]) -> None:
         """Add files that were recorded."""
-        self._files.update((file.path, file) for file in files)
+        for file in files:
+            self._files[file.path] = file
+            self.on_added(file)
 
     def paths(self) -> list[str]:
         """Where they are."""
