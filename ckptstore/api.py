@@ -228,18 +228,26 @@ class Catalog:
         reference: str,
         target: str | os.PathLike[str],
         *,
+        weights_only: bool = False,
+        format: Literal["safetensors"] | None = None,  # noqa: A002 — as MindSpore calls it
         progress: Callable[[int, int], None] = lambda _done, _all: None,
     ) -> Exported:
         """Write one state, with a manifest, to a new directory, or to a new file whose name ends in `.tar`.
 
         Each file must have the digest that is recorded. The target gets its name once it is whole and on the disk.
-        `progress` hears how many bytes are done, and of how many. Raises `NothingRestorableError` where the state
-        cannot be restored, `DamageError` where a file is not as recorded, `RefusedError` for a target that is there.
+        `weights_only` leaves the optimizer's parameters out and writes a `.safetensors`, `format` writes one of the
+        whole state: both need a file that has the state of all ranks. `progress` hears how many bytes are done, and of
+        how many. Raises `NothingRestorableError` where the state cannot be restored, `DamageError` where a file is not
+        as recorded, `RefusedError` for a target that is there, and for what cannot be told or written so.
         """
-        from ckptstore.handover.export import export
+        from ckptstore.handover.export import Asked, export
         from ckptstore.resume.references import choose_state
 
-        return export(self.database, choose_state(self.database, reference), target, progress)
+        if format not in (None, "safetensors"):
+            raise UsageError(f"format is {format!r}", "use 'safetensors', or none")
+        plan = choose_state(self.database, reference)
+        asked = Asked(weights_only=weights_only, as_safetensors=format is not None)
+        return export(self.database, plan, target, asked, progress)
 
     def import_(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from ckptstore.cli.commands import as_json, catalog
@@ -10,19 +12,24 @@ from ckptstore.cli.commands import as_json, catalog
 @click.command()
 @click.argument("reference", metavar="RUN[@STATE]")
 @click.argument("target", metavar="DIRECTORY|FILE.tar", type=click.Path())
+@click.option("--weights-only", is_flag=True, help="A .safetensors without the optimizer's parameters.")
+@click.option(
+    "--format", type=click.Choice(["safetensors"]), help="One .safetensors of the whole state, for other frameworks."
+)
 @as_json
 @click.pass_context
-def export(context: click.Context, reference: str, target: str, *, as_json: bool) -> None:
-    """Write one state, to be imported into another catalog.
+def export(context: click.Context, /, reference: str, target: str, *, as_json: bool, **asked: Any) -> None:
+    """Write one state, to be imported into another catalog, or loaded elsewhere.
 
     TARGET is a new directory, or a new file whose name ends in .tar; it gets its name once it is whole. Exit code 3:
-    nothing can be restored; 5: TARGET is there already; 6: a file is not as it was recorded.
+    nothing can be restored; 5: TARGET is there already, or the state cannot be written so; 6: a file is not as it was
+    recorded.
     """
     from ckptstore.cli import terminal, values
     from ckptstore.core.text import size
 
     with terminal.progress_of("exported", in_bytes=True) as show:
-        done = catalog(context).export(reference, target, progress=show)
+        done = catalog(context).export(reference, target, progress=show, **asked)
     text = f"exported {done.run} step {done.global_step} to {done.target} ({done.files} files, {size(done.bytes)})"
     values.report(done.__dict__, text, as_json=as_json)
 

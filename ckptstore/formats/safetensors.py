@@ -22,7 +22,7 @@ from ckptstore.formats.header import Entry, Header
 from ckptstore.outside import Path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from io import FileIO
 
     from ckptstore.formats.header import BytesOf
@@ -148,20 +148,19 @@ def can_hold(dtype: str) -> bool:
     return dtype in _FORMAT_NAMES
 
 
-def laid_out(tensors: Iterable[Tensor], metadata: Mapping[str, str]) -> tuple[int, Iterator[memoryview]]:
-    """How many bytes a file with these tensors has, and its bytes, one tensor at a time.
+def head_of(described: Iterable[tuple[str, str, Sequence[int], int]], metadata: Mapping[str, str]) -> bytes:
+    """What a file begins with: its tensors follow, in this order. Each has a name, a type, a shape, and bytes.
 
     Raises `KeyError` for a type that the format cannot hold.
     """
     declared: dict[str, object] = {"__metadata__": dict(metadata)}
-    tensors, end = list(tensors), 0
-    for name, dtype, shape, nbytes, _ in tensors:
+    end = 0
+    for name, dtype, shape, nbytes in described:
         begin, end = end, end + nbytes
         declared[name] = {"dtype": _FORMAT_NAMES[dtype], "shape": shape, "data_offsets": (begin, end)}
     told = json.dumps(declared, separators=(",", ":")).encode()
     told += b" " * (-len(told) % _LENGTH)  # as the specification wants it: the tensors begin at a multiple of 8
-    begins = memoryview(len(told).to_bytes(_LENGTH, "little") + told)
-    return begins.nbytes + end, chain([begins], (each.data() for each in tensors))
+    return len(told).to_bytes(_LENGTH, "little") + told
 
 
 def write_safetensors(path: str, tensors: Iterable[Tensor], metadata: Mapping[str, str]) -> str:
@@ -169,10 +168,11 @@ def write_safetensors(path: str, tensors: Iterable[Tensor], metadata: Mapping[st
 
     Raises `OSError`, and `KeyError` for a type that the format cannot hold.
     """
-    _, content = laid_out(tensors, metadata)
+    tensors = list(tensors)
+    begins = memoryview(head_of((each[:4] for each in tensors), metadata))
     hasher = blake3(max_threads=_THREADS)
     with Path(path).open("xb", buffering=0) as file:
-        for data in content:
+        for data in chain([begins], (each.data() for each in tensors)):  # one at a time is in memory
             for begin in range(0, data.nbytes, _PIECE):
                 piece = data[begin : begin + _PIECE]
                 hasher.update(piece)

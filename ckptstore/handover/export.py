@@ -5,27 +5,28 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
-from ckptstore.core.hints import Command
 from ckptstore.core.model import FileState
 from ckptstore.core.naming import SEVERAL, companion_of
 from ckptstore.disk.aside import named_last
-from ckptstore.disk.files import absolute, digest, facts_if_seen
+from ckptstore.disk.files import absolute, facts_if_seen
 from ckptstore.disk.several import members_at, status_of
-from ckptstore.errors import CkptstoreError, DamageError, RefusedError, UsageError
-from ckptstore.handover.archive import TAR, DirectoryWriter, TarWriter, pieces_of
+from ckptstore.errors import CkptstoreError, RefusedError, UsageError
+from ckptstore.handover.archive import TAR, DirectoryWriter, TarWriter
+from ckptstore.handover.items import converted, copied, other_bytes, prove, the_whole
 from ckptstore.handover.manifest import ROOT, UNKNOWN, Made, Manifest, Part, place_of, with_digests
 from ckptstore.outside import Path, os, utc_now
 from ckptstore.training import companions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint, RestorePlan
     from ckptstore.handover.archive import Writer
+    from ckptstore.handover.items import Item
 
     Progress = Callable[[int, int], None]  # bytes done, and of how many
 
@@ -47,34 +48,47 @@ class Exported:
     bytes: int
 
 
-class Item(NamedTuple):
-    """A file that goes into an export: its place there, its bytes, and their digest if it is recorded."""
+@dataclass(frozen=True)
+class Asked:
+    """What is exported of a state, and as what.
 
-    place: str
-    size: int
-    recorded: str | None
-    pieces: Callable[[], Iterator[memoryview]]
-    source: str  # for messages
+    `weights_only` leaves out the optimizer's parameters, and `.ckpt` files become `.safetensors` with it or with
+    `as_safetensors`: then one file is exported, which must be the whole state.
+    """
+
+    weights_only: bool = False
+    as_safetensors: bool = False
+
+    @property
+    def converts(self) -> bool:
+        """Whether other bytes are exported than were saved."""
+        return self.weights_only or self.as_safetensors
 
 
-def export(database: Database, plan: RestorePlan, target: str | os.PathLike[str], progress: Progress) -> Exported:
+def export(
+    database: Database, plan: RestorePlan, target: str | os.PathLike[str], asked: Asked, progress: Progress
+) -> Exported:
     """Write the state of a plan to a new directory, or to a new file whose name ends in `.tar`.
 
-    The files are read once; each must have the digest that is recorded. The target gets its name when it is whole and
-    on the disk. Raises `RefusedError` for a target that is there, `DamageError` for a file that is not as recorded.
+    Each file must have the digest that is recorded. The target gets its name when it is whole and on the disk. Raises
+    `RefusedError` for a target that is there and for what cannot be exported so, `DamageError` for a file that is not
+    as recorded.
     """
     path = target_of(target)
     with database.read() as connection:
         found = reads.called(connection, plan.launch.run)
     database.let_go()  # what follows may take hours
     sources = _sources(plan)
-    strategies = _strategies(sources)
-    items = [item for file in sources for item in _items(file)]
-    items += [_copied(place, source, size) for source, (place, size) in strategies.items()]
+    strategies = {} if asked.converts else _strategies(sources)
+    if asked.converts:
+        sources = [the_whole(plan, sources)]
+    pairs = [_exported(file, strategies, asked) for file in sources]
+    items = [item for _, some in pairs for item in some]
+    items += [copied(place, source, size) for source, (place, size) in strategies.items()]
     draft = Manifest(
         run=found.name if found else plan.launch.run,
         launch=plan.launch.undecided(),
-        files=tuple(_as_exported(file, strategies) for file in sources),
+        files=tuple(file for file, _ in pairs),
         parts=tuple(Part(item.place, item.size, UNKNOWN) for item in items),
         made=_made(),
     )
@@ -124,15 +138,10 @@ def _add(writer: Writer, item: Item) -> str:
     try:
         digest = writer.add(item.place, item.pieces())
     except EOFError as error:
-        raise _other(item.source, str(error)) from None
+        raise other_bytes(item.source, str(error)) from None
     if item.recorded not in (None, digest):
-        raise _other(item.source, "its bytes are not those that were recorded")
+        raise other_bytes(item.source)
     return digest
-
-
-def _other(path: str, why: str) -> DamageError:
-    hint = f"nothing was exported; {Command('verify', '--digest')} finds all such files"
-    return DamageError(f"{path} is damaged: {why}", hint)
 
 
 def _sources(plan: RestorePlan) -> list[Checkpoint]:
@@ -152,33 +161,7 @@ def _rank(file: Checkpoint) -> int:
 
 def _proven(file: Checkpoint) -> Checkpoint:
     """A checkpoint of several files, whose digest is one of all: it is read before they are copied."""
-    try:
-        found = digest(file.path)
-    except OSError as error:
-        raise _unreadable(file.path, error) from None
-    if file.digest not in (None, found):
-        raise _other(file.path, "its bytes are not those that were recorded")
-    return replace(file, digest=found)
-
-
-def _as_exported(file: Checkpoint, strategies: Mapping[str, tuple[str, int]]) -> Checkpoint:
-    """The record of a file as it is in the export: without what is known of this disk alone."""
-    strategy = strategies.get(file.strategy_file or "")
-    return replace(
-        file,
-        path=f"{ROOT}{_place(file)}",
-        strategy_file=f"{ROOT}{strategy[0]}" if strategy else None,
-        digest=file.digest or UNKNOWN,
-        state=FileState.COMPLETE,
-        problem=None,
-        revision=None,
-        timing=None,
-        directory_id="",
-    )
-
-
-def _place(file: Checkpoint) -> str:
-    return f"rank_{file.rank}/{Path(file.path).name}"
+    return replace(file, digest=prove(file))
 
 
 def _strategies(files: Iterable[Checkpoint]) -> dict[str, tuple[str, int]]:
@@ -196,39 +179,45 @@ def _strategies(files: Iterable[Checkpoint]) -> dict[str, tuple[str, int]]:
     return found
 
 
-def _items(file: Checkpoint) -> Iterator[Item]:
-    """A checkpoint, and its companion."""
+def _exported(
+    file: Checkpoint, strategies: Mapping[str, tuple[str, int]], asked: Asked
+) -> tuple[Checkpoint, list[Item]]:
+    """The record of a file as it is in the export, without what is known of this disk alone; and what is written."""
+    strategy = strategies.get(file.strategy_file or "")
+    record = replace(
+        file,
+        path=f"{ROOT}{_place(file)}",
+        strategy_file=f"{ROOT}{strategy[0]}" if strategy else None,
+        digest=file.digest or UNKNOWN,
+        state=FileState.COMPLETE,
+        problem=None,
+        revision=None,
+        timing=None,
+        directory_id="",
+    )
     if file.format in SEVERAL:
         directory = f"{file.path.rpartition('/')[0]}/"
-        for member in members_at(file.path, status_of(file.path)):
-            yield _copied(f"rank_{file.rank}/{member.path.removeprefix(directory)}", member.path, member.size)
-        return
-    yield _copied(_place(file), file.path, file.size or 0, file.digest)
+        members = members_at(file.path, status_of(file.path))
+        return record, [
+            copied(f"rank_{file.rank}/{each.path.removeprefix(directory)}", each.path, each.size) for each in members
+        ]
+    if asked.weights_only or (asked.as_safetensors and file.format != "safetensors"):
+        record, item = converted(file, record, weights_only=asked.weights_only)
+    else:
+        item = copied(_place(file), file.path, file.size or 0, file.digest)
+    return record, [item, *([] if asked.weights_only else _companion(file))]
+
+
+def _place(file: Checkpoint) -> str:
+    return f"rank_{file.rank}/{Path(file.path).name}"
+
+
+def _companion(file: Checkpoint) -> list[Item]:
     beside, usable = companion_of(file.path), companions.read(file)
     if usable.problem:
         log.warning("%s: the export is without it", usable.problem)
-    if usable.content and (there := facts_if_seen(beside)) is not None:
-        yield _copied(f"rank_{file.rank}/{Path(beside).name}", beside, there.size)
-
-
-def _copied(place: str, path: str, size: int, recorded: str | None = None) -> Item:
-    def pieces() -> Iterator[memoryview]:
-        try:
-            opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise _unreadable(path, error) from None
-        try:
-            yield from pieces_of(opened, 0, size)
-            if os.pread(opened, 1, size):
-                raise EOFError(f"more follows byte {size}")
-        finally:
-            os.close(opened)
-
-    return Item(place, size, recorded, pieces, path)
-
-
-def _unreadable(path: str, error: OSError) -> CkptstoreError:
-    return CkptstoreError(f"cannot read {path}: {error.strerror or error}", "nothing was exported")
+    there = facts_if_seen(beside) if usable.content else None
+    return [] if there is None else [copied(f"rank_{file.rank}/{Path(beside).name}", beside, there.size)]
 
 
 def _made() -> Made:

@@ -13,7 +13,7 @@ from ckptstore.core import validate
 from ckptstore.core.bounded_json import parse
 from ckptstore.core.events import FileRecorded, LaunchStarted
 from ckptstore.core.hints import Command
-from ckptstore.core.model import IMPORTED, derived_id
+from ckptstore.core.model import IMPORTED, Content, derived_id
 from ckptstore.core.naming import SEVERAL, companion_of
 from ckptstore.disk import presence
 from ckptstore.disk.aside import clear_unfinished, named_last
@@ -71,6 +71,9 @@ def import_(
     if run is not None:
         check_name("run", run)
     with open_source(absolute(validate.path("the export", source))) as opened:
+        if opened.manifest.holds is Content.WEIGHTS:
+            hint = f"load {opened.manifest.parts[0].place} in it by itself"
+            raise RefusedError("weights alone were exported: no training can go on from them", hint)
         new = _New.of(opened.manifest, directory, run)
         with database.read() as connection:
             _refuse_other(connection, new)

@@ -17,6 +17,7 @@ from ckptstore.core import limits
 from ckptstore.core.bounded_json import parse as parse_json
 from ckptstore.core.events import FileRecorded, from_line, launch_from_json, launch_to_json, to_line
 from ckptstore.core.fields import Moment, Name, Text, Whole
+from ckptstore.core.metrics import mean_metrics
 from ckptstore.core.model import Checkpoint, Content, FileState, Launch
 from ckptstore.core.naming import SEVERAL, TENSORFLOW, companion_of, parse_rank_directory, parse_tensorflow
 from ckptstore.disk.name_claims import FOLDER
@@ -108,7 +109,7 @@ def to_text(manifest: Manifest) -> bytes:
         "global_step": first.global_step,
         "optimizer_step": first.optimizer_step,
         "epoch": first.epoch,
-        "metrics": dict(sorted(first.metrics.items())),
+        "metrics": mean_metrics(file.metrics for file in manifest.files),
         "kinds": sorted({file.kind.value for file in manifest.files}),
         "holds": manifest.holds.value,
         "made": to_builtins(manifest.made),
