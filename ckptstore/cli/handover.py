@@ -19,7 +19,7 @@ from ckptstore.cli.commands import as_json, catalog
 @as_json
 @click.pass_context
 def export(context: click.Context, /, reference: str, target: str, *, as_json: bool, **asked: Any) -> None:
-    """Write one state, to be imported into another catalog, or loaded elsewhere.
+    """Write one state, to be taken elsewhere.
 
     TARGET is a new directory, or a new file whose name ends in .tar; it gets its name once it is whole. Exit code 3:
     nothing can be restored; 5: TARGET is there already, or the state cannot be written so; 6: a file is not as it was
