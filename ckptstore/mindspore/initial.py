@@ -125,7 +125,7 @@ def begin_from(
     something is left over and `asked.strict`; `DamageError` for a file that is not what was recorded, `CkptstoreError`
     for one that cannot be read.
     """
-    own = _asked_for(target, asked)
+    own = asked_for(target, asked)
     try:
         entries, read_values = _opened(file, decryption)
         in_file = renamed(entries, asked.rename)
@@ -149,7 +149,7 @@ def begin_from(
     return fitted
 
 
-def _asked_for(target: Any, asked: Warm) -> dict[str, Any]:
+def asked_for(target: Any, asked: Warm) -> dict[str, Any]:
     """The parameters that may be taken, by name: weights, or with the optimizer's all but its counter and rates.
 
     The steps of a run count from 0, and so do the updates; how it learns is for its script to say.

@@ -12,6 +12,7 @@ from ckptstore.catalog import schema
 from ckptstore.catalog.engine import open_database
 from ckptstore.catalog.tables import metadata
 from ckptstore.errors import CatalogUnavailableError
+from ckptstore.resume.resolver import Query
 from ckptstore.retention.policy import Policy
 from tests.jobs import Job
 from tests.postgres_server import Server
@@ -78,6 +79,16 @@ def test_nobody_adds_to_anothers_run(rows: Server, tmp_path: Path) -> None:
     job.catalog = connect(url_of(rows, "bob"))
     job.save(job.begin(), 30)
     assert job.catalog.resolve("mine").plan.global_step == 30
+
+
+def test_a_run_begins_from_a_state_of_another_login(rows: Server, tmp_path: Path) -> None:
+    """It writes rows of its own run alone, and gc of the other one heeds them."""
+    trained(rows, "ann", "base", tmp_path)
+    bob = connect(url_of(rows, "bob"))
+    settled = bob.join("tuned", rank=0, world_size=1).settle(bob.database, Query(initial="base@10"))
+    assert settled.initial is not None
+    plan = connect(url_of(rows, "olga")).plan_gc("base", Policy(keep_last=1))
+    assert [each.state.global_step for each in plan.decision.remove] == [5]
 
 
 @pytest.fixture(scope="module")

@@ -11,15 +11,19 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import nn
+from mindspore.experimental import optim
 from mindspore.train import Model
 
 import ckptstore.mindspore
 from ckptstore.api import Catalog, connect
 from ckptstore.errors import DamageError, NothingRestorableError, UnknownRunError, UsageError
+from ckptstore.mindspore import TrainState
+from ckptstore.mindspore.initial import Warm, asked_for
 from ckptstore.mindspore.launch import TrainingLaunch
 from ckptstore.retention.policy import Policy
+from tests.mindspore import cells
 from tests.mindspore.running import Run
-from tests.mindspore.trainings import RaiseAt, create_dataset, saving, values
+from tests.mindspore.trainings import RaiseAt, create_dataset, create_model, saving, values
 
 KILLED = -signal.SIGKILL
 
@@ -336,6 +340,23 @@ def test_the_lines_of_the_page(parent: dict[str, Any], tmp_path: Path) -> None:
     given = {"model": create(), "dataset": create_dataset(), "ckpt_cb": saving(tmp_path / "tuned")}
     exec(program.replace("10, dataset", "1, dataset"), {"ckptstore": ckptstore, **given})  # noqa: S102
     assert [row.global_step for row in connect().saves("tuned")] == [6, 4, 2]
+
+
+def test_what_is_a_weight() -> None:
+    for model in (cells.overflowing(), cells.accumulating(), create_model()):
+        assert asked_for(model.train_network, Warm("run")).keys() == {"weight", "bias"}
+    scale = {"scale_sense", "current_iterator_step", "last_overflow_iterator_step"}
+    moments = {"momentum", "moments.weight", "moments.bias"}
+    found = asked_for(cells.overflowing().train_network, Warm("run", optimizer=True)).keys()
+    assert found == {"weight", "bias", *moments, *scale}
+    networks = {name: nn.SequentialCell(nn.Dense(3, 4), nn.BatchNorm1d(4)) for name in ("g", "d")}
+    optimizers = {name: optim.Adam(each.trainable_params()) for name, each in networks.items()}
+    state = TrainState(networks, {f"{name}_optimizer": each for name, each in optimizers.items()})
+    own = ("0.weight", "0.bias", "1.gamma", "1.beta", "1.moving_mean", "1.moving_variance")
+    assert asked_for(state, Warm("run")).keys() == {f"{name}.{each}" for name in networks for each in own}
+    assert "g_optimizer.state_step" in state.named
+    more = asked_for(state, Warm("run", optimizer=True)).keys() - asked_for(state, Warm("run")).keys()
+    assert {name.split(".")[1] for name in more} == {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
 
 
 @pytest.mark.long
