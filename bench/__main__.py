@@ -34,6 +34,7 @@ TASKS = (
     "resume",
     "past",
     "restore",
+    "states",
     "resolve",
     "inspect_file",
     "verify",

@@ -30,6 +30,7 @@ TITLES = {
     "resume": "From the start of all ranks to the first step",
     "past": "To the first step beside a long past",
     "restore": "Loading a file into a network",
+    "states": "Loading a state to evaluate it, and comparing two",
     "commands": "Process time of commands",
 }
 WHY = {

@@ -19,6 +19,7 @@ import numpy as np
 from mindspore import nn
 from safetensors.numpy import load_file
 
+import ckptstore.mindspore
 from ckptstore.core.model import Assignment, Checkpoint, Kind, Launch, RestorePlan
 from ckptstore.core.replicas import stand_alone
 from ckptstore.disk.files import digest
@@ -51,6 +52,11 @@ def by_ckptstore(network: nn.Cell, path: str, form: str, recorded: str) -> None:
     load(network, plan, 0, {}, layout=launch.layout, on_failure=print, on_put=lambda: None)
 
 
+def by_reference(network: nn.Cell, _: str, __: str, reference: str) -> None:
+    """With proof, as for an evaluation: which state it is has to be found out."""
+    ckptstore.mindspore.load(reference, network)
+
+
 def by_mindspore(network: nn.Cell, path: str, form: str, _: str) -> None:
     """Without any proof."""
     ms.load_param_into_net(network, ms.load_checkpoint(path, format=form), strict_load=True)
@@ -71,6 +77,7 @@ def by_cat(_: nn.Cell, path: str, *__: str) -> None:
 
 WAYS: dict[str, Callable[..., None]] = {
     "ckptstore": by_ckptstore,
+    "load": by_reference,
     "mindspore": by_mindspore,
     "safetensors": by_safetensors,
     "cat": by_cat,

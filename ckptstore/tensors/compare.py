@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.core.naming import ONE_FILE
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     Progress = Callable[[int, int], None]
     """Hears how many bytes were compared, and how many there are at most."""
 
-_PIECE = 2 << 20  # bytes of each side that are in memory, a thread
+_PIECE = 8 << 20  # bytes of a tensor that a thread compares at a time, block by block
 _THREADS = min(4, os.cpu_count() or 1)
 
 
@@ -232,23 +233,21 @@ class _Count:
 
 class _Piece(NamedTuple):
     number: int  # of the pair of tensors
-    begin: int  # byte of both
-    size: int
+    bytes: range  # of both
 
 
 def _apart(pairs: Sequence[tuple[Place, Place]], count: _Count) -> list[Apart]:
     """How far pairs of tensors of the same type and shape are apart, read in pieces by a few threads."""
     found = [Apart(same_bytes=one.entry.nbytes == other.entry.nbytes) for one, other in pairs]
-    rooms = [Room(_PIECE) for _ in range(_THREADS)]
+    rooms = [Room() for _ in range(_THREADS)]
 
     def look(piece: _Piece) -> Apart:
         one, other = pairs[piece.number]
         room = rooms.pop()
         try:
-            for place, into in ((one, room.one), (other, room.other)):
-                with place.file.opened() as read:
-                    read(place.entry, piece.begin, into.data[: piece.size])
-            return room.compared(one.entry.dtype, piece.size)
+            with one.file.opened() as read_one, other.file.opened() as read_other:
+                readers = partial(read_one, one.entry), partial(read_other, other.entry)
+                return room.compared(one.entry.dtype, piece.bytes, *readers)
         finally:
             rooms.append(room)
 
@@ -258,7 +257,7 @@ def _apart(pairs: Sequence[tuple[Place, Place]], count: _Count) -> list[Apart]:
         def finish() -> None:
             piece, future = begun.popleft()
             found[piece.number] = found[piece.number].with_piece(future.result())
-            count.add(2 * piece.size)
+            count.add(2 * len(piece.bytes))
 
         try:
             for piece in _pieces(pairs):
@@ -276,4 +275,4 @@ def _pieces(pairs: Sequence[tuple[Place, Place]]) -> Iterator[_Piece]:
     for number, (one, other) in enumerate(pairs):
         size = one.entry.nbytes if one.entry.nbytes == other.entry.nbytes else 0  # another: its type has no one size
         for begin in range(0, size, _PIECE):
-            yield _Piece(number, begin, min(_PIECE, size - begin))
+            yield _Piece(number, range(begin, min(begin + _PIECE, size)))

@@ -13,14 +13,17 @@ from ckptstore.tensors.arrays import TYPES, WHOLE  # isort: skip -- it says so w
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     Bytes = NDArray[np.uint8]
     Floats = NDArray[Any]
     """Of 32 bits or of 64."""
+    Read = Callable[[int, memoryview], None]
+    """Fills writable bytes with those of a tensor, from one of its bytes on."""
 
-_BLOCK = 1 << 16  # elements: both tensors and their difference are in a processor's cache
-_WIDEST = 8  # bytes of an element
+_BLOCK = 256 << 10  # bytes that are compared at a time: those of both tensors, and of their difference, stay in a cache
 _SAFE = {4: (1e-20, 1e30), 8: (1e-280, 1e300)}  # a sum of squares between these has lost nothing, by bytes of a number
 
 _NUMBERS = {"Bool", *WHOLE, "Float16", "BFloat16", "Float32", "Float64"}
@@ -62,27 +65,27 @@ def has_norms(dtype: str) -> bool:
 
 
 class Room:
-    """Memory for two pieces of so many bytes, and to compare them: allocated once, since new pages cost most."""
+    """Memory for a block of each of two tensors, and to compare them: allocated once, since new pages cost most."""
 
-    def __init__(self, piece: int) -> None:
-        self.one = np.empty(piece, np.uint8)
-        self.other = np.empty(piece, np.uint8)
-        self._scratch = np.empty((3, _BLOCK * _WIDEST), np.uint8)
+    def __init__(self) -> None:
+        self._one, self._other = np.empty((2, _BLOCK), np.uint8)
+        self._scratch = np.empty((3, 8 * _BLOCK), np.uint8)  # a byte may become a float of 8
 
-    def compared(self, dtype: str, nbytes: int) -> Apart:
-        """Compare the first bytes of both pieces: whole elements of a type."""
-        one, other = self.one[:nbytes], self.other[:nbytes]
-        if dtype not in _NUMBERS:
-            return Apart(same_bytes=bool(np.array_equal(one, other)))
+    def compared(self, dtype: str, piece: range, read_one: Read, read_other: Read) -> Apart:
+        """Compare a piece of two tensors of a type, given as a range of bytes of whole elements."""
         found = Apart()
-        step = _BLOCK * np.dtype(TYPES[dtype]).itemsize
         with np.errstate(all="ignore"):  # what is not finite is counted
-            for begin in range(0, nbytes, step):
-                block, another = one[begin : begin + step], other[begin : begin + step]
-                found = found.with_piece(self._block(dtype, block, another))
+            for begin in piece[::_BLOCK]:
+                size = min(_BLOCK, piece.stop - begin)
+                one, other = self._one[:size], self._other[:size]
+                read_one(begin, one.data)
+                read_other(begin, other.data)
+                found = found.with_piece(self._block(dtype, one, other))
         return found
 
     def _block(self, dtype: str, one: Bytes, other: Bytes) -> Apart:
+        if dtype not in _NUMBERS:
+            return Apart(same_bytes=bool(np.array_equal(one, other)))
         a, b = (_floats(dtype, data, room) for data, room in zip((one, other), self._scratch, strict=False))
         if dtype in _LONG:
             apart = _between(one.view(TYPES[dtype]), other.view(TYPES[dtype]))

@@ -14,7 +14,7 @@ from mindspore.train import serialization
 
 from ckptstore.api import Catalog
 from ckptstore.errors import CkptstoreError, DamageError, UnknownRunError, UsageError
-from ckptstore.tensors import compare
+from ckptstore.tensors import compare, norms
 from tests.ckpt_bytes import value
 from tests.tensors.states import network, saved, written
 
@@ -73,6 +73,7 @@ def test_random_files_of_both_formats(tmp_path_factory: Any, first: str, second:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(serialization, "SLICE_SIZE", 1)  # KB
         patch.setattr(compare, "_PIECE", 4096)
+        patch.setattr(norms, "_BLOCK", 1024)
         paths = [written(work / "1" / first, one), written(work / "2" / second, other)]
         found = of_rank_0(compare.compare(*paths, no_database))
     both = one.keys() & other.keys()

@@ -1,0 +1,117 @@
+"""A state loaded for evaluation against the restore of a training, and two compared against reading both once.
+
+    python -m bench.states [--quick]
+
+`load` is measured from the reference on, resolution and all, the restore from the plan on, each in a new process; the
+network has every parameter of the file. A comparison is of states that differ in each weight. What it is held against
+reads both files from their beginning to their end, on one thread, into one buffer. All is in the page cache.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.inspect_file import memory
+from bench.measure import CKPTSTORE, Budget, Found, Row, say, timed, turns
+from bench.restore import NAMES, OFTEN, asked
+from bench.task import run_alone
+from ckptstore import Catalog, connect
+from ckptstore.formats.safetensors import Tensor, write_safetensors
+from tests.ckpt_bytes import value
+
+TASK = "states"
+MIB = 1 << 20
+QUICK = 32
+"""MiB of a file, each a parameter."""
+RESTORE, READ = "restore of a training", "reading both once"
+LOAD, DIFF, MEMORY = 1.1, 1.5, 200.0
+_BUFFER = 4 * MIB
+
+
+def weights(count: int, step: int) -> Iterator[tuple[str, np.ndarray[Any, np.dtype[np.float32]]]]:
+    """Parameters as `bench.restore_job` names them: at each step a little farther from where they were."""
+    for place in range(1, count + 1):
+        chance = np.random.default_rng(place)
+        start, moved = (chance.standard_normal(MIB // 4, np.float32) for _ in range(2))
+        yield f"layer.{place}.weight", start + moved * np.float32(1e-3 * step)
+
+
+def write(path: Path, count: int, step: int) -> None:
+    """A file in the format of its name."""
+    if path.suffix == ".ckpt":
+        with path.open("wb") as file:
+            for name, values in weights(count, step):
+                file.write(value(name, "Float32", values.shape, values.tobytes()))
+    else:
+        tensors = [_tensor(name, values.tobytes()) for name, values in weights(count, step)]
+        write_safetensors(str(path), tensors, {"format": "ms"})
+
+
+def _tensor(name: str, data: bytes) -> Tensor:
+    return Tensor(name, "Float32", (len(data) // 4,), len(data), lambda: memoryview(data))
+
+
+def loading(path: Path, count: int, who: str, what: str) -> float:
+    """The seconds of one load in a new process, of a digest or a reference."""
+    return float(asked(who=who, seed=9, path=str(path), digest=what, cold=False, count=count, size=MIB)["seconds"])
+
+
+def compared(catalog: Catalog, step: int, parameters: int) -> None:
+    """What the command does before it prints."""
+    (only,) = catalog.diff("run@1", f"run@{step}").ranks
+    assert len(only.changed) == parameters
+
+
+def read_both(*paths: Path) -> None:
+    """The bytes of both, into one buffer."""
+    buffer = bytearray(_BUFFER)
+    for path in paths:
+        with path.open("rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
+
+
+def run(work: Path, *, quick: bool) -> Found:
+    """Both formats loaded; a `.ckpt` compared with the other format, and with its own."""
+    found = Found()
+    size = QUICK if quick else OFTEN
+    say(f"{TASK}: three files of {size:,} MiB")
+    catalog = connect()
+    launch = catalog.join("run")
+    paths = [work / f"net-1_{step}.{form}" for step, form in ((1, "ckpt"), (2, "safetensors"), (3, "ckpt"))]
+    digests = []
+    for step, path in enumerate(paths, 1):
+        write(path, size, step)
+        digests.append(str(launch.register(path, global_step=step).digest))
+    for step, path, digest in zip((1, 2), paths, digests, strict=False):
+        ways = {CKPTSTORE: ("load", f"run@{step}"), RESTORE: (NAMES[CKPTSTORE], digest)}
+        taken, _ = turns({who: partial(loading, path, size, *way) for who, way in ways.items()})
+        row = found.add(Row(TASK, f"load of a {path.suffix}, warm, MiB", size, taken))
+        ratio = row.ratio(CKPTSTORE, RESTORE).median
+        if not quick:
+            found.check(Budget(f"load / {RESTORE}, {path.suffix}, 1 GB, warm", ratio, LOAD))
+    for step in (2, 3):
+        other = paths[step - 1]
+        work_of = {CKPTSTORE: partial(compared, catalog, step, size), READ: partial(read_both, paths[0], other)}
+        taken, _ = turns({who: partial(timed, way) for who, way in work_of.items()})
+        row = found.add(Row(TASK, f"diff of a .ckpt and a {other.suffix}, warm, MiB each", size, taken))
+        ratio = row.ratio(CKPTSTORE, READ).median
+        if not quick:
+            found.check(Budget(f"diff / {READ}, .ckpt and {other.suffix}, 1 GB each, warm", ratio, DIFF))
+    used = memory(str(Path(sys.executable).with_name("ckptstore")), "diff", "run@1", "run@2")
+    found.add(Row(TASK, "memory of a process that compares two files, MiB each", size, {CKPTSTORE: [used]}, unit="B"))
+    if quick:
+        say("  the budgets are those of 1 GB")
+    else:
+        found.check(Budget("memory of ckptstore diff, 1 GB each", used / 1e6, MEMORY, unit="MB"))
+    return found
+
+
+if __name__ == "__main__":
+    run_alone(run)
