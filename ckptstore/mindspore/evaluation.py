@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from mindspore import nn
@@ -80,27 +80,27 @@ def _target(network: Any) -> TrainState:
 
 
 def _load(target: TrainState, plan: RestorePlan, rank: int, decryption: Mapping[str, Any]) -> None:
-    guard = LoadGuard()
-    begin = partial(guard.begin_loading, target)  # a network with half of a state is not trained
     values: dict[str, Any] = {}
     in_place: set[str] = set()
     is_writable = True
     files = plan.files_for(rank, plan.launch.layout)
-    for file in files:
-        found, placed, may_write = _read(file, target, decryption, begin)
-        values = {**found, **values}
-        in_place.update(placed)
-        is_writable = is_writable and may_write
-    if asks_mindspore(decryption):
-        kinds = {
-            name: (str(value.dtype), tuple(value.shape)) for name, value in values.items() if hasattr(value, "dtype")
-        }
-        _check(target, kinds, plan, rank)
-    if not target.named.keys() <= in_place | values.keys():
-        raise DamageError(f"{files[0].path}: {CHANGED}")
-    begin()
-    put(target, values, in_place, by_broadcast=False, is_writable=is_writable)
-    guard.resumed(target, restored=True)
+    with ExitStack() as loading:
+
+        def begin() -> None:  # a network with half of a state is not trained
+            loading.enter_context(LoadGuard().loading(target))
+
+        for file in files:
+            found, placed, may_write = _read(file, target, decryption, begin)
+            values = {**found, **values}
+            in_place.update(placed)
+            is_writable = is_writable and may_write
+        if asks_mindspore(decryption):
+            kinds = {name: _kind(value) for name, value in values.items() if hasattr(value, "dtype")}
+            _check(target, kinds, plan, rank)
+        if not target.named.keys() <= in_place | values.keys():
+            raise DamageError(f"{files[0].path}: {CHANGED}")
+        begin()
+        put(target, values, in_place, by_broadcast=False, is_writable=is_writable)
 
 
 def _read(
