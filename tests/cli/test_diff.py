@@ -9,6 +9,7 @@ import pytest
 
 from ckptstore.api import connect
 from tests.cli.advice import run
+from tests.command_line import HEAVY, loaded
 from tests.tensors.states import saved, written
 
 PAGE = Path(__file__).parents[2] / "docs" / "compare.md"
@@ -40,6 +41,11 @@ def test_the_listing_in_the_docs(sqlite_url: str, tmp_path: Path) -> None:
     ended = run(sqlite_url, *command.split())
     assert (ended.code, ended.err) == (0, "")
     assert columns(ended.out) == columns(shown)
+
+
+def test_it_imports_numpy_alone_and_for_files_reads_no_catalog(tmp_path: Path) -> None:
+    first, second = (written(tmp_path / f"{step}.ckpt", trained(step)) for step in (1000, 1200))
+    assert loaded(["--db", str(tmp_path / "none" / "c.db"), "diff", str(first), str(second)], *HEAVY) == {"numpy"}
 
 
 @pytest.mark.parametrize("there", [20, 21])
