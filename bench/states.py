@@ -19,7 +19,7 @@ import numpy as np
 
 from bench.inspect_file import memory
 from bench.measure import CKPTSTORE, Budget, Found, Row, say, timed, turns
-from bench.restore import NAMES, OFTEN, asked
+from bench.restore import NAMES, OFTEN, REPEATS, asked
 from bench.task import run_alone
 from ckptstore import Catalog, connect
 from ckptstore.formats.safetensors import Tensor, write_safetensors
@@ -79,19 +79,23 @@ def read_both(*paths: Path) -> None:
 
 def run(work: Path, *, quick: bool) -> Found:
     """Both formats loaded; a `.ckpt` compared with the other format, and with its own."""
-    found = Found()
     size = QUICK if quick else OFTEN
     say(f"{TASK}: three files of {size:,} MiB")
-    catalog = connect()
-    launch = catalog.join("run")
     paths = [work / f"net-1_{step}.{form}" for step, form in ((1, "ckpt"), (2, "safetensors"), (3, "ckpt"))]
-    digests = []
     for step, path in enumerate(paths, 1):
         write(path, size, step)
-        digests.append(str(launch.register(path, global_step=step).digest))
+    return measured(paths, size, quick=quick)
+
+
+def measured(paths: list[Path], size: int, *, quick: bool) -> Found:
+    """What there is to measure, of three files that are there."""
+    found = Found()
+    catalog = connect()
+    launch = catalog.join("run")
+    digests = [str(launch.register(path, global_step=step).digest) for step, path in enumerate(paths, 1)]
     for step, path, digest in zip((1, 2), paths, digests, strict=False):
         ways = {CKPTSTORE: ("load", f"run@{step}"), RESTORE: (NAMES[CKPTSTORE], digest)}
-        taken, _ = turns({who: partial(loading, path, size, *way) for who, way in ways.items()})
+        taken, _ = turns({who: partial(loading, path, size, *way) for who, way in ways.items()}, repeats=REPEATS)
         row = found.add(Row(TASK, f"load of a {path.suffix}, warm, MiB", size, taken))
         ratio = row.ratio(CKPTSTORE, RESTORE).median
         if not quick:

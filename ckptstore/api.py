@@ -121,10 +121,9 @@ class Catalog:
         `UnknownRunError`, `UsageError` for a reference that names nothing, and `NothingRestorableError` for a state
         that is not whole.
         """
-        from ckptstore.resume.references import choose_state
-        from ckptstore.tensors.opened import OpenState
+        from ckptstore.tensors.opened import open_state
 
-        return OpenState(choose_state(self.database, reference))
+        return open_state(self.database, reference)
 
     def diff(
         self, first: str | Path, second: str | Path, *, progress: Callable[[int, int], None] = lambda _done, _all: None

@@ -17,15 +17,15 @@ from ckptstore.mindspore.loader import CHANGED
 from ckptstore.mindspore.network import is_state
 from ckptstore.mindspore.resume import asks_mindspore, prove, put, read, read_plain_into, telling
 from ckptstore.mindspore.state import TrainState
-from ckptstore.resume.references import choose_state
 from ckptstore.resume.resolver import Loads
-from ckptstore.tensors.opened import OpenState
+from ckptstore.tensors.opened import open_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from ckptstore.api import Catalog
     from ckptstore.core.model import Checkpoint, RestorePlan
+    from ckptstore.tensors.opened import OpenState
 
     _Kinds = Mapping[str, tuple[str, tuple[int, ...]]]
 
@@ -55,17 +55,16 @@ def load(
     """
     target = _target(network)
     opened = catalog or connect()
-    plan = choose_state(opened.database, reference, loads=Loads.MINDSPORE)
+    state = open_state(opened.database, reference, loads=Loads.MINDSPORE).rank(rank)
     if catalog is None:
         opened.close()
-    state = OpenState(plan).rank(rank)
     decryption = {"dec_key": dec_key, "dec_mode": dec_mode}
     if not asks_mindspore(decryption):
-        _check(target, {name: (entry.dtype, entry.shape) for name, entry in state.tensors.items()}, plan, rank)
+        _check(target, {name: (entry.dtype, entry.shape) for name, entry in state.tensors.items()}, state.plan, rank)
     try:
-        _load(target, plan, rank, decryption)
+        _load(target, state.plan, rank, decryption)
     except DamageError as error:
-        raise DamageError(error.message, f"see: {Command('verify', plan.launch.run, '--digest')}") from error
+        raise DamageError(error.message, f"see: {Command('verify', state.run, '--digest')}") from error
     return state
 
 

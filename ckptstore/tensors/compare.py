@@ -13,18 +13,17 @@ from typing import TYPE_CHECKING, NamedTuple
 from ckptstore.core.naming import ONE_FILE
 from ckptstore.formats.tensor_file import TensorFile
 from ckptstore.outside import Path, ThreadPoolExecutor, os
-from ckptstore.resume.references import choose_state
 from ckptstore.tensors.norms import Apart, Room, has_norms
-from ckptstore.tensors.opened import files_of, tensors_in
+from ckptstore.tensors.opened import files_of, open_state, tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ckptstore.catalog.engine import Database
-    from ckptstore.core.model import Checkpoint, RestorePlan
+    from ckptstore.core.model import Checkpoint
     from ckptstore.core.replicas import Layout
     from ckptstore.outside import Future
-    from ckptstore.tensors.opened import Place
+    from ckptstore.tensors.opened import OpenState, Place
 
     Progress = Callable[[int, int], None]
     """Hears how many bytes were compared, and how many there are at most."""
@@ -123,7 +122,7 @@ def compare(
     """Compare two states by their references, or files by a path or a name that ends in .ckpt or .safetensors.
 
     `database` is asked for where a reference has to be resolved. Ranks are compared with the same ranks. Raises as
-    `choose_state` and `TensorFile` do.
+    `open_state` and `TensorFile` do.
     """
     (one, its_ranks), (other, other_ranks) = (_side(each, database) for each in (first, second))
     pairs: dict[tuple[_Files, _Files], list[int]] = {}
@@ -146,19 +145,19 @@ def is_file(given: str | Path) -> bool:
 
 def _side(given: str | Path, database: Callable[[], Database]) -> tuple[Side, Sequence[_Files]]:
     if not is_file(given):
-        plan = choose_state(database(), str(given))
-        return _of_state(str(given), plan), [_recorded(files_of(plan, each.rank)) for each in plan.ranks]
+        state = open_state(database(), str(given))
+        return _of_state(str(given), state), [_recorded(files_of(state.plan, each.rank)) for each in state.plan.ranks]
     path = Path(given)
     side = Side(name=str(given), optimizer_step=TensorFile(path).header.optimizer_step, metrics={})
     return side, [_Files((os.path.realpath(path),), (str(path),))]
 
 
-def _of_state(name: str, plan: RestorePlan) -> Side:
-    launch = plan.launch
+def _of_state(name: str, state: OpenState) -> Side:
+    plan, launch = state.plan, state.plan.launch
     counted = {each.source.optimizer_step for each in plan.ranks}
     return Side(
         name=name,
-        run=launch.run,
+        run=state.run,
         launch=launch.id,
         global_step=plan.global_step,
         epoch=plan.epoch,

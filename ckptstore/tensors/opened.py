@@ -6,14 +6,18 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from ckptstore.catalog import reads
 from ckptstore.core.naming import FOREIGN
 from ckptstore.errors import UsageError
 from ckptstore.formats.tensor_file import TensorFile
 from ckptstore.outside import Path
+from ckptstore.resume.references import choose_state
+from ckptstore.resume.resolver import Loads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint, RestorePlan
     from ckptstore.core.replicas import Layout
     from ckptstore.formats.header import Entry, Scalar
@@ -45,6 +49,14 @@ def tensors_in(files: Iterable[TensorFile]) -> dict[str, Place]:
     return found
 
 
+def open_state(database: Database, reference: str, *, loads: Loads = Loads.ALL) -> OpenState:
+    """The state that a reference names. Raises as `choose_state` does."""
+    plan = choose_state(database, reference, loads=loads)
+    with database.read() as connection:
+        run = reads.called(connection, plan.launch.run)
+    return OpenState(plan, run.name if run else plan.launch.run)
+
+
 class OpenState(Mapping[str, "Array"]):
     """A state of a run: a mapping of the names of its parameters, the optimizer's too, to NumPy arrays.
 
@@ -60,47 +72,45 @@ class OpenState(Mapping[str, "Array"]):
     since; `CkptstoreError` where it cannot be read.
     """
 
-    def __init__(self, plan: RestorePlan, rank: int = 0) -> None:
-        self._plan = plan
+    def __init__(self, plan: RestorePlan, run: str, rank: int = 0) -> None:
+        self.plan = plan
+        """For every rank the file that it reads."""
+        self.run = run
+        """The name that the run has now."""
         self._rank = rank
-
-    @property
-    def run(self) -> str:
-        """The run."""
-        return self._plan.launch.run
 
     @property
     def launch(self) -> str:
         """The id of the launch that saved it."""
-        return self._plan.launch.id
+        return self.plan.launch.id
 
     @property
     def global_step(self) -> int:
         """Batches consumed since the run began."""
-        return self._plan.global_step
+        return self.plan.global_step
 
     @property
     def metrics(self) -> Mapping[str, float]:
         """Its metrics by name, each the mean over the ranks that measured it."""
-        return self._plan.metrics
+        return self.plan.metrics
 
     @property
     def paths(self) -> tuple[str, ...]:
         """The file of each rank, in their order; that of a replica where a rank has none of its own."""
-        return tuple(each.source.path for each in self._plan.ranks)
+        return tuple(each.source.path for each in self.plan.ranks)
 
     @property
     def layout(self) -> Layout:
         """Who is whose replica: `groups` of ranks, and the `source` where they were learnt from."""
-        return self._plan.launch.layout
+        return self.plan.launch.layout
 
     def rank(self, rank: int) -> OpenState:
         """The same state with the parameters of another rank. Raises `UsageError` where there is none."""
-        if not 0 <= rank < len(self._plan.ranks):
+        if not 0 <= rank < len(self.plan.ranks):
             raise UsageError(
                 f"step {self.global_step} of {self.run} has no rank {rank}", f"it has ranks 0 to {len(self.paths) - 1}"
             )
-        return OpenState(self._plan, rank)
+        return OpenState(self.plan, self.run, rank)
 
     @property
     def tensors(self) -> Mapping[str, Entry]:
@@ -114,7 +124,7 @@ class OpenState(Mapping[str, "Array"]):
 
     @cached_property
     def _files(self) -> tuple[TensorFile, ...]:
-        return tuple(TensorFile(Path(file.path)) for file in files_of(self._plan, self._rank))
+        return tuple(TensorFile(Path(file.path)) for file in files_of(self.plan, self._rank))
 
     @cached_property
     def _places(self) -> dict[str, Place]:

@@ -17,6 +17,7 @@ from ckptstore.api import Catalog
 from ckptstore.core.model import Content
 from ckptstore.errors import DamageError, RefusedError, UnreadableError, UsageError
 from ckptstore.mindspore import evaluation, resume
+from ckptstore.tensors.opened import OpenState
 from tests.mindspore.trainings import Job, create_model, saving, train
 from tests.tensors.states import network as parameters
 from tests.tensors.states import saved
@@ -180,9 +181,9 @@ def test_shares_of_a_data_parallel_state(
     whole = parameters(1)
     parts = [{name: whole[name] for name in some} for some in (("conv.weight", "global_step"), ("conv.bias",))]
     saved(catalog, tmp_path, 5, *parts)
-    chosen = evaluation.choose_state(catalog.database, "run")
-    ranks = tuple(each._replace(source=replace(each.source, content=Content.SHARE)) for each in chosen.ranks)
-    monkeypatch.setattr(evaluation, "choose_state", lambda *_, **__: replace(chosen, ranks=ranks))
+    plan = catalog.open("run").plan
+    ranks = tuple(each._replace(source=replace(each.source, content=Content.SHARE)) for each in plan.ranks)
+    monkeypatch.setattr(evaluation, "open_state", lambda *_, **__: OpenState(replace(plan, ranks=ranks), "run"))
     network = Named({name: np.zeros_like(whole[name]) for name in ("conv.weight", "conv.bias")})
     ckptstore.mindspore.load("run", network, rank=1)
     assert values(network) == {name: whole[name].tobytes() for name in ("conv.weight", "conv.bias")}

@@ -64,6 +64,9 @@ def test_which_state_it_is(catalog: Catalog, tmp_path: Path) -> None:
     assert "conv.bias" in state
     assert state == state  # noqa: PLR0124 - a mapping would compare all arrays
     assert state.info == {}
+    catalog.rename("run", "thesis")
+    assert {catalog.open(name).run for name in ("run", "thesis@7")} == {"thesis"}
+    assert catalog.diff("run", "thesis@7").first.run == "thesis"
 
 
 def test_appended_values_are_no_tensors(catalog: Catalog, tmp_path: Path) -> None:
@@ -82,10 +85,10 @@ def test_shares_are_one_state(catalog: Catalog, tmp_path: Path) -> None:
     saved(catalog, tmp_path, 5, *parts)
     plan = catalog.resolve("run").plan
     assert plan is not None
-    assert sorted(OpenState(plan)) == sorted(parts[0])
+    assert sorted(OpenState(plan, "run")) == sorted(parts[0])
     ranks = [each._replace(source=replace(each.source, content=Content.SHARE)) for each in plan.ranks]
     for rank in (0, 1):
-        state = OpenState(replace(plan, ranks=tuple(ranks)), rank)
+        state = OpenState(replace(plan, ranks=tuple(ranks)), "run", rank)
         assert sorted(state) == ["conv.bias", "conv.weight", "global_step"]
         assert np.array_equal(state["conv.bias"], values["conv.bias"])
         assert np.array_equal(state["conv.weight"], values["conv.weight"])
