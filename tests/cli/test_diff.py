@@ -1,6 +1,8 @@
 """`ckptstore diff` as docs/compare.md shows it, and what it prints of many parameters."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 
 from ckptstore.api import connect
 from tests.cli.advice import run
-from tests.command_line import HEAVY, loaded
+from tests.command_line import COMMAND, HEAVY, loaded
 from tests.tensors.states import saved, written
 
 PAGE = Path(__file__).parents[2] / "docs" / "compare.md"
@@ -46,6 +48,24 @@ def test_the_listing_in_the_docs(sqlite_url: str, tmp_path: Path) -> None:
 def test_it_imports_numpy_alone_and_for_files_reads_no_catalog(tmp_path: Path) -> None:
     first, second = (written(tmp_path / f"{step}.ckpt", trained(step)) for step in (1000, 1200))
     assert loaded(["--db", str(tmp_path / "none" / "c.db"), "diff", str(first), str(second)], *HEAVY) == {"numpy"}
+
+
+MEASURE = """
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)
+"""
+"""By a small process: the memory of a child counts from the fork, and that of the tests is large."""
+
+
+@pytest.mark.long
+def test_the_memory_does_not_grow_with_a_tensor(tmp_path: Path) -> None:
+    paths = []
+    for step, form in ((1, "ckpt"), (2, "safetensors")):
+        paths.append(str(written(tmp_path / f"a.{form}", {"w": np.full(100 << 20, step, np.float32)})))
+    command = [sys.executable, "-c", MEASURE, COMMAND, "diff", *paths]
+    used = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert used < 200e6
 
 
 @pytest.mark.parametrize("there", [20, 21])
