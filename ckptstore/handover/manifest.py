@@ -6,6 +6,7 @@ Anybody may have written one. It is taken only if it is, byte for byte, what thi
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,8 +31,8 @@ NAME = "manifest.json"
 FORMAT = 1
 """Greater in a version of ckptstore whose exports this one cannot read."""
 
-MOST_BYTES = 64 << 20
-"""Of a manifest: 100,000 ranks have some 40 MB."""
+MOST_BYTES = 96 << 20
+"""Of a manifest: 10,000 ranks have 9 MB."""
 
 UNKNOWN = "0" * 64
 """Stands for a digest until the file is read: as long as one."""
@@ -117,9 +118,16 @@ def to_text(manifest: Manifest) -> bytes:
         "files": [to_line(FileRecorded(file), ROOT) for file in manifest.files],
         "parts": to_builtins(manifest.parts),
     }
-    told = json.dumps(content, indent=1, sort_keys=True)
-    checksum = blake3(told.encode()).hexdigest()
-    return f'{{"ckptstore_export": {FORMAT}, "checksum": "{checksum}", "content":\n{told}}}\n'.encode()
+    return enveloped(json.dumps(content, indent=1, sort_keys=True).encode())
+
+
+def enveloped(content: bytes, form: int = FORMAT) -> bytes:
+    """Content with its format and the checksum of both: the same in every format."""
+    checksum = blake3(b"%d\n%b" % (form, content)).hexdigest()
+    return b'{"ckptstore_export": %d, "checksum": "%b", "content":\n%b}\n' % (form, checksum.encode(), content)
+
+
+_ENVELOPE = re.compile(rb'\{"ckptstore_export": (\d{1,9}), "checksum": "[0-9a-f]{64}", "content":\n(.*)\}\n', re.DOTALL)
 
 
 def read(raw: bytes, source: str) -> Manifest:
@@ -128,9 +136,8 @@ def read(raw: bytes, source: str) -> Manifest:
     Raises `DamageError` for what no export has, `UsageError` for the export of a newer program.
     """
     try:
-        told = parse_json(raw)
-        form = int(told["ckptstore_export"])
-        manifest = _of(told["content"]) if form <= FORMAT else None
+        form, content = _opened(raw)
+        manifest = _of(parse_json(content)) if form <= FORMAT else None
         if manifest is not None:
             _check(manifest, raw)
     except (CkptstoreError, MsgspecError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
@@ -138,6 +145,17 @@ def read(raw: bytes, source: str) -> Manifest:
     if manifest is None:
         raise UsageError(f"{source} was made by a newer ckptstore (its format is {form})", "upgrade ckptstore")
     return manifest
+
+
+def _opened(raw: bytes) -> tuple[int, bytes]:
+    """The format and the content. Raises `ValueError`."""
+    match = _ENVELOPE.fullmatch(raw)
+    if match is None:
+        raise ValueError("it does not begin and end as one does")
+    form, content = int(match[1]), match[2]
+    if raw != enveloped(content, form):
+        raise ValueError("it is not what its checksum is of")
+    return form, content
 
 
 def _of(content: dict[str, Any]) -> Manifest:
@@ -159,7 +177,7 @@ def _of(content: dict[str, Any]) -> Manifest:
 def _check(manifest: Manifest, raw: bytes) -> None:
     """Raise `ValueError` where these bytes are not those of the manifest, or its parts not those of one state."""
     if raw != to_text(manifest):
-        raise ValueError("it is not what its checksum is of")
+        raise ValueError("it says what no export says")
     launch, places = manifest.launch, manifest.by_place.keys()
     _check_places(manifest)
     state = {(file.run, file.launch, file.global_step) for file in manifest.files}

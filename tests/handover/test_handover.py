@@ -3,12 +3,16 @@
 import json
 import os
 import random
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from ckptstore.api import Catalog
-from ckptstore.errors import DamageError, RefusedError
+from ckptstore.core.model import FileState
+from ckptstore.errors import DamageError, NothingRestorableError, RefusedError
+from ckptstore.handover import archive
+from ckptstore.retention.policy import Policy
 from ckptstore.training import companions
 from tests.contents import WORK, contents
 from tests.handover.builders import snapshot
@@ -70,12 +74,77 @@ def test_training_goes_on_from_what_was_imported(job: Job, catalog: Catalog, oth
     there = Job(other, tmp_path / "there", layout="data_parallel", run="digits")
     ranks = there.begin()
     assert [rank.facts.parent_step for rank in ranks] == [10, 10]
-    there.save(ranks, 20)
-    assert other.resolve("digits").plan.global_step == 20
+    there.save(ranks, 20, 30, 40)
+    assert other.resolve("digits").plan.global_step == 40
     assert [row.status for row in other.runs()] != ["imported"]
     with pytest.raises(RefusedError, match="in this catalog already"):
         other.import_(tmp_path / "out", tmp_path / "elsewhere")
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_gc_gives_up_what_was_imported_and_brings_it_back(
+    job: Job, catalog: Catalog, other: Catalog, tmp_path: Path
+) -> None:
+    catalog.export("digits@10", tmp_path / "out")
+    other.import_(tmp_path / "out", tmp_path / "there")
+    there = Job(other, tmp_path / "there", layout="data_parallel", run="digits")
+    there.save(there.begin(), 20, 30)
+    assert other.execute(other.plan_gc("digits", Policy(keep_last=2))).files == 2
+    assert {file.state for file in other.show("digits", 10)} == {FileState.TRASHED}
+    assert other.undo("digits").files == 2
+    assert companions.read(other.resolve("digits", step=10).plan.ranks[0].source).problem == ""
+    assert other.verify("digits", digest=True).damaged == ()
+
+
+@pytest.mark.of_files
+@FORMS
+@pytest.mark.parametrize(
+    "name", ["n" * 200 + "-1_5.ckpt", "网络 net-1_5.ckpt", "e\u0301-1_5.ckpt"], ids=["long", "cjk", "nfd"]
+)
+def test_names_of_any_length_and_script(
+    name: str, target: str, catalog: Catalog, other: Catalog, tmp_path: Path
+) -> None:
+    job = Job(catalog, tmp_path / "ckpt", 1, run="run")
+    (launch,) = job.begin()
+    launch.register(job.write(launch, 5, name=name), global_step=5)
+    catalog.export("run", tmp_path / target)
+    other.import_(tmp_path / target, tmp_path / "there")
+    assert (tmp_path / "there" / "rank_0" / name).read_bytes() == (job.folder(0) / name).read_bytes()
+    if target == "out.tar":
+        with tarfile.open(tmp_path / target) as packed:
+            assert packed.getnames() == ["manifest.json", f"rank_0/{name}"]
+
+
+def test_sizes_beyond_what_tar_had_room_for() -> None:
+    """More than 8 GB have no room in the octal digits of a header."""
+    head = archive._head("rank_0/net.ckpt", 9 << 30, 0)
+    assert tarfile.TarInfo.frombuf(head, "utf-8", "strict").size == 9 << 30
+
+
+@pytest.mark.of_files
+@FORMS
+def test_checkpoints_of_several_files(target: str, catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
+    """A prefix of TensorFlow, and a directory of shards: their digest is one of all."""
+    job = Job(catalog, tmp_path / "ckpt", 1, run="run")
+    (launch,) = job.begin()
+    for name, content in (("model.ckpt-5.index", b"index"), ("model.ckpt-5.data-00000-of-00001", b"data")):
+        (job.folder(0) / name).write_bytes(content)
+    launch.register(job.folder(0) / "model.ckpt-5", global_step=5)
+    shards = job.folder(0) / "global_step_6"
+    shards.mkdir()
+    for name in ("__0_0.distcp", ".metadata"):
+        (shards / name).write_bytes(name.encode())
+    launch.register(shards, global_step=6)
+    for step in (5, 6):
+        catalog.export(f"run@{step}", tmp_path / f"{step}-{target}")
+        done = other.import_(tmp_path / f"{step}-{target}", tmp_path / f"there-{step}", run=f"run-{step}")
+        assert done.files == 2
+        here, there = (each.resolve(run).plan for each, run in ((catalog, f"run@{step}"), (other, f"run-{step}")))
+        assert here.ranks[0].source.digest == there.ranks[0].source.digest
+    assert other.verify(digest=True).damaged == ()
+    (shards / ".metadata").write_bytes(b"METADATA")
+    with pytest.raises((DamageError, NothingRestorableError)):
+        catalog.export("run@6", tmp_path / target)
 
 
 def test_what_is_imported_again_changes_nothing(job: Job, catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
@@ -120,14 +189,14 @@ def test_a_file_that_is_not_as_recorded_is_not_exported(
 
 @pytest.mark.of_files
 @FORMS
+@pytest.mark.parametrize("apart", [199, pytest.param(5, marks=pytest.mark.long)])
 def test_a_byte_that_is_flipped_anywhere_is_refused(
-    job: Job, catalog: Catalog, other: Catalog, target: str, tmp_path: Path
+    apart: int, target: str, job: Job, other: Catalog, tmp_path: Path
 ) -> None:
-    catalog.export("digits", tmp_path / target)
+    job.catalog.export("digits", tmp_path / target)
     files = [path for path in sorted([tmp_path / target, *(tmp_path / target).rglob("*")]) if path.is_file()]
     chance = random.Random(target)  # noqa: S311 — drawn, and the same each time
-    each = 100 // len(files)
-    flips = [(path, place) for path in files for place in chance.choices(range(path.stat().st_size), k=each)]
+    flips = [(path, place) for path in files for place in range(chance.randrange(apart), path.stat().st_size, apart)]
     empty = contents(other)
     for path, place in flips:
         raw = path.read_bytes()

@@ -122,10 +122,12 @@ def test_what_is_no_manifest(exported: Path, refused: Callable[[Path], Ckptstore
         (b"", "damaged"),
         (b"[1]", "damaged"),
         (b"[" * 100_000, "damaged"),
-        (b'{"ckptstore_export": 1}', "damaged"),
-        (b'{"ckptstore_export": 1, "content": {"files": [{"t": "pin"}]}}', "damaged"),
-        (b'{"ckptstore_export": 1, "content": {"files": []}}', "damaged"),
-        (b'{"ckptstore_export": 2, "content": {"more": 1}}', "made by a newer ckptstore"),
+        (manifests.enveloped(b"[" * 100_000), "damaged"),
+        (manifests.enveloped(b"{}"), "damaged"),
+        (manifests.enveloped(b'{"files": [{"t": "pin"}]}'), "damaged"),
+        (manifests.enveloped(b'{"files": []}'), "damaged"),
+        (manifests.enveloped(b'{"more": 1}', 2), "made by a newer ckptstore"),
+        (manifests.enveloped(b'{"more": 1}', 2).replace(b" 2", b" 3"), "damaged"),
     ):
         (exported / "manifest.json").write_bytes(raw)
         assert why in str(refused(exported))
