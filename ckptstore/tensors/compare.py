@@ -146,7 +146,7 @@ def is_file(given: str | Path) -> bool:
 def _side(given: str | Path, database: Callable[[], Database]) -> tuple[Side, Sequence[_Files]]:
     if not is_file(given):
         state = open_state(database(), str(given))
-        return _of_state(str(given), state), [_recorded(files_of(state.plan, each.rank)) for each in state.plan.ranks]
+        return _of_state(str(given), state), list(map(_recorded, files_of(state.plan)))
     path = Path(given)
     side = Side(name=str(given), optimizer_step=TensorFile(path).header.optimizer_step, metrics={})
     return side, [_Files((os.path.realpath(path),), (str(path),))]

@@ -15,7 +15,7 @@ from ckptstore.resume.references import choose_state
 from ckptstore.resume.resolver import Loads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint, RestorePlan
@@ -31,9 +31,14 @@ class Place(NamedTuple):
     entry: Entry
 
 
-def files_of(plan: RestorePlan, rank: int) -> tuple[Checkpoint, ...]:
-    """The files with a rank's part of a state. Raises `UsageError` where they are of another framework."""
-    files = plan.files_for(rank, plan.launch.layout)
+def files_of(plan: RestorePlan) -> Iterator[Sequence[Checkpoint]]:
+    """The files with each rank's part of a state. Raises `UsageError` where one is of another framework."""
+    for each in plan.ranks:
+        yield of_mindspore(plan.files_for(each.rank, plan.launch.layout) if plan.in_shares else [each.source])
+
+
+def of_mindspore(files: Sequence[Checkpoint]) -> Sequence[Checkpoint]:
+    """These files. Raises `UsageError` where one is of another framework."""
     other = next((file.path for file in files if file.format in FOREIGN), None)
     if other is not None:
         raise UsageError(f"{other} is of another framework than MindSpore", "read it with the one that wrote it")
@@ -124,7 +129,8 @@ class OpenState(Mapping[str, "Array"]):
 
     @cached_property
     def _files(self) -> tuple[TensorFile, ...]:
-        return tuple(TensorFile(Path(file.path)) for file in files_of(self.plan, self._rank))
+        found = self.plan.files_for(self._rank, self.layout)
+        return tuple(TensorFile(Path(file.path)) for file in of_mindspore(found))
 
     @cached_property
     def _places(self) -> dict[str, Place]:
