@@ -96,6 +96,7 @@ def gc(
     """
     from ckptstore.cli import retention_text as text
     from ckptstore.cli import terminal, values
+    from ckptstore.retention import dicts
     from ckptstore.retention import gc as collecting
 
     how = {name: asked.pop(name) for name in ("apply_it", "allow_mass_delete")}
@@ -120,7 +121,7 @@ def gc(
             )
             for name in names
         ]
-    shown = [values.collected(outcome) for outcome in outcomes if outcome.plan is not None]
+    shown = [dicts.collected(outcome) for outcome in outcomes if outcome.plan is not None]
     values.write(shown if all_runs else shown[0]) if as_json and (all_runs or shown) else None
     return text.collected(outcomes, only_errors=as_json)
 
@@ -163,8 +164,7 @@ def purge(context: click.Context, run: str, *, at_once: bool, as_json: bool) -> 
 
 
 def _values(done: Undone | Purged, more: str) -> dict[str, Any]:
-    from ckptstore.cli.values import reasons
-    from ckptstore.resume.dicts import fields
+    from ckptstore.resume.dicts import fields, reasons
 
     return {**fields(done, f"run files bytes {more}"), "troubles": reasons(done.troubles)}
 

@@ -42,13 +42,12 @@ def sync(context: click.Context, run_or_directory: str | None, *, trust: tuple[s
 
 
 def _sync_values(done: Synced) -> dict[str, object]:
-    from ckptstore.cli import values
-    from ckptstore.resume.dicts import fields
+    from ckptstore.resume.dicts import fields, reasons
 
     return {
         **fields(done, "runs journals read records"),
         "spoiled_lines": done.spoiled,
-        "skipped": values.reasons((*done.skipped, *done.refused)),
+        "skipped": reasons((*done.skipped, *done.refused)),
     }
 
 

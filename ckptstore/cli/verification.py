@@ -82,8 +82,7 @@ def verify(
 
 
 def _values(done: Verified) -> dict[str, Any]:
-    from ckptstore.cli.values import reasons
-    from ckptstore.resume.dicts import fields
+    from ckptstore.resume.dicts import fields, reasons
 
     return {
         **fields(done, "checked bytes"),

@@ -1,0 +1,48 @@
+"""The plan of a gc, and what was done of it, as dicts: the JSON of the command line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ckptstore.resume.dicts import fields, kinds_of, reasons
+
+if TYPE_CHECKING:
+    from ckptstore.retention.decide import Verdict
+    from ckptstore.retention.gc import RunCollected
+
+
+def collected(outcome: RunCollected) -> dict[str, Any]:
+    """The plan of a gc, and what was done of it."""
+    plan, done = outcome.plan, outcome.done
+    if plan is None:
+        return {"run": outcome.run, "applied": False}
+    return {
+        "run": plan.run,
+        "applied": done is not None,
+        "keep": [_verdict(verdict) for verdict in plan.decision.keep],
+        "remove": [{**_verdict(verdict), **fields(verdict.state, "files bytes")} for verdict in plan.decision.remove],
+        "debris": [{**fields(each, "path reason"), "bytes": each.size} for each in plan.debris],
+        "bytes_freed": plan.bytes_freed if done is None else done.bytes,
+        "unknown": reasons(plan.unknown),
+        "policy": plan.policy.to_json(),
+        "refused": outcome.error.message if outcome.error else None,
+        "skipped": [{"state": each.path, "reason": each.reason} for each in (done.skipped if done else ())],
+        "purged_bytes": done.purged_bytes if done else 0,
+        "purge_after": done.purge_after if done else None,
+        "trash": {
+            "files": sum(each.files for each in outcome.waiting),
+            "bytes": sum(each.bytes for each in outcome.waiting),
+            "next_at": min((each.purge_after for each in outcome.waiting), default=None),
+        },
+        "troubles": reasons((*plan.unseen, *(done.troubles if done else ()))),
+    }
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    state = verdict.state
+    return {
+        "launch": state.launch,
+        "kind": kinds_of(state.kinds),
+        "global_step": state.global_step,
+        "reasons": [fields(because, "rule detail") for because in verdict.reasons],
+    }
