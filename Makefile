@@ -75,7 +75,7 @@ $(READY): pyproject.toml constraints.txt
 	@echo "setting up .venv (MindSpore alone is 800 MB: the first time takes minutes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt \
-		--editable '.[mindspore,postgres,examples,dev]'
+		--editable '.[mindspore,postgres,serve,examples,dev]'
 	@touch $@
 
 # What ckptstore is measured against needs another numpy than MindSpore does.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ckptstore.cli import advise, commands, comparison, handover, leave, names, retention, upkeep, verification
+from ckptstore.cli import advise, commands, comparison, handover, leave, names, retention, serve, upkeep, verification
 from ckptstore.errors import CkptstoreError
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ for command in (
     upkeep.sync,
     verification.verify,
     upkeep.doctor,
+    serve.serve,
     upkeep.selftest,
     upkeep.db,
 ):

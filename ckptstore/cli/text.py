@@ -8,7 +8,7 @@ from ckptstore.cli.terminal import Rows, age, first, line, moment
 from ckptstore.core.hints import Command
 from ckptstore.core.model import FileState, Grade
 from ckptstore.core.text import count, size, span
-from ckptstore.resume.liveness import ENDED, KILLED, NEVER_SAVED, RESTART_LOOP, SILENT_FOR
+from ckptstore.resume.liveness import trouble
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint, Launch, Unplaced
     from ckptstore.resume.history import LaunchRow
     from ckptstore.resume.overview import RunRow, SaveRow
+
+_COLOURS = ("", "yellow", "red")
+"""By how much a run needs a person."""
 
 
 def runs(rows: Sequence[RunRow]) -> None:
@@ -31,16 +34,9 @@ def runs(rows: Sequence[RunRow]) -> None:
             f"{row.launches_last_day}/day",
             size(row.bytes),
             size(row.trash_bytes) if row.trash_bytes else "-",
-            colour=_colour_of(row.status),
+            colour=_COLOURS[trouble(row.status)],
         )
     shown.print("no runs yet")
-
-
-def _colour_of(status: str) -> str:
-    """Red is for what needs somebody now, yellow for what may."""
-    if status.startswith((RESTART_LOOP, ENDED)) or status == KILLED:
-        return "red"
-    return "yellow" if status.startswith(SILENT_FOR) or status == NEVER_SAVED else ""
 
 
 def saves(rows: Sequence[SaveRow]) -> None:

@@ -25,7 +25,7 @@ _SIGNS = {
     Rule.DIGEST_MISMATCH: "x",
     Rule.UNREADABLE: "x",
 }
-_MEANINGS = {
+MEANINGS = {
     _OWN: "its own file",
     _REPLICA: "a replica's",
     "~": "being written",
@@ -45,15 +45,26 @@ def picture(states: Sequence[Rejection | RestorePlan]) -> list[str]:
     longest = max(len(signs) for _, signs in rows)
     ranks_a_column = -(-longest // WIDTH)
     used = {sign for _, signs in rows for sign in signs}
-    legend = ", ".join(f"{sign} {meaning}" for sign, meaning in _MEANINGS.items() if sign in used)
+    legend = ", ".join(f"{sign} {meaning}" for sign, meaning in MEANINGS.items() if sign in used)
     columns = f", {ranks_a_column} a column, the worst of them shown" if ranks_a_column > 1 else ""
     digits = max(len(str(state.global_step)) for state, _ in rows)
     lines = [f"ranks 0 to {longest - 1}{columns}: {legend}"]
     for state, signs in rows:
-        cells = "".join(_worst(signs[at : at + ranks_a_column]) for at in range(0, len(signs), ranks_a_column))
+        cells = _folded(signs, ranks_a_column)
         chosen = " chosen" if isinstance(state, RestorePlan) else ""
         lines.append(f"step {state.global_step:>{digits}}  {cells}{chosen}")
     return lines
+
+
+def signs_of(state: Rejection | RestorePlan, width: int) -> str:
+    """One sign a rank, folded to so many; empty for a state that was rejected as a whole."""
+    signs = _signs(state)
+    return _folded(signs, -(-len(signs) // width))
+
+
+def _folded(signs: str, ranks: int) -> str:
+    """The worst of each so many ranks."""
+    return "".join(_worst(signs[at : at + ranks]) for at in range(0, len(signs), ranks)) if signs else ""
 
 
 def _signs(state: Rejection | RestorePlan) -> str:
@@ -78,4 +89,4 @@ def _served(assignment: Assignment) -> str:
 
 
 def _worst(signs: Sequence[str]) -> str:
-    return max(signs, key=list(_MEANINGS).index)
+    return max(signs, key=list(MEANINGS).index)

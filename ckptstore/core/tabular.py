@@ -35,7 +35,11 @@ class Listing(list[Row], Tabular, Generic[Row]):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A dict a row, with the field names of the command line's JSON. Moments are in UTC."""
-        return [self._to_dict(row) for row in self]
+        return self.dicts_of(self)
+
+    def dicts_of(self, rows: Iterable[Row]) -> list[dict[str, Any]]:
+        """A dict for each of some of its rows."""
+        return [self._to_dict(row) for row in rows]
 
 
 def html_table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -177,3 +177,10 @@ def is_overdue(moments: Sequence[datetime], now: datetime) -> bool:
     """Whether a job that goes on would have saved again long ago: three times its usual pause, ten minutes at least."""
     pause = usual_pause(moments)
     return pause is not None and now - max(moments) > max(_PAUSES * pause, _PATIENCE)
+
+
+def trouble(status: str) -> int:
+    """How much a run of this status needs a person: 2 now, 1 perhaps, 0 not."""
+    if status.startswith((RESTART_LOOP, ENDED)) or status == KILLED:
+        return 2
+    return 1 if status.startswith(SILENT_FOR) or status == NEVER_SAVED else 0

@@ -1,0 +1,74 @@
+"""The command that serves the catalog as pages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ckptstore.errors import CkptstoreError, UsageError
+from ckptstore.outside import Path, os
+
+if TYPE_CHECKING:
+    from ckptstore.serve.guard import Rules
+
+TOKEN = "CKPTSTORE_TOKEN"  # noqa: S105 — the name of a variable
+_PORT = 8766
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
+@click.option("--port", type=click.IntRange(0, 65535), default=_PORT, show_default=True, help="0: one that is free.")
+@click.option("--token-file", type=click.Path(path_type=Path), help=f"A file with the token. Default: {TOKEN}.")
+@click.pass_context
+def serve(context: click.Context, *, host: str, port: int, token_file: Path | None) -> None:
+    """Show the catalog as pages, as an API and as metrics, until Ctrl-C.
+
+    It changes nothing in the catalog but what `resolve` takes up from journals and disks. At another address than this
+    machine's own each request must bring the token: as a password in a browser, as `Authorization: Bearer` in a script.
+    """
+    try:
+        import uvicorn
+
+        from ckptstore.serve.app import make_app
+        from ckptstore.serve.guard import LOOPBACK
+    except ImportError as error:
+        raise CkptstoreError(f"the server is not installed ({error})", "pip install 'ckptstore[serve]'") from None
+    from ckptstore.api import connect
+    from ckptstore.cli.terminal import line
+
+    rules = _rules(host, token_file, is_loopback=host in LOOPBACK)
+    catalog = connect(context.obj)
+    config = uvicorn.Config(
+        make_app(catalog, rules),
+        host=host,
+        port=port,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=2,
+    )
+    server = uvicorn.Server(config)
+    sockets = [config.bind_socket()] if port == 0 else None
+    shown = sockets[0].getsockname()[1] if sockets else port
+    line(f"http://{f'[{host}]' if ':' in host else host}:{shown}/ shows {catalog.database.name}, until Ctrl-C")
+    server.run(sockets=sockets)
+
+
+def _rules(host: str, token_file: Path | None, *, is_loopback: bool) -> Rules:
+    """Who may ask. Raises `UsageError` where anybody could, from another machine."""
+    from ckptstore.serve.guard import Rules
+
+    token = os.environ.get(TOKEN) or None
+    if token_file is not None:
+        try:
+            token = token_file.read_text().strip()
+        except OSError as error:
+            raise UsageError(f"cannot read {token_file} ({error.strerror})", "check its permissions") from None
+        if not token:
+            raise UsageError(f"{token_file} is empty", "write the token into it")
+    if token is None and not is_loopback:
+        raise UsageError(
+            f"at {host} others than you could read the catalog", f"set {TOKEN}, or give --token-file with a token"
+        )
+    return Rules(token=token, is_loopback=is_loopback)

@@ -1,0 +1,153 @@
+"""The API for scripts: the JSON of the command line, in pages."""
+
+from __future__ import annotations
+
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ckptstore.errors import (
+    CatalogUnavailableError,
+    NothingRestorableError,
+    RefusedError,
+    UnknownRunError,
+    UsageError,
+)
+from ckptstore.resume import dicts
+from ckptstore.serve.questions import is_number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.requests import Request
+
+    from ckptstore.core.tabular import Listing
+    from ckptstore.errors import CkptstoreError
+    from ckptstore.serve.questions import Questions
+
+Row = TypeVar("Row")
+
+MOST, USUAL = 1000, 100
+_STATUS: tuple[tuple[type[Exception], int], ...] = (
+    (UnknownRunError, 404),
+    (NothingRestorableError, 404),
+    (UsageError, 400),
+    (RefusedError, 409),
+    (CatalogUnavailableError, 503),
+)
+
+
+class Json(Response):
+    """A value as JSON."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """As the command line prints it; bytes of a path that are no text become JSON's own escapes."""
+        text = json.dumps(content, ensure_ascii=False, default=dicts.plain)
+        return text.encode("utf-8", "backslashreplace")
+
+
+class Problem(Json):
+    """What went wrong (RFC 9457)."""
+
+    media_type = "application/problem+json"
+
+
+def problem(error: CkptstoreError) -> Problem:
+    """An error of the catalog, with what to do."""
+    status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+    return Problem({"title": error.message, "status": status, "hint": error.hint or None}, status)
+
+
+class Api:
+    """The routes below `/api/v1`."""
+
+    def __init__(self, questions: Questions) -> None:
+        self._ask = questions
+
+    def routes(self) -> list[Route]:
+        """Those of runs come last: a run's name may hold a slash."""
+        return [
+            Route("/runs", self._runs),
+            Route("/doctor", self._doctor),
+            Route("/runs/{run:path}/saves/{step:step}", self._save),
+            Route("/runs/{run:path}/saves", self._saves),
+            Route("/runs/{run:path}/resolution", self._resolution),
+            Route("/runs/{run:path}/history", self._history),
+            Route("/runs/{run:path}/gc", self._gc),
+            Route("/runs/{run:path}", self._run),
+        ]
+
+    async def _runs(self, request: Request) -> Response:
+        return paged(request, await self._ask.runs(), lambda row: [row.run])
+
+    async def _run(self, request: Request) -> Response:
+        return Json(dicts.run(await self._ask.run(request.path_params["run"])))
+
+    async def _saves(self, request: Request) -> Response:
+        found = await self._ask.saves(request.path_params["run"])
+        return paged(request, found, lambda row: [-row.launch.order, -row.global_step, row.kind])
+
+    async def _save(self, request: Request) -> Response:
+        found = await self._ask.save(request.path_params["run"], request.path_params["step"])
+        return paged(request, found, lambda file: [file.launch, file.kind, file.rank, file.path])
+
+    async def _resolution(self, request: Request) -> Response:
+        return Json(dicts.resolution(await self._ask.resolution(request.path_params["run"])))
+
+    async def _history(self, request: Request) -> Response:
+        return paged(request, await self._ask.history(request.path_params["run"]), lambda row: [row.launch.order])
+
+    async def _gc(self, request: Request) -> Response:
+        return Json(await self._ask.gc(request.path_params["run"], dict(request.query_params)))
+
+    async def _doctor(self, request: Request) -> Response:  # noqa: ARG002
+        return Json(await self._ask.doctor())
+
+
+def paged(request: Request, rows: Listing[Row], place: Callable[[Row], list[Any]]) -> Response:
+    """A page of rows, and the cursor that the next one begins behind; rows have one order of their `place`.
+
+    A row that came or went meanwhile moves no other one to another page. Raises `UsageError`.
+    """
+    limit = _limit(request.query_params.get("limit"))
+    ordered = sorted(rows, key=place)
+    if cursor := request.query_params.get("cursor"):
+        last = _place_in(cursor)
+        try:
+            ordered = [row for row in ordered if place(row) > last]
+        except TypeError:
+            raise _no_cursor(cursor) from None
+    page = ordered[:limit]
+    further = _cursor(place(page[-1])) if len(ordered) > limit else None
+    return Json({"items": rows.dicts_of(page), "next": further})
+
+
+def _limit(given: str | None) -> int:
+    if given is None:
+        return USUAL
+    if not (is_number(given) and 1 <= int(given) <= MOST):
+        raise UsageError(f"limit is {given!a}", f"give a number from 1 to {MOST}")
+    return int(given)
+
+
+def _cursor(place: list[Any]) -> str:
+    return urlsafe_b64encode(json.dumps(place).encode()).decode()
+
+
+def _place_in(cursor: str) -> list[Any]:
+    try:
+        place = json.loads(urlsafe_b64decode(cursor.encode()))
+    except ValueError:
+        raise _no_cursor(cursor) from None
+    if not isinstance(place, list):
+        raise _no_cursor(cursor)
+    return place
+
+
+def _no_cursor(cursor: str) -> UsageError:
+    return UsageError(f"{cursor!a} is no cursor", 'take "next" of the page before')

@@ -1,0 +1,78 @@
+"""What happens to runs, as server-sent events: each stream compares the runs now with those a second ago."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import StreamingResponse
+
+from ckptstore.errors import CatalogUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Mapping
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from ckptstore.resume.overview import RunRow
+    from ckptstore.serve.questions import Questions
+
+_EVERY_SECONDS = 1.0
+_SAY_NOTHING_FOR = 15
+"""Looks without news, after which a comment is sent: who is between would close a silent stream."""
+
+
+class Events:
+    """The stream `/api/v1/events`."""
+
+    def __init__(self, questions: Questions) -> None:
+        self._ask = questions
+
+    async def stream(self, request: Request) -> Response:  # noqa: ARG002
+        """It ends when the client goes."""
+        return StreamingResponse(self._lines(), media_type="text/event-stream")
+
+    async def _lines(self) -> AsyncIterator[str]:
+        before = {row.run: row for row in await self._ask.runs()}
+        yield ": watching\n\n"
+        quiet = 0
+        while True:
+            await asyncio.sleep(_EVERY_SECONDS)
+            try:
+                now = {row.run: row for row in await self._ask.runs()}
+            except CatalogUnavailableError as error:
+                yield _event("unavailable", {"detail": error.message})
+                continue
+            told = "".join(_event(*each) for each in news(before, now))
+            before, quiet = now, 0 if told else quiet + 1
+            if told:
+                yield told + _event("changed", {})
+            elif quiet >= _SAY_NOTHING_FOR:
+                quiet = 0
+                yield ": nothing new\n\n"
+
+
+def news(before: Mapping[str, RunRow], now: Mapping[str, RunRow]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The names and data of what happened between two looks."""
+    for run, row in now.items():
+        old = before.get(run)
+        if old is None or row.launches > old.launches:
+            yield "launch_started", {"run": run}
+        if row.last is not None and (old is None or _save(row) != _save(old)):
+            yield "saved", {"run": run, "global_step": row.last.global_step, "kind": row.last.kind}
+        if old is not None and row.status != old.status:
+            yield "status", {"run": run, "status": row.status}
+        if old is not None and row.trash_bytes > old.trash_bytes:
+            yield "gc", {"run": run, "trash_bytes": row.trash_bytes}
+    for run in before.keys() - now.keys():
+        yield "forgotten", {"run": run}
+
+
+def _save(row: RunRow) -> tuple[str, int, int] | None:
+    return None if row.last is None else (row.last.launch.id, row.last.global_step, row.last.ranks)
+
+
+def _event(name: str, data: Mapping[str, Any]) -> str:
+    return f"event: {name}\ndata: {json.dumps(data)}\n\n"

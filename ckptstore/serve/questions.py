@@ -1,0 +1,119 @@
+"""What the server asks the catalog: the calls that the command line makes, each answered once for all who ask."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from starlette.convertors import Convertor, register_url_convertor
+
+from ckptstore.catalog.runs import run_names
+from ckptstore.doctor.doctor import examine
+from ckptstore.errors import UsageError
+from ckptstore.resume import overview
+from ckptstore.resume.dicts import fields
+from ckptstore.retention import dicts as retention_dicts
+from ckptstore.retention.gc import collect
+from ckptstore.retention.policy import from_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ckptstore.api import Catalog
+    from ckptstore.core.model import Checkpoint, Resolution
+    from ckptstore.core.tabular import Listing
+    from ckptstore.resume.history import LaunchRow
+    from ckptstore.resume.overview import RunRow, SaveRow
+    from ckptstore.serve.answers import Answers
+
+_COUNTS = ("keep_last", "keep_every", "keep_hourly", "keep_daily", "keep_weekly", "keep_best", "floor")
+_WORDS = ("keep_within", "metric", "mode")
+_DIGITS = 18
+
+
+class _Step(Convertor[int]):
+    """A step in an address."""
+
+    regex = f"[0-9]{{1,{_DIGITS}}}"
+
+    def convert(self, value: str) -> int:
+        return int(value)
+
+    def to_string(self, value: int) -> str:
+        return str(value)
+
+
+register_url_convertor("step", _Step())
+
+
+class Questions:
+    """Each raises what the call raises, and `CatalogBusyError` where that takes more than 5 s."""
+
+    def __init__(self, catalog: Catalog, answers: Answers) -> None:
+        self._catalog, self._answers = catalog, answers
+
+    async def runs(self) -> Listing[RunRow]:
+        """Every run."""
+        return await self._answers.get("runs", self._catalog.runs)
+
+    async def run(self, run: str) -> RunRow:
+        """One run."""
+        return await self._answers.get(("run", run), lambda: overview.run_row(self._catalog.database, run))
+
+    async def saves(self, run: str) -> Listing[SaveRow]:
+        """The saves of a run."""
+        return await self._answers.get(("saves", run), lambda: self._catalog.saves(run))
+
+    async def save(self, run: str, step: int) -> Listing[Checkpoint]:
+        """The files of a step."""
+        return await self._answers.get(("save", run, step), lambda: self._catalog.show(run, step))
+
+    async def resolution(self, reference: str) -> Resolution:
+        """Where a run goes on, or the state of a reference; as `resolve`, it brings the catalog up to the disk."""
+        return await self._answers.get(("resolution", reference), lambda: self._catalog.resolve(reference))
+
+    async def history(self, run: str) -> Listing[LaunchRow]:
+        """The launches of a run."""
+        return await self._answers.get(("history", run), lambda: self._catalog.history(run))
+
+    async def gc(self, run: str, rules: Mapping[str, str]) -> dict[str, Any]:
+        """What gc would do, by these rules (none: the stored policy). No file is touched. Raises what gc refuses."""
+
+        def plan() -> dict[str, Any]:
+            policy = from_json(_parsed(rules)) if rules else None
+            outcome = collect(self._catalog.database, run, policy)
+            if outcome.plan is None and outcome.error is not None:
+                raise outcome.error
+            return retention_dicts.collected(outcome)
+
+        return await self._answers.get(("gc", run, tuple(sorted(rules.items()))), plan)
+
+    async def doctor(self) -> dict[str, Any]:
+        """What doctor finds."""
+
+        def checks() -> dict[str, Any]:
+            done = examine(self._catalog.database.url.render_as_string(hide_password=False))
+            return {"checks": [fields(check, "name run status detail hint") for check in done.checks]}
+
+        return await self._answers.get("doctor", checks)
+
+    async def names(self) -> list[str]:
+        """The names of all runs: the least that shows whether the catalog answers."""
+        return await self._answers.get("names", lambda: run_names(self._catalog.database, None))
+
+
+def is_number(text: str) -> bool:
+    """Whether it is a whole number that a catalog may hold; Python reads none of more than 4,300 digits."""
+    return text.isascii() and text.isdigit() and len(text) <= _DIGITS
+
+
+def _parsed(rules: Mapping[str, str]) -> dict[str, Any]:
+    """Rules of a policy as they stand in an address. Raises `UsageError`."""
+    found: dict[str, Any] = {}
+    for name, value in rules.items():
+        if name in _COUNTS and is_number(value):
+            found[name] = int(value)
+        elif name in _WORDS:
+            found[name] = value
+        else:
+            raise UsageError(f"{name}={value!a} is no rule", f"use numbers for {', '.join(_COUNTS)}; or {_WORDS}")
+    return found

@@ -1,0 +1,121 @@
+"""The API has the JSON of the command line, in pages; errors say what to do."""
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from starlette.testclient import TestClient
+
+from ckptstore.api import Catalog
+from ckptstore.cli.main import cli
+from ckptstore.errors import CatalogBusyError
+from ckptstore.serve.answers import Answers
+from ckptstore.serve.app import make_app
+from ckptstore.serve.guard import Rules
+from tests.jobs import Job
+
+
+def printed(catalog: Catalog, *command: str) -> Any:
+    url = catalog.database.url.render_as_string(hide_password=False)
+    done = CliRunner().invoke(cli, ["--db", url, *command, "--json"], catch_exceptions=False)
+    return json.loads(done.stdout)
+
+
+def items(client: TestClient, address: str) -> Any:
+    found = client.get(f"/api/v1{address}").json()
+    assert found["next"] is None
+    return found["items"]
+
+
+@pytest.mark.usefixtures("job")
+def test_it_answers_as_the_command_line(catalog: Catalog, client: TestClient) -> None:
+    assert items(client, "/runs") == printed(catalog, "runs")
+    assert client.get("/api/v1/runs/run").json() == printed(catalog, "runs")[0]
+    assert items(client, "/runs/run/saves") == printed(catalog, "list", "run")
+    assert items(client, "/runs/run/saves/20") == printed(catalog, "show", "run", "20")
+    assert items(client, "/runs/run/history") == printed(catalog, "history", "run")
+    assert client.get("/api/v1/runs/run/resolution").json() == printed(catalog, "resolve", "run")
+    plan = client.get("/api/v1/runs/run/gc?keep_last=1&floor=1").json()
+    assert plan == printed(catalog, "gc", "run", "--keep-last", "1", "--floor", "1")
+    assert [state["global_step"] for state in plan["remove"]] == [10]
+    checks = client.get("/api/v1/doctor").json()["checks"]
+    expected = printed(catalog, "doctor")["checks"]
+    assert [check["name"] for check in checks] == [check["name"] for check in expected]
+    assert [check.keys() for check in checks] == [check.keys() for check in expected]
+
+
+def test_names_that_hold_a_slash(catalog: Catalog, client: TestClient, job: Job) -> None:
+    catalog.rename("run", "team a/run")
+    assert client.get("/api/v1/runs/team%20a%2Frun").json()["run"] == "team a/run"
+    assert items(client, "/runs/team%20a/run/saves/10")[0]["global_step"] == 10
+    assert 'href="/runs/team%20a%2Frun"' in client.get("/").text
+    assert client.get("/runs/team%20a%2Frun/saves/20").status_code == 200
+    assert job.run == "run"
+
+
+def test_pages_of_rows(catalog: Catalog, client: TestClient, job: Job) -> None:
+    """A save that comes between two pages moves none to another one."""
+    first = client.get("/api/v1/runs/run/saves?limit=1").json()
+    assert [row["global_step"] for row in first["items"]] == [20]
+    ranks = job.start()
+    job.save(ranks, 30)
+    second = client.get("/api/v1/runs/run/saves", params={"cursor": first["next"]}).json()
+    assert ([row["global_step"] for row in second["items"]], second["next"]) == ([10], None)
+    assert catalog.saves("run")[0].global_step == 30
+
+
+@pytest.mark.usefixtures("job")
+@pytest.mark.parametrize(
+    ("address", "status", "title"),
+    [
+        ("/runs/nope", 404, "no run 'nope'"),
+        ("/runs/run/saves/7", 400, "run 'run' has no save of step 7"),
+        ("/runs/run/saves?limit=0", 400, "limit is '0'"),
+        ("/runs/run/saves?cursor=%25", 400, "'%' is no cursor"),
+        ("/runs/run/saves?cursor=WyJhIl0=", 400, "is no cursor"),
+        ("/runs/run/gc?keep_lots=1", 400, "keep_lots='1' is no rule"),
+        ("/runs/run/gc", 409, "no rule says what to keep"),
+        ("/nothing", 404, "there is nothing at this address"),
+    ],
+)
+def test_errors_are_problems(client: TestClient, address: str, status: int, title: str) -> None:
+    found = client.get(f"/api/v1{address}")
+    assert (found.status_code, found.headers["content-type"]) == (status, "application/problem+json")
+    assert title in found.json()["title"]
+    assert found.json()["status"] == status
+
+
+@pytest.mark.usefixtures("job")
+def test_many_who_ask_are_one_to_the_catalog(
+    catalog: Catalog, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[None] = []
+    runs = catalog.runs
+    monkeypatch.setattr(catalog, "runs", lambda: asked.append(None) or runs())
+    for _ in range(20):
+        assert client.get("/api/v1/runs").status_code == 200
+    assert len(asked) < 20
+
+
+def test_a_catalog_that_does_not_answer(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said so in time, and the server stays alive."""
+
+    async def late(*_: object) -> None:
+        raise CatalogBusyError("the catalog did not answer within 5 s", "try again")
+
+    monkeypatch.setattr(Answers, "get", late)
+    with TestClient(make_app(catalog, Rules()), base_url="http://localhost") as client:
+        assert client.get("/healthz").text == "ok\n"
+        for address in ("/readyz", "/api/v1/runs", "/metrics", "/"):
+            assert client.get(address).status_code == 503
+        assert "did not answer within 5 s" in client.get("/").text
+
+
+@pytest.mark.usefixtures("job")
+def test_metrics(client: TestClient) -> None:
+    found = client.get("/metrics").text
+    assert 'ckptstore_restorable_step{run="run"} 20.0' in found
+    assert 'ckptstore_launches_total{run="run"} 1.0' in found
+    assert 'ckptstore_last_save_timestamp_seconds{kind="periodic",run="run"}' in found
+    assert "ckptstore_build_info{version=" in found
