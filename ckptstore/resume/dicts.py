@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from ckptstore.resume.unplaced import how_to_place
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -84,6 +82,8 @@ def unplaced(found: Unplaced) -> dict[str, Any]:
 
 def resolution(found: Resolution) -> dict[str, Any]:
     """A resolution: the plan, if there is one, and what was rejected."""
+    from ckptstore.resume.unplaced import how_to_place  # it needs the catalog
+
     plan = found.plan
     of_plan = "global_step epoch step_in_epoch initial_epoch"
     return {

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import StreamingResponse
 
 from ckptstore.errors import CatalogUnavailableError
+from ckptstore.resume.liveness import SILENT_FOR
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
@@ -62,12 +63,17 @@ def news(before: Mapping[str, RunRow], now: Mapping[str, RunRow]) -> Iterator[tu
             yield "launch_started", {"run": run}
         if row.last is not None and (old is None or _save(row) != _save(old)):
             yield "saved", {"run": run, "global_step": row.last.global_step, "kind": row.last.kind}
-        if old is not None and row.status != old.status:
+        if old is not None and _kind_of(row.status) != _kind_of(old.status):
             yield "status", {"run": run, "status": row.status}
         if old is not None and row.trash_bytes > old.trash_bytes:
             yield "gc", {"run": run, "trash_bytes": row.trash_bytes}
     for run in before.keys() - now.keys():
         yield "forgotten", {"run": run}
+
+
+def _kind_of(status: str) -> str:
+    """The status without for how long it has been so."""
+    return SILENT_FOR if status.startswith(SILENT_FOR) else status
 
 
 def _save(row: RunRow) -> tuple[str, int, int] | None:

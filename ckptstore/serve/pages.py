@@ -12,6 +12,7 @@ from starlette.routing import Route
 from ckptstore.core.hints import Command
 from ckptstore.core.picture import MEANINGS, signs_of
 from ckptstore.core.text import size, span
+from ckptstore.doctor.checkup import Status
 from ckptstore.outside import utc_now
 from ckptstore.resume import dicts
 from ckptstore.resume.liveness import trouble
@@ -108,7 +109,8 @@ class Pages:
         return self._page("retention", f"Retention of run {name}", run=name, plan=plan, rules=rules)
 
     async def _doctor(self, request: Request) -> Response:  # noqa: ARG002
-        return self._page("doctor", "Doctor", checks=(await self._ask.doctor())["checks"])
+        checks = sorted((await self._ask.doctor())["checks"], key=lambda check: -list(Status).index(check["status"]))
+        return self._page("doctor", "Doctor", checks=checks)
 
 
 def at_run(run: str, *further: object) -> str:

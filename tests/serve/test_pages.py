@@ -1,5 +1,6 @@
 """Pages say what the command line says."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,11 @@ def test_what_happened_between_two_looks(catalog: Catalog, job: Job) -> None:
         ("saved", {"run": "run", "global_step": 20, "kind": "periodic"}),
     ]
     assert list(news(before, before)) == []
+    silent = {run: replace(row, status=f"silent for {s} s") for s, (run, row) in enumerate(before.items(), 60)}
+    assert list(news(silent, {run: replace(row, status="silent for 90 s") for run, row in silent.items()})) == []
+    assert [name for name, _ in news(before, {run: replace(row, status="killed") for run, row in before.items()})] == [
+        "status"
+    ]
     job.save(job.start(), 30)
     now = {row.run: row for row in catalog.runs()}
     assert [name for name, _ in news(before, now)] == ["launch_started", "saved"]
