@@ -294,7 +294,7 @@ def resolve(
     changed but by --branch: the run goes back to the plan's state. No file is deleted.
     """
     from ckptstore.cli import explanation, terminal, values
-    from ckptstore.resume import dicts
+    from ckptstore.resume import explained
 
     if (output == "meta") != (directory is not None):
         raise click.UsageError("DIRECTORY and --format meta belong together.")
@@ -311,7 +311,7 @@ def resolve(
     if output:
         _export(resolution, output, directory)
     elif as_json:
-        values.write(dicts.resolution(resolution))
+        values.write(explained.resolution(resolution))
     else:
         explanation.resolution(resolution, in_full=explain)
         if decision and not as_json:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ckptstore.core.model import Checkpoint, Kind, Rejection, Resolution, Skipped, Unplaced
+    from ckptstore.core.model import Checkpoint, Kind, Skipped, Unplaced
     from ckptstore.resume.history import LaunchRow
     from ckptstore.resume.overview import RunRow, SaveRow
 
@@ -80,42 +80,9 @@ def unplaced(found: Unplaced) -> dict[str, Any]:
     return fields(found, "path size best_guess reason")
 
 
-def resolution(found: Resolution) -> dict[str, Any]:
-    """A resolution: the plan, if there is one, and what was rejected."""
-    from ckptstore.resume.unplaced import how_to_place  # it needs the catalog
-
-    plan = found.plan
-    of_plan = "global_step epoch step_in_epoch initial_epoch"
-    return {
-        "run": found.run,
-        "restorable": plan is not None,
-        "launch": plan.launch.id if plan else None,
-        **(fields(plan, of_plan) if plan else dict.fromkeys(of_plan.split())),
-        "layout": plan.launch.layout.to_json() if plan else None,
-        "metrics": plan.metrics if plan else {},
-        "ranks": found.to_dicts(),
-        **(fields(plan, "grade doubt") if plan else {"grade": None, "doubt": None}),
-        "rejected": [_rejection(rejection) for rejection in found.rejections],
-        "unplaced": [
-            {**fields(each, "path best_guess reason"), "place_with": str(how_to_place(found.run, each))}
-            for each in found.unplaced
-        ],
-    }
-
-
 def reasons(found: Iterable[Skipped]) -> list[dict[str, str]]:
     """Paths, each with what is said of it."""
     return [fields(each, "path reason") for each in found]
-
-
-def _rejection(rejection: Rejection) -> dict[str, Any]:
-    return {
-        "launch": rejection.launch,
-        "kind": kinds_of(rejection.kinds),
-        "global_step": rejection.global_step,
-        "reasons": [fields(reason, "rank rule detail") for reason in rejection.reasons],
-        "remedies": rejection.remedies,
-    }
 
 
 def kinds_of(kinds: tuple[Kind, ...]) -> Kind | tuple[Kind, ...]:
