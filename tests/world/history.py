@@ -23,6 +23,7 @@ _WEIGHTS = {
     "plan": 3,
     "execute": 3,
     "branch": 1,
+    "tune": 3,
     "quarantine": 1,
     "undo": 4,
     "purge": 5,
@@ -69,6 +70,7 @@ _OF_DISKS = (
     "plan",
     "execute",
     "branch",
+    "tune",
     "undo",
     "purge",
     "pin",
@@ -84,6 +86,7 @@ _CALLS = {"start": 500, "save": 40, "gc": 500, "undo": 300, "purge": 300, "scan"
 _STOPS = ("gc", "execute", "undo", "purge", "scan", "verify", "resolve", "sync", "rename", "pin", "start", "save")
 _BESIDE = (
     "gc",
+    "tune",
     "undo",
     "purge",
     "pin",
@@ -230,6 +233,7 @@ _ARGUMENTS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
     "plan": _choose(keep_last=[1, 1, 2], floor=[1, 2, 2]),
     "execute": lambda chance: {"now": True} if chance.random() < 0.2 else {},
     "branch": _choose(step=_MANY),
+    "tune": lambda chance: {"step": chance.choice(_MANY)} | ({"saves": True} if chance.random() < 0.2 else {}),
     "quarantine": _choose(back=[1, 2]),
     "undo": lambda chance: {"catalog": 1} if chance.random() < 0.15 else {},
     "purge": lambda chance: (

@@ -72,6 +72,9 @@ class Trainer:
 class World:
     """One run, in `disks` "one" for all ranks or "each" its own, on `nodes` machines."""
 
+    tuned: tuple[str, Launch, int] | None = None
+    """Another run that has no state of its own yet, and the state of this one that it began from."""
+
     def __init__(
         self,
         machine: Machine,
@@ -509,6 +512,53 @@ class World:
         trainer.recorder.rest()
         trainer.places.release()
 
+    # Another run.
+
+    def tune(self, step: int = 0, saves: bool = False) -> None:  # noqa: FBT001, FBT002
+        """A run of one rank begins from a state of this one, or again from the same; `saves`: then it has its own."""
+        there, fault = self.there(), self.fault
+        number = self.done["tune"]
+        known = [self.tuned] if self.tuned else [(f"tuned-{number}", *state) for state in self.truth.whole(there)]
+        if not known:
+            return
+        run, launch, at = known[step % len(known)]
+
+        def work(opened: Catalog) -> Any:
+            rank = opened.join(run, rank=0, world_size=1, launch_id=f"T{number}")
+            settled = rank.settle(opened.database, Query(initial=f"{RUN}/{launch.name}@{at}"))
+            if saves:
+                path = f"/tuned/{run}.ckpt"
+                self.machine.system.makedirs("/tuned", exist_ok=True)
+                with self.machine.system.open_file(path, "wb") as file:
+                    file.write(ckpt_bytes.checkpoint(1, -number))
+                rank.register(path, global_step=1)
+            return settled.initial
+
+        task = self._operate("tune", work)
+        serves = self.size == 1 or self.truth.replicas
+        if task is None or task.error is not None or not task.is_over:
+            is_sure = fault is None and self.is_quiet and self.is_current and not (self.is_shaken or self.rotten)
+            if serves and is_sure and not self.truth.is_in_doubt() and self.truth.is_whole(launch, at, there):
+                raise ViolationError(f"step {at} of {launch.name} is whole, and no run begins from it: {task}")
+            self.tuned = None if saves else self.tuned
+            return
+        plan: RestorePlan | None = task.result
+        if plan is None or (plan.launch.id, plan.global_step) != (launch.name, at):
+            raise ViolationError(f"a run is to begin from step {at} of {launch.name}, and begins from {plan}")
+        if not serves:
+            raise ViolationError(f"a run begins from a part of step {at} of {launch.name}")
+        content = there.get(plan.ranks[0].source.path, b"")
+        identity = self.truth.contents.get(content)
+        if fault is None and content not in self.rotten.values() and (identity is None or identity.step != at):
+            raise ViolationError(f"a run begins from {plan.ranks[0].source.path}, which is not of step {at}")
+        self.checked["begun"] += 1
+        self.tuned = None if saves else (run, launch, at)
+
+    def _needed(self, there: dict[str, bytes]) -> set[str]:
+        """The files that another run would begin from again."""
+        files = self.truth.files(*self.tuned[1:]) if self.tuned else []
+        return {each.path for each in files if each.registered and there.get(each.path) == each.content}
+
     # Operators.
 
     def _operate(
@@ -542,6 +592,7 @@ class World:
         seen = self.there()
         keep = self._must_stay(there, floor, now=now)
         keep |= {self._at(path) for path in self._must_stay(seen, floor, now=now)}
+        keep |= self._needed(there) if not catalog else set()
         policy = Policy(keep_last=max(keep_last, 1), floor=max(floor, 1))
         unsure = self.is_shaken or self._is_interrupted() or (catalog > 0 and self.has_gap)
 
@@ -574,6 +625,7 @@ class World:
         there, seen = self.everything(), self.there()
         keep = self._must_stay(there, floor, now=now)
         keep |= {self._at(path) for path in self._must_stay(seen, floor, now=now)}
+        keep |= self._needed(there) if not catalog else set()
         begun = self.machine.now_ns
         self._operate("execute", lambda opened: opened.execute(plan, now=now, allow_mass_delete=True), catalog)
         after = self.everything()
@@ -904,6 +956,7 @@ class World:
     def lose_catalog(self, to_yesterday: bool = False) -> None:  # noqa: FBT001, FBT002
         """The catalog is lost, or restored from the copy of some time ago."""
         self._end_trainers()
+        self.tuned = None  # it had no journal yet
         self.is_current = self.is_quiet
         self.is_shaken |= self.has_gap
         for launch in self.truth.launches:
