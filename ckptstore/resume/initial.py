@@ -59,11 +59,13 @@ def _again(database: Database, run: Called, initial: Initial) -> RestorePlan:
     query = Query(step=initial.global_step, lineage=initial.launch, loads=Loads.MINDSPORE)
     plan: RestorePlan | None = None
     hint = f"see: {Command('resolve', initial.run, '--step', initial.global_step, '--explain')}"
+    with database.read() as connection:
+        known = reads.called(connection, initial.run)
     try:
         found = resolve(database, initial.run, query)
-    except UnknownRunError:
-        why = f"the catalog has no run {initial.run!r}"
-        hint = f"{Command('scan', 'DIRECTORY', '--run', initial.run)} takes it in"
+    except UnknownRunError as error:
+        why = error.message if known else f"the catalog has no run {initial.run!r}"
+        hint = error.hint if known else f"{Command('scan', 'DIRECTORY', '--run', initial.run)} takes it in"
     except UsageError as error:
         why = error.message
     else:

@@ -16,7 +16,7 @@ from mindspore.train import Model
 
 import ckptstore.mindspore
 from ckptstore.api import Catalog, connect
-from ckptstore.errors import DamageError, NothingRestorableError, UnknownRunError, UsageError
+from ckptstore.errors import DamageError, NothingRestorableError, RefusedError, UnknownRunError, UsageError
 from ckptstore.mindspore import TrainState
 from ckptstore.mindspore.initial import Warm, asked_for
 from ckptstore.mindspore.launch import TrainingLaunch
@@ -340,6 +340,26 @@ def test_the_lines_of_the_page(parent: dict[str, Any], tmp_path: Path) -> None:
     given = {"model": create(), "dataset": create_dataset(), "ckpt_cb": saving(tmp_path / "tuned")}
     exec(program.replace("10, dataset", "1, dataset"), {"ckptstore": ckptstore, **given})  # noqa: S102
     assert [row.global_step for row in connect().saves("tuned")] == [6, 4, 2]
+
+
+def test_a_network_with_half_of_the_state_is_not_trained(
+    parent: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("the device is gone")
+
+    model = create()
+    monkeypatch.setattr("ckptstore.mindspore.initial.put", fails)
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        begin(model)
+    launch = ckptstore.mindspore.join("other")
+    launch.resume(model, create_dataset())
+    with pytest.raises(RefusedError, match="a part of it is in the network"):
+        train(model, launch, tmp_path / "ft")
+    monkeypatch.undo()
+    launch = ckptstore.mindspore.join("third", catalog=connect(str(tmp_path / "catalog.db")))
+    launch.resume(model, create_dataset(), initial="pretrain")
+    train(model, launch, tmp_path / "ft")
 
 
 def test_what_is_a_weight() -> None:

@@ -157,6 +157,16 @@ def test_the_state_of_a_user_who_is_not_trusted(
     assert begin(catalog)[1].initial is not None
 
 
+def test_a_run_that_was_forgotten_is_named(sqlite_url: str, tmp_path: Path) -> None:
+    catalog = connect(sqlite_url)
+    parent(catalog, tmp_path, 5)
+    begin(catalog)
+    catalog.forget("parent")
+    told = "cannot be loaded now: run 'parent' was forgotten; ckptstore forget parent --undo brings it back"
+    with pytest.raises(NothingRestorableError, match=told):
+        begin(catalog)
+
+
 def test_a_run_that_was_renamed_is_still_the_one(sqlite_url: str, tmp_path: Path) -> None:
     catalog = connect(sqlite_url)
     parent(catalog, tmp_path, 5)
