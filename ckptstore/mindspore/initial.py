@@ -130,7 +130,10 @@ def begin_from(
         entries, read_values = _opened(file, decryption)
         in_file = renamed(entries, asked.rename)
         fits = {name for name, item in own.items() if name in in_file and _fits(item, entries[in_file[name]])}
-        fitted = _compared(own, entries, in_file, fits, asked)
+        passed = {in_file[name] for name in named(target) if name in in_file}  # the counter, which is not asked for
+        fitted = _compared(
+            own, entries, in_file, fits, passed if asked.optimizer else passed | states_of(entries).keys()
+        )
         if not fits:
             hint = 'rename={"PREFIX IN THE FILE": "PREFIX IN THE NETWORK"} tells which are the same'
             raise UsageError(f"no parameter of {file.path} fits the network: {fitted}", hint)
@@ -215,10 +218,13 @@ def _nobody(*_: object) -> None:
 
 
 def _compared(
-    own: Mapping[str, Any], entries: Mapping[str, _Kind], in_file: Mapping[str, str], fits: Collection[str], asked: Warm
+    own: Mapping[str, Any],
+    entries: Mapping[str, _Kind],
+    in_file: Mapping[str, str],
+    fits: Collection[str],
+    passed: Collection[str],
 ) -> Fitted:
-    states = states_of(entries)
-    taken = {in_file[name] for name in own if name in in_file}
+    """What is taken and what is left over; of the file, what is `passed` over is not."""
     return Fitted(
         taken=len(fits),
         absent=tuple(name for name in own if name not in in_file),
@@ -227,11 +233,7 @@ def _compared(
             for name, item in own.items()
             if name in in_file and name not in fits
         ),
-        unused=tuple(
-            name
-            for name, kind in entries.items()
-            if name not in taken and (asked.optimizer or name not in states) and not kind.is_number(name)
-        ),
+        unused=tuple(name for name, kind in entries.items() if name not in passed and not kind.is_number(name)),
     )
 
 

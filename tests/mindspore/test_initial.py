@@ -300,6 +300,29 @@ def test_a_loop_of_the_scripts_own_begins_so_too(parent: dict[str, Any], tmp_pat
     assert not any(item.asnumpy().any() for item in optimizer.moment1)
 
 
+def test_networks_and_optimizers_by_name(catalog: Catalog, tmp_path: Path) -> None:
+    def made(fill: float) -> tuple[dict[str, nn.Cell], dict[str, Any]]:
+        networks = {name: nn.Dense(3, 4, weight_init="ones") for name in ("g", "d")}
+        optimizers = {f"of_{name}": optim.Adam(each.trainable_params()) for name, each in networks.items()}
+        for item in TrainState(networks, optimizers).named.values():
+            item.set_data(ms.Tensor(np.full(item.shape, fill), item.dtype))
+        return networks, optimizers
+
+    path = tmp_path / "gan.safetensors"
+    TrainState(*made(2)).write(str(path))
+    catalog.join("pretrain").register(path, global_step=6)
+    for number, optimizer in enumerate((False, True)):
+        networks, optimizers = made(5)
+        launch = ckptstore.mindspore.join(f"ft-{number}")
+        asked: dict[str, Any] = {"initial": "pretrain", "initial_optimizer": optimizer, "strict": True}
+        launch.restore(networks, optimizers, create_dataset(), **asked)
+        named = TrainState(networks, optimizers).named
+        now = {name: float(item.asnumpy().reshape(-1)[0]) for name, item in named.items()}
+        left = {name for name, value in now.items() if value == 5}
+        scripts = {name for name in now if name.split(".")[1] in ("state_step", "learning_rate_group_0")}
+        assert left == scripts | {name for name in now if name.startswith("of_") and not optimizer}
+
+
 @pytest.mark.parametrize("how", ["graph mode", "by MindSpore", "encrypted", "half precision", "safetensors"])
 def test_whatever_the_file_and_the_mode(
     catalog: Catalog, tmp_path: Path, set_mode: Any, monkeypatch: pytest.MonkeyPatch, how: str
