@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from ckptstore.cli.commands import as_json, catalog
+from ckptstore.cli.commands import as_json, catalog, complete_references
 
 
 @click.command()
-@click.argument("reference", metavar="RUN[@STATE]")
+@click.argument("reference", metavar="RUN[@STATE]", shell_complete=complete_references)
 @click.argument("target", metavar="DIRECTORY|FILE.tar", type=click.Path())
 @click.option("--weights-only", is_flag=True, help="A .safetensors without the optimizer's parameters.")
 @click.option(

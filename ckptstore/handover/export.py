@@ -14,9 +14,10 @@ from ckptstore.disk.aside import named_last
 from ckptstore.disk.files import absolute, facts_if_seen
 from ckptstore.disk.several import members_at, status_of
 from ckptstore.errors import CkptstoreError, RefusedError, UsageError
+from ckptstore.handover import manifest as manifests
 from ckptstore.handover.archive import TAR, DirectoryWriter, TarWriter
 from ckptstore.handover.items import converted, copied, other_bytes, prove, the_whole
-from ckptstore.handover.manifest import ROOT, UNKNOWN, Made, Manifest, Part, place_of, with_digests
+from ckptstore.handover.manifest import UNKNOWN, Made, Manifest, Part, path_of, place_of, with_digests
 from ckptstore.outside import Path, os, utc_now
 from ckptstore.training import companions
 
@@ -127,6 +128,7 @@ def _write(path: str, draft: Manifest, items: Sequence[Item], progress: Progress
                 digests[item.place] = _add(writer, item)
                 done += item.size
             written = with_digests(draft, digests)
+            manifests.read(manifests.to_text(written), path)  # what cannot be read again gets no name
             writer.end(written)
     except OSError as error:
         raise CkptstoreError(f"cannot write {path}: {error.strerror or error}", "look at its disk") from error
@@ -186,8 +188,8 @@ def _exported(
     strategy = strategies.get(file.strategy_file or "")
     record = replace(
         file,
-        path=f"{ROOT}{_place(file)}",
-        strategy_file=f"{ROOT}{strategy[0]}" if strategy else None,
+        path=path_of(_place(file)),
+        strategy_file=path_of(strategy[0]) if strategy else None,
         digest=file.digest or UNKNOWN,
         state=FileState.COMPLETE,
         problem=None,

@@ -244,7 +244,10 @@ def _record(database: Database, new: _New) -> None:
         _refuse_other(connection, new)
         return [LaunchStarted(new.launch, data_at=utc_now()), *map(FileRecorded, recorded)], [new.launch.key]
 
-    recorder.decide(decide)
+    try:
+        recorder.decide(decide)
+    except RefusedError as error:  # it was free when the copy began
+        raise RefusedError(error.message, f"{error.hint}; what is in {new.directory} is of no run: remove it") from None
     remember(database.name, new.launch.run, new.directory)
 
 

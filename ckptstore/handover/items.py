@@ -15,7 +15,7 @@ from ckptstore.formats.header import STRING
 from ckptstore.formats.safetensors import can_hold, head_of
 from ckptstore.formats.tensor_file import TensorFile
 from ckptstore.handover.archive import pieces_of
-from ckptstore.handover.manifest import ROOT, UNKNOWN
+from ckptstore.handover.manifest import UNKNOWN, path_of
 from ckptstore.handover.weights import weights_of
 from ckptstore.outside import Path, os
 
@@ -99,7 +99,7 @@ def converted(file: Checkpoint, record: Checkpoint, *, weights_only: bool) -> tu
                     yield piece
 
     content = Content.WEIGHTS if weights_only else record.content
-    record = replace(record, path=f"{ROOT}{place}", format="safetensors", content=content, size=size, digest=UNKNOWN)
+    record = replace(record, path=path_of(place), format="safetensors", content=content, size=size, digest=UNKNOWN)
     return record, Item(place, size, None, pieces, file.path)
 
 

@@ -37,8 +37,8 @@ MOST_BYTES = 96 << 20
 UNKNOWN = "0" * 64
 """Stands for a digest until the file is read: as long as one."""
 
-ROOT = "/"
-"""Records of an export have paths as if it were the root."""
+ROOT = "/export"
+"""Records of an export have paths as if it were there."""
 
 
 class Part(Struct, frozen=True):
@@ -230,7 +230,12 @@ def _above(place: str) -> Iterable[str]:
 
 def place_of(path: str) -> str:
     """Where the file of a record, or its companion, is below the export."""
-    return path.removeprefix(ROOT)
+    return path.removeprefix(f"{ROOT}/")
+
+
+def path_of(place: str) -> str:
+    """The path that a record has of a file in the export."""
+    return f"{ROOT}/{place}"
 
 
 def with_digests(manifest: Manifest, digests: Mapping[str, str]) -> Manifest:

@@ -4,16 +4,22 @@ import json
 import os
 import random
 import tarfile
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ckptstore.api import Catalog
-from ckptstore.core.model import FileState
+from ckptstore.core.events import LaunchStarted
+from ckptstore.core.model import Content, FileState
+from ckptstore.core.replicas import Layout, from_groups
 from ckptstore.errors import DamageError, NothingRestorableError, RefusedError
 from ckptstore.handover import archive
+from ckptstore.handover import import_ as import_module
 from ckptstore.retention.policy import Policy
 from ckptstore.training import companions
+from ckptstore.training.rank_launch import RankLaunch
 from tests.contents import WORK, contents
 from tests.handover.builders import snapshot
 from tests.jobs import Job
@@ -53,6 +59,76 @@ def test_a_state_goes_from_one_catalog_to_another(
     kept = [json.loads(companions.read(each.source).content or "{}") for each in plan.ranks]
     assert [each.get("random") for each in kept] == [[1, 2.5, "x"], None]
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.of_files
+def test_a_rank_whose_file_is_gone_gets_that_of_its_replica(
+    job: Job, catalog: Catalog, other: Catalog, tmp_path: Path
+) -> None:
+    Path(catalog.show("digits", 15)[1].path).unlink()
+    exported = catalog.export("digits", tmp_path / "out")
+    assert (exported.global_step, exported.files) == (15, 2)
+    other.import_(tmp_path / "out", tmp_path / "there")
+    plan = other.resolve("digits").plan
+    assert [(rank, file.rank, file.global_step) for rank, file in plan.ranks] == [(0, 0, 15), (1, 0, 15)]
+
+
+@pytest.mark.of_files
+def test_shares_and_layouts_and_strategy_files_come_along(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
+    """Four ranks, of which two and two are replicas; and two that save their shares alone."""
+    strategy = tmp_path / "strategy.ckpt"
+    strategy.write_bytes(b"how they share it")
+    job = Job(catalog, tmp_path / "ckpt", 4, run="cut")
+    ranks = [replace_layout(launch, from_groups([(0, 2), (1, 3)], 4, "strategy")) for launch in job.begin()]
+    for launch in ranks:
+        launch.register(job.write(launch, 5), global_step=5, strategy_file=strategy, metrics={"loss": 2.0})
+    done = catalog.export("cut", tmp_path / "cut.tar")
+    assert done.files == 5
+    other.import_(tmp_path / "cut.tar", tmp_path / "there")
+    plan = other.resolve("cut").plan
+    assert plan.launch.layout == catalog.resolve("cut").plan.launch.layout
+    assert plan.metrics == {"loss": 2.0}
+    assert {each.source.strategy_file for each in plan.ranks} == {f"{tmp_path}/there/rank_0/strategy/strategy.ckpt"}
+    assert (tmp_path / "there" / "rank_0" / "strategy" / "strategy.ckpt").read_bytes() == strategy.read_bytes()
+    strategy.unlink()
+    assert catalog.export("cut", tmp_path / "again.tar").files == 4
+    shares = Job(catalog, tmp_path / "shares", 2, "data_parallel", run="shares")
+    for launch in shares.begin():
+        file = launch.register(shares.write(launch, 5), global_step=5)
+        launch.recorder.record_files([file.amended(content=Content.SHARE)])
+    catalog.export("shares", tmp_path / "shares.tar")
+    other.import_(tmp_path / "shares.tar", tmp_path / "shared")
+    assert other.resolve("shares").plan.in_shares
+    with pytest.raises(RefusedError, match="no one has them all"):
+        catalog.export("shares", tmp_path / "out", weights_only=True)
+
+
+def replace_layout(launch: RankLaunch, layout: Layout) -> RankLaunch:
+    """A launch whose strategy files told its layout."""
+    facts = replace(launch.facts, layout=layout)
+    launch.facts = facts
+    launch.recorder.record([LaunchStarted(facts.undecided())])
+    return launch
+
+
+def test_two_imports_of_one_name_at_a_time(
+    job: Job, catalog: Catalog, other: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one ends while this one copies."""
+    for step in (5, 10):
+        catalog.export(f"digits@{step}", tmp_path / f"out-{step}")
+    copy = import_module._copy
+
+    def slowly(*args: Any) -> None:
+        copy(*args)
+        monkeypatch.undo()
+        other.import_(tmp_path / "out-10", tmp_path / "there-10")
+
+    monkeypatch.setattr(import_module, "_copy", slowly)
+    with pytest.raises(RefusedError, match=f"is in this catalog already.*{tmp_path}/there-5 is of no run"):
+        other.import_(tmp_path / "out-5", tmp_path / "there-5")
+    assert {file.global_step for file in other.files("digits")} == {10}
+    assert len(other.history("digits")) == 1
 
 
 @FORMS

@@ -17,7 +17,7 @@ from ckptstore.core.model import FileState
 from ckptstore.errors import CkptstoreError, DamageError, UsageError
 from ckptstore.handover import manifest as manifests
 from ckptstore.handover.archive import open_source
-from ckptstore.handover.manifest import Manifest, Part
+from ckptstore.handover.manifest import Manifest, Part, path_of
 from tests.jobs import Job
 
 pytestmark = pytest.mark.of_files
@@ -60,7 +60,7 @@ def place_of(number: int, place: str) -> Callable[[Manifest], dict[str, Any]]:
     def changes(manifest: Manifest) -> dict[str, Any]:
         parts, files = list(manifest.parts), list(manifest.files)
         parts[number] = Part(place, parts[number].size, parts[number].digest)
-        files[number] = replace(files[number], path=f"/{place}")
+        files[number] = replace(files[number], path=path_of(place))
         return {"parts": tuple(parts), "files": tuple(files)}
 
     return changes
@@ -90,7 +90,7 @@ CHANGES = [
     files(run="another"),
     files(global_step=6),
     files(state=FileState.DAMAGED),
-    files(strategy_file="/rank_0/strategy/none.ckpt"),
+    files(strategy_file=path_of("rank_0/strategy/none.ckpt")),
     files(strategy_file="/../../etc/passwd"),
     files(metrics={"loss": float("nan")}),
     lambda manifest: {"files": manifest.files[:1]},
