@@ -20,6 +20,7 @@ from ckptstore.handover import import_ as import_module
 from ckptstore.retention.policy import Policy
 from ckptstore.training import companions
 from ckptstore.training.rank_launch import RankLaunch
+from tests import ckpt_bytes
 from tests.contents import WORK, contents
 from tests.handover.builders import snapshot
 from tests.jobs import Job
@@ -103,6 +104,20 @@ def test_shares_and_layouts_and_strategy_files_come_along(catalog: Catalog, othe
         catalog.export("shares", tmp_path / "out", weights_only=True)
 
 
+@pytest.mark.of_files
+def test_what_a_scan_found_is_handed_over_with_its_grade(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
+    for epoch in (1, 2, 3):
+        ckpt_bytes.write(tmp_path / "found" / f"net-{epoch}_10.ckpt", epoch * 10, epoch)
+    catalog.scan(tmp_path / "found")
+    catalog.tag("found", 20, "good")
+    catalog.export("found@good", tmp_path / "out.tar")
+    other.import_(tmp_path / "out.tar", tmp_path / "there")
+    here, there = (each.resolve("found", step=20).plan for each in (catalog, other))
+    assert (there.grade, there.doubt) == (here.grade, here.doubt)
+    assert there.grade is not None
+    assert there.launch.id.startswith("import-")
+
+
 def replace_layout(launch: RankLaunch, layout: Layout) -> RankLaunch:
     """A launch whose strategy files told its layout."""
     facts = replace(launch.facts, layout=layout)
@@ -158,6 +173,7 @@ def test_training_goes_on_from_what_was_imported(job: Job, catalog: Catalog, oth
     assert not (tmp_path / "elsewhere").exists()
 
 
+@pytest.mark.of_files
 def test_gc_gives_up_what_was_imported_and_brings_it_back(
     job: Job, catalog: Catalog, other: Catalog, tmp_path: Path
 ) -> None:
@@ -223,6 +239,7 @@ def test_checkpoints_of_several_files(target: str, catalog: Catalog, other: Cata
         catalog.export("run@6", tmp_path / target)
 
 
+@pytest.mark.of_files
 def test_what_is_imported_again_changes_nothing(job: Job, catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
     catalog.export("digits", tmp_path / "out")
     done = other.import_(tmp_path / "out", tmp_path / "there")
