@@ -6,6 +6,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import get_args
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -242,6 +243,19 @@ def test_an_event_is_what_its_line_says(event: Event) -> None:
     if isinstance(event, (FileRecorded, FileUnplaced)):
         directory = event.file.path.rpartition("/")[0]
     assert from_line(to_line(event, directory), directory) == event
+
+
+def test_a_launch_begins_from_its_own_run_or_from_another() -> None:
+    launch = replace(LAUNCH, id="L2", decided=True, initial=Initial("base", "L9", 5, "base@best"))
+    line = to_line(LaunchStarted(launch, START), "/run/a")
+    assert from_line(line, "/run/a") == LaunchStarted(launch, START)
+    of_own = to_line(LaunchStarted(replace(LAUNCH, id="L2", parent="L1", parent_step=5), START, LAUNCH), "/run/a")
+    for wrong in (
+        {**of_own["start"], "initial": line["start"]["initial"]},
+        {**line["start"], "initial": ["base", "L9"]},
+    ):
+        with pytest.raises(ValueError, match=r"."):
+            from_line({**line, "start": wrong}, "/run/a")
 
 
 def test_a_launch_is_of_one_run() -> None:
