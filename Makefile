@@ -6,8 +6,9 @@ READY := .venv/.ready
 PEERS := .venv-bench/.ready
 FRAMEWORKS := .venv-frameworks/.ready
 MINDFORMERS := .venv-mindformers/.ready
+BROWSER := .venv-browser/.ready
 
-.PHONY: demo test test-long simulate test-frameworks test-mindformers demo-mindformers torture mutants bench bench-quick docs lint clean
+.PHONY: demo test test-long simulate test-frameworks test-mindformers test-browser demo-mindformers torture mutants bench bench-quick docs lint clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -37,6 +38,10 @@ test-frameworks: $(FRAMEWORKS)
 
 test-mindformers: $(MINDFORMERS)
 	.venv-mindformers/bin/python -m pytest --confcutdir=tests/mindformers tests/mindformers
+
+# With Debian's Chromium: apt-get install chromium
+test-browser: $(BROWSER)
+	.venv-browser/bin/python -m pytest --confcutdir=tests/browser tests/browser
 
 demo-mindformers: $(MINDFORMERS)
 	@.venv-mindformers/bin/python examples/mindformers/demo.py
@@ -96,6 +101,13 @@ $(FRAMEWORKS): tests/frameworks/requirements.txt pyproject.toml
 		--disable-pip-version-check --editable . || rm -rf .venv-frameworks/torch
 	@touch $@
 
+$(BROWSER): tests/browser/requirements.txt pyproject.toml constraints.txt
+	@echo "setting up .venv-browser"
+	@test -x .venv-browser/bin/python || $(PYTHON) -m venv .venv-browser
+	@.venv-browser/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--requirement tests/browser/requirements.txt --editable '.[serve]'
+	@touch $@
+
 # MindFormers asks for another MindSpore and an older pyarrow than it runs with: what it needs is listed by itself.
 $(MINDFORMERS): tests/mindformers/requirements.txt pyproject.toml constraints.txt
 	@echo "setting up .venv-mindformers (2 GB: the first time takes minutes)"
@@ -107,4 +119,4 @@ $(MINDFORMERS): tests/mindformers/requirements.txt pyproject.toml constraints.tx
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-bench .venv-frameworks .venv-mindformers build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	rm -rf .venv .venv-bench .venv-frameworks .venv-mindformers .venv-browser build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

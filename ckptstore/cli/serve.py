@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 import click
 
 from ckptstore.errors import CkptstoreError, UsageError
-from ckptstore.outside import Path, os
+from ckptstore.outside import Path, os, socket
 
 if TYPE_CHECKING:
     from ckptstore.serve.guard import Rules
 
 TOKEN = "CKPTSTORE_TOKEN"  # noqa: S105 — the name of a variable
 _PORT = 8766
+_BACKLOG = 128
 
 
 @click.command()
@@ -39,20 +40,29 @@ def serve(context: click.Context, *, host: str, port: int, token_file: Path | No
 
     rules = _rules(host, token_file, is_loopback=host in LOOPBACK)
     catalog = connect(context.obj)
+    listening = _listening(host, port)
     config = uvicorn.Config(
         make_app(catalog, rules),
-        host=host,
-        port=port,
         log_level="warning",
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=2,
     )
-    server = uvicorn.Server(config)
-    sockets = [config.bind_socket()] if port == 0 else None
-    shown = sockets[0].getsockname()[1] if sockets else port
-    line(f"http://{f'[{host}]' if ':' in host else host}:{shown}/ shows {catalog.database.name}, until Ctrl-C")
-    server.run(sockets=sockets)
+    shown = f"[{host}]" if ":" in host else host
+    line(f"http://{shown}:{listening.getsockname()[1]}/ shows {catalog.database.name}, until Ctrl-C")
+    with listening:
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """A socket that takes connections from now on. Raises `CkptstoreError`."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise CkptstoreError(
+            f"cannot listen at {host}, port {port} ({error.strerror or error})", "give another --host or --port"
+        ) from None
 
 
 def _rules(host: str, token_file: Path | None, *, is_loopback: bool) -> Rules:

@@ -13,6 +13,7 @@ from ckptstore.core.hints import Command
 from ckptstore.core.picture import MEANINGS, signs_of
 from ckptstore.core.text import size, span
 from ckptstore.doctor.checkup import Status
+from ckptstore.errors import RefusedError
 from ckptstore.outside import utc_now
 from ckptstore.resume import dicts
 from ckptstore.resume.liveness import trouble
@@ -105,8 +106,12 @@ class Pages:
     async def _retention(self, request: Request) -> Response:
         name = request.path_params["run"]
         rules = {key: value for key, value in request.query_params.items() if value}
-        plan = await self._ask.gc(name, rules)
-        return self._page("retention", f"Retention of run {name}", run=name, plan=plan, rules=rules)
+        plan, refused = None, ""
+        try:
+            plan = await self._ask.gc(name, rules)
+        except RefusedError as error:  # as where no policy is stored: the page asks for rules
+            refused = error.message
+        return self._page("retention", f"Retention of run {name}", run=name, plan=plan, rules=rules, refused=refused)
 
     async def _doctor(self, request: Request) -> Response:  # noqa: ARG002
         checks = sorted((await self._ask.doctor())["checks"], key=lambda check: -list(Status).index(check["status"]))
