@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from importlib import import_module
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads
+from ckptstore.catalog import layouts, reads
 from ckptstore.core.model import FileState
 from ckptstore.core.naming import SEVERAL, companion_of
 from ckptstore.disk.aside import named_last
@@ -16,13 +17,14 @@ from ckptstore.disk.several import members_at, status_of
 from ckptstore.errors import CkptstoreError, RefusedError, UsageError
 from ckptstore.handover import manifest as manifests
 from ckptstore.handover.archive import TAR, DirectoryWriter, TarWriter
-from ckptstore.handover.items import converted, copied, other_bytes, prove, the_whole
+from ckptstore.handover.items import converted, copied, digest_of, other_bytes, prove, the_whole
 from ckptstore.handover.manifest import UNKNOWN, Made, Manifest, Part, path_of, place_of, with_digests
 from ckptstore.outside import Path, os, utc_now
 from ckptstore.training import companions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint, RestorePlan
@@ -78,14 +80,15 @@ def export(
     path = target_of(target)
     with database.read() as connection:
         found = reads.called(connection, plan.launch.run)
+        kept = {each for _, each in layouts.strategies_of(connection, plan.launch.key)}
     database.let_go()  # what follows may take hours
     sources = _sources(plan)
-    strategies = {} if asked.converts else _strategies(sources)
+    strategies = {} if asked.converts else _strategies(sources, kept)
     if asked.converts:
         sources = [the_whole(plan, sources)]
     pairs = [_exported(file, strategies, asked) for file in sources]
     items = [item for _, some in pairs for item in some]
-    items += [copied(place, source, size) for source, (place, size) in strategies.items()]
+    items += strategies.values()
     draft = Manifest(
         run=found.name if found else plan.launch.run,
         launch=plan.launch.undecided(),
@@ -138,12 +141,12 @@ def _write(path: str, draft: Manifest, items: Sequence[Item], progress: Progress
 
 def _add(writer: Writer, item: Item) -> str:
     try:
-        digest = writer.add(item.place, item.pieces())
+        written = writer.add(item.place, item.pieces())
     except EOFError as error:
         raise other_bytes(item.source, str(error)) from None
-    if item.recorded not in (None, digest):
+    if item.recorded not in (None, written):
         raise other_bytes(item.source)
-    return digest
+    return written
 
 
 def _sources(plan: RestorePlan) -> list[Checkpoint]:
@@ -154,11 +157,9 @@ def _sources(plan: RestorePlan) -> list[Checkpoint]:
             "copy the directory, and scan it there",
         )
     found = {assignment.source.id: assignment.source for assignment in plan.ranks}
-    return [_proven(file) if file.format in SEVERAL else file for file in sorted(found.values(), key=_rank)]
-
-
-def _rank(file: Checkpoint) -> int:
-    return file.rank
+    return [
+        _proven(file) if file.format in SEVERAL else file for file in sorted(found.values(), key=attrgetter("rank"))
+    ]
 
 
 def _proven(file: Checkpoint) -> Checkpoint:
@@ -166,30 +167,31 @@ def _proven(file: Checkpoint) -> Checkpoint:
     return replace(file, digest=prove(file))
 
 
-def _strategies(files: Iterable[Checkpoint]) -> dict[str, tuple[str, int]]:
-    """The strategy files that are there: where each goes, and its bytes. Ranks may have one in common."""
-    found: dict[str, tuple[str, int]] = {}
-    for file in files:
-        strategy = file.strategy_file
-        if strategy is None or strategy in found:
-            continue
-        there = facts_if_seen(strategy)
+def _strategies(files: Iterable[Checkpoint], kept: AbstractSet[str]) -> dict[str, Item]:
+    """The strategy files by their paths; ranks may have one in common.
+
+    `kept` are the digests of those that the launch wrote, as far as it is known: a later one has written them again.
+    """
+    found: dict[str, Item] = {}
+    for path, file in {each.strategy_file: each for each in reversed(list(files)) if each.strategy_file}.items():
+        there = facts_if_seen(path)
+        now = digest_of(path) if there else ""
         if there is None:
-            log.warning("%s is not there any more: the export is without it", strategy)
+            log.warning("%s is not there any more: the export is without it", path)
+        elif kept and now not in kept:
+            log.warning("%s was written by another launch since: the export is without it", path)
         else:
-            found[strategy] = f"rank_{file.rank}/strategy/{Path(strategy).name}", there.size
+            found[path] = copied(f"rank_{file.rank}/strategy/{Path(path).name}", path, there.size, now)
     return found
 
 
-def _exported(
-    file: Checkpoint, strategies: Mapping[str, tuple[str, int]], asked: Asked
-) -> tuple[Checkpoint, list[Item]]:
+def _exported(file: Checkpoint, strategies: Mapping[str, Item], asked: Asked) -> tuple[Checkpoint, list[Item]]:
     """The record of a file as it is in the export, without what is known of this disk alone; and what is written."""
     strategy = strategies.get(file.strategy_file or "")
     record = replace(
         file,
         path=path_of(_place(file)),
-        strategy_file=path_of(strategy[0]) if strategy else None,
+        strategy_file=path_of(strategy.place) if strategy else None,
         digest=file.digest or UNKNOWN,
         state=FileState.COMPLETE,
         problem=None,

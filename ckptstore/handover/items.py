@@ -118,13 +118,18 @@ def _kept(opened: TensorFile, *, is_weights: bool, weights_only: bool) -> list[E
 
 def prove(file: Checkpoint) -> str:
     """The digest of a checkpoint, which is the recorded one. Raises `DamageError` where it is not."""
-    try:
-        found = digest(file.path)
-    except OSError as error:
-        raise _unreadable(file.path, error) from None
+    found = digest_of(file.path)
     if file.digest not in (None, found):
         raise other_bytes(file.path)
     return found
+
+
+def digest_of(path: str) -> str:
+    """The digest of what is at a path. Raises `CkptstoreError` where it cannot be read."""
+    try:
+        return digest(path)
+    except OSError as error:
+        raise _unreadable(path, error) from None
 
 
 def other_bytes(path: str, why: str = "its bytes are not those that were recorded") -> DamageError:

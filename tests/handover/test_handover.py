@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from ckptstore.api import Catalog
-from ckptstore.core.events import LaunchStarted
+from ckptstore.catalog.project import project
+from ckptstore.core.events import LaunchStarted, LayoutFileKept
 from ckptstore.core.model import Content, FileState
 from ckptstore.core.replicas import Layout, from_groups
 from ckptstore.errors import DamageError, NothingRestorableError, RefusedError
@@ -91,8 +92,12 @@ def test_shares_and_layouts_and_strategy_files_come_along(catalog: Catalog, othe
     assert plan.metrics == {"loss": 2.0}
     assert {each.source.strategy_file for each in plan.ranks} == {f"{tmp_path}/there/rank_0/strategy/strategy.ckpt"}
     assert (tmp_path / "there" / "rank_0" / "strategy" / "strategy.ckpt").read_bytes() == strategy.read_bytes()
+    kept = LayoutFileKept("cut", "L1", 0, str(strategy), "0" * 64, "strategy", b"")
+    with catalog.database.write() as connection:
+        project(connection, [kept], lambda launch, _: launch.layout)
+    assert catalog.export("cut", tmp_path / "written again.tar").files == 4
     strategy.unlink()
-    assert catalog.export("cut", tmp_path / "again.tar").files == 4
+    assert catalog.export("cut", tmp_path / "gone.tar").files == 4
     shares = Job(catalog, tmp_path / "shares", 2, "data_parallel", run="shares")
     for launch in shares.begin():
         file = launch.register(shares.write(launch, 5), global_step=5)

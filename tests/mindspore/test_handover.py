@@ -14,6 +14,7 @@ from mindspore.train import Callback, Model, ReduceLROnPlateau
 import ckptstore.mindspore
 from ckptstore.api import Catalog, connect
 from tests.conftest import new_postgres_database
+from tests.mindspore.running import Run
 from tests.mindspore.trainings import Job, RaiseAt, saving, values
 
 PAGE = Path(__file__).parents[2] / "docs" / "hand-over.md"
@@ -87,6 +88,23 @@ def test_training_goes_on_elsewhere_bit_for_bit(
     assert connect(url).history("anns")[-1].launch.parent_step == 16
     wanted = values(whole)
     assert {name for name, value in values(model).items() if not np.array_equal(value, wanted[name])} == set()
+
+
+@pytest.mark.long
+@pytest.mark.msrun
+def test_shares_of_two_ranks_go_on_elsewhere(tmp_path: Path, postgres: str) -> None:
+    """Each rank has a part of the state; one is killed, and another cluster goes on."""
+    asked = {"ranks": 2, "config": {"remove_redundancy": True, "exception_save": False}}
+    calm, here = Run(tmp_path / "calm"), Run(tmp_path / "here")
+    there = Run(tmp_path / "there", new_postgres_database(postgres))
+    assert calm.launch(**asked).code == 0
+    assert here.launch(fault="kill 12", rank=1, **asked).code != 0
+    exported = here.catalog.export("run", tmp_path / "out.tar")
+    assert (exported.global_step, exported.holds) == (10, "share")
+    (tmp_path / "here").rename(tmp_path / "not here")
+    there.catalog.import_(tmp_path / "out.tar", tmp_path / "imported")
+    there.again(step=10, **asked)
+    assert [there.final(rank) for rank in (0, 1)] == [calm.final(rank) for rank in (0, 1)]
 
 
 @pytest.mark.long
