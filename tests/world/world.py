@@ -538,7 +538,8 @@ class World:
         serves = self.size == 1 or self.truth.replicas
         if task is None or task.error is not None or not task.is_over:
             is_sure = fault is None and self.is_quiet and self.is_current and not (self.is_shaken or self.rotten)
-            if serves and is_sure and not self.truth.is_in_doubt() and self.truth.is_whole(launch, at, there):
+            is_sure &= not (self.truth.is_in_doubt() or launch.quarantined)
+            if serves and is_sure and self.truth.is_whole(launch, at, there):
                 raise ViolationError(f"step {at} of {launch.name} is whole, and no run begins from it: {task}")
             self.tuned = None if saves else self.tuned
             return
