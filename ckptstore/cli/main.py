@@ -57,7 +57,7 @@ for command in (
     upkeep.sync,
     verification.verify,
     upkeep.doctor,
-    serve.serve,
+    *serve.ALL,
     upkeep.selftest,
     upkeep.db,
 ):

@@ -34,7 +34,7 @@ def serve(context: click.Context, *, host: str, port: int, token_file: Path | No
         from ckptstore.serve.app import make_app
         from ckptstore.serve.guard import LOOPBACK
     except ImportError as error:
-        raise CkptstoreError(f"the server is not installed ({error})", "pip install 'ckptstore[serve]'") from None
+        raise _not_installed(error) from None
     from ckptstore.api import connect
     from ckptstore.cli.terminal import line
 
@@ -82,3 +82,37 @@ def _rules(host: str, token_file: Path | None, *, is_loopback: bool) -> Rules:
             f"at {host} others than you could read the catalog", f"set {TOKEN}, or give --token-file with a token"
         )
     return Rules(token=token, is_loopback=is_loopback)
+
+
+@click.command()
+@click.option(
+    "--textfile",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write them to this file in one step, for the textfile collector of node_exporter. Default: print them.",
+)
+@click.pass_context
+def metrics(context: click.Context, *, textfile: Path | None) -> None:
+    """Metrics of all runs in Prometheus' text format, as `serve` has them at /metrics."""
+    try:
+        from ckptstore.serve.metrics import measure, text
+    except ImportError as error:
+        raise _not_installed(error) from None
+    from ckptstore.cli.commands import catalog
+    from ckptstore.disk.files import replace_text
+
+    shown = text(measure(catalog(context).database)).decode()
+    if textfile is None:
+        click.echo(shown, nl=False)
+        return
+    try:
+        replace_text(textfile.absolute(), shown)
+    except OSError as error:
+        raise CkptstoreError(f"cannot write {textfile} ({error.strerror})", "check its permissions") from None
+
+
+def _not_installed(error: ImportError) -> CkptstoreError:
+    return CkptstoreError(f"the server is not installed ({error})", "pip install 'ckptstore[serve]'")
+
+
+ALL = (serve, metrics)

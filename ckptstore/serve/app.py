@@ -79,7 +79,7 @@ class _Own:
 
     async def metrics(self, _: Request) -> Response:
         """What Prometheus scrapes."""
-        return Response(metrics.text(await self._ask.runs()), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(metrics.text(await self._ask.metrics()), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def static(self, request: Request) -> Response:
         """A file of our own, out of memory: no directory is read for a request."""

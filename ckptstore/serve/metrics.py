@@ -2,53 +2,101 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 
+from ckptstore.catalog import gauges
+from ckptstore.outside import Path, os
+from ckptstore.resume import overview
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from prometheus_client.metrics_core import Metric
 
+    from ckptstore.catalog.engine import Database
+    from ckptstore.catalog.gauges import LastSave
     from ckptstore.resume.overview import RunRow
 
 _RUN = ("run",)
 
 
-class _Collector:
-    def __init__(self, rows: Iterable[RunRow]) -> None:
-        self._rows = list(rows)
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """All runs at one moment. `available` are the free bytes of the disk that each saved to last, where it is seen."""
+
+    rows: Sequence[RunRow]
+    damaged: Mapping[str, int]
+    quarantined: Mapping[str, int]
+    saves: Mapping[str, LastSave]
+    available: Mapping[str, int]
 
     def collect(self) -> Iterator[Metric]:
+        """The metrics, as Prometheus' client asks for them."""
         version = {"version": metadata.version("ckptstore")}
         yield InfoMetricFamily("ckptstore_build", "Version of ckptstore.", version)
-        step = GaugeMetricFamily("ckptstore_restorable_step", "Step of the newest restorable state.", labels=_RUN)
-        at = GaugeMetricFamily(
-            "ckptstore_restorable_timestamp_seconds", "When the newest restorable state was saved.", labels=_RUN
-        )
-        last = GaugeMetricFamily(
-            "ckptstore_last_save_timestamp_seconds", "When the newest save was recorded.", labels=("run", "kind")
-        )
-        stored = GaugeMetricFamily("ckptstore_stored_bytes", "Bytes of the states that are there.", labels=_RUN)
-        trash = GaugeMetricFamily("ckptstore_trash_bytes", "Bytes that gc moved to the trash.", labels=_RUN)
+        step = _gauge("restorable_step", "Step of the newest restorable state.")
+        at = _gauge("restorable_timestamp_seconds", "When the newest restorable state was saved.")
+        last = _gauge("last_save_timestamp_seconds", "When the newest save was recorded.", "kind")
+        took = _gauge("save_duration_seconds", "What the newest save took on its slowest rank.")
+        stored = _gauge("stored_bytes", "Bytes of the states that are there.")
+        trash = _gauge("trash_bytes", "Bytes that gc moved to the trash.")
+        damaged = _gauge("damaged_files", "Files that are not what was recorded.")
+        quarantined = _gauge("quarantined_states", "States that no start takes, though their files are whole.")
+        available = _gauge("filesystem_avail_bytes", "Free bytes of the file system that the run saved to last.")
         launches = CounterMetricFamily("ckptstore_launches", "Launches of the run.", labels=_RUN)
-        for row in self._rows:
+        for row in self.rows:
+            of_run = (row.run,)
             if row.newest_restorable is not None:
-                step.add_metric((row.run,), row.newest_restorable.global_step)
-                at.add_metric((row.run,), row.newest_restorable.created_at.timestamp())
+                step.add_metric(of_run, row.newest_restorable.global_step)
+                at.add_metric(of_run, row.newest_restorable.created_at.timestamp())
             if row.last is not None:
                 last.add_metric((row.run, row.last.kind.value), row.last.created_at.timestamp())
-            stored.add_metric((row.run,), row.bytes)
-            trash.add_metric((row.run,), row.trash_bytes)
-            launches.add_metric((row.run,), row.launches)
-        yield from (step, at, last, stored, trash, launches)
+                save = self.saves.get(row.last.tally.save_id)
+                if save is not None and save.seconds is not None:
+                    took.add_metric(of_run, save.seconds)
+            stored.add_metric(of_run, row.bytes)
+            trash.add_metric(of_run, row.trash_bytes)
+            damaged.add_metric(of_run, self.damaged.get(row.run, 0))
+            quarantined.add_metric(of_run, self.quarantined.get(row.run, 0))
+            if row.run in self.available:
+                available.add_metric(of_run, self.available[row.run])
+            launches.add_metric(of_run, row.launches)
+        yield from (step, at, last, took, stored, trash, damaged, quarantined, available, launches)
 
 
-def text(rows: Iterable[RunRow]) -> bytes:
-    """The metrics of these runs. Labels are `run` and `kind`."""
+def measure(database: Database) -> Measured:
+    """Every run, by the catalog; of the disks their free bytes alone."""
+    rows = overview.runs(database)
+    with database.read() as connection:
+        damaged, quarantined = gauges.damaged_files(connection), gauges.quarantined_states(connection)
+        saves = gauges.last_saves(connection, [row.last.tally.save_id for row in rows if row.last])
+    seen: dict[str, int] = {}
+    for row in rows:
+        save = saves.get(row.last.tally.save_id) if row.last else None
+        if save is not None and (free := _available(str(Path(save.path).parent))) is not None:
+            seen[row.run] = free
+    return Measured(rows, damaged, quarantined, saves, seen)
+
+
+def text(measured: Measured) -> bytes:
+    """The metrics. Labels are `run` and `kind`."""
     registry = CollectorRegistry()
-    registry.register(_Collector(rows))
+    registry.register(measured)
     return generate_latest(registry)
+
+
+def _gauge(name: str, help_text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"ckptstore_{name}", help_text, labels=(*_RUN, *labels))
+
+
+def _available(directory: str) -> int | None:
+    try:
+        found = os.statvfs(directory)
+    except OSError:
+        return None
+    return found.f_bavail * found.f_frsize

@@ -14,6 +14,7 @@ from ckptstore.resume.dicts import fields
 from ckptstore.retention import dicts as retention_dicts
 from ckptstore.retention.gc import collect
 from ckptstore.retention.policy import from_json
+from ckptstore.serve.metrics import measure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from ckptstore.resume.history import LaunchRow
     from ckptstore.resume.overview import RunRow, SaveRow
     from ckptstore.serve.answers import Answers
+    from ckptstore.serve.metrics import Measured
 
 _COUNTS = ("keep_last", "keep_every", "keep_hourly", "keep_daily", "keep_weekly", "keep_best", "floor")
 _WORDS = ("keep_within", "metric", "mode")
@@ -95,6 +97,10 @@ class Questions:
             return {"checks": [fields(check, "name run status detail hint") for check in done.checks]}
 
         return await self._answers.get("doctor", checks)
+
+    async def metrics(self) -> Measured:
+        """What Prometheus scrapes."""
+        return await self._answers.get("metrics", lambda: measure(self._catalog.database))
 
     async def names(self) -> list[str]:
         """The names of all runs: the least that shows whether the catalog answers."""

@@ -1,6 +1,7 @@
 """The API has the JSON of the command line, in pages; errors say what to do."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -119,3 +120,30 @@ def test_metrics(client: TestClient) -> None:
     assert 'ckptstore_launches_total{run="run"} 1.0' in found
     assert 'ckptstore_last_save_timestamp_seconds{kind="periodic",run="run"}' in found
     assert "ckptstore_build_info{version=" in found
+    assert 'ckptstore_damaged_files{run="run"} 0.0' in found
+    assert 'ckptstore_filesystem_avail_bytes{run="run"}' in found
+
+
+def test_metrics_of_what_is_wrong(catalog: Catalog, client: TestClient, job: Job, tmp_path: Path) -> None:
+    path = job.folder(1) / "net-2_10.ckpt"
+    path.write_bytes(b"x")
+    catalog.verify("run")
+    ranks = job.start()
+    for rank in ranks:
+        rank.save(lambda path: Path(path).write_bytes(b"x" * 99), global_step=30, directory=job.folder(rank.rank))
+    for rank in ranks:
+        rank.live_files.quarantine_after(29, "the loss was nan")
+    found = client.get("/metrics").text
+    assert 'ckptstore_damaged_files{run="run"} 1.0' in found
+    assert 'ckptstore_quarantined_states{run="run"} 1.0' in found
+    assert 'ckptstore_save_duration_seconds{run="run"}' in found
+    url = catalog.database.url.render_as_string(hide_password=False)
+    file = tmp_path / "ckptstore.prom"
+    CliRunner().invoke(cli, ["--db", url, "metrics", "--textfile", str(file)], catch_exceptions=False)
+    printed = CliRunner().invoke(cli, ["--db", url, "metrics"], catch_exceptions=False).stdout
+    assert _but_free_bytes(file.read_text()) == _but_free_bytes(printed)
+    assert 'ckptstore_damaged_files{run="run"} 1.0' in file.read_text()
+
+
+def _but_free_bytes(metrics: str) -> list[str]:
+    return [line for line in metrics.splitlines() if "avail_bytes{" not in line]
