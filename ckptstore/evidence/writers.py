@@ -266,11 +266,11 @@ def _was_over(source: Source, newer: Launch, new: UnregisteredFile, here: FileFa
     """Whether a source wrote no more when a newer launch began: it had left its breakpoint.
 
     One that writes on then can be told at an exception only: what it saves as ever has its own prefix, unless it never
-    had saved before; and a launch that fails before its first save is common.
+    had saved before; and a launch that fails before its first save is common. Another run's trains on meanwhile.
     """
     if any(wrote(source, name) for name in new.source.names_before):
         return True
-    began = newer.created_at
+    began = newer.created_at if source.run == newer.run else None
     return not new.is_breakpoint and began is not None and moment(here.mtime_ns) >= began
 
 

@@ -389,14 +389,15 @@ def adopt(
             for file in before
             if file.launch_key != new.source.launch_key and is_as_recorded(file, here.size, here.mtime_ns)
         ]
-        if others and not back:
-            yield _of_another_launch(new, others[0])
-            continue
         likely = back or gone_here
         try:
+            others += _copied(new, records, here) if not likely else ()
             same = _same(new.path, likely)
         except OSError as error:
             yield Skipped(new.path, error.strerror or str(error))
+            continue
+        if others and not back:
+            yield _of_another_launch(new, others[0])
             continue
         if same is not None:
             yield replace(same, path=new.path, state=FileState.COMPLETE)
@@ -404,6 +405,13 @@ def adopt(
             replaced = bool(before) and not any(is_as_recorded(file, here.size, here.mtime_ns) for file in before)
             expected = partial(register.parameters_of, database, run_id, new.source.rank, but=new.path)
             yield _adopted(new, here, facts, reader, expected, replaced=replaced)
+
+
+def _copied(new: UnregisteredFile, records: Sequence[Checkpoint], here: files.FileFacts) -> list[Checkpoint]:
+    """Whose a file is that was copied to where an older launch of the same prefix had it, as out of the trash."""
+    alike = [file for file in records if file.launch_key != new.source.launch_key and file.size == here.size]
+    digest = files.digest(new.path) if any(file.digest is not None for file in alike) else None
+    return [file for file in alike if digest is not None and file.digest == digest]
 
 
 def _of_another_launch(new: UnregisteredFile, file: Checkpoint) -> Checkpoint | Skipped:
