@@ -178,6 +178,8 @@ class Disk:
         self.capacity = capacity
         self.read_only = False
         self.slow_ns = 0  # after so long a new entry is listed
+        self.is_coarse = False  # times are whole seconds
+        self.unreadable: set[Inode] = set()  # whose content gives EIO
         self.has_links = has_links
         self.has_locks = has_locks
         self.kind = kind

@@ -19,6 +19,14 @@ _WEIGHTS = {
     "start": 9,
     "save": 34,
     "end": 3,
+    "fail": 2,
+    "neighbour": 1,
+    "neighbour_saves": 2,
+    "share": 1,
+    "neighbour_gc": 1,
+    "keep": 1,
+    "bare": 1,
+    "scan_bare": 1,
     "gc": 8,
     "plan": 3,
     "execute": 3,
@@ -43,11 +51,15 @@ _WEIGHTS = {
     "move": 1,
     "move_tree": 1,
     "copy": 1,
+    "touch": 1,
     "unmount": 5,
     "mount": 5,
     "fill": 2,
     "protect": 1,
     "slow": 1,
+    "spoil": 2,
+    "rot": 1,
+    "take_out": 2,
     "as_stranger": 1,
     "relieve": 4,
     "catalog_away": 2,
@@ -60,7 +72,53 @@ _WEIGHTS = {
 }
 """How often each step is drawn."""
 
-_TROUBLES = ("unmount", "fill", "protect", "slow", "catalog_away", "lock_catalog")
+_MOODS = (0.0, 0.0, 0.3, 1.0, 1.0, 3.0, 8.0)
+"""By how much a history draws a step more often than that, or not at all: one that does few things does them well."""
+
+_FOLLOWS = {
+    "plan": ("execute", "execute", "branch", "quarantine", "pin", "delete"),
+    "gc": ("gc", "undo", "purge", "take_out", "wait", "pin", "start", "delete"),
+    "execute": ("gc", "undo", "purge", "take_out", "wait", "pin", "start", "delete"),
+    "undo": ("undo", "purge", "start", "resolve"),
+    "purge": ("purge", "undo", "wait"),
+    "pin": ("pin", "gc", "execute", "lose_catalog"),
+    "tag": ("tag", "gc", "execute", "lose_catalog"),
+    "branch": ("start", "gc", "execute"),
+    "quarantine": ("gc", "execute", "end"),
+    "end": ("start", "gc"),
+    "fail": ("start", "wait", "slow"),
+    "keep": ("keep",),
+    "bare": ("bare", "scan_bare"),
+    "rot": ("lose_catalog", "unmount", "scan"),
+    "neighbour": ("save", "neighbour_saves"),
+    "neighbour_saves": ("start", "neighbour_gc"),
+    "share": ("neighbour_gc", "touch"),
+    "touch": ("verify", "gc", "neighbour_gc", "start"),
+    "verify": ("neighbour_gc", "gc", "start"),
+    "slow": ("fail", "save", "start"),
+    "start": ("save", "save", "start"),
+    "save": ("save", "save", "gc"),
+    "unmount": ("start", "save", "gc", "pin", "scan", "mount"),
+    "spoil": ("gc", "scan", "start", "lose_catalog"),
+    "fill": ("start", "save", "gc", "pin"),
+    "catalog_away": ("start", "save", "pin"),
+    "lose_catalog": ("scan", "start", "spoil"),
+    "delete": ("gc", "start", "resolve"),
+    "cut": ("gc", "start", "resolve"),
+    "flip": ("start", "resolve"),
+    "take_out": ("take_out", "undo", "start", "resolve"),
+    "clock": ("wait", "start", "purge"),
+    "wait": ("purge", "gc"),
+    "power_loss": ("start", "gc"),
+}
+"""What meets what a step has left: that often follows it."""
+_FOLLOW = 0.35
+_AGAIN = 0.3  # after one that was killed or failed
+_RECENT = 4
+
+_ENDS = ("end", "fail", "branch", "move_tree", "power_loss", "lose_catalog")
+"""After these nobody trains."""
+_TROUBLES = ("unmount", "fill", "protect", "slow", "spoil", "catalog_away", "lock_catalog")
 _HEALS = 0.3
 
 _OF_DISKS = (
@@ -81,9 +139,26 @@ _OF_DISKS = (
     "sync",
     "rename",
     "end",
+    "fail",
+    "keep",
 )
-_CALLS = {"start": 500, "save": 40, "gc": 500, "undo": 300, "purge": 300, "scan": 400, "verify": 200}
-_STOPS = ("gc", "execute", "undo", "purge", "scan", "verify", "resolve", "sync", "rename", "pin", "start", "save")
+_CALLS = {"keep": 150, "start": 500, "save": 40, "gc": 500, "undo": 300, "purge": 300, "scan": 400, "verify": 200}
+_CHANGES = {"start": 45, "save": 9, "gc": 50, "execute": 40, "undo": 35, "purge": 35, "scan": 30, "keep": 25}
+_STOPS = (
+    "gc",
+    "execute",
+    "undo",
+    "purge",
+    "scan",
+    "verify",
+    "resolve",
+    "sync",
+    "rename",
+    "pin",
+    "start",
+    "save",
+    "branch",
+)
 _BESIDE = (
     "gc",
     "tune",
@@ -157,35 +232,51 @@ def draw(seed: int, steps: int = STEPS) -> History:
         "disks": chance.choice(["one", "each", "each"]),
         "nodes": chance.choice([1, 1, 2]),
         "late": chance.random() < 0.3,
+        "keeps": chance.choice([0, 0, 0, 0, 1, 2, 3]),
+        "coarse": chance.random() < 0.2,
     }
-    weights = {name: weight * chance.choice([0.3, 1, 1, 3]) for name, weight in _WEIGHTS.items()}
+    moods = {name: chance.choice(_MOODS) for name in _WEIGHTS} | {"start": 1.0, "save": chance.choice((0.5, 1.0, 2.0))}
+    weights = {name: weight * moods[name] for name, weight in _WEIGHTS.items()}
+    ways = chance.choice((("kill",), ("error",), ("stop",), ("kill", "error"), ("kill", "error", "stop")))
     faulty = chance.choice([0.0, _FAULTY, _FAULTY, 2 * _FAULTY])
     drawn = [Step("start"), Step("save")]
     names, sizes = list(weights), list(weights.values())
     trains, in_trouble = True, False
     while len(drawn) < steps:
         name = chance.choices(names, sizes)[0]
+        last = drawn[-1]
+        if last.fault is not None and last.fault.what != "stop" and chance.random() < _AGAIN:
+            name = last.name
+        elif chance.random() < _FOLLOW:
+            follows = _FOLLOWS.get(chance.choice(drawn[-_RECENT:]).name, ())
+            name = chance.choice([each for each in follows if moods[each]] or [name])
         if in_trouble and chance.random() < _HEALS:
             drawn += [Step("mount"), Step("relieve")]
             in_trouble = False
         if name == "save" and (not trains or chance.random() < 0.03):
             name = "start"
-        step = _drawn(chance, name, faulty)
+        step = _drawn(chance, name, faulty, ways)
         drawn.append(step)
         in_trouble |= name in _TROUBLES
-        trains = name == "start" or (trains and name not in ("end", "power_loss", "lose_catalog") and not _kills(step))
+        trains = name == "start" or (trains and name not in _ENDS and not _kills(step))
     return History(seed, settings, tuple(drawn))
 
 
-def _drawn(chance: random.Random, name: str, faulty: float) -> Step:
+def _drawn(chance: random.Random, name: str, faulty: float, ways: Sequence[str] = ()) -> Step:
     arguments = _ARGUMENTS.get(name, lambda _: {})(chance)
     if name == "as_stranger":
         other = _drawn(chance, chance.choice(("gc", "undo", "purge", "resolve", "scan", "verify", "sync", "look")), 0.0)
         arguments = {"name": other.name, "arguments": other.arguments}
-    fault = _fault(chance, name) if name in _OF_DISKS and chance.random() < faulty else None
-    if name in _STOPS and chance.random() < faulty:
-        beside = _drawn(chance, chance.choice(_BESIDE), 0.0)
-        fault = Fault(_place(chance, name), "stop", beside=(beside.name, beside.arguments))
+    fault = None
+    if chance.random() < faulty:
+        way = chance.choice(ways)
+        if way == "stop" and name in _STOPS:
+            beside = _drawn(chance, chance.choice(_BESIDE), 0.0)
+            where = chance.choice(["any", "change"])
+            place = _place(chance, name, where)
+            fault = Fault(place, "stop", where=where, beside=(beside.name, beside.arguments))
+        elif way != "stop" and name in _OF_DISKS:
+            fault = _fault(chance, name, way)
     return Step(name, arguments, fault)
 
 
@@ -193,18 +284,20 @@ def _kills(step: Step) -> bool:
     return step.name == "save" and step.fault is not None and step.fault.what.startswith("kill")
 
 
-def _place(chance: random.Random, name: str) -> int:
+def _place(chance: random.Random, name: str, where: str) -> int:
+    if where == "change":
+        return chance.randrange(_CHANGES.get(name, 15))
     return int(math.exp(chance.random() * math.log(_CALLS.get(name, 60)))) - 1
 
 
-def _fault(chance: random.Random, name: str) -> Fault:
-    where = chance.choice(["any", "file", "sql"])
-    what = chance.choice(["kill", "kill", "kill_after", "error", "error", "error_after"])
+def _fault(chance: random.Random, name: str, way: str) -> Fault:
+    where = chance.choice(["any", "change", "change"] if way == "kill" else ["any", "file", "sql", "change"])
+    what = chance.choice([way, way, f"{way}_after"])
     error = ""
-    if what.startswith("error"):
+    if way == "error":
         error = chance.choice(SQL_ERRORS if where == "sql" else ERRORS)
         what = "error" if error == "EINTR" else what  # what was interrupted was not done
-    return Fault(_place(chance, name), what, error, where)
+    return Fault(_place(chance, name, where), what, error, where)
 
 
 def _choose(**ranges: Sequence[Any]) -> Callable[[random.Random], dict[str, Any]]:
@@ -218,19 +311,25 @@ _ARGUMENTS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
         | ({"step": chance.randrange(8)} if chance.random() < 0.12 else {})
         | ({"place": 1} if chance.random() < 0.3 else {})
         | ({"plain": True} if chance.random() < 0.2 else {})
-        | ({"again": True} if chance.random() < 0.06 else {})
+        | ({"again": chance.choice([1, 1, 2, 3])} if chance.random() < 0.06 else {})
+        | ({"fresh": True} if chance.random() < 0.08 else {})
     ),
     "save": lambda chance: (
         {"steps": chance.choice([1, 1, 2, 5]), "kill_rank": chance.randrange(4)}
-        | ({"ranks": 1} if chance.random() < 0.07 else {})
+        | ({"ranks": 1} if chance.random() < 0.1 else {})
+        | ({"behind": True} if chance.random() < 0.15 else {})
     ),
     "end": _choose(gracefully=[True, False]),
     "gc": lambda chance: (
         {"keep_last": chance.choice([1, 1, 2, 3, 6]), "floor": chance.choice([1, 2, 2, 3])}
+        | ({"hours": chance.choice([1, 100])} if chance.random() < 0.3 else {})
         | ({"now": True} if chance.random() < 0.2 else {})
         | ({"catalog": 1} if chance.random() < 0.15 else {})
     ),
-    "plan": _choose(keep_last=[1, 1, 2], floor=[1, 2, 2]),
+    "plan": lambda chance: (
+        {"keep_last": chance.choice([1, 1, 2]), "floor": chance.choice([1, 2, 2])}
+        | ({"catalog": 1} if chance.random() < 0.15 else {})
+    ),
     "execute": lambda chance: {"now": True} if chance.random() < 0.2 else {},
     "branch": _choose(step=_MANY),
     "tune": lambda chance: {"step": chance.choice(_MANY)} | ({"saves": True} if chance.random() < 0.2 else {}),
@@ -239,24 +338,47 @@ _ARGUMENTS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
     "purge": lambda chance: (
         ({"now": True} if chance.random() < 0.4 else {}) | ({"catalog": 1} if chance.random() < 0.15 else {})
     ),
-    "pin": lambda chance: {"step": chance.choice(_MANY)} | ({"undo": True} if chance.random() < 0.25 else {}),
+    "pin": lambda chance: (
+        {"step": chance.choice(_MANY)}
+        | ({"undo": True} if chance.random() < 0.25 else {})
+        | ({"catalog": 1} if chance.random() < 0.25 else {})
+    ),
     "tag": lambda chance: (
         {"step": chance.choice(_MANY), "name": chance.randrange(3)} | ({"undo": True} if chance.random() < 0.25 else {})
     ),
     "resolve": lambda chance: {"catalog": 1} if chance.random() < 0.15 else {},
     "scan": lambda chance: {"catalog": 1} if chance.random() < 0.5 else {},
-    "verify": _choose(digest=[False, True]),
+    "fail": lambda chance: {
+        "steps": chance.choice([1, 1, 2]),
+        "rank": chance.randrange(4),
+        "told": chance.random() < 0.5,
+        "every": chance.random() < 0.5,
+    },
+    "keep": _choose(prefix=[True, False]),
+    "bare": _choose(steps=[1, 2, 3], ranks=[0, 0, 1]),
+    "rot": _choose(which=_MANY),
+    "neighbour_saves": _choose(untold=[False, True]),
+    "share": _choose(step=[0, 0, 1], saves=[1, 2]),
+    "neighbour_gc": lambda chance: {"keep_last": 1} | ({"now": True} if chance.random() < 0.2 else {}),
+    "verify": lambda chance: {"digest": chance.random() < 0.5} | ({"beside": True} if chance.random() < 0.3 else {}),
     "cut": _choose(which=_MANY),
     "flip": _choose(which=_MANY),
     "delete": _choose(which=_MANY),
     "move": _choose(which=_MANY),
+    "touch": _choose(which=_MANY),
     "copy": _choose(which=_MANY, times=[False, True]),
     "unmount": _choose(which=range(4), gone=[False, False, True]),
     "fill": _choose(which=range(4), room=[0, 50, 300, 5000]),
     "protect": _choose(which=range(4)),
     "slow": _choose(which=range(4)),
+    "spoil": _choose(which=_MANY),
+    "take_out": _choose(which=_MANY, times=[False, True]),
     "lose_catalog": _choose(to_yesterday=[True, True, False]),
-    "wait": _choose(seconds=[5, 30, 120, 4000, 50_000, 100_000]),
+    "wait": lambda chance: (
+        {"seconds": chance.choice([-250, -100, 100, 700]), "to_grace": True}
+        if chance.random() < 0.4
+        else {"seconds": chance.choice([5, 30, 120, 4000, 50_000, 100_000])}
+    ),
     "clock": _choose(node=[0, 1], seconds=[-290, 0, 290, 290, -100_000]),
     "policy": _choose(keep_last=[1, 3]),
 }
@@ -313,7 +435,16 @@ def shrunk(history: History, most: int = 400) -> History:
             if simpler != step and fails([*steps[:at], simpler, *steps[at + 1 :]]):
                 steps[at] = simpler
     settings = history.settings
-    for name, value in (("nodes", 1), ("size", 1), ("size", 2), ("replicas", False), ("disks", "one")):
+    for name, value in (
+        ("nodes", 1),
+        ("size", 1),
+        ("size", 2),
+        ("replicas", False),
+        ("disks", "one"),
+        ("late", False),
+        ("keeps", 0),
+        ("coarse", False),
+    ):
         if settings[name] != value and fails(steps, {**settings, name: value}):
             settings = {**settings, name: value}
     return replace(history, steps=tuple(steps), settings=settings)

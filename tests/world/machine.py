@@ -39,7 +39,10 @@ CALL_NS = 20_000
 """How long a call to the outside takes."""
 
 ERRORS = ("EIO", "ENOSPC", "EACCES", "ESTALE", "EINTR")
+CHANGES = frozenset(("chmod", "commit", "link", "mkdir", "rename", "rmdir", "symlink", "unlink", "utime", "write"))
+"""The calls that may leave something behind: to be killed at another one is to be killed at the next of these."""
 SQL_ERRORS = ("disk I/O error", "database or disk is full", "database is locked", "unable to open database file")
+_BLIND = ("EIO", "ESTALE", "EACCES")
 _MOST_WAKES = 12  # of threads, while somebody waits
 MOST_CALLS = 200_000
 """Of one action: more is an endless loop."""
@@ -51,7 +54,9 @@ class StuckError(AssertionError):
 
 @dataclass
 class Fault:
-    """What happens at a call of an action: the `at`-th one, counted from 0, of the kinds that `where` names.
+    """What happens at a call of an action: the `at`-th one, counted from 0, of those that `where` names.
+
+    That is "any", one to a "file", one of "sql", or a "change".
 
     `what` is "kill" or "kill_after", "error" or "error_after" with the name of an errno or what SQLite says, or "stop":
     another action, `beside`, comes in between: a method of the world and its arguments.
@@ -62,6 +67,13 @@ class Fault:
     error: str = ""
     where: str = "any"
     beside: tuple[str, dict[str, Any]] | None = None
+
+    def blinds(self) -> bool:
+        """Whether who meets it cannot look, or looks at what changes meanwhile."""
+        return self.error in _BLIND or self.what == "stop"
+
+    def concerns(self, name: str, kind: str) -> bool:
+        return self.where in ("any", kind) or (self.where == "change" and name in CHANGES)
 
     def __str__(self) -> str:
         return f"{self.what}{f' {self.error}' if self.error else ''} at {self.where} call {self.at}"
@@ -79,9 +91,12 @@ class Program(Process):
         self.fault: Fault | None = None
         self.calls = 0
         self.sql_calls = 0
+        self.changes = 0
 
     def place(self, where: str) -> int:
         """How many calls of some kinds this action has made."""
+        if where == "change":
+            return self.changes
         return {"any": self.calls, "sql": self.sql_calls, "file": self.calls - self.sql_calls}[where]
 
 
@@ -166,8 +181,9 @@ class Machine:
         if self.traced is not None:
             told = args if isinstance(args, tuple) else (args,)
             self.traced(f"{task.name}: {name} {[each for each in told if isinstance(each, (str, int))]}")
+        program.changes += name in CHANGES
         fault = program.fault
-        if fault is None or fault.where not in ("any", kind) or program.place(fault.where) - 1 != fault.at:
+        if fault is None or not fault.concerns(name, kind) or program.place(fault.where) - 1 != fault.at:
             return
         if fault.what in ("error", "kill", "stop"):
             program.fault = None
@@ -179,7 +195,7 @@ class Machine:
         if task is None or (fault := task.program.fault) is None or not fault.what.endswith("_after"):
             return
         kind = "sql" if args == "sql" else "file"
-        if fault.where in ("any", kind) and task.program.place(fault.where) - 1 >= fault.at:
+        if fault.concerns(name, kind) and task.program.place(fault.where) - 1 >= fault.at:
             task.program.fault = None
             self._let(task, fault, kind, name)
 
@@ -250,7 +266,7 @@ class Machine:
         """Do something in a program, until it is done or the program is dead. What it raises is in the task."""
         task = Task(self, program, work, name)
         task.at_stop = at_stop
-        program.fault, program.calls, program.sql_calls = fault, 0, 0
+        program.fault, program.calls, program.sql_calls, program.changes = fault, 0, 0, 0
         before = self.current
         self._until_over(task)
         self.current = before

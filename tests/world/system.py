@@ -1247,6 +1247,8 @@ class System:
             raise failure(errno.EISDIR)
         if offset < 0:
             raise failure(errno.EINVAL)
+        if opened.inode in opened.inode.disk.unreadable:
+            raise failure(errno.EIO)
         return bytes(memoryview(content)[offset : offset + count])
 
     def _set_mode(self, process: Process, inode: Inode, mode: int) -> None:
@@ -1266,6 +1268,8 @@ class System:
 
 def _stat_result(inode: Inode) -> os.stat_result:
     mtime, ctime, size = inode.mtime_ns, inode.ctime_ns, inode.size()
+    if inode.disk.is_coarse:
+        mtime, ctime = mtime // 1_000_000_000 * 1_000_000_000, ctime // 1_000_000_000 * 1_000_000_000
     seconds = mtime // 1_000_000_000
     owners = (inode.uid, inode.gid)
     return os.stat_result(

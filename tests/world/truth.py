@@ -6,11 +6,9 @@ nobody can be sure of, as a save in which the rank was killed, is in doubt: then
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-
-DAY_NS = 86_400_000_000_000
 
 
 class ViolationError(AssertionError):
@@ -28,12 +26,17 @@ class Identity:
 
 @dataclass
 class Saved:
-    """A file that a rank wrote. `registered` once the rank was told that it is recorded."""
+    """A file that a rank wrote. `registered` once the rank was told that it is recorded.
+
+    `is_named` from when it may have its name, `is_written` once the rank was told that it is whole.
+    """
 
     path: str
     content: bytes
     identity: Identity
     registered: bool = False
+    is_named: bool = False
+    is_written: bool = False
 
 
 @dataclass(eq=False)
@@ -51,9 +54,15 @@ class Launch:
     branched: bool = False
     in_doubt: bool = False
     plain: bool = False  # the catalog alone knows where it started
+    is_unheard: bool = False  # neither catalog nor journal may have heard of it: its files may count as another's
+    is_announced: bool = False  # its ranks have said where they save
     quarantined: set[int] = field(default_factory=set)
     saved: dict[int, dict[int, list[Saved]]] = field(default_factory=dict)
     plan: dict[int, str] = field(default_factory=dict)
+
+    def has_nothing(self) -> bool:
+        """Whether no file of it has ever had its name."""
+        return not any(each.is_named for ranks in self.saved.values() for some in ranks.values() for each in some)
 
     def has_registered(self) -> bool:
         return any(each.registered for ranks in self.saved.values() for some in ranks.values() for each in some)
@@ -100,26 +109,37 @@ class Truth:
             launch = self.launches[number]
         return found
 
+    def was_whole(self, launch: Launch, step: int) -> bool:
+        """Whether each rank had a file of a state, and was told that it is recorded."""
+        ranks = launch.saved.get(step, {})
+        return all(
+            any(each.registered for other in self.stand_ins(rank) for each in ranks.get(other, ()))
+            for rank in range(self.size)
+        )
+
+    def is_begun_anew(self, before: int) -> bool:
+        """Whether a launch began afresh on purpose, and none has written anything since, up to one that asks."""
+        for launch in reversed(self.launches[:before]):
+            if launch.saved or launch.parent is not None:
+                return False
+            if launch.branched:
+                return launch.decided
+        return False
+
     def is_in_doubt(self) -> bool:
         """Whether a launch may count that nobody was told of, and that none after it outdates."""
         counting = max((each.number for each in self.launches if each.has_registered()), default=-1)
-        return any(each.in_doubt and each.number >= counting for each in self.launches)
+        doubtful = (each for each in self.launches if each.in_doubt or (each.is_unheard and not each.has_nothing()))
+        return any(each.number >= counting for each in doubtful)
 
     def has_untold(self) -> bool:
         """Whether a launch has saved, none of its ranks was told that this is recorded, and none after it outdates."""
         counting = max((each.number for each in self.launches if each.has_registered()), default=-1)
-        return any(each.saved and each.number > counting for each in self.launches)
+        return any(not each.has_nothing() and each.number > counting for each in self.launches)
 
     def has_newer(self, launch: Launch, step: int) -> bool:
         """Whether a launch has made a whole state after this step, as it was told."""
-        return any(
-            at > step
-            and all(
-                any(each.registered for other in self.stand_ins(rank) for each in ranks.get(other, ()))
-                for rank in range(self.size)
-            )
-            for at, ranks in launch.saved.items()
-        )
+        return any(at > step and self.was_whole(launch, at) for at in launch.saved)
 
     def is_whole(
         self,
@@ -128,26 +148,28 @@ class Truth:
         there: dict[str, bytes],
         *,
         registered: bool = True,
+        adopts: bool = False,
         rotten: Mapping[str, bytes] = MappingProxyType({}),
     ) -> bool:
         """Whether each rank has a file of a state, its own or a replica's, that is on a disk as it was written.
 
-        Or as it is by now, if only who reads it can tell: `rotten`.
+        Or as it is by now, if only who reads it can tell: `rotten`. Whoever `adopts` takes what a rank did not come to
+        register, too.
         """
         ranks = launch.saved.get(step, {})
         return all(
             any(
                 there.get(each.path) in (each.content, rotten.get(each.path, each.content))
-                and (each.registered or not registered)
+                and (each.registered or not registered or (adopts and each.is_written and launch.is_announced))
                 for other in self.stand_ins(rank)
                 for each in ranks.get(other, ())
             )
             for rank in range(self.size)
         )
 
-    def whole(self, there: dict[str, bytes]) -> list[tuple[Launch, int]]:
+    def whole(self, there: dict[str, bytes], *, adopts: bool = False) -> list[tuple[Launch, int]]:
         """The states of the lineage that must be restorable, newest first, of what is on the disks."""
-        return [state for state in self._good(self.lineage()) if self.is_whole(*state, there)]
+        return [state for state in self._good(self.lineage()) if self.is_whole(*state, there, adopts=adopts)]
 
     def floor(self, there: dict[str, bytes], count: int, rotten: Mapping[str, bytes]) -> list[tuple[Launch, int]]:
         """The states that must stay of the newest so many.
@@ -168,3 +190,8 @@ class Truth:
 
     def files(self, launch: Launch, step: int) -> list[Saved]:
         return [each for some in launch.saved.get(step, {}).values() for each in some]
+
+    def every_file(self) -> Iterator[Saved]:
+        for launch in self.launches:
+            for step in launch.saved:
+                yield from self.files(launch, step)
