@@ -1,4 +1,4 @@
-"""Answers of the catalog for many who ask: each is made once, by a thread, and kept for a second."""
+"""Answers of the catalog for many who ask: each is made once, by a thread, and kept for a moment."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ T = TypeVar("T")
 KEPT_SECONDS = 1.0
 PATIENCE_SECONDS = 5.0
 _THREADS = 8
+_TIMES_AS_LONG, _OUTDATED = 10, 3
 
 
 class Answers:
-    """Whoever asks for the same while it is being made, or within a second after, gets the same answer.
+    """Whoever asks for the same while it is being made, or a moment after, gets the same answer.
 
-    So many readers are one to the catalog. A question that is not answered within 5 s raises `CatalogBusyError`; the
-    thread that asks goes on, and no other asks the same meanwhile.
+    So many readers are one to the catalog. An answer counts for a second, or for ten times as long as it took to make:
+    a catalog of a thousand runs is not asked all the time. Then it is made anew, and who asks meanwhile gets the old
+    one, up to three times that age. A question that is not answered within 5 s raises `CatalogBusyError`; the thread
+    that asks goes on, and no other asks the same meanwhile.
     """
 
     def __init__(self, *, patience: float = PATIENCE_SECONDS) -> None:
@@ -33,9 +36,13 @@ class Answers:
     async def get(self, question: Hashable, work: Callable[[], T]) -> T:
         """What `work` returns, or raises; it is not asked where the answer to `question` is there."""
         found = self._made.get(question)
-        if found is None or found.is_old():
-            self._forget_old()
+        if found is not None and found.next is not None and found.next.is_done:
+            found = self._made[question] = found.next
+        if found is None or found.age > _OUTDATED:
+            self._made = {each: answer for each, answer in self._made.items() if answer.age <= _OUTDATED}
             found = self._made[question] = _Answer(self._threads, work)
+        elif found.age > 1 and found.next is None:
+            found.next = _Answer(self._threads, work)
         answer: T = await found.within(self._patience)
         return answer
 
@@ -43,20 +50,30 @@ class Answers:
         """Let the threads end when they have finished what they do."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _forget_old(self) -> None:
-        self._made = {question: answer for question, answer in self._made.items() if not answer.is_old()}
-
 
 class _Answer:
     def __init__(self, threads: ThreadPoolExecutor, work: Callable[[], Any]) -> None:
+        self.next: _Answer | None = None  # that is being made in its place
+        self._begun_at = time.monotonic()
+        self._done_at: float | None = None
         self._future = asyncio.get_running_loop().run_in_executor(threads, work)
         self._future.add_done_callback(self._note)
-        self._done_at: float | None = None
 
-    def is_old(self) -> bool:
-        return self._done_at is not None and time.monotonic() - self._done_at > KEPT_SECONDS
+    @property
+    def is_done(self) -> bool:
+        """Whether it is there."""
+        return self._done_at is not None
+
+    @property
+    def age(self) -> float:
+        """How old it is, measured by how long it counts; 0 while it is being made."""
+        if self._done_at is None:
+            return 0
+        counts_for = max(KEPT_SECONDS, _TIMES_AS_LONG * (self._done_at - self._begun_at))
+        return (time.monotonic() - self._done_at) / counts_for
 
     async def within(self, seconds: float) -> Any:
+        """It, or what it raised. Raises `CatalogBusyError` where it is not there within so many seconds."""
         try:
             return await asyncio.wait_for(asyncio.shield(self._future), seconds)
         except asyncio.TimeoutError:

@@ -1,11 +1,13 @@
 """An answer is made once for all who ask, and given up in time."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
 from ckptstore.errors import CatalogBusyError
 from ckptstore.outside import threading
+from ckptstore.serve import answers as module
 from ckptstore.serve.answers import Answers
 
 
@@ -50,3 +52,28 @@ def test_an_error_is_told_to_all_who_asked() -> None:
         return list(found)
 
     assert [type(each) for each in asyncio.run(ask())] == [ZeroDivisionError] * 3
+
+
+def test_an_old_one_is_given_while_it_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts for ten times as long as it took; three times as old it does not count at all."""
+    now = [0.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    asked = list[int]()
+
+    def work() -> int:
+        asked.append(1)
+        now[0] += 2
+        return len(asked)
+
+    async def ask() -> list[int]:
+        answers, found = Answers(), list[int]()
+        for later in (0, 19, 2, 0, 100):
+            now[0] += later
+            found.append(await answers.get("x", work))
+            renewed = answers._made["x"].next
+            if renewed is not None:
+                await renewed.within(60)
+        answers.close()
+        return found
+
+    assert asyncio.run(ask()) == [1, 1, 1, 2, 3]
