@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ckptstore.catalog import schema
 from ckptstore.catalog.engine import open_database
+from ckptstore.core.hints import Call
 from ckptstore.core.tabular import Listing
 from ckptstore.errors import UsageError
 from ckptstore.resume import dicts, overview
@@ -366,6 +367,9 @@ class Catalog:
         from ckptstore.resume.measure import measure
         from ckptstore.resume.register import checked
 
+        if "step" in metrics:
+            named = f"{reference}@{metrics['step']}"
+            raise UsageError("step is no metric", f"name the state: {Call('record', repr(named), '…')}")
         measure(self.database, reference, checked(metrics))
 
     def plan_gc(self, run: str, policy: Policy | None = None) -> GcPlan:

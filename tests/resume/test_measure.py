@@ -90,3 +90,9 @@ def test_who_never_saved_says_so(catalog: Catalog, tmp_path: Path) -> None:
     (rank,) = Job(catalog, tmp_path, 1).start()
     with pytest.raises(NothingRestorableError, match="run run has no save of step 3"):
         rank.record(step=3, accuracy=0.5)
+
+
+def test_the_state_is_named_by_the_reference_alone(catalog: Catalog, tmp_path: Path) -> None:
+    started(catalog, tmp_path, 10, 20)
+    with pytest.raises(UsageError, match=r"step is no metric; name the state: record\('run@10', …\)"):
+        catalog.record("run", step=10, accuracy=0.5)
