@@ -18,6 +18,7 @@ from ckptstore.errors import (
 )
 from ckptstore.resume import dicts
 from ckptstore.resume.explained import resolution
+from ckptstore.serve.openapi import document
 from ckptstore.serve.questions import is_number
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class Api:
     def routes(self) -> list[Route]:
         """Those of runs come last: a run's name may hold a slash."""
         return [
+            Route("/openapi.json", self._document),
             Route("/runs", self._runs),
             Route("/doctor", self._doctor),
             Route("/runs/{run:path}/saves/{step:step}", self._save),
@@ -82,6 +84,9 @@ class Api:
             Route("/runs/{run:path}/gc", self._gc),
             Route("/runs/{run:path}", self._run),
         ]
+
+    async def _document(self, request: Request) -> Response:
+        return Json(document(request.url.path.rpartition("/")[0]))
 
     async def _runs(self, request: Request) -> Response:
         return paged(request, await self._ask.runs(), lambda row: [row.run])
