@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import mindspore as ms
@@ -20,6 +21,7 @@ from mindspore import nn
 from safetensors.numpy import load_file
 
 import ckptstore.mindspore
+from ckptstore import Catalog, connect
 from ckptstore.core.model import Assignment, Checkpoint, Kind, Launch, RestorePlan
 from ckptstore.core.replicas import stand_alone
 from ckptstore.disk.files import digest
@@ -52,9 +54,9 @@ def by_ckptstore(network: nn.Cell, path: str, form: str, recorded: str) -> None:
     load(network, plan, 0, {}, layout=launch.layout, on_failure=print, on_put=lambda: None)
 
 
-def by_reference(network: nn.Cell, _: str, __: str, reference: str) -> None:
+def by_reference(catalog: Catalog, network: nn.Cell, _: str, __: str, reference: str) -> None:
     """With proof, as for an evaluation: which state it is has to be found out."""
-    ckptstore.mindspore.load(reference, network)
+    ckptstore.mindspore.load(reference, network, catalog=catalog)
 
 
 def by_mindspore(network: nn.Cell, path: str, form: str, _: str) -> None:
@@ -77,7 +79,6 @@ def by_cat(_: nn.Cell, path: str, *__: str) -> None:
 
 WAYS: dict[str, Callable[..., None]] = {
     "ckptstore": by_ckptstore,
-    "load": by_reference,
     "mindspore": by_mindspore,
     "safetensors": by_safetensors,
     "cat": by_cat,
@@ -105,6 +106,7 @@ def main() -> None:
             ms.save_checkpoint(network, path, format=path.rpartition(".")[2])
         print(json.dumps({path: digest(path) for path in asked["make"]}))
         return
+    load = partial(by_reference, connect()) if asked["who"] == "load" else WAYS[asked["who"]]
     expected, path = touched(network), asked["path"]
     if asked["cold"]:
         with Path(path).open("rb") as file:
@@ -113,7 +115,7 @@ def main() -> None:
     before = memory("VmRSS")
     begin = time.perf_counter()
     try:
-        WAYS[asked["who"]](network, path, path.rpartition(".")[2], asked["digest"])
+        load(network, path, path.rpartition(".")[2], asked["digest"])
     except ValueError as error:
         print(json.dumps({"refused": str(error)}))
         return

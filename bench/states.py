@@ -2,9 +2,10 @@
 
     python -m bench.states [--quick]
 
-`load` is measured from the reference on, resolution and all, the restore from the plan on, each in a new process; the
-network has every parameter of the file. A comparison is of states that differ in each weight. What it is held against
-reads both files from their beginning to their end, on one thread, into one buffer. All is in the page cache.
+`load` is measured from the reference on, with an open catalog, resolution and all; the restore from the plan on. Each
+is in a new process, and the network has every parameter of the file. A comparison is of states that differ in each
+weight. What it is held against reads both files from their beginning to their end, on one thread, into one buffer. All
+is in the page cache.
 """
 
 from __future__ import annotations

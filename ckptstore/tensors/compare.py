@@ -111,6 +111,11 @@ class _Files:
 
     key: tuple[str, ...]
     paths: tuple[str, ...] = field(compare=False)
+    opened: tuple[TensorFile, ...] = field(default=(), compare=False)
+
+    def tensors(self) -> dict[str, Place]:
+        """What is in them, by name."""
+        return tensors_in(self.opened or (TensorFile(Path(path)) for path in self.paths))
 
 
 def compare(
@@ -147,9 +152,9 @@ def _side(given: str | Path, database: Callable[[], Database]) -> tuple[Side, Se
     if not is_file(given):
         state = open_state(database(), str(given))
         return _of_state(str(given), state), list(map(_recorded, files_of(state.plan)))
-    path = Path(given)
-    side = Side(name=str(given), optimizer_step=TensorFile(path).header.optimizer_step, metrics={})
-    return side, [_Files((os.path.realpath(path),), (str(path),))]
+    file = TensorFile(Path(given))
+    side = Side(name=str(given), optimizer_step=file.header.optimizer_step, metrics={})
+    return side, [_Files((os.path.realpath(given),), (str(given),), (file,))]
 
 
 def _of_state(name: str, state: OpenState) -> Side:
@@ -178,7 +183,7 @@ def _of_ranks(ranks: tuple[int, ...], one: _Files, other: _Files, count: _Count)
     paths = (one.paths, other.paths)
     if one == other:
         return RankCompared(ranks=ranks, paths=paths, same_bytes=True)
-    first, second = (tensors_in(TensorFile(Path(path)) for path in side) for side in paths)
+    first, second = one.tensors(), other.tensors()
     both = {name: (first[name], second[name]) for name in first if name in second}
     alike = {name: pair for name, pair in both.items() if _described(pair[0]) == _described(pair[1])}
     apart = dict(zip(alike, _apart(list(alike.values()), count), strict=True))
@@ -240,27 +245,35 @@ def _apart(pairs: Sequence[tuple[Place, Place]], count: _Count) -> list[Apart]:
     found = [Apart(same_bytes=one.entry.nbytes == other.entry.nbytes) for one, other in pairs]
     rooms = [Room() for _ in range(_THREADS)]
 
-    def look(piece: _Piece) -> Apart:
-        one, other = pairs[piece.number]
+    def look(pieces: Sequence[_Piece]) -> list[Apart]:
+        one, other = pairs[pieces[0].number]
         room = rooms.pop()
         try:
             with one.file.opened() as read_one, other.file.opened() as read_other:
-                readers = partial(read_one, one.entry), partial(read_other, other.entry)
-                return room.compared(one.entry.dtype, piece.bytes, *readers)
+                return [
+                    room.compared(
+                        pairs[number][0].entry.dtype,
+                        piece,
+                        partial(read_one, pairs[number][0].entry),
+                        partial(read_other, pairs[number][1].entry),
+                    )
+                    for number, piece in pieces
+                ]
         finally:
             rooms.append(room)
 
     with ThreadPoolExecutor(_THREADS, "ckptstore-diff") as pool:
-        begun: deque[tuple[_Piece, Future[Apart]]] = deque()
+        begun: deque[tuple[Sequence[_Piece], Future[list[Apart]]]] = deque()
 
         def finish() -> None:
-            piece, future = begun.popleft()
-            found[piece.number] = found[piece.number].with_piece(future.result())
-            count.add(2 * len(piece.bytes))
+            pieces, future = begun.popleft()
+            for (number, piece), apart in zip(pieces, future.result(), strict=True):
+                found[number] = found[number].with_piece(apart)
+                count.add(2 * len(piece))
 
         try:
-            for piece in _pieces(pairs):
-                begun.append((piece, pool.submit(look, piece)))
+            for pieces in _portions(pairs):
+                begun.append((pieces, pool.submit(look, pieces)))
                 if len(begun) > 2 * _THREADS:
                     finish()
             while begun:
@@ -270,8 +283,20 @@ def _apart(pairs: Sequence[tuple[Place, Place]], count: _Count) -> list[Apart]:
     return found
 
 
-def _pieces(pairs: Sequence[tuple[Place, Place]]) -> Iterator[_Piece]:
+def _portions(pairs: Sequence[tuple[Place, Place]]) -> Iterator[list[_Piece]]:
+    """All bytes of all tensors, in portions for a thread; those of one are in the same two files."""
+    portion: list[_Piece] = []
+    left, files = 0, None
     for number, (one, other) in enumerate(pairs):
         size = one.entry.nbytes if one.entry.nbytes == other.entry.nbytes else 0  # another: its type has no one size
         for begin in range(0, size, _PIECE):
-            yield _Piece(number, range(begin, min(begin + _PIECE, size)))
+            piece = range(begin, min(begin + _PIECE, size))
+            if portion and (len(piece) > left or files != (one.file, other.file)):
+                yield portion
+                portion = []
+            if not portion:
+                left, files = _PIECE, (one.file, other.file)
+            portion.append(_Piece(number, piece))
+            left -= len(piece)
+    if portion:
+        yield portion

@@ -12,6 +12,8 @@ from ckptstore.tensors.arrays import TYPES, WHOLE  # isort: skip -- it says so w
 
 import numpy as np
 
+from ckptstore.outside import mmap
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
     Read = Callable[[int, memoryview], None]
     """Fills writable bytes with those of a tensor, from one of its bytes on."""
 
-_BLOCK = 256 << 10  # bytes that are compared at a time: those of both tensors, and of their difference, stay in a cache
+_BLOCK = 1 << 20  # bytes that are compared at a time: of less, calls take longer than the work; more fill the caches
+_SUMMED = 1 << 16  # elements: of more, a sum in 32 bits loses digits
 _SAFE = {4: (1e-20, 1e30), 8: (1e-280, 1e300)}  # a sum of squares between these has lost nothing, by bytes of a number
 
 _NUMBERS = {"Bool", *WHOLE, "Float16", "BFloat16", "Float32", "Float64"}
@@ -68,8 +71,9 @@ class Room:
     """Memory for a block of each of two tensors, and to compare them: allocated once, since new pages cost most."""
 
     def __init__(self) -> None:
-        self._one, self._other = np.empty((2, _BLOCK), np.uint8)
-        self._scratch = np.empty((3, 8 * _BLOCK), np.uint8)  # a byte may become a float of 8
+        memory = np.frombuffer(mmap.mmap(-1, 26 * _BLOCK), np.uint8)  # it begins at a page: NumPy's own is slower
+        self._one, self._other = memory[: 2 * _BLOCK].reshape(2, -1)
+        self._scratch = memory[2 * _BLOCK :].reshape(3, -1)  # a byte may become a float of 8
 
     def compared(self, dtype: str, piece: range, read_one: Read, read_other: Read) -> Apart:
         """Compare a piece of two tensors of a type, given as a range of bytes of whole elements."""
@@ -91,7 +95,7 @@ class Room:
             apart = _between(one.view(TYPES[dtype]), other.view(TYPES[dtype]))
         else:
             apart = np.subtract(a, b, out=self._scratch[2].view(a.dtype)[: len(a)])
-        largest = max(float(apart.max()), -float(apart.min()))
+        largest = max(float(np.maximum.reduce(apart)), -float(np.minimum.reduce(apart)))
         if not math.isfinite(largest):
             return _of_finite(one, other, a, b)
         return Apart(
@@ -140,7 +144,8 @@ def _between(a: NDArray[Any], b: NDArray[Any]) -> Floats:
 
 def _l2(values: Floats) -> float:
     """The L2 norm of finite numbers."""
-    squares = float(np.dot(values, values))
+    parts = (values[begin : begin + _SUMMED] for begin in range(0, len(values), _SUMMED))
+    squares = sum(float(np.dot(part, part)) for part in parts)
     least, most = _SAFE[values.itemsize]
     if least < squares < most:
         return math.sqrt(squares)
