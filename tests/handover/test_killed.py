@@ -77,8 +77,8 @@ def home(tmp_path: Path, sqlite_url: str, sqlite_template: Path) -> Path:
 
 
 EVERY = [
-    ("out", 61),
-    ("out.tar", 61),
+    ("out", 37),
+    ("out.tar", 37),
     pytest.param("out", 1, marks=pytest.mark.long),
     pytest.param("out.tar", 1, marks=pytest.mark.long),
 ]
