@@ -7,28 +7,38 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ckptstore.cli.commands import as_json, catalog, complete_runs
+from ckptstore.cli.commands import as_json, catalog, complete_references
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from click.shell_completion import CompletionItem
 
     from ckptstore.tensors.compare import Changed, Compared, Described, RankCompared, Side
 
 _ROWS_SHOWN = 20
 
 
+def _complete(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """References that begin so, or else files."""
+    from click.shell_completion import CompletionItem
+
+    found = [CompletionItem(each) for each in complete_references(context, param, incomplete)]
+    return found or [CompletionItem(incomplete, type="file")]
+
+
 @click.command()
-@click.argument("first", shell_complete=complete_runs)
-@click.argument("second", shell_complete=complete_runs)
+@click.argument("first", metavar="RUN[@STATE]|FILE", shell_complete=_complete)
+@click.argument("second", metavar="RUN[@STATE]|FILE", shell_complete=_complete)
 @as_json
 @click.pass_context
 def diff(context: click.Context, first: str, second: str, *, as_json: bool) -> None:
     """How two states differ, or two files.
 
     Parameters that are new, gone, or of another type or shape; of the others norms of the difference, largest first.
-    FIRST and SECOND are states, as digits, digits@1200, digits@TAG, digits@best:loss or digits/LAUNCH@1200, or files
-    whose names end in .ckpt or .safetensors. Of states all ranks are compared; files of the same recorded digest are
-    not read. Needs NumPy, no MindSpore. The exit code is 0 whether they differ or not.
+    Each is a state, as digits, digits@1200, digits@TAG, digits@best:loss or digits/LAUNCH@1200, or a file whose name
+    ends in .ckpt or .safetensors. Of states all ranks are compared; files of the same recorded digest are not read.
+    Needs NumPy, no MindSpore. The exit code is 0 whether they differ or not.
     """
     from ckptstore.cli import terminal, values
     from ckptstore.tensors.compare import compare

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.shell_completion import ShellComplete
 
 from ckptstore.api import connect
+from ckptstore.cli.main import cli
 from tests.cli.advice import run
 from tests.command_line import COMMAND, HEAVY, loaded
 from tests.tensors.states import saved, written
@@ -48,6 +50,18 @@ def test_the_listing_in_the_docs(sqlite_url: str, tmp_path: Path) -> None:
 def test_it_imports_numpy_alone_and_for_files_reads_no_catalog(tmp_path: Path) -> None:
     first, second = (written(tmp_path / f"{step}.ckpt", trained(step)) for step in (1000, 1200))
     assert loaded(["--db", str(tmp_path / "none" / "c.db"), "diff", str(first), str(second)], *HEAVY) == {"numpy"}
+
+
+def test_a_shell_completes_states_or_files(sqlite_url: str, tmp_path: Path) -> None:
+    saved(connect(sqlite_url), tmp_path, 1000, trained(1000), run="digits")
+
+    def completed(text: str) -> list[tuple[str, str]]:
+        shell = ShellComplete(cli, {}, "ckptstore", "")
+        return [(each.type, each.value) for each in shell.get_completions(["--db", sqlite_url, "diff", "digits"], text)]
+
+    assert completed("dig") == [("plain", "digits")]
+    assert ("plain", "digits@1000") in completed("digits@")
+    assert completed("./net") == [("file", "./net")]
 
 
 MEASURE = """
