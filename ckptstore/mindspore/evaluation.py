@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mindspore import nn
 
 from ckptstore.api import connect
+from ckptstore.core.gc_paused import gc_paused
 from ckptstore.core.hints import Call, Command
 from ckptstore.core.text import count, some
 from ckptstore.errors import DamageError, UsageError
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     _Kinds = Mapping[str, tuple[str, tuple[int, ...]]]
 
 
+@gc_paused()  # where MindSpore has made networks, one search for cycles takes a tenth of a second
 def load(
     reference: str,
     network: Any,
