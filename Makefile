@@ -8,7 +8,7 @@ FRAMEWORKS := .venv-frameworks/.ready
 MINDFORMERS := .venv-mindformers/.ready
 BROWSER := .venv-browser/.ready
 
-.PHONY: demo test test-long simulate test-frameworks test-mindformers test-browser demo-mindformers torture mutants bench bench-quick docs lint clean
+.PHONY: demo test test-long simulate test-frameworks test-mindformers test-browser serve-demo pictures demo-mindformers torture mutants bench bench-quick docs lint clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -42,6 +42,14 @@ test-mindformers: $(MINDFORMERS)
 # With Debian's Chromium: apt-get install chromium
 test-browser: $(BROWSER)
 	.venv-browser/bin/python -m pytest --confcutdir=tests/browser tests/browser
+
+# Several runs with a made-up history, in a browser.
+serve-demo: $(READY)
+	@$(BIN)/python examples/serve_demo.py
+
+# The pictures in docs/pictures, of the same history.
+pictures: $(BROWSER)
+	@.venv-browser/bin/python -m tests.browser.pictures
 
 demo-mindformers: $(MINDFORMERS)
 	@.venv-mindformers/bin/python examples/mindformers/demo.py

@@ -23,7 +23,7 @@ _BACKLOG = 128
 @click.option("--token-file", type=click.Path(path_type=Path), help=f"A file with the token. Default: {TOKEN}.")
 @click.pass_context
 def serve(context: click.Context, *, host: str, port: int, token_file: Path | None) -> None:
-    """Show the catalog as pages, as an API and as metrics, until Ctrl-C.
+    """Show the catalog as pages, as an API and as metrics.
 
     It changes nothing in the catalog but what `resolve` takes up from journals and disks. At another address than this
     machine's own each request must bring the token: as a password in a browser, as `Authorization: Bearer` in a script.
@@ -93,7 +93,7 @@ def _rules(host: str, token_file: Path | None, *, is_loopback: bool) -> Rules:
 )
 @click.pass_context
 def metrics(context: click.Context, *, textfile: Path | None) -> None:
-    """Metrics of all runs in Prometheus' text format, as `serve` has them at /metrics."""
+    """Metrics of all runs, in Prometheus' text format."""
     try:
         from ckptstore.serve.metrics import measure, text
     except ImportError as error:

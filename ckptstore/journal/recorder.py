@@ -209,8 +209,11 @@ class Recorder:
             self.fall_behind(error)
 
     def note(self, file: Checkpoint) -> bool:
-        """Journal that a file is being recorded, waiting for nobody and nothing; whether that could be done."""
-        begun = replace(file, created_at=utc_now(), state=FileState.IN_PROGRESS, mtime_ns=None)
+        """Journal that a file is being recorded, waiting for nobody and nothing; whether that could be done.
+
+        Without a size: only of a file that was whole a start says that it is lost.
+        """
+        begun = replace(file, created_at=utc_now(), state=FileState.IN_PROGRESS, size=None, digest=None, mtime_ns=None)
         directory = self._home_of(file.path)
         writer = self._writers.get(directory)
         try:

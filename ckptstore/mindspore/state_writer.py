@@ -240,7 +240,7 @@ class StateWriter:
             if content := beside():
                 companions.write(replace(whole, path=path), content, durable=True)
             if self._written is None:  # of a first launch that has recorded nothing no start takes a file
-                self._launch.recorder.note(replace(whole, path=path))
+                self._launch.recorder.note(replace(file, path=path))
 
         try:
             path = self._launch.aside(self.directory).save(Path(file.path).name, write, before_it_has_its_name)

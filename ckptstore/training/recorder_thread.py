@@ -88,7 +88,7 @@ class RecorderThread:
         Where too many wait, it is noted in the journal as being written: the next start finishes the record.
         """
         is_queued = self.call(lambda: self._record(file, asynchronous=asynchronous))
-        if not is_queued and not self._launch.recorder.note(replace(file, digest=None)):
+        if not is_queued and not self._launch.recorder.note(file):
             log.error("%s is not registered: too many files wait for that; the next start looks for it", file.path)
 
     def keep_exit(self, file: Checkpoint, kept_path: str) -> None:

@@ -19,6 +19,7 @@ from mindspore import Parameter, Tensor, nn
 from mindspore.train import Callback, EarlyStopping
 
 from ckptstore.api import Catalog
+from ckptstore.disk import aside
 from ckptstore.doctor.doctor import examine
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.mindspore import saver as saver_module
@@ -331,6 +332,26 @@ def test_a_disk_that_is_full_at_any_point_of_a_save(
         assert second.start.global_step in {8, 9}
         second.train(second.launch.saver(tmp_path / f"{draw}", every=2), epochs=2)
         assert_same(second.model, whole.model)
+
+
+@pytest.mark.parametrize("form", ["safetensors", "ckpt"])
+def test_a_first_save_that_got_no_name_was_never_whole(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """It was noted before it had its name: a start that took it for lost would be refused."""
+    with monkeypatch.context() as disk:
+
+        def fails(*_: str) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        disk.setattr(aside, "_give", fails)
+        first = new_job()
+        first.train(first.launch.saver(tmp_path, every=2, format=form))
+    assert [file.state.value for file in catalog.files("run")] == ["in_progress"] * 3
+    second = new_job()
+    assert second.start.fresh
+    second.train(second.launch.saver(tmp_path, every=2, format=form))
+    assert new_job().start.global_step == 6
 
 
 @pytest.fixture(scope="module")

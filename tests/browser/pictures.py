@@ -1,0 +1,37 @@
+"""Makes the pictures of docs/pictures: `make pictures`."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+from tests.browser.conftest import CHROMIUM
+
+ROOT = Path(__file__).parents[2]
+SHOWN = {"runs": "/", "run": "/runs/llama-7b", "retention": "/runs/speech-encoder/retention?keep_last=2"}
+
+
+def main() -> None:
+    demo = subprocess.Popen(
+        [sys.executable, "-u", ROOT / "examples" / "serve_demo.py", "--port", "0"], stdout=subprocess.PIPE, text=True
+    )
+    assert demo.stdout is not None
+    address = next(found[1] for line in demo.stdout if (found := re.match(r"(http://\S+)/ shows", line)))
+    folder = ROOT / "docs" / "pictures"
+    folder.mkdir(exist_ok=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1000, "height": 640})
+        for name, path in SHOWN.items():
+            page.goto(f"{address}{path}")
+            page.screenshot(path=folder / f"{name}.png")
+            print(folder / f"{name}.png")
+        browser.close()
+    demo.terminate()
+    demo.communicate()
+
+
+if __name__ == "__main__":
+    main()
