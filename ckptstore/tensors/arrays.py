@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ckptstore.errors import UsageError
@@ -28,8 +29,9 @@ _EIGHT_BITS = "F8_"  # how a .safetensors names its floats of 8 bits
 def array_of(file: TensorFile, entry: Entry) -> Array:
     """A tensor of a file in memory of its own. Raises `UsageError` for a type that NumPy has not, and as `opened`."""
     dtype = "uint8" if entry.dtype.startswith(_EIGHT_BITS) else TYPES.get(entry.dtype)
-    if dtype is None:
-        raise UsageError(f"{entry.name} of {file.path} is of type {entry.dtype}, which NumPy has not", "use MindSpore")
+    if dtype is None or entry.nbytes != math.prod(entry.shape) * np.dtype(dtype).itemsize:
+        what = f"{entry.name} of {file.path} is {entry.dtype} {entry.shape} in {entry.nbytes} bytes"
+        raise UsageError(f"{what}, which NumPy has not", "use MindSpore")
     data = np.empty(entry.nbytes, np.uint8)
     with file.opened() as read:
         read(entry, 0, data.data)
