@@ -28,11 +28,11 @@ _WEIGHTS = {
     "bare": 1,
     "scan_bare": 1,
     "gc": 8,
-    "plan": 3,
-    "execute": 3,
-    "branch": 1,
+    "plan": 6,
+    "execute": 4,
+    "branch": 2,
     "tune": 3,
-    "quarantine": 1,
+    "quarantine": 3,
     "undo": 4,
     "purge": 5,
     "pin": 4,
@@ -76,15 +76,15 @@ _MOODS = (0.0, 0.0, 0.3, 1.0, 1.0, 3.0, 8.0)
 """By how much a history draws a step more often than that, or not at all: one that does few things does them well."""
 
 _FOLLOWS = {
-    "plan": ("execute", "execute", "branch", "quarantine", "pin", "delete"),
+    "plan": ("branch", "quarantine", "pin", "delete", "execute"),
     "gc": ("gc", "undo", "purge", "take_out", "wait", "pin", "start", "delete"),
     "execute": ("gc", "undo", "purge", "take_out", "wait", "pin", "start", "delete"),
     "undo": ("undo", "purge", "start", "resolve"),
     "purge": ("purge", "undo", "wait"),
     "pin": ("pin", "gc", "execute", "lose_catalog"),
     "tag": ("tag", "gc", "execute", "lose_catalog"),
-    "branch": ("start", "gc", "execute"),
-    "quarantine": ("gc", "execute", "end"),
+    "branch": ("execute", "execute", "start", "gc"),
+    "quarantine": ("gc", "execute", "execute", "end"),
     "end": ("start", "gc"),
     "fail": ("start", "wait", "slow"),
     "keep": ("keep",),
@@ -112,7 +112,10 @@ _FOLLOWS = {
     "power_loss": ("start", "gc"),
 }
 """What meets what a step has left: that often follows it."""
-_FOLLOW = 0.35
+_BURSTS = 0.4
+_FOLLOW = 0.3
+_OF_THEME = 0.45
+_THEME = 6  # steps that a history does most, found by going from one to what often follows it
 _AGAIN = 0.3  # after one that was killed or failed
 _RECENT = 4
 
@@ -236,30 +239,51 @@ def draw(seed: int, steps: int = STEPS) -> History:
         "coarse": chance.random() < 0.2,
     }
     moods = {name: chance.choice(_MOODS) for name in _WEIGHTS} | {"start": 1.0, "save": chance.choice((0.5, 1.0, 2.0))}
+    theme = _theme(chance) if chance.random() < 0.75 else []
+    moods |= {name: max(moods[name], 1.0) for name in theme}
+    moods["execute"] = moods["plan"]
     weights = {name: weight * moods[name] for name, weight in _WEIGHTS.items()}
     ways = chance.choice((("kill",), ("error",), ("stop",), ("kill", "error"), ("kill", "error", "stop")))
     faulty = chance.choice([0.0, _FAULTY, _FAULTY, 2 * _FAULTY])
-    drawn = [Step("start"), Step("save")]
+    drawn = [Step("start"), *[Step("save")] * chance.choice((1, 3, 5))]
     names, sizes = list(weights), list(weights.values())
-    trains, in_trouble = True, False
+    trains, in_trouble, is_planned = True, False, False
     while len(drawn) < steps:
         name = chance.choices(names, sizes)[0]
         last = drawn[-1]
         if last.fault is not None and last.fault.what != "stop" and chance.random() < _AGAIN:
             name = last.name
+        elif theme and chance.random() < _OF_THEME:
+            name = chance.choice(theme)
         elif chance.random() < _FOLLOW:
-            follows = _FOLLOWS.get(chance.choice(drawn[-_RECENT:]).name, ())
+            follows = _FOLLOWS.get(chance.choice([last, *drawn[-_RECENT:]]).name, ())
             name = chance.choice([each for each in follows if moods[each]] or [name])
         if in_trouble and chance.random() < _HEALS:
             drawn += [Step("mount"), Step("relieve")]
             in_trouble = False
-        if name == "save" and (not trains or chance.random() < 0.03):
+        if name == "execute" and not is_planned:
+            name = "plan"
+        if name in ("plan", "execute"):
+            is_planned = name == "plan"
+        if name in ("save", "quarantine") and (not trains or chance.random() < 0.03):
             name = "start"
         step = _drawn(chance, name, faulty, ways)
+        if name == "save" and chance.random() < _BURSTS:  # what a policy chooses from
+            drawn += [Step("save")] * chance.randrange(2, 6)
         drawn.append(step)
         in_trouble |= name in _TROUBLES
         trains = name == "start" or (trains and name not in _ENDS and not _kills(step))
     return History(seed, settings, tuple(drawn))
+
+
+def _theme(chance: random.Random) -> list[str]:
+    theme = ["save", chance.choice(list(_WEIGHTS))]
+    for _ in range(4 * _THEME):
+        after = _FOLLOWS.get(chance.choice(theme[1:]), ())
+        name = chance.choice(after) if after else chance.choice(list(_WEIGHTS))
+        if name not in theme and len(theme) < _THEME:
+            theme.append(name)
+    return theme
 
 
 def _drawn(chance: random.Random, name: str, faulty: float, ways: Sequence[str] = ()) -> Step:

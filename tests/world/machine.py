@@ -42,7 +42,7 @@ ERRORS = ("EIO", "ENOSPC", "EACCES", "ESTALE", "EINTR")
 CHANGES = frozenset(("chmod", "commit", "link", "mkdir", "rename", "rmdir", "symlink", "unlink", "utime", "write"))
 """The calls that may leave something behind: to be killed at another one is to be killed at the next of these."""
 SQL_ERRORS = ("disk I/O error", "database or disk is full", "database is locked", "unable to open database file")
-_BLIND = ("EIO", "ESTALE", "EACCES")
+_BLIND = ("EIO", "ESTALE", "EACCES", "EINTR")
 _MOST_WAKES = 12  # of threads, while somebody waits
 MOST_CALLS = 200_000
 """Of one action: more is an endless loop."""

@@ -69,6 +69,7 @@ class Trainer:
     recorder: RecorderThread | None
     places: SavePlaces | None
     progress: Progress
+    directory: str = ""
     prefix: str = ""
 
 
@@ -159,6 +160,7 @@ class World:
         """Whether the tree is at another path than it was."""
         self._dropped: set[bytes] = set()
         """What MindSpore deletes, so that nobody else need have done it."""
+        self._of_prefix: dict[tuple[str, str], list[Launch]] = {}
         self._uncounted: set[bytes] = set()
         """What no catalog need count: what was in the trash of a tree that was moved, or was copied out of it."""
         self.unpinned: dict[int, set[int]] = {}
@@ -168,12 +170,17 @@ class World:
         self.neighbours: dict[str, bytes] = {}
         """What another run has saved to the same directories."""
         self.beside: list[Trainer] = []
+        self.has_neighbour = False
+        self.has_untold = False
+        """Whether another run has left files that it did not register: a scan into this one takes them for its own."""
         self._bare: dict[bytes, tuple[int, int, int]] = {}
         self._bare_starts = 0
+        self._bare_scanned = 0
         self._step_beside = _NEIGHBOURS_STEP
         self.rotten: dict[str, bytes] = {}
-        self.damaged: set[bytes] = set()  # what cuts and flips made
         """Files that have other bytes since a power loss, of the same size and time: only who reads them can tell."""
+        self.damaged: set[bytes] = set()
+        """What cuts and flips made."""
         self.fault: Fault | None = None
         self.has_other = False
         self.operator = self._boot(0, "operator")
@@ -347,6 +354,11 @@ class World:
             self.trainers = trainers
             self.machine.sleep(self.is_coarse)  # nothing is saved within the second in which it began
             launch.is_announced = not plain and not self.has_gap
+            for trainer in trainers:  # of two launches of one prefix it may be any
+                alike = self._of_prefix.setdefault((trainer.directory, trainer.prefix), [])
+                alike.append(launch)
+                for each in alike if len(alike) > 1 else ():
+                    each.is_announced = False
             self.step = start.global_step if start else 0
         self.fault = None
 
@@ -446,7 +458,7 @@ class World:
 
     def _make_folder(self, trainer: Trainer) -> str:
         """The directory that a rank saves to, as a script makes it."""
-        directory = self._folder(trainer.rank)
+        directory = trainer.directory = self._folder(trainer.rank)
         try:
             self.machine.system.makedirs(directory, exist_ok=True)
             trainer.prefix = self._prefix(directory, "own" if trainer.recorder is None else "net")
@@ -523,7 +535,7 @@ class World:
     def _path(self, trainer: Trainer, step: int | None = None) -> str:
         step = self.step if step is None else step
         epoch, place = (step - 1) // STEPS_PER_EPOCH + 1, (step - 1) % STEPS_PER_EPOCH + 1
-        return f"{self._folder(trainer.rank)}/{trainer.prefix}-{epoch}_{place}.ckpt"
+        return f"{trainer.directory}/{trainer.prefix}-{epoch}_{place}.ckpt"
 
     def _save(self, trainer: Trainer, launch: Launch, *, behind: bool) -> None:
         """As MindSpore saves: aside, renamed, read-only; then the registrar hears of it."""
@@ -632,8 +644,9 @@ class World:
 
         task = self._operate("tune", work)
         serves = self.size == 1 or self.truth.replicas
-        if task is None or task.error is not None or not task.is_over:
-            is_sure = fault is None and self.is_quiet and self.is_current and not (self.is_shaken or self.rotten)
+        if task.error is not None or not task.is_over:
+            is_sure = fault is None and self.is_quiet and self.is_current
+            is_sure &= not (self.is_shaken or self.rotten or self._uncounted)
             is_sure &= not (self.truth.is_in_doubt() or launch.quarantined)
             if serves and is_sure and self.truth.is_whole(launch, at, there):
                 raise ViolationError(f"step {at} of {launch.name} is whole, and no run begins from it: {task}")
@@ -693,6 +706,7 @@ class World:
     def neighbour(self) -> None:
         """Another run is started, which saves to the same directories, and may have the same prefix."""
         self._end_neighbour()
+        self.has_neighbour = True
         truth = Launch(-1, f"N{self._step_beside}", self.size)
         trainers: list[Trainer] = []
         start: Start | None = None
@@ -735,6 +749,7 @@ class World:
 
             self._run(trainer.program, save, "neighbour saves")
         if untold:
+            self.has_untold |= bool(self.beside)
             self._end_neighbour()
 
     def share(self, step: int = 0, saves: int = 2) -> None:
@@ -838,10 +853,13 @@ class World:
         """What scripts without ckptstore left is scanned, and asked where it goes on."""
         fault = self.fault
         self._operate("scan", lambda opened: opened.scan(BARE, run="bare", world_size=self.size))
-        if not self._bare or fault is not None:
+        is_first, self._bare_scanned = self._bare_scanned in (0, self._bare_starts), self._bare_starts
+        # What another start has written over since the first scan may count as what was there (docs/promises.md).
+        if not self._bare or fault is not None or not (is_first or self.is_strict):
+            self._bare_scanned = -1
             return
         task = self._operate("resolve", lambda opened: opened.resolve("bare"))
-        if task is None or task.error is not None or task.result.plan is None:
+        if task.error is not None or not task.is_over or task.result.plan is None:
             return
         there = self.nodes[0].disk.everything()
         found = [self._bare.get(there.get(each.source.path[1:], b"")) for each in task.result.plan.ranks]
@@ -856,10 +874,15 @@ class World:
         name: str,
         work: Callable[[Catalog], Any],
         catalog: int = 0,
-    ) -> Task | None:
-        """A command on a catalog, by a process of its own; None where that catalog is not there."""
+    ) -> Task:
+        """A command on a catalog, by a process of its own. The second one is made when it is first asked."""
         if catalog and not self.has_other:
-            return None
+            self.has_other = True
+            self._replace_catalog(1, self._template)
+            held, self.fault, uid, self.uid = self.fault, None, self.uid, 0
+            if not self.has_untold:
+                self._operate("scan", lambda opened: opened.scan(ROOT, run=RUN), 1)
+            self.fault, self.uid = held, uid
         program = self.machine.boot(self.nodes[0], name, self.uid)
 
         def run() -> Any:
@@ -886,7 +909,7 @@ class World:
         """A plan is made, and carried out later."""
         policy = Policy(keep_last=max(keep_last, 1), floor=max(floor, 1))
         task = self._operate("plan", lambda opened: opened.plan_gc(RUN, policy), catalog)
-        if task is not None and task.error is None and task.is_over:
+        if task.error is None and task.is_over:
             self.plans.append((task.result, catalog))
 
     def execute(self, now: bool = False) -> None:  # noqa: FBT001, FBT002
@@ -913,8 +936,6 @@ class World:
 
         begun = self.machine.now_ns
         task = self._operate(name, work, catalog)
-        if task is None:
-            return
         after = self.everything()
         if not unsure:
             self._check_kept(name, there, after, keep)
@@ -941,7 +962,7 @@ class World:
 
         number = len(self.truth.launches)
         task = self._operate("branch", work)
-        if task is None or (task.error is not None and not isinstance(task.error, CkptstoreError)):
+        if task.error is not None and not isinstance(task.error, CkptstoreError):
             return
         decision = Launch(number, f"decision {number}", self.size, branched=True)
         self.truth.launches.append(decision)
@@ -957,9 +978,7 @@ class World:
         """The last gc is taken back."""
         before, alone = self.everything(), not self._is_interrupted()
         begun = self.machine.now_ns
-        task = self._operate("undo", lambda opened: opened.undo(RUN), catalog)
-        if task is None:
-            return
+        self._operate("undo", lambda opened: opened.undo(RUN), catalog)
         after = self.everything()
         if alone:
             self._check_nothing_lost("undo", before, after)
@@ -970,9 +989,7 @@ class World:
         before, alone = self.everything(), not self._is_interrupted()
         marked = self._marked_contents(before)
         begun = self.machine.now_ns
-        task = self._operate("purge", lambda opened: opened.purge(RUN, now=now), catalog)
-        if task is None:
-            return
+        self._operate("purge", lambda opened: opened.purge(RUN, now=now), catalog)
         after = self.everything()
         if alone:
             self._check_homes("purge", before, after)
@@ -991,7 +1008,7 @@ class World:
         Catalogs that have not heard of each other may each undo what the other says: then nothing is asked.
         """
         steps = self._steps()
-        if not steps or (catalog and not self.has_other):
+        if not steps:
             return
         at = steps[step % len(steps)]
         was = self.truth.pinned.pop(at, False)
@@ -1006,7 +1023,7 @@ class World:
             self.truth.pinned.pop(at, None)
             self.unpinned.setdefault(at, set()).add(catalog)
             return
-        is_told = task is not None and task.error is None and task.is_over
+        is_told = task.error is None and task.is_over
         is_certain = self.unpinned.get(at, set()) <= {catalog}
         if (is_told and is_certain and (not catalog or (is_heard and not self.has_gap))) or (was and is_certain):
             self.truth.pinned[at] = True
@@ -1023,8 +1040,6 @@ class World:
         )
         if undo:
             self.truth.tags.pop(label, None)
-        if task is None:
-            return
         if not undo and task.error is None and task.is_over:
             self.truth.tags[label] = at
         elif not undo and task.is_over:
@@ -1035,7 +1050,7 @@ class World:
         there = self.there()
         fault = self.fault
         task = self._operate("resolve", lambda opened: opened.resolve(RUN), catalog)
-        if task is not None and task.error is None and task.is_over:
+        if task.error is None and task.is_over:
             resolution: Resolution = task.result
             if fault is None or fault.what != "stop":
                 self._check_plan(
@@ -1047,6 +1062,8 @@ class World:
 
     def scan(self, catalog: int = 0) -> None:
         """The tree is scanned."""
+        if self.has_untold:
+            return
         before, alone = self.everything(), not self._is_interrupted()
         if catalog:
             if not self.has_other:
@@ -1055,9 +1072,7 @@ class World:
         task = self._operate("scan", lambda opened: opened.scan(ROOT, run=RUN), catalog)
         if alone:
             self._check_homes("scan", before, self.everything())
-        self.is_current |= (
-            not (catalog or self.uid) and task is not None and task.error is None and task.is_over and self.is_quiet
-        )
+        self.is_current |= not (catalog or self.uid) and task.error is None and task.is_over and self.is_quiet
 
     def verify(self, digest: bool = False, beside: bool = False) -> None:  # noqa: FBT001, FBT002
         """All files are compared with the catalog; those of the run `beside` if that is asked for."""
@@ -1070,7 +1085,7 @@ class World:
     def sync(self, catalog: int = 0) -> None:
         """Journals are taken up."""
         task = self._operate("sync", lambda opened: opened.sync(RUN), catalog)
-        if not (catalog or self.uid) and task is not None and task.is_over and task.error is None and self.is_quiet:
+        if not (catalog or self.uid) and task.is_over and task.error is None and self.is_quiet:
             self.has_gap = False
 
     def as_stranger(self, name: str, arguments: dict[str, Any]) -> None:
@@ -1095,7 +1110,7 @@ class World:
         self._operate("forget", lambda opened: opened.forget(RUN))
         for _ in range(3):
             task = self._operate("forget", lambda opened: opened.forget(RUN, undo=True))
-            if task is not None and task.error is None and task.is_over:
+            if task.error is None and task.is_over:
                 break
 
     def policy(self, keep_last: int = 3) -> None:
@@ -1132,9 +1147,10 @@ class World:
         self.machine.sleep(self.is_coarse)  # within the second of its save nothing tells but its bytes
         with suppress(ViolationError):
             self._run(self.operator, work, "damage")
-        self.damaged.add(self.there()[path])
+        damaged = self.there().get(path, b"")
+        self.damaged.add(damaged)
         if not any(each.registered for each in known):  # nobody knows what it was
-            self.rotten[path] = self.there()[path]
+            self.rotten[path] = damaged
 
     def _checkpoint(self, which: int) -> str | None:
         """The path of one of the checkpoints that can be seen."""
@@ -1316,14 +1332,14 @@ class World:
         """The catalog is lost, or restored from the copy of some time ago."""
         self._end_trainers()
         self.tuned = None  # it had no journal yet
-        self.is_current = self.is_quiet
+        self.is_current = self.is_quiet and not self.has_untold
         self.is_shaken |= self.has_gap
         for launch in self.truth.launches:
             if launch.plain:
                 launch.decided, launch.in_doubt = False, launch.in_doubt or launch.branched
         copied = self._kept_catalog if to_yesterday and self._kept_catalog else self._template
         self._replace_catalog(0, copied)
-        if self.is_quiet:
+        if self.is_current:
             self._operate("scan", lambda opened: opened.scan(ROOT, run=RUN))
 
     def keep_catalog(self) -> None:
@@ -1346,6 +1362,7 @@ class World:
     def power_loss(self) -> None:
         """All nodes lose power: what was not synced may be lost."""
         self._end_trainers()
+        self.done["power loss"] += 1
         self.beside = []
         for node in self.nodes:
             node.reboot()
@@ -1362,9 +1379,7 @@ class World:
             raise ViolationError(f"{folder} lost its journals, and what is in it was registered")
         for path, content in before.items():
             is_changed = content in self.truth.contents and after.get(path, content) != content
-            is_damaged = (
-                content in self.damaged and after.get(path) == content
-            )  # its time may be the recorded one again
+            is_damaged = content in self.damaged and after.get(path) == content  # its time may be as recorded again
             if is_damaged or (is_changed and len(after[path]) == len(content)):
                 self.rotten[path] = after[path]
         for each in self.truth.every_file():  # what a power loss brought back, nobody was told of
@@ -1532,7 +1547,7 @@ class World:
 
     def _adopts(self) -> bool:
         """Whether a start must take what a rank did not come to register: nobody else may have written it."""
-        return self.is_quiet and not self.has_gap and self._step_beside == _NEIGHBOURS_STEP
+        return self.is_quiet and not self.has_gap and not self.has_neighbour
 
     def _launch_of(self, plan: RestorePlan) -> int:
         """The number of the launch that a plan goes on from: a scan may have found files that nobody registered."""
@@ -1672,7 +1687,8 @@ class World:
                 raise ViolationError(f"at the end: {chosen}, and step {step} of {newest.name} is whole")
         self._check_undone()
         self.sync()
-        self._check_made_anew(self.there())
+        if not self.has_untold:
+            self._check_made_anew(self.there())
         self._check_purged()
 
     def _check_undone(self) -> None:
@@ -1680,7 +1696,7 @@ class World:
         before = self.everything()
         for _ in range(20):
             task = self._operate("undo", lambda opened: opened.undo(RUN))
-            if task is None or task.error is not None or not task.result.files:
+            if task.error is not None or not task.result.files:
                 break
         after = self.everything()
         if self.has_moved:  # what the trash had is told of the path of before
@@ -1698,8 +1714,8 @@ class World:
     def _check_purged(self) -> None:
         """What nothing protects can be deleted from the trash."""
         task = self._operate("purge", lambda opened: opened.purge(RUN, now=True))
-        if task is None or task.error is not None or self.has_moved:
-            return
+        if task.error is not None or self.has_moved or self.done["power loss"]:
+            return  # what was brought home may be in the trash again
         marked = self.truth.marked()
         for path, content in self.everything().items():
             identity = self.truth.contents.get(content)
@@ -1719,8 +1735,7 @@ class World:
                 if str(file.state) == "complete"
             }
             for number in (0, 1)
-            if (task := self._operate("files", lambda opened: opened.files(RUN), number)) is not None
-            and task.error is None
+            if (task := self._operate("files", lambda opened: opened.files(RUN), number)).error is None
         ]
         saves_at = Counter(each.path for each in self.truth.every_file())
         registered = {
@@ -1751,8 +1766,7 @@ class World:
                 if row.tally.global_step in steps
             }
             for number in (0, 1)
-            if (task := self._operate("saves", lambda opened: opened.saves(RUN), number)) is not None
-            and task.error is None
+            if (task := self._operate("saves", lambda opened: opened.saves(RUN), number)).error is None
         ]
         if not (is_hidden or self.has_gap or self.has_moved) and len(marks) == 2:
             # One catalog does not take away a protection because another one says so: somebody confirms that.
@@ -1766,8 +1780,7 @@ class World:
         answers = [
             task.result.plan and (task.result.plan.launch.id, task.result.plan.global_step)
             for number in (0, 1)
-            if (task := self._operate("resolve", lambda opened: opened.resolve(RUN), number)) is not None
-            and task.error is None
+            if (task := self._operate("resolve", lambda opened: opened.resolve(RUN), number)).error is None
         ]
         # Where a launch began while a disk was away, its journal is below the mount point now: nobody can read it.
         if not is_hidden and len(answers) == 2 and answers[0] != answers[1]:
