@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ckptstore.core.hints import Command
 from ckptstore.errors import CatalogBusyError
 from ckptstore.outside import ThreadPoolExecutor, time
 
@@ -78,7 +79,7 @@ class _Answer:
             return await asyncio.wait_for(asyncio.shield(self._future), seconds)
         except asyncio.TimeoutError:
             raise CatalogBusyError(
-                f"the catalog did not answer within {seconds:g} s", "try again; ckptstore doctor says more"
+                f"the catalog did not answer within {seconds:g} s", f"try again; {Command('doctor')} says more"
             ) from None
 
     def _note(self, future: asyncio.Future[Any]) -> None:
