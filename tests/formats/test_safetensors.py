@@ -159,7 +159,7 @@ described = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=250)
 @given(st.dictionaries(texts, described | anything, max_size=3) | anything, st.binary(max_size=20))
 def test_any_json_gives_an_answer_or_a_clear_error(
     tmp_path_factory: pytest.TempPathFactory, header: object, tensors: bytes

@@ -77,8 +77,8 @@ def home(tmp_path: Path, sqlite_url: str, sqlite_template: Path) -> Path:
 
 
 EVERY = [
-    ("out", 37),
-    ("out.tar", 37),
+    ("out", 53),
+    pytest.param("out.tar", 53, marks=pytest.mark.long),
     pytest.param("out", 1, marks=pytest.mark.long),
     pytest.param("out.tar", 1, marks=pytest.mark.long),
 ]

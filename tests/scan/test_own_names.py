@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from ckptstore.evidence.reconstruct import Reconstruction, reconstruct
 from tests.scan.simulated_names import PLACES, OwnNames
 
-HISTORIES = 5000
+HISTORIES = 3000
 
 
 def mixed(job: OwnNames, history: Reconstruction) -> list[tuple[str, int]]:
