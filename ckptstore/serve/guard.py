@@ -61,7 +61,7 @@ class Guard:
     def _refusal(self, scope: Scope) -> Response | None:
         headers = dict(scope["headers"])  # of a name that comes twice the last one
         host = headers.get(b"host", b"").decode("latin-1")
-        if self._rules.is_loopback and urlsplit(f"//{host}").hostname not in LOOPBACK:
+        if self._rules.is_loopback and _name_in(host) not in LOOPBACK:
             # A page of another name that leads here (DNS rebinding) would read what this machine alone may see.
             return PlainTextResponse("this server answers to 127.0.0.1 and localhost only\n", 421)
         if scope["method"] not in _READS:
@@ -71,6 +71,14 @@ class Guard:
             if not hmac.compare_digest(given.encode(), self._rules.token.encode()):
                 ask = {"www-authenticate": 'Basic realm="ckptstore: any name, and the token as password"'}
                 return PlainTextResponse("the token is missing, or another one\n", 401, headers=ask)
+        return None
+
+
+def _name_in(host: str) -> str | None:
+    """The name in a `Host` header, without the port; None where there is none."""
+    try:
+        return urlsplit(f"//{host}").hostname
+    except ValueError:
         return None
 
 

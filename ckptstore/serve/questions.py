@@ -121,5 +121,5 @@ def _parsed(rules: Mapping[str, str]) -> dict[str, Any]:
         elif name in _WORDS:
             found[name] = value
         else:
-            raise UsageError(f"{name}={value!a} is no rule", f"use numbers for {', '.join(_COUNTS)}; or {_WORDS}")
+            raise UsageError(f"{name}={value!a} is no rule", f"rules are: {', '.join((*_COUNTS, *_WORDS))}")
     return found

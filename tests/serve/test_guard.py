@@ -38,7 +38,9 @@ class Elements(HTMLParser):
 
 
 @pytest.mark.usefixtures("job")
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:8766", "", "[::2]:8766", "10.0.0.1"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example:8766", "", "[::2]:8766", "10.0.0.1", "[", "[::1", "]:1"]
+)
 def test_a_name_that_leads_here_reads_nothing(client: TestClient, host: str) -> None:
     for address in ("/", "/api/v1/runs", "/metrics", "/healthz"):
         found = client.get(address, headers={"host": host})
