@@ -71,8 +71,9 @@ def _plan(run: str, plan: RestorePlan, best: Best | None, *, in_full: bool) -> N
     if best is None:
         line(f"run {run} goes on after step {plan.global_step}{place}, saved by launch {plan.launch.id}")
     else:
-        word, value = "lowest" if best.mode == "min" else "highest", plan.metrics[best.metric]
-        line(f"step {plan.global_step} of run {run}{place} has the {word} {best.metric}, {value:.6g}")
+        word, value = "lowest" if best.mode == "min" else "highest", plan.metrics.get(best.metric)
+        shown = "" if value is None else f", {value:.6g}"  # None: a replica stands in for the rank that measured it
+        line(f"step {plan.global_step} of run {run}{place} has the {word} {best.metric}{shown}")
     if plan.doubt:
         line(f"that step is {plan.grade}: {plan.doubt}")
     rows = Rows(">rank", "loads the file of", "kind", ">size", "file")

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from ckptstore.api import Catalog
+from ckptstore.cli import explanation
 from ckptstore.core.model import Resolution
 from ckptstore.errors import NothingRestorableError, UnknownRunError, UsageError
 from ckptstore.resume.references import choose_state, names_state, states_of, step_named
@@ -171,3 +172,15 @@ def test_a_tag_in_a_journal_that_the_catalog_lacks(catalog: Catalog, other: Cata
     other.scan(tmp_path)
     catalog.tag("run", 20, "good")
     assert at(other, "run@good") == ("L1", 20)
+
+
+@pytest.mark.of_files
+def test_a_replica_stands_in_for_the_rank_that_measured(
+    catalog: Catalog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job, ranks = started(catalog, tmp_path, 10, 20, layout="data_parallel")
+    ranks[0].record(step=10, accuracy=0.9)
+    (job.folder(0) / "net-1_10.ckpt").unlink()
+    found = catalog.resolve("run@best:accuracy:max")
+    explanation.resolution(found, in_full=True)
+    assert "step 10 of run run (epoch 1, step 10 of 10) has the highest accuracy\n" in capsys.readouterr().out
