@@ -87,18 +87,6 @@ def test_errors_are_problems(client: TestClient, address: str, status: int, titl
     assert found.json()["status"] == status
 
 
-@pytest.mark.usefixtures("job")
-def test_many_who_ask_are_one_to_the_catalog(
-    catalog: Catalog, client: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[None] = []
-    runs = catalog.runs
-    monkeypatch.setattr(catalog, "runs", lambda: asked.append(None) or runs())
-    for _ in range(20):
-        assert client.get("/api/v1/runs").status_code == 200
-    assert len(asked) < 20
-
-
 def test_a_catalog_that_does_not_answer(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is said so in time, and the server stays alive."""
 
