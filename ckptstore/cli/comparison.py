@@ -193,5 +193,5 @@ def _side(side: Side) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no word for infinity, as which a difference of two numbers of 64 bits may be too large."""
+    """A number, or infinity as text: JSON has none, and the difference of two 64-bit numbers may overflow."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

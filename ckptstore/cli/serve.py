@@ -66,7 +66,7 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 def _rules(host: str, token_file: Path | None, *, is_loopback: bool) -> Rules:
-    """Who may ask. Raises `UsageError` where anybody could, from another machine."""
+    """The rules for requests. Raises `UsageError` if other machines could read the catalog without a token."""
     from ckptstore.serve.guard import Rules
 
     token = os.environ.get(TOKEN) or None

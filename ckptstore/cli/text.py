@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ckptstore.resume.overview import RunRow, SaveRow
 
 _COLOURS = ("", "yellow", "red")
-"""By how much a run needs a person."""
+"""By `trouble`."""
 
 
 def runs(rows: Sequence[RunRow]) -> None:

@@ -1,4 +1,4 @@
-"""What shows itself as a table in a notebook, and gives its rows as dicts, as `pandas.DataFrame` takes them."""
+"""Values that show as tables in a notebook, and give their rows as dicts, as `pandas.DataFrame` takes them."""
 
 from __future__ import annotations
 

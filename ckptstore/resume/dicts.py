@@ -86,10 +86,10 @@ def reasons(found: Iterable[Skipped]) -> list[dict[str, str]]:
 
 
 def kinds_of(kinds: tuple[Kind, ...]) -> Kind | tuple[Kind, ...]:
-    """Several where files of several kinds make up one state."""
+    """One kind by itself; several where a state has files of several kinds."""
     return kinds[0] if len(kinds) == 1 else kinds
 
 
 def plain(value: Any) -> Any:
-    """What JSON has no word for: moments are in UTC, to the second."""
+    """A value that JSON lacks, as one that it has: moments become text, in UTC, to the second."""
     return value.isoformat(timespec="seconds") if isinstance(value, datetime) else dict(value)

@@ -408,7 +408,7 @@ def adopt(
 
 
 def _copied(new: UnregisteredFile, records: Sequence[Checkpoint], here: files.FileFacts) -> list[Checkpoint]:
-    """Whose a file is that was copied to where an older launch of the same prefix had it, as out of the trash."""
+    """The launch of a file that was copied, as out of the trash, to a path of an older launch with its prefix."""
     alike = [file for file in records if file.launch_key != new.source.launch_key and file.size == here.size]
     digest = files.digest(new.path) if any(file.digest is not None for file in alike) else None
     return [file for file in alike if digest is not None and file.digest == digest]

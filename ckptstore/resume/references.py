@@ -73,7 +73,7 @@ def states_of(database: Database, owner: str) -> list[str]:
 
 
 def no_plan(found: Resolution) -> str:
-    """That there is no plan, of the state that was asked for."""
+    """The message that the requested state cannot be restored."""
     if found.best is not None:
         return f"no state of run {found.run} that has the metric {found.best.metric} can be restored"
     if found.step is None:

@@ -1,4 +1,4 @@
-"""Who may ask, and what a browser may do with a page: tokens, hosts, origins, headers."""
+"""Checks each request for its host, method and token, and limits what a browser does with a page."""
 
 from __future__ import annotations
 
