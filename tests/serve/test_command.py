@@ -1,0 +1,37 @@
+"""`ckptstore serve` says at once why it cannot start."""
+
+import socket
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ckptstore.cli.main import cli
+from ckptstore.errors import CkptstoreError
+
+
+def refused(sqlite_url: str, *asked: str) -> str:
+    done = CliRunner(env={"CKPTSTORE_TOKEN": ""}).invoke(cli, ["--db", sqlite_url, "serve", *asked])
+    assert isinstance(done.exception, CkptstoreError)
+    return str(done.exception)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])  # noqa: S104 — refused
+def test_other_machines_need_a_token(sqlite_url: str, host: str) -> None:
+    assert refused(sqlite_url, "--host", host) == (
+        f"at {host} others than you could read the catalog; set CKPTSTORE_TOKEN, or give --token-file with a token"
+    )
+
+
+def test_a_token_that_is_none(sqlite_url: str, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    assert "cannot read" in refused(sqlite_url, "--token-file", str(file))
+    file.write_text("\n")
+    assert "is empty; write the token into it" in refused(sqlite_url, "--token-file", str(file))
+
+
+def test_a_port_that_is_taken(sqlite_url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        found = refused(sqlite_url, "--port", port)
+    assert found.startswith(f"cannot listen at 127.0.0.1, port {port} (Address already in use")
