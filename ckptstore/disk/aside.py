@@ -131,6 +131,33 @@ def named_last(target: str) -> Iterator[str]:
         _name(path, target)
 
 
+def named_once(target: str, mark: str, write: Callable[[str], object], is_there: Callable[[], bool]) -> None:
+    """As `named_last`, but what `write` left aside when it was killed is there when it is called again.
+
+    `mark` tells what belongs together: what was left under another one is deleted. Another process that writes the
+    target is waited for; `is_there` tells then whether it did what is asked for here. Raises as `named_last` does.
+    """
+    above, name = os.path.split(target)
+    folder = f"{above}/.{name}.{_UNFINISHED}"
+    own = f"{folder}/{FOLDER}"
+    lock = _lock(folder, target, waits=True)
+    try:
+        if not is_there():
+            _refuse_taken(target)
+            os.makedirs(own, exist_ok=True)
+            for other in names_in(own) - {mark}:
+                os.unlink(f"{own}/{other}")
+            write(f"{own}/{mark}")
+            _sync_all(f"{own}/{mark}")
+            _refuse_taken(target)
+            _name(f"{own}/{mark}", target)
+        shutil.rmtree(own, ignore_errors=True)
+        with suppress(OSError):  # the user's own folder of that name has other things in it
+            os.rmdir(folder)
+    finally:
+        os.close(lock)
+
+
 def clear_unfinished(target: str) -> None:
     """Delete what a process that was killed left beside a target. Raises as `named_last` does."""
     with _alone(target):
@@ -159,14 +186,14 @@ def _refuse_taken(target: str) -> None:
         raise RefusedError(f"{target} is there already", "nothing is written over it: give another name")
 
 
-def _lock(folder: str, target: str) -> int:
+def _lock(folder: str, target: str, *, waits: bool = False) -> int:
     """Make the folder and hold it alone, until what is returned is closed. Raises `RefusedError` and `OSError`."""
     while True:
         with suppress(FileExistsError):
             os.mkdir(folder)
         opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(opened, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 os.close(opened)

@@ -1,0 +1,93 @@
+"""Asks an S3-compatible server for what obstore has no calls for: uploads that were never ended, rules of a bucket.
+
+A request is signed by version 4 of AWS' signatures, with the keys of the environment or of `~/.aws`.
+"""
+
+from __future__ import annotations
+
+import hmac
+from hashlib import sha256
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote, urlsplit
+from xml.etree import ElementTree as ET
+
+from ckptstore.objects.errors import UnreachableError
+from ckptstore.outside import utc_now
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ckptstore.objects.settings import Settings
+
+_SECONDS = 30.0
+_MOST_BYTES = 4 << 20
+
+
+class Answer(NamedTuple):
+    """What a server answered: its status, its headers by their names in lower case, and its body."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+def ask(settings: Settings, bucket: str, method: str, key: str = "", query: Mapping[str, str] | None = None) -> Answer:
+    """One signed request about a bucket, or an object in it. Raises `UnreachableError` where no answer comes."""
+    endpoint = settings.endpoint or f"https://s3.{settings.region}.amazonaws.com"
+    url = urlsplit(endpoint)
+    place = "" if settings.is_in_host else f"/{bucket}"
+    path = quote(f"{url.path}{place}/{key}" if key or settings.is_in_host else f"{url.path}{place}", safe="/-_.~")
+    told = sorted((quote(name, safe="-_.~"), quote(value, safe="-_.~")) for name, value in (query or {}).items())
+    asked = "&".join(f"{name}={value}" for name, value in told)
+    headers = _signed(settings, method, url.netloc, path, asked)
+    kind = HTTPSConnection if url.scheme == "https" else HTTPConnection
+    connection = kind(url.netloc, timeout=_SECONDS)
+    try:
+        connection.request(method, f"{path}?{asked}" if asked else path, headers=headers)
+        answer = connection.getresponse()
+        body = answer.read(_MOST_BYTES)
+        return Answer(answer.status, {name.lower(): value for name, value in answer.getheaders()}, body)
+    except (OSError, HTTPException):
+        hint = "see that it runs, and that AWS_ENDPOINT_URL names it; it is tried again"
+        raise UnreachableError(f"s3://{bucket} does not answer at {url.netloc.rpartition('@')[2]}", hint) from None
+    finally:
+        connection.close()
+
+
+def values(body: bytes, *path: str) -> Iterator[ET.Element]:
+    """The elements of an answer with this path of names, of whatever namespace."""
+    try:
+        found = [ET.fromstring(body)]  # noqa: S314 — no entities are defined in what expat reads with bounds; 4 MiB
+    except ET.ParseError:
+        return
+    for name in path:
+        found = [each for above in found for each in above if each.tag.rpartition("}")[2] == name]
+    yield from found
+
+
+def text(element: ET.Element, name: str) -> str:
+    """The text of an element in another one; empty if it is not there."""
+    return next((each.text or "" for each in element if each.tag.rpartition("}")[2] == name), "")
+
+
+def _signed(settings: Settings, method: str, host: str, path: str, query: str) -> dict[str, str]:
+    now = utc_now()
+    day, moment = f"{now:%Y%m%d}", f"{now:%Y%m%dT%H%M%SZ}"
+    nothing = sha256(b"").hexdigest()
+    headers = {"host": host, "x-amz-content-sha256": nothing, "x-amz-date": moment}
+    if settings.token:
+        headers["x-amz-security-token"] = settings.token
+    if not settings.key:
+        return headers
+    names = ";".join(headers)
+    canonical = "\n".join(
+        (method, path, query, *(f"{name}:{value}" for name, value in headers.items()), "", names, nothing)
+    )
+    scope = f"{day}/{settings.region}/s3/aws4_request"
+    to_sign = "\n".join(("AWS4-HMAC-SHA256", moment, scope, sha256(canonical.encode()).hexdigest()))
+    key = f"AWS4{settings.secret}".encode()
+    for each in (*scope.split("/"), to_sign):
+        key = hmac.digest(key, each.encode(), "sha256")
+    told = f"Credential={settings.key}/{scope}, SignedHeaders={names}, Signature={key.hex()}"
+    return {**headers, "authorization": f"AWS4-HMAC-SHA256 {told}"}

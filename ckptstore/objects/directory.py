@@ -1,0 +1,167 @@
+"""A directory as a store: of this machine, or one that several machines share."""
+
+from __future__ import annotations
+
+import errno
+from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
+from stat import S_ISREG
+from typing import TYPE_CHECKING
+
+from ckptstore.disk.aside import named_last
+from ckptstore.disk.name_claims import FOLDER
+from ckptstore.errors import RefusedError
+from ckptstore.objects.errors import (
+    DeniedError,
+    FullError,
+    MissingError,
+    SourceError,
+    StoreError,
+    UnreachableError,
+    WrongBytesError,
+)
+from ckptstore.objects.store import PIECE, Finding, Seen, Store, read_pieces
+from ckptstore.outside import open_file, os, token_hex
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ckptstore.objects.store import Limit
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+class DirectoryStore(Store):
+    """Objects are files below a directory that has a `.ckptstore`: an empty mount point has none, and gets nothing."""
+
+    def __init__(self, directory: str) -> None:
+        self.name = self._directory = directory.rstrip("/") or "/"
+
+    def prepare(self) -> None:
+        """Make the directory, and what tells it from a mount point without its disk."""
+        with self._named("be made"):
+            os.makedirs(f"{self._directory}/{FOLDER}", exist_ok=True)
+
+    def put(self, path: str, key: str, size: int, digest: str, limit: Limit | None = None) -> None:
+        """Copy a file aside, sync it, read it back, and name it."""
+        target = self._at(key)
+        seen = self.head(key)
+        if seen is not None:
+            self._prove(target, key, size, digest)
+            return
+        with self._named(f"take {key}"):
+            self._ensure_present()
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            try:
+                with named_last(target) as aside:
+                    self._copy(path, aside, size, digest, limit)
+                    self._prove(aside, key, size, digest)
+            except RefusedError as error:  # another process copies the same file, or has done so by now
+                raise UnreachableError(error.message, "it is tried again") from None
+
+    def head(self, key: str) -> Seen | None:
+        """The file of a key, looked at."""
+        with self._named(f"be asked for {key}"):
+            self._ensure_present()
+            try:
+                status = os.stat(self._at(key), follow_symlinks=False)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        return _seen(key, status) if S_ISREG(status.st_mode) else None
+
+    def list(self, prefix: str = "") -> Iterator[Seen]:
+        """Every file below the directory but those that are written."""
+        with self._named("be listed"):
+            self._ensure_present()
+            start = f"{self._directory}/{prefix.rpartition('/')[0]}".rstrip("/")
+            for above, folders, names in os.walk(start):
+                folders[:] = [each for each in folders if each != FOLDER]
+                for name in names:
+                    path = f"{above}/{name}"
+                    key = path[len(self._directory.rstrip("/")) + 1 :]
+                    if not key.startswith(prefix):
+                        continue
+                    with suppress(FileNotFoundError):
+                        status = os.stat(path, follow_symlinks=False)
+                        if S_ISREG(status.st_mode):
+                            yield _seen(key, status)
+
+    def remove(self, key: str) -> None:
+        """Delete a file."""
+        with self._named(f"delete {key}"):
+            self._ensure_present()
+            with suppress(FileNotFoundError, NotADirectoryError):
+                os.unlink(self._at(key))
+
+    def check(self) -> tuple[Finding, ...]:
+        """Whether this user may write there."""
+        path = self._at(f"{FOLDER}/check-{token_hex(8)}")
+        with self._named("be written to"):
+            self._ensure_present()
+            with open_file(path, "xb") as file:
+                file.write(b"ckptstore")
+            os.unlink(path)
+        return ()
+
+    def pieces(self, key: str, begin: int, end: int) -> Iterator[bytes]:
+        """Parts of a file, read."""
+        with self._named(f"give {key}"):
+            self._ensure_present()
+            try:
+                file = open_file(self._at(key), "rb", buffering=0)
+            except FileNotFoundError:
+                raise MissingError(f"{self.name} has no {key}", "another copy is needed") from None
+            with file:
+                while begin < end:
+                    piece = os.pread(file.fileno(), min(PIECE, end - begin), begin)
+                    if not piece:
+                        raise WrongBytesError(f"{key} of {self.name} ends at byte {begin}", "another copy is needed")
+                    begin += len(piece)
+                    yield piece
+
+    def _copy(self, path: str, target: str, size: int, digest: str, limit: Limit | None) -> None:
+        with open_file(target, "wb") as file:
+            for piece in read_pieces(path, size, digest):
+                if limit is not None:
+                    limit(len(piece))
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+            with suppress(OSError):  # a hint: what is read back then comes from the disk
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def _prove(self, path: str, key: str, size: int, digest: str) -> None:
+        """Read a file back. Raises `WrongBytesError`."""
+        try:
+            for _ in read_pieces(path, size, digest):
+                pass
+        except SourceError as error:
+            hint = f"delete {path}, and it is copied again"
+            raise WrongBytesError(f"{key} of {self.name} is damaged: {error.message}", hint) from None
+
+    def _at(self, key: str) -> str:
+        return f"{self._directory.rstrip('/')}/{key}"
+
+    def _ensure_present(self) -> None:
+        if os.path.isdir(f"{self._directory}/{FOLDER}"):
+            return
+        why = f"has no {FOLDER}" if os.path.isdir(self._directory) else "is not there"
+        hint = f"mount it; if it is a new one: make {FOLDER} in it"
+        raise UnreachableError(f"{self.name} {why}: it may not be mounted", hint)
+
+    @contextmanager
+    def _named(self, what: str) -> Iterator[None]:
+        """Raise what the file system answers as a `StoreError`."""
+        try:
+            yield
+        except OSError as error:
+            kind: type[StoreError] = UnreachableError
+            kind = FullError if error.errno in _FULL else DeniedError if error.errno in _DENIED else kind
+            hints = {FullError: "make room there", DeniedError: "give this user the right to it"}
+            message = f"{self.name} cannot {what}: {error.strerror or error}"
+            raise kind(message, hints.get(kind, "see that its disk is there")) from None
+
+
+def _seen(key: str, status: os.stat_result) -> Seen:
+    return Seen(key, status.st_size, datetime.fromtimestamp(status.st_mtime, timezone.utc))

@@ -1,0 +1,350 @@
+"""A bucket of an S3-compatible server as a store, and what proves that the bytes have arrived.
+
+- On the way: each request is signed with the SHA-256 of its body, which the server compares.
+- In the store: its checksum (ETag) is the MD5 of the file, or that of its parts' MD5s; both are computed while the file
+  is read, beside its BLAKE3. A store that encrypts with keys of its own has another ETag: then the object is read back.
+- A file that is cut while it is sent never appears: an upload in parts is completed at its end, and never with another
+  BLAKE3.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from contextlib import contextmanager
+from datetime import timedelta
+from email.utils import parsedate_to_datetime
+from hashlib import md5
+from typing import TYPE_CHECKING, Any
+
+from ckptstore.objects.asked import ask, text, values
+from ckptstore.objects.errors import (
+    DeniedError,
+    FullError,
+    MissingError,
+    StoreError,
+    UnreachableError,
+    WrongBytesError,
+)
+from ckptstore.objects.settings import settings
+from ckptstore.objects.store import PIECE, Finding, Seen, Store, read_pieces
+from ckptstore.outside import ThreadPoolExecutor, token_hex, utc_now
+
+try:
+    import obstore
+    from obstore.exceptions import BaseError
+    from obstore.store import S3Store as Client
+except ModuleNotFoundError:
+    raise StoreError(
+        "object storage needs a package that is not installed", "run: pip install 'ckptstore[objects]'"
+    ) from None
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ckptstore.objects.store import Limit
+    from ckptstore.outside import Future
+
+_PARALLEL = 4
+_MOST_PARTS = 10_000
+_SECONDS = timedelta(seconds=60)
+_RETRIES = {
+    "max_retries": 3,
+    "retry_timeout": timedelta(seconds=60),
+    "backoff": {"init_backoff": timedelta(milliseconds=200), "max_backoff": timedelta(seconds=5), "base": 2},
+}
+_SKEW_SECONDS = 60
+_OK = 200
+_NOT_MADE = (404, 501)  # what a server answers to a question that it does not know
+_STATUS = re.compile(r"(?:status|code)\D{0,20}?\b([45]\d\d)\b|\b([45]\d\d) [A-Z]", re.IGNORECASE)
+_CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,60})</Code>")
+_IS_FULL = re.compile(r"\b507\b|\b413\b|insufficient.?storage|storage.?full|quota|EntityTooLarge", re.IGNORECASE)
+_IS_DENIED = re.compile(r"\b40[13]\b|AccessDenied|Forbidden|InvalidAccessKeyId|SignatureDoesNotMatch", re.IGNORECASE)
+
+
+class S3Store(Store):
+    """Objects in a bucket, below a prefix."""
+
+    def __init__(self, bucket: str, prefix: str) -> None:
+        self.name = f"s3://{bucket}/{prefix}".rstrip("/")
+        self._bucket, self._prefix = bucket, f"{prefix}/" if prefix else ""
+        self._settings = own = settings()
+        told: dict[str, Any] = {"region": own.region, "virtual_hosted_style_request": own.is_in_host}
+        if own.endpoint:
+            told["endpoint"] = own.endpoint
+        if own.key:
+            told |= {"access_key_id": own.key, "secret_access_key": own.secret}
+        if own.token:
+            told["session_token"] = own.token
+        with self._named("be opened"):
+            self._client = Client(
+                bucket,
+                client_options={
+                    "allow_http": own.endpoint.startswith("http://"),
+                    "connect_timeout": timedelta(seconds=10),
+                    "timeout": _SECONDS,
+                },
+                retry_config=_RETRIES,  # type: ignore[arg-type, unused-ignore]
+                **told,
+            )
+
+    def prepare(self) -> None:
+        """A bucket is made by its owner."""
+
+    def put(self, path: str, key: str, size: int, digest: str, limit: Limit | None = None) -> None:
+        """Send a file in parts of 8 MiB, 4 at a time; a small one at once."""
+        sums = _Sums(max(PIECE, -(-size // _MOST_PARTS)))
+        seen = self.head(key)
+        if seen is not None and seen.size == size:
+            for _ in read_pieces(path, size, digest, (sums.add,)):
+                pass
+            if seen.tag == sums.tag() or self.digest_of(key, size) == digest:
+                return
+            sums = _Sums(sums.part)
+        pieces = self._limited(read_pieces(path, size, digest, (sums.add,)), limit)
+        kept: list[BaseException] = []
+        with self._named(f"take {key}"):
+            if size <= sums.part:
+                body = b"".join(pieces)
+                told = obstore.put(self._client, self._at(key), body, use_multipart=False)
+            else:
+                self._abort(key)
+                try:
+                    told = obstore.put(
+                        self._client,
+                        self._at(key),
+                        _kept(pieces, kept),
+                        chunk_size=sums.part,
+                        max_concurrency=_PARALLEL,
+                    )
+                except BaseException:
+                    if kept:
+                        raise kept[0] from None
+                    raise
+        if told["e_tag"] is None or told["e_tag"].strip('"') != sums.tag():
+            self._prove(key, size, digest)
+
+    def head(self, key: str) -> Seen | None:
+        """What the store says of an object."""
+        try:
+            with self._named(f"be asked for {key}"):
+                return self._seen(obstore.head(self._client, self._at(key)))
+        except MissingError:
+            return None
+
+    def list(self, prefix: str = "") -> Iterator[Seen]:
+        """Every object below the prefix, in portions of 1,000."""
+        with self._named("be listed"):
+            # S3 lists by any prefix, obstore by whole names: those of the folder are filtered here.
+            for some in obstore.list(self._client, f"{self._prefix}{prefix.rpartition('/')[0]}".rstrip("/") or None):
+                for each in some:
+                    seen = self._seen(each)
+                    if seen.key.startswith(prefix):
+                        yield seen
+
+    def remove(self, key: str) -> None:
+        """Delete an object; in a bucket with versions it gets a mark that it is deleted."""
+        try:
+            with self._named(f"delete {key}"):
+                obstore.delete(self._client, self._at(key))
+        except MissingError:
+            pass
+
+    def pieces(self, key: str, begin: int, end: int) -> Iterator[memoryview]:
+        """Ranges of an object, 4 at a time, in order."""
+        waiting: deque[Future[Any]] = deque()
+        with ThreadPoolExecutor(_PARALLEL, "ckptstore-fetch") as pool:
+            try:
+                for start in range(begin, end, PIECE):
+                    waiting.append(pool.submit(self._range, key, start, min(PIECE, end - start)))
+                    if len(waiting) > _PARALLEL:
+                        yield waiting.popleft().result()
+                while waiting:
+                    yield waiting.popleft().result()
+            finally:
+                for each in waiting:
+                    each.cancel()
+
+    def check(self) -> tuple[Finding, ...]:
+        """Rights, the clock, versions, and rules of the bucket that delete what nobody asked to delete."""
+        answer = ask(self._settings, self._bucket, "HEAD")
+        key = f".ckptstore/check-{token_hex(8)}"
+        with self._named("be written to"):
+            obstore.put(self._client, self._at(key), b"ckptstore", use_multipart=False)
+            if bytes(obstore.get_range(self._client, self._at(key), start=0, length=9)) != b"ckptstore":
+                raise WrongBytesError(f"{self.name} gives other bytes than it got", "do not use it")
+            obstore.delete(self._client, self._at(key))
+        return (*self._clock(answer.headers.get("date", "")), *self._versions(), *self._rules())
+
+    def _range(self, key: str, start: int, length: int) -> memoryview:
+        with self._named(f"give {key}"):
+            piece = memoryview(obstore.get_range(self._client, self._at(key), start=start, length=length))
+        if piece.nbytes != length:
+            raise WrongBytesError(f"{key} of {self.name} ends at byte {start + piece.nbytes}", "another copy is needed")
+        return piece
+
+    def _prove(self, key: str, size: int, digest: str) -> None:
+        seen = self.head(key)
+        if seen is None or seen.size != size or self.digest_of(key, size) != digest:
+            raise WrongBytesError(f"{key} of {self.name} is not what was sent", "it is sent again")
+
+    def _abort(self, key: str) -> None:
+        """Have the store delete the parts of uploads of this key that were cut off: nobody else knows of them.
+
+        Where that cannot be asked for, a rule of the bucket must do it (docs/tiers.md); `check` says so.
+        """
+        if not self._settings.key:
+            return
+        at = self._at(key)
+        answer = ask(self._settings, self._bucket, "GET", query={"uploads": "", "prefix": at})
+        if answer.status != _OK:
+            return
+        for each in values(answer.body, "Upload"):
+            if text(each, "Key") == at:
+                ask(self._settings, self._bucket, "DELETE", at, {"uploadId": text(each, "UploadId")})
+
+    def _clock(self, date: str) -> tuple[Finding, ...]:
+        try:
+            skew = (utc_now() - parsedate_to_datetime(date)).total_seconds()
+        except (ValueError, TypeError):
+            return ()
+        if abs(skew) <= _SKEW_SECONDS:
+            return ()
+        what = f"the clock of this machine differs by {abs(skew):.0f} s from that of {self.name}"
+        return (Finding(what, "set it: servers refuse requests that are 15 minutes off"),)
+
+    def _versions(self) -> tuple[Finding, ...]:
+        answer = ask(self._settings, self._bucket, "GET", query={"versioning": ""})
+        status = next(values(answer.body, "Status"), None)
+        if answer.status != _OK or status is None or status.text != "Enabled":
+            return ()
+        what = f"{self.name} keeps versions: what is purged there is kept as an older version"
+        return (Finding(what, "have a rule of the bucket delete noncurrent versions", is_fault=False),)
+
+    def _rules(self) -> tuple[Finding, ...]:
+        answer = ask(self._settings, self._bucket, "GET", query={"lifecycle": ""})
+        if answer.status != _OK:
+            if answer.status in _NOT_MADE:
+                return (self._no_abort(),)
+            what = f"the rules of {self.name} cannot be read (status {answer.status})"
+            return (Finding(what, "see by hand that none of them deletes objects below the prefix", is_fault=False),)
+        found: list[Finding] = []
+        aborts = False
+        for rule in values(answer.body, "Rule"):
+            if text(rule, "Status") != "Enabled":
+                continue
+            tags = {each.tag.rpartition("}")[2] for each in rule}
+            prefix = text(rule, "Prefix") or next((each.text or "" for each in _inside(rule, "Filter", "Prefix")), "")
+            if not (self._prefix.startswith(prefix) or prefix.startswith(self._prefix)):
+                continue
+            aborts |= "AbortIncompleteMultipartUpload" in tags
+            name = text(rule, "ID") or "without a name"
+            if "Expiration" in tags:
+                what = f"rule {name!r} of {self.name} deletes objects by their age: copies vanish behind the catalog"
+                found.append(Finding(what, "take the prefix out of it; gc deletes what no policy keeps"))
+            if "Transition" in tags:
+                what = f"rule {name!r} of {self.name} moves objects to a storage class that may take hours to read"
+                found.append(Finding(what, "see that its class is read at once", is_fault=False))
+        return (*found, *(() if aborts else (self._no_abort(),)))
+
+    def _no_abort(self) -> Finding:
+        what = f"no rule of {self.name} ends uploads that were cut off: their parts are paid for, and not listed"
+        return Finding(what, "add a rule AbortIncompleteMultipartUpload, of 7 days or so", is_fault=False)
+
+    def _at(self, key: str) -> str:
+        return f"{self._prefix}{key}"
+
+    def _seen(self, told: Any) -> Seen:
+        at = told["last_modified"]
+        return Seen(told["path"][len(self._prefix) :], told["size"], at, (told["e_tag"] or "").strip('"'))
+
+    @staticmethod
+    def _limited(pieces: Iterator[bytes], limit: Limit | None) -> Iterator[bytes]:
+        for piece in pieces:
+            if limit is not None:
+                limit(len(piece))
+            yield piece
+
+    @contextmanager
+    def _named(self, what: str) -> Iterator[None]:
+        """Raise what obstore says as a `StoreError`, without the text: it may have what was signed in it."""
+        try:
+            yield
+        except (BaseError, FileNotFoundError, PermissionError, OSError, ValueError) as error:
+            if isinstance(error, StoreError):
+                raise
+            raise _translated(f"{self.name} cannot {what}", error) from None
+
+
+class _Sums:
+    """The ETag that S3 gives to what is sent in parts of a size."""
+
+    def __init__(self, part: int) -> None:
+        self.part = part
+        self._parts: list[bytes] = []
+        self._now, self._left = _md5(), part
+
+    def add(self, piece: bytes) -> None:
+        """The next bytes."""
+        view = memoryview(piece)
+        while view:
+            some, view = view[: self._left], view[self._left :]
+            self._now.update(some)
+            self._left -= some.nbytes
+            if not self._left:
+                self._parts.append(self._now.digest())
+                self._now, self._left = _md5(), self.part
+
+    def tag(self) -> str:
+        """The ETag of all bytes so far."""
+        if not self._parts or (len(self._parts) == 1 and self._left == self.part):
+            return (self._parts[0] if self._parts else self._now.digest()).hex()
+        rest = [self._now.digest()] if self._left < self.part else []
+        every = [*self._parts, *rest]
+        return f"{_md5(b''.join(every)).hexdigest()}-{len(every)}"
+
+
+def _md5(content: bytes = b"") -> Any:
+    return md5(content, usedforsecurity=False)  # S3's own checksum
+
+
+def _inside(element: Any, *path: str) -> Iterator[Any]:
+    found = [element]
+    for name in path:
+        found = [each for above in found for each in above.iter() if each.tag.rpartition("}")[2] == name]
+    yield from found
+
+
+def _kept(pieces: Iterator[bytes], kept: list[BaseException]) -> Iterator[bytes]:
+    """The pieces; what ends them is kept, since obstore raises a text of it."""
+    try:
+        yield from pieces
+    except BaseException as error:
+        kept.append(error)
+        raise
+
+
+def _translated(message: str, error: Exception) -> StoreError:
+    said = f"{type(error).__name__} {error}"
+    code = _CODE.search(said)
+    status = _STATUS.search(said)
+    why = next(filter(None, (code and code[1], status and f"status {status[1] or status[2]}", _short(said))))
+    if isinstance(error, FileNotFoundError) or type(error).__name__ == "NotFoundError":
+        return MissingError(f"{message}: it is not there", "see that the bucket and the prefix are the right ones")
+    if _IS_FULL.search(said):
+        return FullError(f"{message}: it is full ({why})", "make room there, or raise the quota")
+    if _IS_DENIED.search(said) or type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError"):
+        return DeniedError(
+            f"{message}: it refuses this user ({why})", "see AWS_ACCESS_KEY_ID and the rights of the user"
+        )
+    return UnreachableError(f"{message} now ({why})", "see that it runs, and that AWS_ENDPOINT_URL names it")
+
+
+def _short(said: str) -> str:
+    """Why no answer came, in words of ours."""
+    lower = said.lower()
+    if "timed out" in lower or "timeout" in lower:
+        return "no answer in time"
+    if "dns" in lower or "resolve" in lower:
+        return "its host is not known"
+    return "no connection" if "connect" in lower or "error sending request" in lower else "it failed"

@@ -1,0 +1,66 @@
+"""Where a bucket is, and who asks: from the usual environment and files. None of it is stored or shown."""
+
+from __future__ import annotations
+
+from configparser import ConfigParser, Error
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ckptstore.objects.errors import DeniedError
+from ckptstore.outside import Path, os
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_REGION = "us-east-1"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to ask for a bucket. `key` is empty where another source has it: a machine's role, a token's file."""
+
+    endpoint: str  # without a slash at its end; empty: that of AWS for the region
+    region: str
+    is_in_host: bool  # the endpoint has the name of the bucket in it
+    key: str = field(default="", repr=False)
+    secret: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)
+
+
+def settings(environment: Mapping[str, str] | None = None) -> Settings:
+    """What the environment says, else the profile in `~/.aws`. Raises `DeniedError` for a file that is none."""
+    env = os.environ if environment is None else environment
+    profile = _profile(env)
+
+    def first(*names: str, of_profile: str = "") -> str:
+        return next((env[name] for name in names if env.get(name)), profile.get(of_profile, ""))
+
+    is_whole = bool(env.get("AWS_ACCESS_KEY_ID") and env.get("AWS_SECRET_ACCESS_KEY"))
+    key = env.get("AWS_ACCESS_KEY_ID", "") if is_whole else profile.get("aws_access_key_id", "")
+    secret = env.get("AWS_SECRET_ACCESS_KEY", "") if is_whole else profile.get("aws_secret_access_key", "")
+    token = env.get("AWS_SESSION_TOKEN", "") if is_whole else profile.get("aws_session_token", "")
+    endpoint = first("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", of_profile="endpoint_url")
+    in_host = env.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "").lower() in ("1", "true", "yes")
+    region = first("AWS_REGION", "AWS_DEFAULT_REGION", of_profile="region") or _REGION
+    return Settings(endpoint.rstrip("/"), region, in_host, key, secret, token)
+
+
+def _profile(env: Mapping[str, str]) -> dict[str, str]:
+    """What the two files say of the profile that is chosen; the one for credentials counts more."""
+    name = env.get("AWS_PROFILE") or "default"
+    home = Path(env.get("HOME") or Path.home(), ".aws")
+    told: dict[str, str] = {}
+    for variable, usual, section in (
+        ("AWS_CONFIG_FILE", "config", name if name == "default" else f"profile {name}"),
+        ("AWS_SHARED_CREDENTIALS_FILE", "credentials", name),
+    ):
+        path = env.get(variable) or str(home / usual)
+        read = ConfigParser(interpolation=None)
+        try:
+            read.read(path, encoding="utf-8")
+        except (Error, OSError, UnicodeError):
+            # what a parser says of a line may be the secret in it
+            raise DeniedError(f"{path} cannot be read as a file of AWS settings", "mend it, or set AWS_*") from None
+        if read.has_section(section):
+            told |= dict(read.items(section))
+    return told

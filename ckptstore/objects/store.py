@@ -1,0 +1,230 @@
+"""What every store can do. Objects have keys below the URL of the store; a key is visible once all its bytes are there.
+
+Keys are made of the digest of what they hold, so that an object is never changed, and copying it again changes nothing.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from blake3 import blake3
+
+from ckptstore.disk.aside import named_once
+from ckptstore.disk.files import digest as digest_of
+from ckptstore.disk.files import facts_if_seen
+from ckptstore.objects.errors import NoRoomError, SourceError, WrongBytesError
+from ckptstore.outside import Path, ThreadPoolExecutor, open_file, os
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from datetime import datetime
+
+    from ckptstore.outside import Future
+
+    Limit = Callable[[int], object]
+
+PIECE = 8 << 20
+"""Bytes that are read, sent and fetched at a time."""
+_THREADS = 4
+
+
+class Seen(NamedTuple):
+    """An object as its store has it: size in bytes, when it was written, and the store's checksum of it, if any."""
+
+    key: str
+    size: int
+    at: datetime
+    tag: str = ""
+
+
+class Finding(NamedTuple):
+    """Something about a store that its user should know: what it is, and what to do about it."""
+
+    what: str
+    remedy: str
+    is_fault: bool = True  # False: a remark
+
+
+class Store(ABC):
+    """A directory or a bucket below a URL, which `name` has for messages. All calls may come from several threads."""
+
+    name: str
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Make what `put` asks for: called once, when a tier is declared. Raises `StoreError`."""
+
+    @abstractmethod
+    def put(self, path: str, key: str, size: int, digest: str, limit: Limit | None = None) -> None:
+        """Copy a file of this size and BLAKE3 there, and prove that its bytes have arrived; if it is there, only prove.
+
+        `limit` is called with the number of bytes before each piece is sent: it may wait, or raise to end the copying.
+        Raises `SourceError` where the file is not as recorded, another `StoreError` where the store fails.
+        """
+
+    @abstractmethod
+    def head(self, key: str) -> Seen | None:
+        """The object of a key; None if there is none. Raises `StoreError`."""
+
+    @abstractmethod
+    def list(self, prefix: str = "") -> Iterator[Seen]:
+        """Every object whose key begins with this, in no order. Raises `StoreError`."""
+
+    @abstractmethod
+    def remove(self, key: str) -> None:
+        """Delete an object; nothing happens where there is none. Raises `StoreError`."""
+
+    @abstractmethod
+    def check(self) -> tuple[Finding, ...]:
+        """What would keep the store from what is asked of it. It writes, reads and deletes one small object.
+
+        Raises `StoreError` where that is not possible.
+        """
+
+    @abstractmethod
+    def pieces(self, key: str, begin: int, end: int) -> Iterator[memoryview | bytes]:
+        """The bytes of an object from one offset to another, in order.
+
+        Raises `StoreError`, `WrongBytesError` if it is shorter.
+        """
+
+    def get(self, key: str, path: str, size: int, digest: str, limit: Limit | None = None) -> None:
+        """Fetch an object to a path, which gets its name once all bytes are there and have this size and BLAKE3.
+
+        What an earlier call had fetched when it was cut off is not fetched again. If the file is there, nothing is
+        fetched. Another process that fetches the same file is waited for. `limit` is called with the number of bytes
+        of each piece that came. Raises `RefusedError` where another file is at the path, `NoRoomError`, `StoreError`.
+        """
+        if _is_there(path, size, digest):
+            return
+        receive = partial(self._receive, key, size, digest, limit)
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            named_once(path, digest[:32], receive, lambda: _is_there(path, size, digest))
+        except OSError as error:
+            raise NoRoomError(
+                f"cannot write {path}: {error.strerror or error}", "make room, or mend the disk"
+            ) from None
+
+    def digest_of(self, key: str, size: int) -> str:
+        """The BLAKE3 of an object, whose bytes are read back. Raises `StoreError`."""
+        hasher = blake3(max_threads=_THREADS)
+        for piece in self.pieces(key, 0, size):
+            hasher.update(piece)
+        return hasher.hexdigest()
+
+    def _receive(self, key: str, size: int, digest: str, limit: Limit | None, path: str) -> None:
+        """Go on with a file that is there in part; from its beginning if that part proves to be another one."""
+        while True:
+            done = os.path.getsize(path) if os.path.exists(path) else 0
+            room = os.statvfs(os.path.dirname(path))
+            lacking = size - done - room.f_bavail * room.f_frsize
+            if lacking > 0:
+                raise NoRoomError(
+                    f"{os.path.dirname(path)} has no room for {key} of {self.name}: {lacking} bytes are lacking",
+                    "delete what is not needed there",
+                )
+            if done <= size and self._append(key, path, (done, size), limit) == digest:
+                return
+            os.unlink(path)
+            if not done:
+                raise WrongBytesError(
+                    f"{key} of {self.name} does not hold the bytes that were recorded",
+                    "another copy is needed; nothing was written",
+                )
+
+    def _append(self, key: str, path: str, part: tuple[int, int], limit: Limit | None) -> str:
+        """Append a part of an object to the file that has what is before; the digest of the whole."""
+        hasher = blake3(max_threads=_THREADS)
+        begin, end = part
+        with open_file(path, "ab") as file, Beside(hasher.update) as hashed:
+            if begin:
+                with open_file(path, "rb") as there:
+                    while piece := there.read(PIECE):
+                        hashed.give(piece)
+            for each in self.pieces(key, begin, end):
+                if limit is not None:
+                    limit(len(each))
+                hashed.give(each)
+                file.write(each)
+        return hasher.hexdigest()
+
+
+class Beside:
+    """Has each piece given worked on by one thread beside, in order, while the next one comes."""
+
+    def __init__(self, work: Callable[[memoryview | bytes], object]) -> None:
+        self._work = work
+        self._pool = ThreadPoolExecutor(1, "ckptstore-digest")
+        self._before: Future[object] | None = None
+
+    def __enter__(self) -> Beside:
+        """Begin."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Wait for the last piece. Raises what the work raised."""
+        self._pool.shutdown(wait=True)
+        self.wait()
+
+    def give(self, piece: memoryview | bytes) -> None:
+        """Hand over a piece, once the one before is done."""
+        self.wait()
+        self._before = self._pool.submit(self._work, piece)
+
+    def wait(self) -> None:
+        """Until every piece that was given is done."""
+        before, self._before = self._before, None
+        if before is not None:
+            before.result()
+
+
+def read_pieces(path: str, size: int, digest: str, use: Iterable[Callable[[bytes], object]] = ()) -> Iterator[bytes]:
+    """The pieces of a local file; the last one only if the file has this size and digest. `use` has each piece too.
+
+    Raises `SourceError`.
+    """
+    hasher = blake3(max_threads=_THREADS)
+
+    def work(piece: memoryview | bytes) -> None:
+        hasher.update(piece)
+        for each in use:
+            each(bytes(piece))
+
+    try:
+        with open_file(path, "rb", buffering=0) as file, Beside(work) as hashed:
+            if os.fstat(file.fileno()).st_size != size:
+                raise _other(path, "it has another size")
+            done = 0
+            while done < size:
+                piece = os.pread(file.fileno(), PIECE, done)
+                if not piece:
+                    raise _other(path, "it was cut")
+                hashed.give(piece)
+                done += len(piece)
+                if done >= size:
+                    hashed.wait()
+                    if done > size or hasher.hexdigest() != digest:
+                        raise _other(path, "it has other bytes")
+                yield piece
+            if not size and hasher.hexdigest() != digest:
+                raise _other(path, "it has other bytes")
+    except OSError as error:
+        raise SourceError(f"cannot read {path}: {error.strerror or error}", "it is not copied") from None
+
+
+def _other(path: str, why: str) -> SourceError:
+    return SourceError(f"{path} is not the file that was recorded: {why}", "it is not copied")
+
+
+def _is_there(path: str, size: int, digest: str) -> bool:
+    """Whether a path has this very file."""
+    found = facts_if_seen(path)
+    if found is None or found.size != size:
+        return False
+    try:
+        return Path(path).is_file() and digest_of(path) == digest
+    except OSError:
+        return False
