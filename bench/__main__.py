@@ -1,6 +1,6 @@
 """All measurements, one after the other, each in a process of its own.
 
-    python -m bench            results.json, RESULTS.md, growth.png and docs/figures.md, here; half an hour or more
+    python -m bench            results.json, RESULTS.md, growth.png, docs/explanation/figures.md; half an hour or more
     python -m bench --quick    the same below build/bench, with small sizes; about 2 minutes; nothing here is touched
     python -m bench --only resolve record    these again; of the others what the last run found on this machine
 

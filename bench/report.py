@@ -1,4 +1,4 @@
-"""The results as text: RESULTS.md, and docs/figures.md."""
+"""The results as text: RESULTS.md, and docs/explanation/figures.md."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ REASONS = {
 }
 BEGIN, END = "<!-- written by make bench -->\n", "<!-- until here -->"
 NOT_MEASURED = "Not measured yet: `make bench` writes this.\n"
-PAGE = ROOT / "docs" / "figures.md"
+PAGE = ROOT / "docs" / "explanation" / "figures.md"
 SHOWN = 1000
 
 
@@ -235,5 +235,5 @@ def put_into_page(found: Results) -> None:
     text = PAGE.read_text()
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
-    assert begin and end, "docs/figures.md has lost its marks"
+    assert begin and end, "docs/explanation/figures.md has lost its marks"
     PAGE.write_text(before + begin + page(found) + end + after)

@@ -93,7 +93,7 @@ class Catalog:
     ) -> Resolution:
         """The newest whole state of the run, with the reason why each newer one is not taken.
 
-        `run` may be a reference to another one, as "digits@best:accuracy:max" (docs/references.md).
+        `run` may be a reference to another one, as "digits@best:accuracy:max" (docs/reference/state-names.md).
         `step` and `lineage` ask for an older one, of the history that leads to a launch (None: to the newest);
         `every_lineage` counts the states of all launches, those that were given up too, the highest step first.
         `take_quarantined` takes a state that was found to be bad, as one whose loss was not a number. `replicas` states
@@ -311,7 +311,9 @@ class Catalog:
         return Listing(history(self.database, run), dicts.launch)
 
     def advise(self, run: str, *, mtbf: timedelta | None = None) -> Advice:
-        """How often a run should save, and what it loses at the present interval and at the best one (docs/advise.md).
+        """How often a run should save, and what it loses at the present interval and at the best one.
+
+        docs/how-to/save-interval.md has the formula.
 
         `mtbf` is the mean time between failures; else it is that of the failures that the catalog has seen.
         """

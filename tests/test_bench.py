@@ -1,4 +1,4 @@
-"""What `make bench` writes: docs/figures.md is that of results.json, and the arithmetic behind it."""
+"""What `make bench` writes: docs/explanation/figures.md is that of results.json, and the arithmetic behind it."""
 
 from pathlib import Path
 

@@ -13,7 +13,7 @@ import pytest
 from ckptstore.api import connect
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "examples" / "README.md"])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "examples" / "README.md"])
 LAUNCH = "20261121T034217-0d35d4"
 SIZE = 494_183
 FOREIGN = ("train/", "nn/", "core/callback/", "checkpoint/", "iteration_")
@@ -102,13 +102,13 @@ def test_the_listings_are_what_the_commands_print(digits: Path) -> None:
 
 
 def test_the_python_examples_run(digits: Path) -> None:
-    (program,) = (block for block in blocks("docs/operating.md", "python") if "resolution.plan" in block)
+    (program,) = (block for block in blocks("docs/how-to/without-mindspore.md", "python") if "resolution.plan" in block)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert as_in_the_readme(done.stdout, digits)[:2] == [
         "0 /data/digits/rank_0/lenet-2_12.ckpt",
         "1 /data/digits/rank_1/lenet-2_12.ckpt",
     ]
-    (program,) = (block for block in blocks("docs/retention.md", "python") if "plan_gc" in block)
+    (program,) = (block for block in blocks("docs/how-to/free-space.md", "python") if "plan_gc" in block)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == ""  # both states that can be restored stay
 
@@ -138,11 +138,11 @@ def test_every_command_and_every_rule_is_documented() -> None:
     from ckptstore.cli.main import cli
     from ckptstore.core.model import Rule
 
-    operating = page("docs/operating.md")
+    commands, rules = page("docs/reference/commands.md"), page("docs/how-to/troubleshooting.md")
     for name in cli.commands:
-        assert f"ckptstore {name}" in operating or f"`{name}`" in operating, name
+        assert f"ckptstore {name}" in commands or f"`{name}`" in commands, name
     for rule in Rule:
-        assert f"\n| `{rule}` |" in operating, rule
+        assert f"\n| `{rule}` |" in rules, rule
 
 
 def shown_commands() -> set[tuple[str, str]]:
@@ -217,6 +217,6 @@ def test_each_public_name_has_its_entry_and_a_docstring() -> None:
     """What the site says of it is that docstring: `make docs`."""
     package = griffe.load("ckptstore")
     public = {f"{each.path}.{name}": each[name] for each in (package, package["mindspore"]) for name in each.exports}
-    entries = re.findall(r"^::: (\S+)$", page("docs/api.md"), re.MULTILINE)
+    entries = re.findall(r"^::: (\S+)$", page("docs/reference/api.md"), re.MULTILINE)
     assert sorted(entries) == sorted([*public, "ckptstore.errors"])
     assert [name for name, known in public.items() if not known.has_docstring] == []

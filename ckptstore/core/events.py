@@ -92,7 +92,7 @@ class FileRecorded:
 
 @dataclass(frozen=True)
 class FileUnplaced:
-    """A scan found a file whose step or rank nothing told (docs/scanning.md)."""
+    """A scan found a file whose step or rank nothing told (docs/explanation/grades.md)."""
 
     run: Name
     file: Unplaced

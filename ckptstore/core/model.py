@@ -70,7 +70,7 @@ class Content(str, Enum):
 
 
 class Grade(str, Enum):
-    """How sure the step of a scanned file is (docs/scanning.md)."""
+    """How sure the step of a scanned file is (docs/explanation/grades.md)."""
 
     PROVEN = "proven"  # two witnesses say the same
     CONSISTENT = "consistent"  # every way to read the names and counters of its launch gives this step

@@ -1,7 +1,7 @@
 """Data that goes on as if nothing had happened: which pipelines draw random numbers, and how they draw the same again.
 
 After a restart MindSpore skips the batches that were trained. What draws random numbers along the way then begins anew,
-unless the skipped batches are computed again (docs/mindspore.md, §11).
+unless the skipped batches are computed again (mindspore.md §11).
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class TrainingLaunch(RankLaunch):
         layers, as dropout, draw the same numbers as if nothing had happened (PyNative mode). `dec_key` and `dec_mode`
         are those of `mindspore.load_checkpoint`, for files saved with `enc_key`.
 
-        `initial` is a reference to a state of another run, as "pretrain@best:loss" (docs/warm-start.md): while this run
+        `initial` is a reference to a state of another run, as "pretrain@best:loss": while this run
         has none of its own, it begins at step 0 with the weights of that one, those that fit by name and shape.
         `rename` has prefixes of names in the file, each with what the network has in its place. `initial_optimizer`
         takes the optimizer's parameters too, but for its counter and learning rates. What is left over on either side

@@ -1,6 +1,6 @@
 """Random layers, as dropout, that draw the same numbers after a restart.
 
-MindSpore keeps their state inside kernels, and no call gives it back (docs/mindspore.md, §11). In PyNative mode each
+MindSpore keeps their state inside kernels, and no call gives it back (mindspore.md §11). In PyNative mode each
 step can have seeds of its own instead. In graph mode seeds are compiled into the graph.
 """
 

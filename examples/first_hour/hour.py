@@ -1,4 +1,6 @@
-"""Plays a first hour with ckptstore and prints it as a page: python examples/first_hour/hour.py > docs/first-hour.md.
+"""Plays a first hour with ckptstore and prints it as a page.
+
+python examples/first_hour/hour.py > docs/tutorial/first-hour.md
 
 All output is real. Only moments, the names of launches, paths and what depends on the machine are put in.
 """
@@ -23,7 +25,7 @@ PROGRAMS = {"python": [sys.executable], "ckptstore": [str(Path(sys.executable).w
 
 PAGE = """# A first hour
 
-What follows is real output, made by [examples/first_hour/hour.py](../examples/first_hour/hour.py). A test holds it
+What follows is real output, made by [examples/first_hour/hour.py](../../examples/first_hour/hour.py). A test holds it
 against what the commands print today.
 
 ## Install
@@ -38,7 +40,7 @@ The catalog is a file of your own, made when it is first needed.
 
 ## Three lines
 
-[train.py](../examples/first_hour/train.py) trains a small network, 4 epochs of 10 steps, and saves every fifth step.
+[train.py](../../examples/first_hour/train.py) trains a small network, 4 epochs of 10 steps, and saves every fifth step.
 Besides the import, three of its lines are ckptstore's:
 
 ```text
@@ -74,7 +76,7 @@ It is in the trash, for a day, and comes back:
 ## Is all well?
 
 {doctor}
-Read on in [training.md](training.md) and [operating.md](operating.md).
+Read on in [your own script](your-script.md).
 """
 
 

@@ -1,4 +1,4 @@
-"""`ckptstore diff` as docs/compare.md shows it, and what it prints of many parameters."""
+"""`ckptstore diff` as docs/how-to/compare.md shows it, and what it prints of many parameters."""
 
 import re
 import subprocess
@@ -16,7 +16,7 @@ from tests.cli.advice import run
 from tests.command_line import COMMAND, HEAVY, loaded
 from tests.tensors.states import saved, written
 
-PAGE = Path(__file__).parents[2] / "docs" / "compare.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "compare.md"
 
 
 def trained(step: int) -> dict[str, Any]:

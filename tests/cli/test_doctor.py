@@ -125,8 +125,8 @@ def as_in_the_docs(page: str) -> list[str]:
 
 
 def test_the_page_in_the_docs(tmp_path: Path) -> None:
-    operating = (Path(__file__).parents[2] / "docs" / "operating.md").read_text()
-    (shown,) = re.findall(r"```console\n\$ ckptstore doctor digits\n(.*?)```", operating, re.DOTALL)
+    guide = (Path(__file__).parents[2] / "docs" / "how-to" / "check-health.md").read_text()
+    (shown,) = re.findall(r"```console\n\$ ckptstore doctor digits\n(.*?)```", guide, re.DOTALL)
     data = tmp_path / "data" / "digits"
     data.mkdir(parents=True)
     catalog = connect(str(data.parent / "catalog.db"))

@@ -237,7 +237,7 @@ def test_the_ranks_are_those_of_all_nodes(manifest: dict[str, Any]) -> None:
 
 
 def values(manifest: dict[str, Any]) -> dict[str, float]:
-    """What the table of docs/schedulers.md compares."""
+    """What the table of docs/how-to/schedulers.md compares."""
     pod, spec = pod_of(manifest), manifest["spec"]
     told = environment(pod)
     known = {
@@ -255,7 +255,7 @@ def values(manifest: dict[str, Any]) -> dict[str, float]:
 
 def rules() -> Iterator[tuple[str, str, list[str]]]:
     """The rows of the table: what is smaller, what is larger, and the cells of the two jobs."""
-    page = (ROOT / "docs" / "schedulers.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "schedulers.md").read_text()
     table = page.partition("## Which value")[2].partition("\n\nThe cluster")[0]
     for row in table.splitlines():
         cells = [cell.strip().replace("`", "") for cell in row.strip("|").split("|")]

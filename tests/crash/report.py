@@ -1,4 +1,4 @@
-"""Runs the campaigns, and writes what they did and found into docs/promises.md. `make torture` is this.
+"""Runs the campaigns, and writes what they did and found into docs/explanation/promises.md. `make torture` is this.
 
     python -m tests.crash.report [--only NAME …] [--within SECONDS]
     python -m tests.crash.report --only-write
@@ -25,7 +25,7 @@ from tests.crash.table import Row, table
 
 ROOT = Path(__file__).parents[2]
 RESULTS = Path(__file__).with_name("results.json")
-PAGE = ROOT / "docs" / "promises.md"
+PAGE = ROOT / "docs" / "explanation" / "promises.md"
 BEGIN, END = "<!-- make torture: begin -->\n", "<!-- make torture: end -->\n"
 KILLS = 1000
 PROCESSES, SAVES = 32, 12  # saves of each process in each outage: a minute of them

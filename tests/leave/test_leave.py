@@ -1,4 +1,4 @@
-"""`ckptstore exit`: the request lies where every rank looks, and it is seen whether all have left (docs/cluster.md)."""
+"""`ckptstore exit`: the request lies where every rank looks, and it is seen whether all have left."""
 
 import json
 import os

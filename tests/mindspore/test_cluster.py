@@ -1,4 +1,4 @@
-"""A node is drained: the preStop hook asks, SIGTERM follows, then SIGKILL (docs/cluster.md). Each rank is a pod."""
+"""A node is drained: the preStop hook asks, SIGTERM follows, then SIGKILL. Each rank is a pod."""
 
 import json
 import os

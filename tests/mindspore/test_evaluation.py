@@ -22,7 +22,7 @@ from tests.mindspore.trainings import Job, create_model, saving, train
 from tests.tensors.states import network as parameters
 from tests.tensors.states import saved
 
-PAGE = Path(__file__).parents[2] / "docs" / "load.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "evaluate.md"
 
 
 @pytest.fixture(params=["in place", "into new memory", "by MindSpore"])

@@ -34,7 +34,7 @@ from tests.mindspore.trainings import (
     trained,
 )
 
-SCHEDULERS = Path(__file__).parents[2] / "docs" / "schedulers.md"
+SCHEDULERS = Path(__file__).parents[2] / "docs" / "how-to" / "schedulers.md"
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from tests.conftest import new_postgres_database
 from tests.mindspore.running import Run
 from tests.mindspore.trainings import Job, RaiseAt, saving, values
 
-PAGE = Path(__file__).parents[2] / "docs" / "hand-over.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "hand-over.md"
 
 
 class Noise(Callback):

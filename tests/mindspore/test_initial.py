@@ -358,7 +358,7 @@ def test_whatever_the_file_and_the_mode(
 
 
 def test_the_lines_of_the_page(parent: dict[str, Any], tmp_path: Path) -> None:
-    page = Path(__file__).parents[2] / "docs" / "warm-start.md"
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "fine-tune.md"
     (program,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     given = {"model": create(), "dataset": create_dataset(), "ckpt_cb": saving(tmp_path / "tuned")}
     exec(program.replace("10, dataset", "1, dataset"), {"ckptstore": ckptstore, **given})  # noqa: S102

@@ -128,8 +128,8 @@ def test_a_script_saves_when_it_likes(tmp_path: Path, catalog: Catalog) -> None:
 
 def test_early_stopping_as_the_guide_has_it(tmp_path: Path, catalog: Catalog) -> None:
     """Killed in the fourth epoch, it stops where it would have stopped; started again it trains nothing."""
-    guide = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
-    code = guide.partition("**Early stopping**")[2].partition("```python\n")[2].partition("```")[0]
+    guide = (Path(__file__).parents[2] / "docs" / "how-to" / "early-stopping.md").read_text()
+    code = guide.partition("```python\n")[2].partition("```")[0]
     done: list[int] = []
     errors = {6: 0.5, 12: 0.4, 18: 0.4, 24: 0.6, 30: 0.7}
 

@@ -1,6 +1,6 @@
 """How many histories of plain MindSpore a scan understands, by their kind, as a table.
 
-python -m tests.scan.report [--histories N] [--write]: into docs/scanning.md
+python -m tests.scan.report [--histories N] [--write]: into docs/explanation/grades.md
 """
 
 import argparse
@@ -15,7 +15,7 @@ from tests.scan.judged import NOTHING, OLDER, REFUSED, RIGHT, Judged, judge
 from tests.scan.plain_histories import KINDS, Kind, draw, with_some
 
 HISTORIES = 25_000
-PAGE = Path(__file__).parents[2] / "docs" / "scanning.md"
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "grades.md"
 BEGIN, END = "<!-- simulated histories: begin -->\n", "<!-- simulated histories: end -->\n"
 APART = ((0.25, NOTHING_STATED), (0.5, NOTHING_STATED), (0.5, Stated(trusted=frozenset({Trusted.NUMBERS}))))
 HEADER = (

@@ -1,4 +1,4 @@
-"""Ranks whose hosts share no disk: a rank gets a file only where it sees one (docs/cluster.md)."""
+"""Ranks whose hosts share no disk: a rank gets a file only where it sees one (docs/how-to/node-local-disks.md)."""
 
 import shlex
 import shutil

@@ -854,7 +854,7 @@ class World:
         fault = self.fault
         self._operate("scan", lambda opened: opened.scan(BARE, run="bare", world_size=self.size))
         is_first, self._bare_scanned = self._bare_scanned in (0, self._bare_starts), self._bare_starts
-        # What another start has written over since the first scan may count as what was there (docs/promises.md).
+        # What another start has written over since the first scan may count as what was there (promises.md).
         if not self._bare or fault is not None or not (is_first or self.is_strict):
             self._bare_scanned = -1
             return
@@ -1746,7 +1746,7 @@ class World:
             if each.registered
             and there.get(each.path) == each.content
             and each.content not in self._uncounted
-            # What undo brings back to where a later file was, and is gone, is recorded as gone (docs/promises.md).
+            # What undo brings back to where a later file was, and is gone, is recorded as gone (promises.md).
             and (saves_at[each.path] == 1 or self.is_strict)
         }
         for name, some in zip(("catalog", "catalog made anew"), known, strict=False):
