@@ -47,8 +47,9 @@ test-browser: $(BROWSER)
 serve-demo: $(READY)
 	@$(BIN)/python examples/serve_demo.py
 
-# The pictures in docs/pictures, of the same history.
-pictures: $(BROWSER)
+# The pictures in docs/pictures: what a start decides, and the pages of the same history.
+pictures: $(READY) $(BROWSER)
+	@$(BIN)/python examples/picture.py > docs/pictures/start.svg
 	@.venv-browser/bin/python -m tests.browser.pictures
 
 demo-mindformers: $(MINDFORMERS)

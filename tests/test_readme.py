@@ -90,7 +90,7 @@ def as_in_the_readme(text: str, data: Path) -> list[str]:
 
 
 def test_the_listings_are_what_the_commands_print(digits: Path) -> None:
-    listings = [block for block in blocks("README.md", "console") if block.startswith("$ ")]
+    listings = [block for block in blocks("docs/how-to/passed-over.md", "console") if block.startswith("$ ")]
     assert len(listings) == 2
     for listing in listings:
         command, shown = listing.removeprefix("$ ").split("\n", 1)
@@ -115,11 +115,11 @@ def test_the_python_examples_run(digits: Path) -> None:
 
 def test_the_lines_for_a_script_train_and_are_in_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CKPTSTORE_URL", str(tmp_path / "catalog.db"))
-    (program,) = (block for block in blocks("README.md", "python") if "registrar" in block)
+    (program,) = (block for block in blocks("docs/tutorial/your-script.md", "python") if "registrar" in block)
     assert program.count("  # ") == 5
     (saver,) = (block for block in blocks("README.md", "python") if "launch.saver" in block)
     assert saver.count("  # ") == 3
-    (loop,) = (block for block in blocks("README.md", "python") if "launch.loop" in block)
+    (loop,) = (block for block in blocks("docs/tutorial/your-script.md", "python") if "launch.loop" in block)
     program += PRELUDE_OF_LOOP + loop.replace('"digits"', '"own loop"')
     saver = "model, dataset = make_model(), make_dataset()\n" + saver.replace('"digits"', '"saved"').replace(
         "every=100", "every=25"
@@ -138,7 +138,7 @@ def test_every_command_and_every_rule_is_documented() -> None:
     from ckptstore.cli.main import cli
     from ckptstore.core.model import Rule
 
-    commands, rules = page("docs/reference/commands.md"), page("docs/how-to/troubleshooting.md")
+    commands, rules = page("docs/reference/commands.md"), page("docs/how-to/passed-over.md")
     for name in cli.commands:
         assert f"ckptstore {name}" in commands or f"`{name}`" in commands, name
     for rule in Rule:

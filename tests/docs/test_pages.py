@@ -1,7 +1,10 @@
 """The pages of docs: their length, and what is made from the program."""
 
+import ast
+import importlib.util
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +14,7 @@ from tests.docs import command_pages
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 MOST_LINES = 200
-LONGER = ("CONTRIBUTING.md", "CHANGELOG.md")
+LONGER = ("CONTRIBUTING.md",)
 
 
 @pytest.mark.parametrize("path", [path for path in PAGES if path.name not in LONGER], ids=lambda path: path.name)
@@ -50,3 +53,56 @@ def test_every_page_is_in_the_index_and_in_the_navigation() -> None:
     further = {"explanation/mindspore-resuming.md", "explanation/mindspore-limits.md"}
     assert sorted(pages - made - further - linked) == []
     assert sorted(name for name in pages if f"docs/{name}" not in navigation) == []
+
+
+def test_messages_of_the_troubleshooting_page_are_printed_by_the_program() -> None:
+    """Each part between `…` is in a string of the program."""
+    page = (ROOT / "docs" / "how-to" / "troubleshooting.md").read_text()
+    nodes = (node for path in (ROOT / "ckptstore").rglob("*.py") for node in ast.walk(ast.parse(path.read_text())))
+    printed = "\n".join(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    parts = [
+        part.strip(" ,") for shown in re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE) for part in shown.split("…")
+    ]
+    assert len(parts) > 40
+    assert [part for part in parts if part not in printed] == []
+
+
+def test_the_picture_is_what_a_start_decides(tmp_path: Path) -> None:
+    """Where it is not, and should be: make pictures."""
+    spec: Any = importlib.util.spec_from_file_location("picture", ROOT / "examples" / "picture.py")
+    picture = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(picture)
+    drawn = "\n".join(picture.drawing(picture.saved(tmp_path))) + "\n"
+    assert drawn == (ROOT / "docs" / "pictures" / "start.svg").read_text()
+
+
+def test_the_transcript_of_the_readme_is_that_of_the_first_hour() -> None:
+    """That page is held against what the commands print: `tests/test_first_hour.py`."""
+    (shown,) = re.findall(r"```console\n(\$ KILL_AT.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    hour = (ROOT / "docs" / "tutorial" / "first-hour.md").read_text()
+    killed, again = shown.split("$ python")
+    assert f"```console\n{killed}```" in hour
+    assert f"```console\n$ python{again}```" in hour
+
+
+def test_figures_of_the_readme_are_those_that_were_measured() -> None:
+    table = (ROOT / "README.md").read_text()
+    figures = (ROOT / "docs" / "explanation" / "figures.md").read_text()
+    for measured, told in (
+        ("MindSpore's load without proof / restore with proof, .ckpt, 1 GB, warm", "takes {} times as long"),
+        ("pause of a save of 1024 MiB / mindspore.save_checkpoint, ckpt", "| {} of MindSpore's time"),
+    ):
+        (figure,) = re.findall(rf"^\| {re.escape(measured)} \| \**([\d.]+) ×", figures, re.MULTILINE)
+        assert told.format(figure) in table
+    details = (ROOT / "bench" / "RESULTS.md").read_text()
+    for told in ("15 files are left", "goes on from step 26", "goes on from step 30", "rank 3 loads step 2"):
+        assert told in details
+
+
+def test_the_diff_of_the_readme_ends_in_the_lines_of_its_example() -> None:
+    readme = (ROOT / "README.md").read_text()
+    (changed,) = re.findall(r"```diff\n(.*?)```", readme, re.DOTALL)
+    after = [line[1:] for line in changed.splitlines() if line.startswith("+") and len(line) > 1]
+    (example,) = (block for block in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "saver" in block)
+    lines = {line.partition("  #")[0] for line in example.splitlines()}
+    assert [line for line in after if line not in lines and "callbacks" not in line] == []
