@@ -43,7 +43,8 @@ ALTER DEFAULT PRIVILEGES FOR ROLE ckptstore_owner IN SCHEMA public
 
 -- What is recorded of training. UPDATE on `runs` is what it takes to lock a row of it; nothing in it is changed.
 GRANT INSERT, UPDATE ON
-    launches, launch_strategies, resolutions, outcomes, sources, endings, saves, checkpoints, journals, leases, views
+    launches, launch_strategies, resolutions, outcomes, sources, endings, saves, checkpoints, journals, leases, views,
+    tiers, copies
     TO ckptstore_trainer, ckptstore_operator;
 GRANT INSERT ON runs, strategies TO ckptstore_trainer, ckptstore_operator;
 GRANT UPDATE (id) ON runs TO ckptstore_trainer, ckptstore_operator;

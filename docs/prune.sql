@@ -27,9 +27,12 @@ WHERE checkpoints.state IN ('missing', 'moved')
   AND saves.created_at < now() - make_interval(days => :days)
   AND NOT EXISTS (SELECT FROM trash
                   WHERE trash.checkpoint_id = checkpoints.id AND (trash.wanted = 'trash' OR NOT trash.settled))
+  AND NOT EXISTS (SELECT FROM copies WHERE copies.checkpoint_id = checkpoints.id AND copies.state <> 'gone')
   AND NOT EXISTS (SELECT FROM pins
                   WHERE pins.run_id = launches.run_id AND pins.global_step = saves.global_step AND pins.pinned)
   AND NOT EXISTS (SELECT FROM tags WHERE tags.run_id = launches.run_id AND tags.global_step = saves.global_step);
+
+DELETE FROM copies USING forgotten WHERE copies.checkpoint_id = forgotten.id;
 
 DELETE FROM checkpoints USING forgotten WHERE checkpoints.id = forgotten.id;
 

@@ -20,6 +20,7 @@ from ckptstore.catalog.tables import (
     IS_REMOVED,
     checkpoints,
     collections,
+    copies,
     endings,
     launch_strategies,
     launches,
@@ -29,11 +30,13 @@ from ckptstore.catalog.tables import (
     saves,
     sources,
     strategies,
+    tiers,
     trash,
     unplaced,
 )
 from ckptstore.core.events import (
     GENERATION,
+    CopyRecorded,
     FileRecorded,
     FilesRemoved,
     FileUnplaced,
@@ -47,6 +50,7 @@ from ckptstore.core.events import (
     SourceAdded,
     StepPinned,
     StepTagged,
+    TierDeclared,
     TrainingEnded,
     launch_of,
     version_of,
@@ -128,11 +132,13 @@ class _Sorted:
     of_runs: list[UserEvent | GcEnded] = field(default_factory=list)
     removals: list[FilesRemoved] = field(default_factory=list)
     unplaced: list[FileUnplaced] = field(default_factory=list)
+    tiers: list[TierDeclared] = field(default_factory=list)
+    copies: list[CopyRecorded] = field(default_factory=list)
 
     def add(self, event: AfterLaunch) -> None:
         self._of_type(event).append(event)
 
-    def _of_type(self, event: AfterLaunch) -> list[Any]:  # noqa: PLR0911 — mypy sees which type is left out
+    def _of_type(self, event: AfterLaunch) -> list[Any]:  # noqa: C901, PLR0911 — mypy sees which type is left out
         match event:
             case FileRecorded():
                 return self.files
@@ -148,6 +154,10 @@ class _Sorted:
                 return self.removals
             case FileUnplaced():
                 return self.unplaced
+            case TierDeclared():
+                return self.tiers
+            case CopyRecorded():
+                return self.copies
             case StepPinned() | StepTagged() | PolicySet() | RunRenamed() | RunForgotten() | GcEnded():
                 return self.of_runs
 
@@ -575,6 +585,8 @@ def _put_rows(connection: sa.Connection, events: _Sorted) -> None:
     _put_newest(connection, endings, endings_)
     _put_newest(connection, outcomes, outcomes_)
     _put_newest(connection, unplaced, _unplaced_rows(connection, events.unplaced))
+    _put_newest(connection, tiers, _tier_rows(connection, events.tiers, events.copies))
+    _put_newest(connection, copies, [_copy_row(event) for event in events.copies])
     for event in events.of_runs:
         run_id = add_run(connection, event.run)
         if isinstance(event, GcEnded):
@@ -616,6 +628,45 @@ def _outcome_row(event: LoadOutcome) -> dict[str, Any]:
         "detail": event.detail,
         "created_at": event.at,
         "version": version_of(event.at, event.outcome, file, event.detail),
+    }
+
+
+def _tier_rows(
+    connection: sa.Connection, declared: Iterable[TierDeclared], used: Sequence[CopyRecorded]
+) -> list[dict[str, Any]]:
+    """The tiers that were declared, and those of copies, in case no journal declares them: a declaration counts more.
+
+    Agents copy at the same time: one that the catalog knows is left alone, as they would wait for each other.
+    """
+    told = [(each.tier, each.declared, version_of(each.at, each.tier.level, each.declared)) for each in declared]
+    of_copies = {(event.tier, event.trusted) for event in used}
+    told += [(tier, trusted, f"0{int(trusted)}{tier.level:010}") for tier, trusted in of_copies]
+    asked = {"own_ids": sorted({tier.id for tier, *_ in told})}
+    known = dict(connection.execute(_TIER_VERSIONS, asked).all()) if told else {}
+    news = [each for each in told if each[2] > known.get(each[0].id, "")]
+    return [
+        {"id": tier.id, **tier._asdict(), "declared": is_declared, "version": version}
+        for tier, is_declared, version in sorted(news)
+    ]
+
+
+_TIER_VERSIONS = sa.select(tiers.c.id, tiers.c.version).where(any_of(tiers.c.id, "own_ids"))
+
+
+def _copy_row(event: CopyRecorded) -> dict[str, Any]:
+    told = (event.key, event.state, event.file.size, event.file.digest, event.beside, event.detail)
+    return {
+        "checkpoint_id": event.file.id,
+        "tier_id": event.tier.id,
+        "launch_id": event.file.launch_key,
+        "location": event.key,
+        "state": event.state.value,
+        "size": event.file.size,
+        "digest": event.file.digest,
+        "beside": [list(each) for each in event.beside],
+        "detail": event.detail,
+        "created_at": event.at,
+        "version": version_of(event.at, *told),
     }
 
 

@@ -16,6 +16,7 @@ from ckptstore.catalog.tables import (
     FILES,
     FILES_OF_LAUNCHES,
     checkpoints,
+    copies,
     endings,
     forgotten,
     launches,
@@ -385,6 +386,7 @@ def _launch_query() -> sa.Select[Any]:
     return sa.select(
         launches,
         holds.correlate(launches).scalar_subquery().label("holds"),
+        sa.exists().where(copies.c.launch_id == launches.c.id).label("has_copies"),
         runs.c.name.label("run"),
         resolutions.c.launch_id.label("decided"),
         _PARENTS.c.name.label("parent"),
@@ -633,6 +635,7 @@ def _launch(row: Any) -> Launch:
         initial=Initial(*row.initial) if row.initial else None,
         created_at=row.created_at,
         owner=row.owner,
+        has_copies=bool(row.has_copies),
     )
 
 

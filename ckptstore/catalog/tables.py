@@ -218,6 +218,44 @@ are compared by; `revision` is NULL where that begins with `mtime_ns`. `pause`, 
 `core.model.Timing`, in seconds (NULL: not measured).
 """
 
+tiers = sa.Table(
+    "tiers",
+    metadata,
+    sa.Column("id", ID, primary_key=True),
+    sa.Column("name", sa.String(64), nullable=False),
+    sa.Column("url", sa.Text, nullable=False),
+    sa.Column("level", sa.Integer, nullable=False),
+    sa.Column("declared", sa.Boolean, nullable=False),
+    sa.Column("version", sa.String(64), nullable=False),
+)
+"""Places that hold copies of checkpoints, of whatever run; `id` is made of the name and the URL.
+
+One that is not `declared` was taken back, or is only named by what another user's journal tells of a copy: nothing is
+copied there.
+"""
+
+copies = sa.Table(
+    "copies",
+    metadata,
+    sa.Column("checkpoint_id", ID, primary_key=True),
+    sa.Column("tier_id", sa.ForeignKey("tiers.id"), primary_key=True),
+    sa.Column("launch_id", sa.ForeignKey("launches.id"), nullable=False, index=True),
+    sa.Column("location", sa.Text, nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("size", sa.BigInteger),
+    sa.Column("digest", sa.String(64)),
+    sa.Column("beside", sa.JSON, nullable=False),
+    sa.Column("detail", sa.Text, nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("version", sa.String(64), nullable=False),
+    sa.Index(None, "tier_id", "state"),
+)
+"""What is known of the copy of a file in a tier. It is one of the file as it is recorded if the digests are the same.
+
+`location` is its key below the tier's URL, `beside` has what was copied with it. The record that it is of may be told
+later.
+"""
+
 unplaced = sa.Table(
     "unplaced",
     metadata,

@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ckptstore.cli import advise, commands, comparison, handover, leave, names, retention, serve, upkeep, verification
+from ckptstore.cli import (
+    advise,
+    commands,
+    comparison,
+    handover,
+    leave,
+    names,
+    retention,
+    serve,
+    tiers,
+    upkeep,
+    verification,
+)
 from ckptstore.errors import CkptstoreError
 
 if TYPE_CHECKING:
@@ -56,6 +68,7 @@ for command in (
     *handover.ALL,
     upkeep.sync,
     verification.verify,
+    tiers.tier,
     upkeep.doctor,
     *serve.ALL,
     upkeep.selftest,

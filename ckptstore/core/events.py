@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import MsgspecError, Struct, convert, to_builtins
 
 from ckptstore.core import limits
+from ckptstore.core.copies import Beside, CopyState, Tier, key_of
 from ckptstore.core.fields import (
     Collection,
     Index,
+    Key,
     Moment,
     Name,
     Nanoseconds,
@@ -224,6 +226,57 @@ class GcEnded:
     at: Moment
 
 
+@dataclass(frozen=True)
+class TierDeclared:
+    """A tier was declared, or taken back; `run` is one whose journals are told (empty: none is)."""
+
+    run: Name
+    tier: Tier
+    declared: bool
+    at: Moment
+
+
+@dataclass(frozen=True)
+class CopyRecorded:
+    """What is known of the copy of a file in a tier. Of `file` it has what identifies it, its size and its digest.
+
+    `trusted` is False where another user's journal tells of it: nothing is copied to that tier until it is declared.
+    """
+
+    file: Checkpoint
+    tier: Tier
+    key: Key
+    state: CopyState
+    at: Moment
+    beside: tuple[Beside, ...] = ()
+    detail: Text = ""
+    trusted: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        file: Checkpoint,
+        tier: Tier,
+        state: CopyState,
+        at: datetime,
+        *,
+        beside: tuple[Beside, ...] = (),
+        detail: str = "",
+    ) -> CopyRecorded:
+        """The event, of a record as the catalog has it."""
+        short = Checkpoint(
+            run=file.run,
+            launch=file.launch,
+            kind=file.kind,
+            global_step=file.global_step,
+            rank=file.rank,
+            path=file.path,
+            size=file.size,
+            digest=file.digest,
+        )
+        return cls(short, tier, key_of(file), state, at, beside, detail)
+
+
 AfterLaunch = (
     SourceAdded
     | FileRecorded
@@ -238,6 +291,8 @@ AfterLaunch = (
     | RunForgotten
     | FilesRemoved
     | GcEnded
+    | TierDeclared
+    | CopyRecorded
 )
 """What can be used once the launch that it names is known."""
 
@@ -313,7 +368,7 @@ def _short(content: object) -> str:
 def launch_of(event: Event) -> LaunchKey | None:
     """The launch that must be known before an event can be used; None if it needs none."""
     match event:
-        case FileRecorded(file):
+        case FileRecorded(file) | CopyRecorded(file):
             return file.launch_key
         case SourceAdded(source):
             return source.launch_key
@@ -327,7 +382,7 @@ def run_of(event: Event) -> str:
     match event:
         case LaunchStarted():
             return event.launch.run
-        case FileRecorded(file):
+        case FileRecorded(file) | CopyRecorded(file):
             return file.run
         case SourceAdded(source):
             return source.run
@@ -354,7 +409,7 @@ def to_line(event: Event, directory: str) -> Line:
         case FileUnplaced(_, file):
             told |= _said(file) | {"path": _relative(file.path, directory)}
             del told["file"]
-        case LoadOutcome(file=Checkpoint() as file):
+        case LoadOutcome(file=Checkpoint() as file) | CopyRecorded(file):
             told["file"] = _file_line(file, directory)
         case LayoutFileKept():
             told["path"] = _relative(event.path, directory)
@@ -393,6 +448,8 @@ def _read(of: type[Any], line: Line, directory: str) -> Event:
     if of is LoadOutcome and line.get("file") is not None:
         file = line["file"]
         line = {**line, "file": {**file, "path": _absolute(file["path"], directory), "strategy_file": None}}
+    if of is CopyRecorded:
+        line = {**line, "file": {**line["file"], "path": _own_path(line["file"]["path"], directory)}}
     if of is LayoutFileKept:
         line = {**line, "path": _absolute(line["path"], directory)}
     if of is FilesRemoved:
@@ -485,6 +542,8 @@ _TAGS: dict[type[Any], str] = {
     RunForgotten: "forget",
     FilesRemoved: "removal",
     GcEnded: "gc",
+    TierDeclared: "tier",
+    CopyRecorded: "copy",
 }
 _TYPES: dict[Any, type[Any]] = {tag: of for of, tag in _TAGS.items()}
 

@@ -24,6 +24,17 @@ _PLACING = r"--trust (?:counter|name|info)|--steps-per-epoch (?:E|[0-9]{1,9})|--
 Remedy = Annotated[str, Meta(pattern=rf"\A(?:(?:{_PLACING})(?: |\Z))*\Z")]
 """Options of `ckptstore scan` that say what only its user knows: people run what they are shown."""
 
+TierName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
+_PLACE = (
+    r"file:///[^?#\0\ud800-\udfff]*|(?!file:)[a-z][a-z0-9+.-]*://[^/@?#\0\ud800-\udfff]+(?:/[^?#\0\ud800-\udfff]*)?"
+)
+TierUrl = Annotated[str, Meta(pattern=rf"\A(?:{_PLACE})\Z", max_length=2000)]
+"""A directory of this machine, or a bucket; what is before an `@` may be a password."""
+Key = Annotated[
+    str, Meta(pattern=r"\A(?!\.{0,2}(?:/|\Z))(?:(?!/\.{0,2}(?:/|\Z))[^\0\ud800-\udfff])+\Z", max_length=2000)
+]
+"""A name, or names with slashes between them: none of them is `.` or `..`."""
+
 Whole = Annotated[int, Meta(ge=0, le=HIGHEST)]
 """Steps and bytes."""
 Nanoseconds = Annotated[int, Meta(ge=-HIGHEST, le=HIGHEST)]

@@ -274,6 +274,7 @@ class Launch:
     initial: Initial | None = None  # the state of another run that it started from; None: of none
     created_at: Moment | None = None
     owner: int | None = field(default=None, compare=False)  # the user whose it is; None: who tells of it
+    has_copies: bool = field(default=False, compare=False)  # tiers have some of its files
 
     @property
     def key(self) -> LaunchKey:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ckptstore.catalog import reads, user_events
 from ckptstore.core.events import (
+    CopyRecorded,
     FileRecorded,
     FilesRemoved,
     LaunchStarted,
@@ -16,6 +17,7 @@ from ckptstore.core.events import (
     RunRenamed,
     StepPinned,
     StepTagged,
+    TierDeclared,
     from_lines,
     launch_of,
     run_of,
@@ -121,6 +123,8 @@ class Acceptor:
                 path_of_one = scanned.get(event.launch.key)
                 launch = replace(event.launch, owner=on_behalf_of(owner, path_of_one) if path_of_one else owner)
                 events.append(replace(event, launch=launch, origin=origin))
+            elif isinstance(event, CopyRecorded):
+                events.append(replace(event, trusted=event.trusted and self._trust.is_full(owner)))
             elif is_as_told(event):
                 events.append(event)
         return Accepted(tuple(events), unusable, tuple(dict.fromkeys(refused)), has_foreign)
@@ -166,8 +170,10 @@ class Acceptor:
 
     def _why_not(self, event: Event, directory: str, owner: int) -> str:
         match event:
-            case FileRecorded(file):
+            case FileRecorded(file) | CopyRecorded(file):
                 return self._not_below([file.path], directory, owner)
+            case TierDeclared() if not self._trust.is_full(owner):
+                return f"tier {event.tier.name!r} is for users of this catalog to declare"
             case FilesRemoved():
                 return self._not_below(
                     [f"{directory.rstrip('/')}/{file.place}" for file in event.files], directory, owner

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import journals, reads, schema
 from ckptstore.catalog.project import project
 from ckptstore.core.events import (
+    CopyRecorded,
     FileRecorded,
     FilesRemoved,
     FileUnplaced,
@@ -23,6 +24,7 @@ from ckptstore.core.events import (
     RunForgotten,
     RunRenamed,
     SourceAdded,
+    TierDeclared,
     launch_of,
     run_of,
     to_line,
@@ -306,13 +308,15 @@ class Recorder:
                 case FileRecorded(file):
                     directory = self._home_of(file.path)
                     self._expect(directory, file)
+                case CopyRecorded(file):
+                    directory = self._home_of(file.path)
                 case FileUnplaced(_, unplaced):
                     directory = self._home_of(unplaced.path)
                 case SourceAdded(source):
                     directory = source.directory
                 case FilesRemoved():
                     directory = event.directory
-                case GcEnded() | RunRenamed() | RunForgotten():
+                case GcEnded() | RunRenamed() | RunForgotten() | TierDeclared():
                     everywhere.append(event)
                     continue
                 case _:

@@ -13,7 +13,9 @@ from functools import cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
+from ckptstore.core.copies import CopyState
 from ckptstore.core.events import (
+    CopyRecorded,
     FileRecorded,
     FilesRemoved,
     from_lines,
@@ -174,6 +176,7 @@ class _Facts:
         self._others: dict[str, Line] = {}
         self._files: dict[str, _File] = {}
         self._removals: dict[tuple[str, str, str], _Removal] = {}
+        self._copies: dict[tuple[str, str], tuple[CopyRecorded, Line]] = {}
 
     def add(self, lines: Iterable[Line]) -> None:
         for line in lines:
@@ -184,6 +187,9 @@ class _Facts:
         match event:
             case FileRecorded(file):
                 self._add_file(file, line)
+            case CopyRecorded(file, tier):
+                known = self._copies.get((file.id, tier.id), (event, line))
+                self._copies[file.id, tier.id] = max(known, (event, line), key=lambda one: one[0].at)
             case FilesRemoved():
                 for each in event.files:
                     found = _Removal(version_of(event.at, event.wanted, event.settled, each), event, each, line)
@@ -210,6 +216,7 @@ class _Facts:
         for file_id, file in self._files.items():
             told += [file.line, file.first] if file_id not in over else []
         told += [each.line for each in self._removals.values() if not _is_settled(each, over)]
+        told += [line for (file_id, _), (_, line) in self._copies.items() if file_id not in over]
         return list({id(line): line for line in told}.values())
 
     def _over(self) -> set[str]:
@@ -241,7 +248,7 @@ class _Facts:
                     over |= {file_id} if not is_in(names(directory), name) else set()
             if last_at[file.run, file.path][1] != file_id:
                 over.add(file_id)
-        return over
+        return over - {file for (file, _), (event, _) in self._copies.items() if event.state is CopyState.READY}
 
 
 def _is_removed(file: Checkpoint, removals: Mapping[str, Iterable[_Removal]]) -> bool:

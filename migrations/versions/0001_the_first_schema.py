@@ -28,6 +28,16 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("digest", name=op.f("pk_strategies")),
     )
     op.create_table(
+        "tiers",
+        sa.Column("id", sa.String(length=32), nullable=False),
+        sa.Column("name", sa.String(length=64), nullable=False),
+        sa.Column("url", sa.Text(), nullable=False),
+        sa.Column("level", sa.Integer(), nullable=False),
+        sa.Column("declared", sa.Boolean(), nullable=False),
+        sa.Column("version", sa.String(length=64), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_tiers")),
+    )
+    op.create_table(
         "collections",
         sa.Column("run_id", sa.Integer(), nullable=False),
         sa.Column("id", sa.String(length=32), nullable=False),
@@ -254,6 +264,25 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_saves")),
     )
     op.create_index(op.f("ix_saves_launch_id_global_step"), "saves", ["launch_id", "global_step"], unique=False)
+    op.create_table(
+        "copies",
+        sa.Column("checkpoint_id", sa.String(length=32), nullable=False),
+        sa.Column("tier_id", sa.String(length=32), nullable=False),
+        sa.Column("launch_id", sa.String(length=32), nullable=False),
+        sa.Column("location", sa.Text(), nullable=False),
+        sa.Column("state", sa.String(length=16), nullable=False),
+        sa.Column("size", sa.BigInteger(), nullable=True),
+        sa.Column("digest", sa.String(length=64), nullable=True),
+        sa.Column("beside", sa.JSON(), nullable=False),
+        sa.Column("detail", sa.Text(), nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("version", sa.String(length=64), nullable=False),
+        sa.ForeignKeyConstraint(["launch_id"], ["launches.id"], name=op.f("fk_copies_launch_id")),
+        sa.ForeignKeyConstraint(["tier_id"], ["tiers.id"], name=op.f("fk_copies_tier_id")),
+        sa.PrimaryKeyConstraint("checkpoint_id", "tier_id", name=op.f("pk_copies")),
+    )
+    op.create_index(op.f("ix_copies_launch_id"), "copies", ["launch_id"], unique=False)
+    op.create_index(op.f("ix_copies_tier_id_state"), "copies", ["tier_id", "state"], unique=False)
     op.create_table(
         "sources",
         sa.Column("launch_id", sa.String(length=32), nullable=False),

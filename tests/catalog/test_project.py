@@ -16,7 +16,9 @@ from ckptstore.catalog import reads
 from ckptstore.catalog.engine import in_memory
 from ckptstore.catalog.project import project
 from ckptstore.catalog.tables import metadata
+from ckptstore.core.copies import Beside, CopyState, Tier
 from ckptstore.core.events import (
+    CopyRecorded,
     Event,
     FileRecorded,
     FilesRemoved,
@@ -32,6 +34,7 @@ from ckptstore.core.events import (
     SourceAdded,
     StepPinned,
     StepTagged,
+    TierDeclared,
     TrainingEnded,
     from_line,
     from_lines,
@@ -180,6 +183,22 @@ def unplaced(draw: st.DrawFn) -> FileUnplaced:
     return FileUnplaced(draw(run), file, draw(moments))
 
 
+tiers = st.sampled_from(
+    [Tier("s3", "s3://bucket/prefix", 2), Tier("s3", "s3://bucket/prefix", 1), Tier("nfs", "file:///nfs", 1)]
+)
+
+
+@st.composite
+def copied(draw: st.DrawFn) -> CopyRecorded:
+    file = replace(draw(files()), digest=draw(st.sampled_from(["a1", "b2"])))
+    state, beside = (
+        draw(st.sampled_from(CopyState)),
+        draw(st.sampled_from([(), (Beside("x.json", "k/x.json", 7, "c3"),)])),
+    )
+    event = CopyRecorded.of(file, draw(tiers), state, draw(moments), beside=beside)
+    return replace(event, trusted=draw(st.booleans()))
+
+
 nothing = st.none()
 events = st.one_of(
     started(),
@@ -194,6 +213,8 @@ events = st.one_of(
     st.builds(PolicySet, run, st.sampled_from([None, {"keep_last": 1}, {"keep_last": 2}]), moments),
     st.builds(RunRenamed, run, st.sampled_from(["thesis", "paper"]), moments),
     st.builds(RunForgotten, run, st.booleans(), moments),
+    st.builds(TierDeclared, run, tiers, st.booleans(), moments),
+    copied(),
     st.builds(GcEnded, run, gcs, st.just(START), moments, st.booleans(), moments),
 )
 LAUNCH = Launch(id="L1", run="run", order=0, world_size=2, layout=stand_alone(), created_at=START)
@@ -240,7 +261,7 @@ def test_any_order_portions_and_repetition_of_events_make_the_same_rows(
 @given(events)
 def test_an_event_is_what_its_line_says(event: Event) -> None:
     directory = event.directory if isinstance(event, FilesRemoved) else "/run/a"
-    if isinstance(event, (FileRecorded, FileUnplaced)):
+    if isinstance(event, (FileRecorded, FileUnplaced, CopyRecorded)):
         directory = event.file.path.rpartition("/")[0]
     assert from_line(to_line(event, directory), directory) == event
 

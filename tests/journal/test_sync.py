@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog.engine import Database
 from ckptstore.catalog.tables import journals
+from ckptstore.core.copies import Beside, CopyState
 from ckptstore.core.events import FileRecorded, LaunchStarted, to_line
 from ckptstore.core.model import FileState, Kind, Rule
 from ckptstore.disk.name_claims import FOLDER
@@ -27,6 +28,7 @@ from ckptstore.journal.recorder import Recorder
 from ckptstore.resume import exits
 from ckptstore.retention import stored_policy
 from ckptstore.retention.policy import Policy
+from ckptstore.tiers import facts
 from ckptstore.training.rank_launch import RankLaunch
 from tests import ckpt_bytes
 from tests.conftest import new_postgres_database
@@ -83,6 +85,11 @@ def a_long_story(job: Job) -> None:
     stored_policy.store(job.catalog.database, "run", Policy(keep_last=2, keep_within=timedelta(days=7)))
     second = job.begin()
     files = job.save(second, 20)
+    tier = facts.tier_of("s3", "s3://bucket/prefix")
+    for file, state in ((files[0], CopyState.READY), (files[1], CopyState.FAILED)):
+        facts.record_copy(job.catalog.database, file, tier, state, beside=[Beside("x.json", "k/x.json", 7, "c3")])
+    facts.remove(job.catalog.database, "s3")
+    facts.add(job.catalog.database, tier)
     second[0].register(files[0].path, global_step=20, optimizer_step=20, metrics={"loss": 0.25})
     second[1].mark_damaged(files[1], Rule.DIGEST_MISMATCH)
     third = job.begin()

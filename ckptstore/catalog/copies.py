@@ -1,0 +1,174 @@
+"""What is asked of tiers and of copies in them."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import sqlalchemy as sa
+
+from ckptstore.catalog import rows
+from ckptstore.catalog.any_of import any_of, one_of
+from ckptstore.catalog.tables import checkpoints, copies, launches, saves, tiers
+from ckptstore.core.copies import Beside, Copy, CopyState, Declared, Tier, nearest_first
+from ckptstore.core.events import moment_of
+from ckptstore.core.model import Content, FileState
+from ckptstore.core.naming import SEVERAL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime
+
+    from ckptstore.core.model import Checkpoint, LaunchKey
+
+
+def tiers_of(connection: sa.Connection) -> list[Declared]:
+    """Every tier that the catalog knows, those that were taken back too, nearest first."""
+    found = [
+        Declared(
+            Tier(row.name, row.url, row.level), row.declared, None if row.version < "1" else moment_of(row.version)
+        )
+        for row in connection.execute(_TIERS)
+    ]
+    return sorted(found, key=lambda each: (each.tier.level, each.tier.name, each.tier.url))
+
+
+def copies_of_state(connection: sa.Connection, key: LaunchKey, global_step: int) -> dict[str, tuple[Copy, ...]]:
+    """The ready copies of the files of one launch and step, by the file's id, nearest first."""
+    return _by_file(connection.execute(_of_state(), {"own_launch": key, "own_step": global_step}))
+
+
+def copies_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, tuple[Copy, ...]]:
+    """All that is known of copies of these files, by the file's id, nearest first."""
+    return _by_file(connection.execute(_of_files(), {"own_ids": list(ids)})) if ids else {}
+
+
+def copies_of_run(connection: sa.Connection, run: int) -> dict[str, tuple[Copy, ...]]:
+    """All that is known of copies of the files of a run, by the file's id, nearest first."""
+    return _by_file(connection.execute(_of_run(), {"own_run": run}))
+
+
+def lacking(
+    connection: sa.Connection, run: int, tier: Tier, *, recorded_before: datetime | None = None, most: int = 1000
+) -> list[Checkpoint]:
+    """The files of a run of which a tier has no copy, those of the newest saves first, at most so many.
+
+    Files that no copy is made of (`is_copied`) are left out, and those whose copy retention has removed. What belongs
+    to a file is written just after it is recorded: `recorded_before` leaves out those of the last moments.
+    """
+    asked = {"own_run": run, "own_tier": tier.id, "own_most": most}
+    query = _lacking()
+    if recorded_before is not None:
+        query = query.where(checkpoints.c.created_at < recorded_before)
+    return list(rows.files(connection.execute(query, asked)))
+
+
+class Tally(NamedTuple):
+    """How many copies of a state a tier has, their bytes, and since when the oldest is in that state."""
+
+    tier: str  # its id
+    state: CopyState
+    copies: int
+    size: int
+    oldest: datetime
+
+
+def tallies(connection: sa.Connection) -> list[Tally]:
+    """What each tier has."""
+    counts = (sa.func.count(), sa.func.coalesce(sa.func.sum(copies.c.size), 0), sa.func.min(copies.c.created_at))
+    query = sa.select(copies.c.tier_id, copies.c.state, *counts).group_by(copies.c.tier_id, copies.c.state)
+    return [
+        Tally(tier, CopyState(state), count, int(size), oldest)
+        for tier, state, count, size, oldest in connection.execute(query)
+    ]
+
+
+def runs_in(connection: sa.Connection, tier: Tier) -> list[int]:
+    """The ids of the runs that a tier has something of."""
+    joined = copies.join(launches, launches.c.id == copies.c.launch_id)
+    query = sa.select(launches.c.run_id).distinct().select_from(joined).where(copies.c.tier_id == tier.id)
+    return sorted(connection.execute(query).scalars())
+
+
+def _by_file(found: Iterable[Any]) -> dict[str, tuple[Copy, ...]]:
+    known: dict[str, list[Copy]] = {}
+    seen: dict[Any, Tier] = {}
+    for row in found:
+        tier = seen.setdefault(row[1:4], Tier(*row[1:4]))
+        known.setdefault(row[0], []).append(
+            Copy(
+                tier=tier,
+                key=row.location,
+                state=CopyState(row.state),
+                size=row.size,
+                digest=row.digest,
+                at=row.created_at,
+                beside=tuple(Beside(*each) for each in row.beside),
+                detail=row.detail,
+            )
+        )
+    return {file: nearest_first(some) for file, some in known.items()}
+
+
+_TIERS = sa.select(tiers)
+_OF = sa.select(
+    copies.c.checkpoint_id,
+    tiers.c.name,
+    tiers.c.url,
+    tiers.c.level,
+    copies.c.location,
+    copies.c.state,
+    copies.c.size,
+    copies.c.digest,
+    copies.c.created_at,
+    copies.c.beside,
+    copies.c.detail,
+)
+_IN_TIERS = copies.join(tiers, tiers.c.id == copies.c.tier_id)
+
+
+@cache
+def _of_state() -> sa.Select[Any]:
+    of_files = _IN_TIERS.join(checkpoints, checkpoints.c.id == copies.c.checkpoint_id).join(
+        saves, saves.c.id == checkpoints.c.save_id
+    )
+    return _OF.select_from(of_files).where(
+        saves.c.launch_id == sa.bindparam("own_launch", type_=sa.String),
+        saves.c.global_step == sa.bindparam("own_step", type_=sa.BigInteger),
+        copies.c.state == CopyState.READY.value,
+        copies.c.digest == checkpoints.c.digest,
+    )
+
+
+@cache
+def _of_files() -> sa.Select[Any]:
+    return _OF.select_from(_IN_TIERS).where(any_of(copies.c.checkpoint_id, "own_ids"))
+
+
+@cache
+def _of_run() -> sa.Select[Any]:
+    joined = _IN_TIERS.join(launches, launches.c.id == copies.c.launch_id)
+    return _OF.select_from(joined).where(launches.c.run_id == sa.bindparam("own_run", type_=sa.Integer))
+
+
+@cache
+def _lacking() -> sa.Select[Any]:
+    has_one = sa.exists().where(
+        copies.c.checkpoint_id == checkpoints.c.id,
+        copies.c.tier_id == sa.bindparam("own_tier", type_=sa.String),
+        copies.c.digest == checkpoints.c.digest,
+        one_of(copies.c.state, CopyState.READY.value, CopyState.GONE.value),
+    )
+    return (
+        rows.file_query()
+        .where(
+            launches.c.run_id == sa.bindparam("own_run", type_=sa.Integer),
+            checkpoints.c.state == FileState.COMPLETE.value,
+            checkpoints.c.digest.is_not(None),
+            checkpoints.c.content != Content.PART.value,
+            ~one_of(checkpoints.c.format, *SEVERAL),
+            ~has_one,
+        )
+        .order_by(launches.c.launch_order.desc(), saves.c.global_step.desc(), checkpoints.c.rank)
+        .limit(sa.bindparam("own_most", type_=sa.Integer))
+    )

@@ -1,0 +1,134 @@
+"""Tiers, and copies of checkpoint files in them (docs/tiers.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote
+
+from ckptstore.core.fields import (  # noqa: TC001 — msgspec reads the annotations
+    Index,
+    Key,
+    TierName,
+    TierUrl,
+    Whole,
+    Word,
+)
+from ckptstore.core.model import Content, FileState, derived_id
+from ckptstore.core.naming import SEVERAL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+
+    from ckptstore.core.model import Checkpoint
+
+ON_NODE = "file://"
+"""How the URLs of tiers begin that are directories."""
+
+
+class Tier(NamedTuple):
+    """A place that holds copies of checkpoints: a directory, or a bucket of an object store and a prefix in it.
+
+    A name and a URL together are one tier: of two users who call different places the same, each keeps its own.
+    """
+
+    name: TierName
+    url: TierUrl
+    level: Index  # 0: the node's own disk; the higher, the farther from the node, and the safer
+
+    @property
+    def id(self) -> str:
+        """What identifies it in a catalog."""
+        return derived_id(self.name, self.url)
+
+    @property
+    def directory(self) -> str:
+        """The directory that it is; empty if it is none."""
+        return self.url.removeprefix(ON_NODE) if self.url.startswith(ON_NODE) else ""
+
+    def contains(self, path: str) -> bool:
+        """Whether a path is in the directory that the tier is."""
+        return bool(self.directory) and path.startswith(f"{self.directory.rstrip('/')}/")
+
+
+class CopyState(str, Enum):
+    """How far a copy is."""
+
+    PENDING = "pending"
+    READY = "ready"  # all of it is there, and was checked
+    FAILED = "failed"
+    GONE = "gone"  # it was removed, or is about to be
+
+    __str__ = str.__str__
+
+
+class Beside(NamedTuple):
+    """A file that was copied with a checkpoint, as it is needed to restore that: its companion."""
+
+    name: Key  # of the file; it lies in the checkpoint's directory
+    key: Key
+    size: Whole  # bytes
+    digest: Word  # BLAKE3 in hexadecimal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copy:
+    """A copy of one checkpoint file in a tier."""
+
+    tier: Tier
+    key: str  # below the URL of the tier
+    state: CopyState
+    size: int | None  # bytes
+    digest: str | None  # BLAKE3 in hexadecimal: the copy is of the record that has the same
+    at: datetime
+    beside: tuple[Beside, ...] = ()
+    detail: str = ""  # why it failed
+
+    @property
+    def all_bytes(self) -> int:
+        """The bytes that must be fetched to use it."""
+        return (self.size or 0) + sum(each.size for each in self.beside)
+
+    def is_of(self, file: Checkpoint) -> bool:
+        """Whether a rank can load this copy in place of a recorded file."""
+        same = file.digest is not None and (self.size, self.digest) == (file.size, file.digest)
+        return same and self.state is CopyState.READY
+
+
+def is_copied(file: Checkpoint) -> bool:
+    """Whether copies are made of a file: a whole one, by itself, whose digest is recorded."""
+    is_single = file.format not in SEVERAL and file.content is not Content.PART
+    return file.state is FileState.COMPLETE and file.digest is not None and is_single
+
+
+def key_of(file: Checkpoint, name: str = "", digest: str = "") -> str:
+    """The key of a file's copy, below the URL of any tier; or of a file beside it, of this name and digest."""
+    name, digest = name or file.path.rpartition("/")[2], digest or file.digest or ""
+    return f"{folder_of(file.run)}{_plain(file.launch)}/{file.global_step}/{digest[:32]}-{_plain(name)}"
+
+
+def folder_of(run: str) -> str:
+    """What the keys of a run, by its first name, begin with, and no others."""
+    return f"{_plain(run)}/"
+
+
+def _plain(name: str) -> str:
+    """A name in letters that no store has a meaning for: `~20` stands for a space."""
+    dots = name if name.strip(".") else name.replace(".", "%2E")
+    return quote(dots, safe="%" if dots != name else "").replace("~", "%7E").replace("%", "~")
+
+
+def nearest_first(copies: Iterable[Copy]) -> tuple[Copy, ...]:
+    """Copies by the level of their tiers, then by name."""
+    return tuple(sorted(copies, key=lambda copy: (copy.tier.level, copy.tier.name, copy.tier.url)))
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A tier as the catalog has it: `declared` by its user, or only named by a journal that another user wrote."""
+
+    tier: Tier
+    declared: bool
+    since: datetime | None = None

@@ -1,0 +1,192 @@
+"""Declares tiers, and records what becomes of the copies in them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import MsgspecError, convert
+
+from ckptstore.catalog import copies, reads, user_events
+from ckptstore.catalog.project import project
+from ckptstore.core.copies import ON_NODE, CopyState, Tier
+from ckptstore.core.events import CopyRecorded, TierDeclared
+from ckptstore.core.hints import Command
+from ckptstore.core.limits import HIGHEST_INTEGER
+from ckptstore.core.validate import number
+from ckptstore.disk.files import real_directory
+from ckptstore.errors import RefusedError, UsageError
+from ckptstore.journal.writers import record_of_run, shared
+from ckptstore.outside import utc_now
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import timedelta
+
+    from ckptstore.catalog.engine import Connection, Database
+    from ckptstore.core.copies import Beside, Declared
+    from ckptstore.core.events import Event
+    from ckptstore.core.model import Checkpoint
+    from ckptstore.journal.recorder import Recorder
+
+BUCKET_LEVEL, SHARED_LEVEL, NODE_LEVEL = 2, 1, 0
+
+
+def tier_of(name: str, url: str, level: int | None = None) -> Tier:
+    """A tier, its URL from the root or with its scheme, whatever way its user wrote it.
+
+    Without a `level` that of a bucket is 2, and of a directory 1. Raises `UsageError`.
+    """
+    if "://" not in url:
+        url = f"{ON_NODE}{real_directory(url)}"
+    is_directory = url.startswith(ON_NODE)
+    default = SHARED_LEVEL if is_directory else BUCKET_LEVEL
+    chosen = default if level is None else number("level", level, "0 is the node's own disk", HIGHEST_INTEGER)
+    if level == NODE_LEVEL and not is_directory:
+        raise UsageError("level 0 is the node's own disk, and no bucket", "give another --level")
+    try:
+        return convert([name, url.rstrip("/"), chosen], Tier)
+    except MsgspecError as error:
+        if "$[0]" in str(error):
+            raise UsageError(f"{name!r} is no name of a tier", "use letters, digits and . _ -, at most 64") from None
+        hint = "give a directory, or a bucket and a prefix as s3://bucket/prefix; passwords come from the environment"
+        raise UsageError(f"the URL of tier {name} cannot be used", hint) from None  # it may hold a password
+
+
+def add(database: Database, tier: Tier) -> bool:
+    """Declare a tier; whether that is new. Raises `RefusedError` where another one has its name."""
+    with database.read() as connection:
+        known = copies.tiers_of(connection)
+    for each in known:
+        if each.declared and each.tier.name == tier.name and each.tier.url != tier.url:
+            raise RefusedError(
+                f"tier {tier.name} is {each.tier.url}", f"take that back with {Command('tier', 'remove', tier.name)}"
+            )
+    if any(each.declared and each.tier == tier for each in known):
+        return False
+    _declare(database, tier, declared=True)
+    return True
+
+
+def remove(database: Database, name: str) -> Tier:
+    """Take a tier back: nothing is copied to it or read from it any more. What is in it stays. Raises `UsageError`."""
+    tier = named(database, name)
+    _declare(database, tier, declared=False)
+    return tier
+
+
+def named(database: Database, name: str) -> Tier:
+    """The declared tier of that name. Raises `UsageError`, with those that there are."""
+    there = declared(database)
+    found = next((tier for tier in there if tier.name == name), None)
+    if found is None:
+        shown = ", ".join(tier.name for tier in there) or "there is none"
+        raise UsageError(f"no tier is named {name!r}: {shown}", f"see: {Command('tier', 'list')}")
+    return found
+
+
+def declared(database: Database) -> list[Tier]:
+    """The tiers that copies are made in, nearest first."""
+    with database.read() as connection:
+        return [each.tier for each in copies.tiers_of(connection) if each.declared]
+
+
+class Listed(NamedTuple):
+    """A tier, and what is known to be in it: copies, and their bytes."""
+
+    known: Declared
+    ready: int
+    size: int
+    pending: int
+    failed: int
+
+
+def listed(database: Database) -> list[Listed]:
+    """Every tier that is declared or has copies, nearest first."""
+    with database.read() as connection:
+        known = copies.tiers_of(connection)
+        found = {(each.tier, each.state): each for each in copies.tallies(connection)}
+
+    def tally(tier: Tier) -> tuple[int, int, int, int]:
+        ready, *others = (
+            found.get((tier.id, state)) for state in (CopyState.READY, CopyState.PENDING, CopyState.FAILED)
+        )
+        pending, failed = (each.copies if each else 0 for each in others)
+        return ready.copies if ready else 0, ready.size if ready else 0, pending, failed
+
+    rows = [Listed(each, *tally(each.tier)) for each in known]
+    return [row for row in rows if row.known.declared or any(row[1:])]
+
+
+def lacking(
+    database: Database, run: str, tier: Tier, *, settled_for: timedelta | None = None, most: int = 1000
+) -> list[Checkpoint]:
+    """The files of a run, by any of its names, of which a tier has no copy, those of the newest saves first.
+
+    Only files that a copy is made of (`core.copies.is_copied`), and whose copy retention has not removed. What belongs
+    to a file is written just after it is recorded: with `settled_for`, only files that were recorded so long ago.
+    """
+    with database.read() as connection:
+        run_id = reads.run_id(connection, run)
+        before = None if settled_for is None else utc_now() - settled_for
+        return copies.lacking(connection, run_id, tier, recorded_before=before, most=most) if run_id else []
+
+
+class CopyRecords:
+    """Records what becomes of copies, in the journals beside the files and in the catalog. For one thread."""
+
+    def __init__(self, database: Database, recorder: Recorder | None = None) -> None:
+        self._recorder = recorder or shared(database)
+
+    def record(
+        self,
+        file: Checkpoint,
+        tier: Tier,
+        state: CopyState,
+        *,
+        beside: Iterable[Beside] = (),
+        detail: str = "",
+    ) -> None:
+        """Record the state of the copy of a file, as it was recorded when it was copied.
+
+        `beside` are the files that were copied with it, `detail` says why it failed. Raises `CatalogUnavailableError`
+        where neither a journal nor the catalog took it.
+        """
+        self.record_all([CopyRecorded.of(file, tier, state, utc_now(), beside=tuple(beside), detail=detail)])
+
+    def record_all(self, events: Sequence[CopyRecorded]) -> None:
+        """Record several at once."""
+        for event in events:
+            self._recorder.home_beside(event.file)
+        self._recorder.record(events)
+
+
+def record_copy(
+    database: Database,
+    file: Checkpoint,
+    tier: Tier,
+    state: CopyState,
+    *,
+    beside: Iterable[Beside] = (),
+    detail: str = "",
+) -> None:
+    """As `CopyRecords.record`, once."""
+    CopyRecords(database).record(file, tier, state, beside=beside, detail=detail)
+
+
+def _declare(database: Database, tier: Tier, *, declared: bool) -> None:
+    """Tell the catalog, and a journal of each run that the tier has copies of: a rebuilt catalog knows it by those."""
+    with database.read() as connection:
+        runs = reads.names_of_runs(connection)
+        using = [runs[run] for run in copies.runs_in(connection, tier) if run in runs]
+    at = utc_now()
+    database.in_write(lambda connection: project(connection, [TierDeclared("", tier, declared, at)]))
+    for run in using:
+
+        def decide(connection: Connection, run: str = run) -> tuple[list[Event], Sequence[Checkpoint]]:
+            called = reads.called(connection, run)
+            if called is None:
+                return [], []
+            files = user_events.files_to_tell(connection, called.id)
+            return [TierDeclared(called.first, tier, declared, at)], files
+
+        record_of_run(database, decide)
