@@ -30,9 +30,12 @@ def add(context: click.Context, name: str, url: str, level: int | None, *, as_js
     copy. Credentials come from the environment and the usual files; the catalog keeps none.
     """
     from ckptstore.cli import values
+    from ckptstore.objects.tiers import open_tier
     from ckptstore.tiers import facts
 
     declared = facts.tier_of(name, url, level)
+    if declared.level != facts.NODE_LEVEL:
+        open_tier(declared.url).prepare()
     changed = facts.add(catalog(context).database, declared)
     text = f"tier {name} is {declared.url}, level {declared.level}{'' if changed else ', as before'}"
     values.report({**declared._asdict(), "changed": changed}, text, as_json=as_json)

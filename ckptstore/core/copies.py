@@ -1,4 +1,4 @@
-"""Tiers, and copies of checkpoint files in them (docs/tiers.md)."""
+"""Tiers, and copies of checkpoint files in them (docs/how-to/keep-copies.md)."""
 
 from __future__ import annotations
 

@@ -18,12 +18,13 @@ def test_a_tier_is_declared_listed_and_taken_back(tmp_path: Path) -> None:
     assert told("list") == "no tiers: ckptstore tier add NAME URL declares one\n"
     added = json.loads(told("add", "shared", str(tmp_path / "there"), "--json"))
     assert added == {"name": "shared", "url": f"file://{tmp_path}/there", "level": 1, "changed": True}
-    assert told("add", "s3", "s3://bucket/prefix") == "tier s3 is s3://bucket/prefix, level 2\n"
-    assert told("add", "s3", "s3://bucket/prefix") == "tier s3 is s3://bucket/prefix, level 2, as before\n"
-    assert [each["name"] for each in json.loads(told("list", "--json"))] == ["shared", "s3"]
-    assert told("list").splitlines()[1] == "s3  level 2  s3://bucket/prefix  0 copies, 0 B"
-    with pytest.raises(RefusedError, match="tier s3 is s3://bucket/prefix"):
-        told("add", "s3", "s3://other")
-    assert told("remove", "s3") == "tier s3 is not in use any more\n"
-    with pytest.raises(UsageError, match="no tier is named 's3': shared"):
-        told("remove", "s3")
+    far = ("add", "far", str(tmp_path / "far"), "--level", "2")
+    assert told(*far) == f"tier far is file://{tmp_path}/far, level 2\n"
+    assert told(*far) == f"tier far is file://{tmp_path}/far, level 2, as before\n"
+    assert [each["name"] for each in json.loads(told("list", "--json"))] == ["shared", "far"]
+    assert told("list").splitlines()[1] == f"far  level 2  file://{tmp_path}/far  0 copies, 0 B"
+    with pytest.raises(RefusedError, match="tier far is file:"):
+        told("add", "far", str(tmp_path / "other"))
+    assert told("remove", "far") == "tier far is not in use any more\n"
+    with pytest.raises(UsageError, match="no tier is named 'far': shared"):
+        told("remove", "far")

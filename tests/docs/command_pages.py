@@ -14,7 +14,7 @@ WIDTH = 100
 GROUPS = {
     "look": ("Look at runs and files", "runs list show history inspect diff doctor verify advise serve metrics"),
     "go-on": ("Go on, leave, hand over", "resolve exit export import"),
-    "keep": ("Keep and remove", "gc undo purge policy pin unpin tag untag"),
+    "keep": ("Keep and remove", "gc undo purge policy pin unpin tag untag tier"),
     "catalog": ("Fill and mend the catalog", ""),  # and each command that no other group names
 }
 NOTE = "<!-- Made by python -m tests.docs.command_pages from the commands' own --help. -->"
