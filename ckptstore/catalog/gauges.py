@@ -1,4 +1,4 @@
-"""Counts over all runs at once, for monitoring: by the runs' names, however many there are, in one statement each."""
+"""Counts over many runs at once, in one statement each, however many there are."""
 
 from __future__ import annotations
 
@@ -8,11 +8,24 @@ import sqlalchemy as sa
 
 from ckptstore.catalog import reads
 from ckptstore.catalog.any_of import any_of
-from ckptstore.catalog.tables import FILES, FILES_OF_LAUNCHES, checkpoints, launches, saves
+from ckptstore.catalog.tables import (
+    FILES,
+    FILES_OF_LAUNCHES,
+    IS_REMOVED,
+    checkpoints,
+    collections,
+    endings,
+    launches,
+    saves,
+    trash,
+)
+from ckptstore.catalog.tallies import IS_THERE
 from ckptstore.core.model import FileState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from ckptstore.core.model import LaunchKey
 
 
 class LastSave(NamedTuple):
@@ -20,6 +33,40 @@ class LastSave(NamedTuple):
 
     seconds: float | None
     path: str
+
+
+def stored_bytes(connection: sa.Connection, ids: Sequence[int]) -> dict[int, int]:
+    """The bytes of the files of these runs that are there; runs without one are left out."""
+    return {run: int(size or 0) for run, size in connection.execute(_STORED, {"own_runs": list(ids)})}
+
+
+def trash_bytes(connection: sa.Connection, ids: Sequence[int]) -> dict[int, int]:
+    """The bytes that these runs have in the trash; runs without any are left out."""
+    return {run: int(size) for run, size in connection.execute(_IN_TRASH, {"own_runs": list(ids)})}
+
+
+def errors_at_end(connection: sa.Connection, keys: Sequence[LaunchKey]) -> dict[str, list[str | None]]:
+    """By which exception training ended (None: by itself) on each rank that said so, of these launches."""
+    found: dict[str, list[str | None]] = {}
+    for key, error in connection.execute(_ERRORS, {"own_launches": list(keys)}):
+        found.setdefault(key, []).append(error)
+    return found
+
+
+class NewestSaves(NamedTuple):
+    """The ids of the newest saves of a launch, with all others of the same steps; `is_all`: it has no older ones."""
+
+    ids: list[str]
+    is_all: bool
+
+
+def newest_saves(connection: sa.Connection, keys: Sequence[LaunchKey], count: int) -> dict[str, NewestSaves]:
+    """So many of the newest saves of each of these launches that has some."""
+    found: dict[str, NewestSaves] = {}
+    asked = {"own_launches": list(keys), "own_others": count - 1}
+    for key, save, lowest in connection.execute(_NEWEST_SAVES, asked):
+        found.setdefault(key, NewestSaves([], lowest is None)).ids.append(save)
+    return found
 
 
 def damaged_files(connection: sa.Connection) -> dict[str, int]:
@@ -43,6 +90,45 @@ def _by_name(connection: sa.Connection, query: sa.Select[Any]) -> dict[str, int]
     return {names[run]: number for run, number in connection.execute(query) if run in names}
 
 
+_OF_RUNS = any_of(launches.c.run_id, "own_runs")
+_STORED = (
+    sa.select(launches.c.run_id, sa.func.sum(checkpoints.c.size))
+    .select_from(FILES_OF_LAUNCHES)
+    .where(_OF_RUNS, IS_THERE)
+    .group_by(launches.c.run_id)
+)
+_IN_TRASH = (
+    sa.select(trash.c.run_id, sa.func.sum(trash.c.size))
+    .join(collections, (collections.c.id == trash.c.collection_id) & (collections.c.run_id == trash.c.run_id))
+    .where(any_of(trash.c.run_id, "own_runs"), IS_REMOVED)
+    .group_by(trash.c.run_id)
+)
+_ERRORS = (
+    sa.select(endings.c.launch_id, endings.c.error)
+    .where(any_of(endings.c.launch_id, "own_launches"))
+    .order_by(endings.c.launch_id, endings.c.rank)
+)
+_EVERY = saves.alias("every")
+_LOWEST = (
+    sa.select(
+        launches.c.id,
+        # The lowest of the steps that are asked for, by the index on launch and step.
+        sa.select(_EVERY.c.global_step)
+        .where(_EVERY.c.launch_id == launches.c.id)
+        .order_by(_EVERY.c.global_step.desc())
+        .limit(1)
+        .offset(sa.bindparam("own_others", type_=sa.Integer))
+        .correlate(launches)
+        .scalar_subquery()
+        .label("step"),
+    )
+    .where(any_of(launches.c.id, "own_launches"))
+    .subquery("lowest")
+)
+_NEWEST_SAVES = sa.select(saves.c.launch_id, saves.c.id, _LOWEST.c.step).join(
+    _LOWEST,
+    (_LOWEST.c.id == saves.c.launch_id) & (saves.c.global_step >= sa.func.coalesce(_LOWEST.c.step, 0)),
+)
 _DAMAGED = (
     sa.select(launches.c.run_id, sa.func.count())
     .select_from(FILES_OF_LAUNCHES)

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import sqlalchemy as sa
 
+from ckptstore.catalog.any_of import any_of
 from ckptstore.catalog.tables import launches, leases
 from ckptstore.core.limits import LEASE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
     from ckptstore.core.model import LaunchKey
@@ -51,6 +53,12 @@ def last_sign(connection: sa.Connection, run: int) -> Sign | None:
     return None if row is None else Sign(*row)
 
 
+def last_signs(connection: sa.Connection, ids: Sequence[int]) -> dict[int, Sign]:
+    """The same of each of these runs of which a launch gives some."""
+    found = connection.execute(_LAST_SIGNS, {"own_runs": list(ids)})
+    return {run: Sign(*sign) for run, *sign in found}  # of several of one run the newest comes last
+
+
 def signs_of(connection: sa.Connection, run: int) -> dict[str, tuple[str | None, datetime]]:
     """The last sign of life of each launch of a run that ever gave one: its process (None: it has ended), and when."""
     query = sa.select(launches.c.name, leases.c.process, leases.c.seen_at)
@@ -70,6 +78,12 @@ _LAST_SIGN = (
     .where(launches.c.run_id == sa.bindparam("own_run"), leases.c.process.is_not(None))
     .order_by(launches.c.launch_order.desc())
     .limit(1)
+)
+_LAST_SIGNS = (
+    sa.select(launches.c.run_id, launches.c.id, launches.c.name, leases.c.process, leases.c.seen_at)
+    .join(launches, launches.c.id == leases.c.launch_id)
+    .where(any_of(launches.c.run_id, "own_runs"), leases.c.process.is_not(None))
+    .order_by(launches.c.launch_order)
 )
 _OF_LAUNCH = leases.c.launch_id == sa.bindparam("own_launch")
 _LEASE, _SET_LEASE = sa.select(leases.c.launch_id).where(_OF_LAUNCH), leases.update().where(_OF_LAUNCH)

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from ckptstore.catalog import reads, tallies
+from ckptstore.catalog.any_of import any_of
 from ckptstore.catalog.tables import launches, leases, resolutions
 from ckptstore.catalog.user_events import pinned_steps, tags_of
 from ckptstore.core.model import Initial, initial_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
 
@@ -50,20 +51,23 @@ def protection_of(connection: sa.Connection, run: int, now: datetime) -> Protect
     )
 
 
-def began_from(connection: sa.Connection, run: int) -> dict[tuple[str, int], tuple[str, ...]]:
-    """The runs that began from a state of a run, ever, by its launch and step; without those that were forgotten."""
-    begun = _initials(connection, run)
+def began_from(connection: sa.Connection, ids: Sequence[int]) -> dict[tuple[int, str, int], tuple[str, ...]]:
+    """The runs that began from a state of one of these runs, ever, by its run, launch and step.
+
+    Those that were forgotten are left out.
+    """
+    begun = _initials(connection, ids)
     names = reads.names_of_runs(connection) if begun else {}
-    found: dict[tuple[str, int], dict[str, None]] = {}
-    for initial, child in begun:
+    found: dict[tuple[int, str, int], dict[str, None]] = {}
+    for run, initial, child in begun:
         if child in names:
-            found.setdefault(initial[1:3], {})[names[child]] = None
+            found.setdefault((run, *initial[1:3]), {})[names[child]] = None
     return {state: tuple(children) for state, children in found.items()}
 
 
 def _needed(connection: sa.Connection, run: int) -> dict[tuple[str, int], tuple[str, ...]]:
     """The runs that need a state of a run until they have one of their own, by its launch and step."""
-    begun = _initials(connection, run)
+    begun = [told[1:] for told in _initials(connection, [run])]
     names = reads.names_of_runs(connection) if begun else {}
     found: dict[tuple[str, int], list[str]] = {}
     for child in dict.fromkeys(child for _, child in begun if child in names):
@@ -80,20 +84,21 @@ def _has_own_state(connection: sa.Connection, run: int) -> bool:
     return any(tallies.has_been_whole(connection, each) for each in launches_of_run if each.order >= anew)
 
 
-def _initials(connection: sa.Connection, run: int) -> list[tuple[Initial, int]]:
-    """The states of a run that launches of others, or of itself, began from, each with the id of that run."""
-    return [(Initial(*told), child) for told, child in connection.execute(_INITIALS, {"own_run": run})]
+def _initials(connection: sa.Connection, ids: Sequence[int]) -> list[tuple[int, Initial, int]]:
+    """The states of these runs that launches began from, of whatever run: its run, the state, and the run of those."""
+    found = connection.execute(_INITIALS, {"own_runs": list(ids)})
+    return [(run, Initial(*told), child) for run, told, child in found]
 
 
 _SAVED_BY = launches.alias("saved_by")
 _INITIALS = (
-    sa.select(resolutions.c.initial, launches.c.run_id)
+    sa.select(_SAVED_BY.c.run_id, resolutions.c.initial, launches.c.run_id)
     .select_from(
         resolutions.join(launches, launches.c.id == resolutions.c.launch_id).join(
             _SAVED_BY, _SAVED_BY.c.id == resolutions.c.initial_launch_id
         )
     )
-    .where(_SAVED_BY.c.run_id == sa.bindparam("own_run"))
+    .where(any_of(_SAVED_BY.c.run_id, "own_runs"))
     .order_by(launches.c.run_id, launches.c.launch_order)
 )
 

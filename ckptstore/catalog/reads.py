@@ -140,6 +140,14 @@ def launches_of(connection: sa.Connection, run: int) -> list[Launch]:
     return [_launch(row) for row in connection.execute(_LAUNCHES_OF, {"own_run": run})]
 
 
+def launches_of_runs(connection: sa.Connection, ids: Sequence[int]) -> dict[int, list[Launch]]:
+    """The launches of each of these runs that has some, oldest first."""
+    found: dict[int, list[Launch]] = {}
+    for row in connection.execute(_LAUNCHES_OF_RUNS, {"own_runs": list(ids)}):
+        found.setdefault(row.run_id, []).append(_launch(row))
+    return found
+
+
 def launch(connection: sa.Connection, key: LaunchKey) -> Launch | None:
     """One launch, of whatever run."""
     row = connection.execute(_LAUNCH_OF_KEY, {"own_launch": key}).one_or_none()
@@ -161,6 +169,15 @@ def first_saves(connection: sa.Connection, run: int) -> dict[str, int | None]:
         for launch_id, step, known in connection.execute(_FIRST_SAVES, {"own_run": run})
         if step is not None
     }
+
+
+def first_saves_of_runs(connection: sa.Connection, ids: Sequence[int]) -> dict[int, dict[str, int | None]]:
+    """The same of each of these runs of which a launch has saved."""
+    found: dict[int, dict[str, int | None]] = {}
+    for run, launch_id, step, known in connection.execute(_FIRST_SAVES_OF_RUNS, {"own_runs": list(ids)}):
+        if step is not None:
+            found.setdefault(run, {})[launch_id] = None if known is None else step
+    return found
 
 
 def unplaced_of(connection: sa.Connection, run: int) -> list[Unplaced]:
@@ -444,6 +461,8 @@ _CALLED_BY_NAME = _CALLED.where(runs.c.id == _RUN_ID.scalar_subquery())
 _LAUNCHES = _launch_query()
 _LAUNCH_OF_KEY = _LAUNCHES.where(launches.c.id == _LAUNCH)
 _LAUNCHES_OF = _LAUNCHES.where(launches.c.run_id == _RUN).order_by(launches.c.launch_order)
+_OF_RUNS = any_of(launches.c.run_id, "own_runs")
+_LAUNCHES_OF_RUNS = _LAUNCHES.where(_OF_RUNS).order_by(launches.c.run_id, launches.c.launch_order)
 _RESOLUTION = sa.select(resolutions).where(resolutions.c.launch_id == _LAUNCH)
 _UNPLACED_OF = (
     sa.select(*(unplaced.c[each.name] for each in fields(Unplaced)))
@@ -528,6 +547,9 @@ _ANNOUNCED = (
 _FIRST_SAVES = sa.select(launches.c.name, _first_save(), _first_save(checkpoints.c.size.is_not(None))).where(
     launches.c.run_id == _RUN
 )
+_FIRST_SAVES_OF_RUNS = sa.select(
+    launches.c.run_id, launches.c.name, _first_save(), _first_save(checkpoints.c.size.is_not(None))
+).where(_OF_RUNS)
 
 
 def _kinds_beyond() -> sa.CompoundSelect[Any]:

@@ -8,17 +8,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
-from ckptstore.catalog.any_of import one_of
+from ckptstore.catalog.any_of import any_of, one_of
 from ckptstore.catalog.tables import FILES_OF_LAUNCHES, checkpoints, launches, saves
 from ckptstore.core.model import Content, FileState, Grade, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from ckptstore.core.model import Launch, LaunchKey
 
 _IN_PIECES = Content.SHARE.value, Content.PART.value
+_GONE = FileState.MISSING.value, FileState.MOVED.value, FileState.TRASHED.value
+
+IS_THERE = sa.not_(one_of(checkpoints.c.state, *_GONE))
+"""Whether a file is where it was recorded, as far as the catalog knows."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,7 @@ class Tally:
     """The files of one save that are there, counted: ranks that have a whole file or share, bytes in all."""
 
     save_id: str
+    run_id: int
     launch: str
     kind: Kind
     global_step: int
@@ -52,37 +57,49 @@ _HIGHEST_STEPS = sa.select(launches.c.name, sa.func.coalesce(_HIGHEST, 0)).where
 )
 
 
-def tallies(connection: sa.Connection, run: int) -> list[Tally]:
-    """The saves of a run with the files that are there, newest launch first, then newest step."""
-    return [_tally(row) for row in connection.execute(_tallies(), {"own_run": run})]
+def tallies(connection: sa.Connection, runs: Sequence[int]) -> list[Tally]:
+    """The saves of these runs with the files that are there; of a run newest launch first, then newest step."""
+    return [_tally(row) for row in connection.execute(_tallies_of_runs(), {"own_runs": list(runs)})]
+
+
+def tallies_of(connection: sa.Connection, ids: Sequence[str]) -> list[Tally]:
+    """The same of the saves of these ids."""
+    return [_tally(row) for row in connection.execute(_tallies_by_id(), {"own_ids": list(ids)})]
 
 
 @cache
+def _tallies_of_runs() -> sa.Select[Any]:
+    return _tallies().where(any_of(launches.c.run_id, "own_runs"))
+
+
+@cache
+def _tallies_by_id() -> sa.Select[Any]:
+    return _tallies().where(any_of(saves.c.id, "own_ids"))
+
+
 def _tallies() -> sa.Select[Any]:
     complete = checkpoints.c.state == FileState.COMPLETE.value
     full = complete & (checkpoints.c.content == Content.FULL.value)
     share = complete & one_of(checkpoints.c.content, *_IN_PIECES)
-    gone = FileState.MISSING.value, FileState.MOVED.value, FileState.TRASHED.value
-    there = sa.not_(one_of(checkpoints.c.state, *gone))
     return (
         sa.select(
             saves.c.id,
+            launches.c.run_id,
             launches.c.name,
             saves.c.kind,
             saves.c.global_step,
             saves.c.created_at,
             sa.func.max(checkpoints.c.epoch),
             sa.func.max(checkpoints.c.step_in_epoch),
-            sa.func.sum(sa.case((there, 1), else_=0)),
-            sa.func.count(sa.distinct(sa.case((there, checkpoints.c.rank)))),
+            sa.func.sum(sa.case((IS_THERE, 1), else_=0)),
+            sa.func.count(sa.distinct(sa.case((IS_THERE, checkpoints.c.rank)))),
             sa.func.count(sa.distinct(sa.case((full, checkpoints.c.rank)))),
             sa.func.count(sa.distinct(sa.case((share, checkpoints.c.rank)))),
             sa.func.count(checkpoints.c.quarantine),
-            sa.func.sum(sa.case((there, sa.func.coalesce(checkpoints.c.size, 0)), else_=0)),
+            sa.func.sum(sa.case((IS_THERE, sa.func.coalesce(checkpoints.c.size, 0)), else_=0)),
         )
         .select_from(FILES_OF_LAUNCHES)
-        .where(launches.c.run_id == sa.bindparam("own_run"))
-        .group_by(saves.c.id, launches.c.name, launches.c.launch_order)
+        .group_by(saves.c.id, launches.c.run_id, launches.c.name, launches.c.launch_order)
         .order_by(launches.c.launch_order.desc(), saves.c.global_step.desc(), saves.c.kind)
     )
 
@@ -99,22 +116,10 @@ class Said(NamedTuple):
     doubt: str
 
 
-def said(connection: sa.Connection, run: int) -> dict[str, Said]:
-    """What was said of the saves of a run, by their ids."""
-    query = (
-        sa.select(
-            checkpoints.c.save_id,
-            checkpoints.c.rank,
-            checkpoints.c.quarantine,
-            checkpoints.c.metrics,
-            checkpoints.c.grade,
-            checkpoints.c.doubt,
-        )
-        .select_from(FILES_OF_LAUNCHES)
-        .where(launches.c.run_id == run, (checkpoints.c.rank == 0) | checkpoints.c.quarantine.is_not(None))
-    )
+def said(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Said]:
+    """What was said of these saves, by their ids."""
     found: dict[str, Said] = {}
-    for save_id, rank, quarantine, metrics, grade, doubt in connection.execute(query):
+    for save_id, rank, quarantine, metrics, grade, doubt in connection.execute(_SAID, {"own_ids": list(ids)}):
         before = found.get(save_id, Said("", {}, None, ""))
         found[save_id] = Said(
             before.quarantine or quarantine or "",
@@ -125,19 +130,29 @@ def said(connection: sa.Connection, run: int) -> dict[str, Said]:
     return found
 
 
-def whole_ranks(connection: sa.Connection, key: LaunchKey, global_step: int) -> set[int]:
-    """The ranks of which the catalog has a whole file of the full state at a step."""
-    query = (
-        sa.select(checkpoints.c.rank)
-        .join(saves)
-        .where(
-            saves.c.launch_id == key,
-            saves.c.global_step == global_step,
-            checkpoints.c.state == FileState.COMPLETE.value,
-            checkpoints.c.content == Content.FULL.value,
-        )
-    )
-    return set(connection.execute(query).scalars())
+_SAID = sa.select(
+    checkpoints.c.save_id,
+    checkpoints.c.rank,
+    checkpoints.c.quarantine,
+    checkpoints.c.metrics,
+    checkpoints.c.grade,
+    checkpoints.c.doubt,
+).where(any_of(checkpoints.c.save_id, "own_ids"), (checkpoints.c.rank == 0) | checkpoints.c.quarantine.is_not(None))
+
+
+def whole_ranks(connection: sa.Connection, ids: Sequence[str]) -> dict[str, set[int]]:
+    """The ranks of which the catalog has a whole file of the full state, by the ids of these saves."""
+    found: dict[str, set[int]] = {}
+    for save_id, rank in connection.execute(_WHOLE_RANKS, {"own_ids": list(ids)}) if ids else ():
+        found.setdefault(save_id, set()).add(rank)
+    return found
+
+
+_WHOLE_RANKS = sa.select(checkpoints.c.save_id, checkpoints.c.rank).where(
+    any_of(checkpoints.c.save_id, "own_ids"),
+    checkpoints.c.state == FileState.COMPLETE.value,
+    checkpoints.c.content == Content.FULL.value,
+)
 
 
 def has_been_whole(connection: sa.Connection, launch: Launch) -> bool:
@@ -205,10 +220,11 @@ def newest_of_all_ranks(connection: sa.Connection, key: LaunchKey, ranks: int) -
 
 
 def _tally(row: Any) -> Tally:
-    save_id, launch, kind, step, created_at, epoch, step_in_epoch, *counts = row
+    save_id, run_id, launch, kind, step, created_at, epoch, step_in_epoch, *counts = row
     files, ranks, full_ranks, share_ranks, quarantined, size = map(int, counts)
     return Tally(
         save_id=save_id,
+        run_id=run_id,
         launch=launch,
         kind=Kind(kind),
         global_step=step,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import sqlalchemy as sa
 
 from ckptstore.catalog import reads, rows
+from ckptstore.catalog.any_of import any_of
 from ckptstore.catalog.tables import checkpoints, forgotten, launches, pins, policies, renamed, runs, saves, tags
 from ckptstore.core.events import (
     PolicySet,
@@ -84,6 +85,19 @@ def tags_of(connection: sa.Connection, run: int) -> dict[int, tuple[str, ...]]:
     return {step: tuple(names) for step, names in found.items()}
 
 
+def pins_of_runs(connection: sa.Connection, ids: Sequence[int]) -> set[tuple[int, int]]:
+    """The runs, of these, and their steps that are pinned."""
+    return {(run, step) for run, step in connection.execute(_PINS_OF_RUNS, {"own_runs": list(ids)})}
+
+
+def tags_of_runs(connection: sa.Connection, ids: Sequence[int]) -> dict[tuple[int, int], tuple[str, ...]]:
+    """The names that people gave to steps of these runs, by run and step."""
+    found: dict[tuple[int, int], list[str]] = {}
+    for run, step, name in connection.execute(_TAGS_OF_RUNS, {"own_runs": list(ids)}):
+        found.setdefault((run, step), []).append(name)
+    return {place: tuple(names) for place, names in found.items()}
+
+
 def tag_step(connection: sa.Connection, run: int, name: str) -> int | None:
     """The step that a tag of a run is on; None if there is no such tag."""
     chosen = (tags.c.run_id == run) & (tags.c.name == name)
@@ -126,5 +140,11 @@ _PINNED = sa.select(pins.c.global_step).where(pins.c.run_id == sa.bindparam("own
 _TAGS_OF = (
     sa.select(tags.c.global_step, tags.c.name)
     .where(tags.c.run_id == sa.bindparam("own_run"), tags.c.global_step.is_not(None))
+    .order_by(tags.c.name)
+)
+_PINS_OF_RUNS = sa.select(pins.c.run_id, pins.c.global_step).where(any_of(pins.c.run_id, "own_runs"), pins.c.pinned)
+_TAGS_OF_RUNS = (
+    sa.select(tags.c.run_id, tags.c.global_step, tags.c.name)
+    .where(any_of(tags.c.run_id, "own_runs"), tags.c.global_step.is_not(None))
     .order_by(tags.c.name)
 )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from ckptstore.catalog import leases, reads, recent, tallies, user_events
+from ckptstore.catalog import gauges, leases, reads, tallies, user_events
 from ckptstore.catalog.clock import clock
 from ckptstore.catalog.protection import began_from
-from ckptstore.catalog.runs import find_run, run_names
+from ckptstore.catalog.runs import called_in, find_run, run_names
 from ckptstore.core import validate
 from ckptstore.core.hints import Command
 from ckptstore.core.model import BRANCH, Kind
@@ -20,11 +20,19 @@ from ckptstore.resume.liveness import NEVER_SAVED, course, is_of_last_day, resta
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from ckptstore.catalog.engine import Connection, Database
+    from ckptstore.catalog.leases import Sign
     from ckptstore.catalog.tallies import Tally
     from ckptstore.core.model import Checkpoint, Grade, Launch
     from ckptstore.resume.lineage import Segment
+
+_LOOKED_AT = 3
+"""So many of the newest saves of a launch are looked at first: while one is written, the one before it is whole."""
+
+_SAVING_LAUNCHES = 2
+_NEITHER = None, None
 
 
 @dataclass(frozen=True)
@@ -98,7 +106,10 @@ class RunRow:
 
 def runs(database: Database) -> list[RunRow]:
     """Every run, by name."""
-    return [run_row(database, name) for name in run_names(database, None)]
+    with database.read() as connection:
+        names = reads.names_of_runs(connection)
+        rows = _run_rows(connection, names)
+    return sorted(rows, key=lambda row: row.run)
 
 
 def saves(
@@ -114,10 +125,16 @@ def saves(
     `since` asks for what was saved within that time, `limit` for so many of them at most.
     """
     _check(kind)
-    rows = [row for name in run_names(database, run) for row in _save_rows(database, name)]
+    with database.read() as connection:
+        names = _named_runs(connection, database, run)
+        known = _known(connection, list(names))
+        found = tallies.tallies(connection, list(names))
+        rows = _save_rows(connection, known, names, found)
+    rows.sort(key=lambda row: row.run)  # of each run they are in their order
     after = _after(since)
-    found = [row for row in rows if row.tally.files and kind in (None, row.kind.value) and row.created_at >= after]
-    return found[:limit]
+    return [row for row in rows if row.tally.files and kind in (None, row.kind.value) and row.created_at >= after][
+        :limit
+    ]
 
 
 def files(
@@ -174,92 +191,212 @@ def no_such_step(run: str, step: int) -> UsageError:
 
 def run_row(database: Database, name: str) -> RunRow:
     """One run."""
-    run_id = find_run(database, name)
-    there = [row for row in _save_rows(database, name) if row.tally.files]
-    last = there[0] if there else None
     with database.read() as connection:
-        launches = reads.launches_of(connection, run_id)
-        begun = [launch for launch in launches if not launch.id.startswith(BRANCH)]
-        now = clock(connection)
-        doing = _status(connection, run_id, begun, last, now)
-        waiting = recent.waiting(connection, run_id)
-    return RunRow(
-        run=name,
-        launches=len(launches),
-        last=last,
-        newest_restorable=next((row for row in there if row.restorable and not row.abandoned), None),
-        bytes=sum(row.tally.bytes for row in there),
-        status=doing,
-        launches_last_day=sum(is_of_last_day(launch, now) for launch in begun),
-        trash_bytes=sum(each.bytes for each in waiting),
+        (row,) = _run_rows(connection, _named_runs(connection, database, name))
+    return row
+
+
+def _named_runs(connection: Connection, database: Database, run: str | None) -> dict[int, str]:
+    """The run of that name, or all, by their ids."""
+    if run is None:
+        return reads.names_of_runs(connection)
+    return {called_in(connection, database, run).id: run}
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What tells of all saves of several runs. `launches` are by run, oldest first; `parts`, the lineage, by launch."""
+
+    launches: Mapping[int, Sequence[Launch]]
+    first_saves: Mapping[int, Mapping[str, int | None]]
+    parts: Mapping[tuple[int, str], Segment]
+    pinned: AbstractSet[tuple[int, int]]
+    tags: Mapping[tuple[int, int], tuple[str, ...]]
+    began: Mapping[tuple[int, str, int], tuple[str, ...]]
+
+
+def _known(connection: Connection, ids: Sequence[int]) -> _Known:
+    launches = reads.launches_of_runs(connection, ids)
+    first_saves = reads.first_saves_of_runs(connection, ids)
+    return _Known(
+        launches=launches,
+        first_saves=first_saves,
+        parts={
+            (run, part.launch.id): part
+            for run, every in launches.items()
+            for part in lineage(every, first_saves.get(run, {}))
+        },
+        pinned=user_events.pins_of_runs(connection, ids),
+        tags=user_events.tags_of_runs(connection, ids),
+        began=began_from(connection, ids),
     )
 
 
-def _status(connection: Connection, run_id: int, begun: Sequence[Launch], last: SaveRow | None, now: datetime) -> str:
-    """What a run is doing, by the newest of its launches that trained or were about to."""
-    saved = reads.first_saves(connection, run_id)
-    newest = begun[-1] if begun else None
-    if newest is None:
+def _run_rows(connection: Connection, names: Mapping[int, str]) -> list[RunRow]:
+    """Rows of these runs, in a number of statements that does not depend on how many they are."""
+    ids = list(names)
+    known = _known(connection, ids)
+    newest = _newest_rows(connection, known, names)
+    begun = {run: [launch for launch in known.launches.get(run, ()) if not launch.id.startswith(BRANCH)] for run in ids}
+    signs = _Signs(
+        {sign.key: sign for sign in leases.last_signs(connection, ids).values()},
+        gauges.errors_at_end(connection, [each[-1].key for each in begun.values() if each]),
+        clock(connection),
+    )
+    stored, in_trash = gauges.stored_bytes(connection, ids), gauges.trash_bytes(connection, ids)
+    return [
+        RunRow(
+            run=name,
+            launches=len(known.launches.get(run, ())),
+            last=newest[run][0],
+            newest_restorable=newest[run][1],
+            bytes=stored.get(run, 0),
+            status=_status(begun[run], known.first_saves.get(run, {}), newest[run][0], signs),
+            launches_last_day=sum(is_of_last_day(launch, signs.now) for launch in begun[run]),
+            trash_bytes=in_trash.get(run, 0),
+        )
+        for run, name in names.items()
+    ]
+
+
+def _newest_rows(
+    connection: Connection, known: _Known, names: Mapping[int, str]
+) -> dict[int, tuple[SaveRow | None, SaveRow | None]]:
+    """The newest save and the newest restorable one of each run.
+
+    Most have both among the newest few saves of their newest launches. Of the others all saves are counted.
+    """
+    chosen = {run: _newest_saving(known, run) for run in names}
+    keys = [launch.key for launches in chosen.values() for launch in launches]
+    newest = gauges.newest_saves(connection, keys, _LOOKED_AT)
+    ids: list[str] = []
+    are_known = set()
+    for run, launches in chosen.items():
+        of_run = [newest[launch.key] for launch in launches if launch.key in newest]
+        until = next((at for at, saves in enumerate(of_run, 1) if not saves.is_all), len(of_run))
+        ids += [save for saves in of_run[:until] for save in saves.ids]
+        if len(launches) == len(known.launches.get(run, ())) and all(saves.is_all for saves in of_run):
+            are_known.add(run)
+    found = _newest_two(_save_rows(connection, known, names, tallies.tallies_of(connection, ids)))
+    rest = [run for run in names if found.get(run, _NEITHER)[1] is None and run not in are_known]
+    found |= _newest_two(_save_rows(connection, known, names, tallies.tallies(connection, rest)))
+    return {run: found.get(run, _NEITHER) for run in names}
+
+
+def _newest_saving(known: _Known, run: int) -> list[Launch]:
+    """The newest launches of a run, newest first, up to the second one that has saved."""
+    saved = known.first_saves.get(run, {})
+    found: list[Launch] = []
+    for launch in reversed(known.launches.get(run, ())):
+        found.append(launch)
+        if sum(each.id in saved for each in found) == _SAVING_LAUNCHES:
+            break
+    return found
+
+
+def _newest_two(rows: Sequence[SaveRow]) -> dict[int, tuple[SaveRow | None, SaveRow | None]]:
+    """By run, of rows with the newest first: the first save of which a file is there, and the first restorable one."""
+    by_run: dict[int, list[SaveRow]] = {}
+    for row in rows:
+        by_run.setdefault(row.tally.run_id, []).append(row)
+    found = {}
+    for run, of_run in by_run.items():
+        there = [row for row in of_run if row.tally.files]
+        restorable = next((row for row in there if row.restorable and not row.abandoned), None)
+        found[run] = (there[0] if there else None, restorable)
+    return found
+
+
+class _Signs(NamedTuple):
+    """By the keys of launches: the last sign of life, and by what training ended on ranks. `now` is the catalog's."""
+
+    last: Mapping[str, Sign]
+    errors: Mapping[str, Sequence[str | None]]
+    now: datetime
+
+
+def _status(begun: Sequence[Launch], saved: Mapping[str, int | None], last: SaveRow | None, signs: _Signs) -> str:
+    """What a run is doing, by the newest of its launches that trained or were about to (`begun`, oldest first)."""
+    if not begun:
         return NEVER_SAVED
+    newest = begun[-1]
     own = last if last is not None and last.launch.id == newest.id else None
-    sign = leases.last_sign(connection, run_id)
-    sign = sign if sign and sign.key == newest.key else None
+    sign = signs.last.get(newest.key)
     heard = [sign.seen_at] if sign else []
     heard += [own.created_at] if own else [newest.created_at] if newest.created_at else []
-    errors = [end.error for end in recent.ends_of(connection, newest.key)]
+    errors = signs.errors.get(newest.key, ())
     return status(
         newest.id,
         course(
             errors,
             sign.process if sign else None,
-            now - sign.seen_at if sign else None,
+            signs.now - sign.seen_at if sign else None,
             was_asked_to_exit=own is not None and own.kind is Kind.GRACEFUL_EXIT,
         ),
-        loop=restart_loop(begun, saved, errors, now),
+        loop=restart_loop(begun, saved, errors, signs.now),
         has_saved=bool(saved),
-        silent=now - max(heard) if heard else None,
+        silent=signs.now - max(heard) if heard else None,
     )
 
 
-def _save_rows(database: Database, run: str) -> list[SaveRow]:
-    run_id = find_run(database, run)
-    with database.read() as connection:
-        launches = {launch.id: launch for launch in reads.launches_of(connection, run_id)}
-        pinned = user_events.pinned_steps(connection, run_id)
-        tagged = user_events.tags_of(connection, run_id)
-        began = began_from(connection, run_id)
-        said = tallies.said(connection, run_id)
-        nothing = tallies.Said("", {}, None, "")
-        history = lineage(list(launches.values()), reads.first_saves(connection, run_id))
-        parts = {part.launch.id: part for part in history}
-        found = tallies.tallies(connection, run_id)
-        whole = {tally.save_id: _whole(connection, launches[tally.launch], tally) for tally in found}
-        return [
-            SaveRow(
-                run=run,
-                launch=launches[tally.launch],
-                tally=tally,
-                restorable=whole[tally.save_id] is not None,
-                by_replicas=whole[tally.save_id] is False,
-                abandoned=_is_abandoned(tally, parts.get(tally.launch)),
-                pinned=tally.global_step in pinned,
-                tags=tagged.get(tally.global_step, ()),
-                began=began.get((tally.launch, tally.global_step), ()),
-                **said.get(tally.save_id, nothing)._asdict(),
-            )
-            for tally in found
-        ]
+def _save_rows(
+    connection: Connection, known: _Known, names: Mapping[int, str], found: Sequence[Tally]
+) -> list[SaveRow]:
+    """A row for each of these saves, in their order."""
+    if not found:
+        return []
+    launches = {(run, launch.id): launch for run, every in known.launches.items() for launch in every}
+    said = tallies.said(connection, [tally.save_id for tally in found])
+    nothing = tallies.Said("", {}, None, "")
+    whole = _whole(connection, launches, found)
+    return [
+        SaveRow(
+            run=names[tally.run_id],
+            launch=launches[tally.run_id, tally.launch],
+            tally=tally,
+            restorable=whole.get(tally.save_id) is not None,
+            by_replicas=whole.get(tally.save_id) is False,
+            abandoned=_is_abandoned(tally, known.parts.get((tally.run_id, tally.launch))),
+            pinned=(tally.run_id, tally.global_step) in known.pinned,
+            tags=known.tags.get((tally.run_id, tally.global_step), ()),
+            began=known.began.get((tally.run_id, tally.launch, tally.global_step), ()),
+            **said.get(tally.save_id, nothing)._asdict(),
+        )
+        for tally in found
+    ]
 
 
 def _is_abandoned(tally: Tally, part: Segment | None) -> bool:
     return tally.global_step > 0 and not (part is not None and part.has(tally.global_step))
 
 
-def _whole(connection: Connection, launch: Launch, tally: Tally) -> bool | None:
-    """Whether the state has a file of every rank; False if replicas stand in for some, None if it is not restorable."""
-    if tally.global_step == 0 or not tally.files or tally.quarantined or launch.foreign:
-        return None
-    if launch.world_size in (tally.full_ranks, tally.share_ranks):
-        return True
-    have = tallies.whole_ranks(connection, launch.key, tally.global_step)
-    return len(have) == launch.world_size if launch.layout.covers(have, launch.world_size) else None
+def _whole(
+    connection: Connection, launches: Mapping[tuple[int, str], Launch], found: Sequence[Tally]
+) -> dict[str, bool]:
+    """The saves whose state can be restored, by id: True with a file of every rank, False if replicas stand in.
+
+    Files of every kind count: of a launch and step, `found` has all saves.
+    """
+    whole: dict[str, bool] = {}
+    in_part: list[Tally] = []
+    for tally in found:
+        launch = launches[tally.run_id, tally.launch]
+        if tally.global_step == 0 or not tally.files or tally.quarantined or launch.foreign:
+            continue
+        if launch.world_size in (tally.full_ranks, tally.share_ranks):
+            whole[tally.save_id] = True
+        else:
+            in_part.append(tally)
+    have: dict[tuple[int, str, int], set[int]] = {_state(tally): set() for tally in in_part}
+    states = {tally.save_id: state for tally in found if (state := _state(tally)) in have}
+    for save, ranks in tallies.whole_ranks(connection, list(states)).items():
+        have[states[save]] |= ranks
+    for tally in in_part:
+        launch, ranks = launches[tally.run_id, tally.launch], have[_state(tally)]
+        if launch.layout.covers(ranks, launch.world_size):
+            whole[tally.save_id] = len(ranks) == launch.world_size
+    return whole
+
+
+def _state(tally: Tally) -> tuple[int, str, int]:
+    return tally.run_id, tally.launch, tally.global_step

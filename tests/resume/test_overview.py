@@ -1,0 +1,75 @@
+"""`runs` asks the same number of questions for any number of runs, and says of each what `list` says of its saves."""
+
+from pathlib import Path
+
+import pytest
+
+from ckptstore.api import Catalog
+from ckptstore.resume.overview import RunRow
+from ckptstore.retention.policy import Policy
+from tests.jobs import Job, set_ending
+from tests.resume.wide import statements
+
+
+def by_its_saves(catalog: Catalog, row: RunRow) -> tuple[object, object, int]:
+    """The newest save, the newest restorable one and the bytes, by the list of all saves."""
+    saves = catalog.saves(row.run)
+    restorable = [save for save in saves if save.restorable and not save.abandoned]
+    return next(iter(saves), None), next(iter(restorable), None), sum(save.bytes for save in saves)
+
+
+def test_runs_cost_no_statements(catalog: Catalog, tmp_path: Path) -> None:
+    counts = []
+    for more in (1, 2):
+        for _ in range(more):
+            job = Job(catalog, tmp_path / f"{len(catalog.runs())}", 1, run=f"run-{len(catalog.runs())}")
+            job.save(job.start(), 10, 20)
+            job.start()
+        with statements() as asked:
+            rows = catalog.runs()
+        assert [row.newest_restorable.global_step for row in rows if row.newest_restorable] == [20] * len(rows)
+        counts.append(len(asked))
+        with statements() as asked_of_saves:
+            assert len(catalog.saves()) == 2 * len(rows)
+        counts.append(len(asked_of_saves))
+    assert counts[:2] == counts[2:]
+
+
+@pytest.mark.parametrize("database_url", ["sqlite", pytest.param("postgres", marks=pytest.mark.long)], indirect=True)
+def test_what_a_run_has_is_what_its_saves_are(catalog: Catalog, tmp_path: Path) -> None:
+    """Where the newest saves tell all of it, and where only older ones can be restored."""
+    well = Job(catalog, tmp_path / "well", run="well")
+    well.save(well.start(), 10, 20, 30, 40)
+    cut = Job(catalog, tmp_path / "cut", run="cut")
+    ranks = cut.start()
+    cut.save(ranks, 10, 20)
+    cut.save(ranks[:1], 30, 40, 50, 60)
+    cut.save(cut.start()[1:], 30)
+    replicas = Job(catalog, tmp_path / "replicas", run="replicas", layout="data_parallel")
+    ranks = replicas.start()
+    replicas.save(ranks, 10)
+    replicas.save(ranks[:1], 20, 30)
+    ranks[0].record(step=30, loss=0.5)
+    back = Job(catalog, tmp_path / "back", run="back")
+    back.save(back.start(), 10, 20, 30, 40, 50)
+    plan = catalog.resolve("back", step=20).plan
+    assert plan is not None
+    catalog.branch(plan)
+    less = Job(catalog, tmp_path / "less", run="less")
+    less.save(less.start(), 50, 60, 70)
+    catalog.execute(catalog.plan_gc("less", Policy(keep_last=2)))
+    catalog.pin("less", 60)
+    catalog.tag("less", 70, "best")
+    empty = Job(catalog, tmp_path / "empty", run="empty")
+    set_ending(empty.start()[0], 5, 5, "RuntimeError")
+    rows = {row.run: row for row in catalog.runs()}
+    for row in rows.values():
+        assert (row.last, row.newest_restorable, row.bytes) == by_its_saves(catalog, row), row.run
+    found = {run: row.newest_restorable.global_step if row.newest_restorable else None for run, row in rows.items()}
+    assert found == {"well": 40, "cut": 20, "replicas": 30, "back": 20, "less": 70, "empty": None}
+    assert rows["less"].trash_bytes
+    assert rows["less"].last is not None
+    assert rows["less"].last.tags == ("best",)
+    assert rows["replicas"].last is not None
+    assert (rows["replicas"].last.by_replicas, rows["replicas"].last.metrics) == (True, {"loss": 0.5})
+    assert rows["empty"].status == "ended: RuntimeError"
