@@ -7,8 +7,9 @@ PEERS := .venv-bench/.ready
 FRAMEWORKS := .venv-frameworks/.ready
 MINDFORMERS := .venv-mindformers/.ready
 BROWSER := .venv-browser/.ready
+OBJECTS := .venv-objects/.ready
 
-.PHONY: demo test test-long simulate test-frameworks test-mindformers test-browser serve-demo pictures demo-mindformers torture mutants bench bench-quick docs lint clean
+.PHONY: demo test test-long simulate test-frameworks test-mindformers test-browser test-objects serve-demo pictures demo-mindformers torture mutants bench bench-quick docs lint clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -42,6 +43,10 @@ test-mindformers: $(MINDFORMERS)
 # With Debian's Chromium: apt-get install chromium
 test-browser: $(BROWSER)
 	.venv-browser/bin/python -m pytest --confcutdir=tests/browser tests/browser
+
+# With a server for object storage: OpenStack Swift.
+test-objects: $(OBJECTS)
+	.venv-objects/bin/python -m pytest --confcutdir=tests/objects tests/objects
 
 # Several runs with a made-up history, in a browser.
 serve-demo: $(READY)
@@ -117,6 +122,13 @@ $(BROWSER): tests/browser/requirements.txt pyproject.toml constraints.txt
 		--requirement tests/browser/requirements.txt --editable '.[serve]'
 	@touch $@
 
+$(OBJECTS): tests/objects/requirements.txt pyproject.toml constraints.txt
+	@echo "setting up .venv-objects"
+	@test -x .venv-objects/bin/python || $(PYTHON) -m venv .venv-objects
+	@.venv-objects/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--requirement tests/objects/requirements.txt --editable '.[objects]' pytest
+	@touch $@
+
 # MindFormers asks for another MindSpore and an older pyarrow than it runs with: what it needs is listed by itself.
 $(MINDFORMERS): tests/mindformers/requirements.txt pyproject.toml constraints.txt
 	@echo "setting up .venv-mindformers (2 GB: the first time takes minutes)"
@@ -128,4 +140,4 @@ $(MINDFORMERS): tests/mindformers/requirements.txt pyproject.toml constraints.tx
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-bench .venv-frameworks .venv-mindformers .venv-browser build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	rm -rf .venv .venv-bench .venv-frameworks .venv-mindformers .venv-browser .venv-objects build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

@@ -191,7 +191,7 @@ class S3Store(Store):
     def _abort(self, key: str) -> None:
         """Have the store delete the parts of uploads of this key that were cut off: nobody else knows of them.
 
-        Where that cannot be asked for, a rule of the bucket must do it (docs/tiers.md); `check` says so.
+        Where that cannot be asked for, a rule of the bucket must do it (docs/how-to/keep-copies.md); `check` says so.
         """
         if not self._settings.key:
             return
@@ -225,31 +225,10 @@ class S3Store(Store):
         answer = ask(self._settings, self._bucket, "GET", query={"lifecycle": ""})
         if answer.status != _OK:
             if answer.status in _NOT_MADE:
-                return (self._no_abort(),)
+                return (_no_abort(self.name),)
             what = f"the rules of {self.name} cannot be read (status {answer.status})"
             return (Finding(what, "see by hand that none of them deletes objects below the prefix", is_fault=False),)
-        found: list[Finding] = []
-        aborts = False
-        for rule in values(answer.body, "Rule"):
-            if text(rule, "Status") != "Enabled":
-                continue
-            tags = {each.tag.rpartition("}")[2] for each in rule}
-            prefix = text(rule, "Prefix") or next((each.text or "" for each in _inside(rule, "Filter", "Prefix")), "")
-            if not (self._prefix.startswith(prefix) or prefix.startswith(self._prefix)):
-                continue
-            aborts |= "AbortIncompleteMultipartUpload" in tags
-            name = text(rule, "ID") or "without a name"
-            if "Expiration" in tags:
-                what = f"rule {name!r} of {self.name} deletes objects by their age: copies vanish behind the catalog"
-                found.append(Finding(what, "take the prefix out of it; gc deletes what no policy keeps"))
-            if "Transition" in tags:
-                what = f"rule {name!r} of {self.name} moves objects to a storage class that may take hours to read"
-                found.append(Finding(what, "see that its class is read at once", is_fault=False))
-        return (*found, *(() if aborts else (self._no_abort(),)))
-
-    def _no_abort(self) -> Finding:
-        what = f"no rule of {self.name} ends uploads that were cut off: their parts are paid for, and not listed"
-        return Finding(what, "add a rule AbortIncompleteMultipartUpload, of 7 days or so", is_fault=False)
+        return rules_found(answer.body, self.name, self._prefix)
 
     def _at(self, key: str) -> str:
         return f"{self._prefix}{key}"
@@ -274,6 +253,31 @@ class S3Store(Store):
             if isinstance(error, StoreError):
                 raise
             raise _translated(f"{self.name} cannot {what}", error) from None
+
+
+def rules_found(body: bytes, name: str, prefix: str) -> tuple[Finding, ...]:
+    """Of the lifecycle rules of a bucket, those that break a promise about what is below a prefix."""
+    found: list[Finding] = []
+    aborts = False
+    for rule in values(body, "Rule"):
+        tags = {each.tag.rpartition("}")[2]: each for each in rule}
+        below = text(rule, "Prefix") or (text(tags["Filter"], "Prefix") if "Filter" in tags else "")
+        if text(rule, "Status") != "Enabled" or not (prefix.startswith(below) or below.startswith(prefix)):
+            continue
+        aborts |= "AbortIncompleteMultipartUpload" in tags
+        which = f"rule {text(rule, 'ID') or 'without a name'!r} of {name}"
+        if "Expiration" in tags:
+            what = f"{which} deletes objects by their age: copies vanish behind the catalog"
+            found.append(Finding(what, "take the prefix out of it; gc deletes what no policy keeps"))
+        if "Transition" in tags:
+            what = f"{which} moves objects to a storage class that may take hours to read"
+            found.append(Finding(what, "see that its class is read at once", is_fault=False))
+    return (*found, *(() if aborts else (_no_abort(name),)))
+
+
+def _no_abort(name: str) -> Finding:
+    what = f"no rule of {name} ends uploads that were cut off: their parts are paid for, and not listed"
+    return Finding(what, "add a rule AbortIncompleteMultipartUpload, of 7 days or so", is_fault=False)
 
 
 class _Sums:
@@ -308,13 +312,6 @@ def _md5(content: bytes = b"") -> Any:
     return md5(content, usedforsecurity=False)  # S3's own checksum
 
 
-def _inside(element: Any, *path: str) -> Iterator[Any]:
-    found = [element]
-    for name in path:
-        found = [each for above in found for each in above.iter() if each.tag.rpartition("}")[2] == name]
-    yield from found
-
-
 def _kept(pieces: Iterator[bytes], kept: list[BaseException]) -> Iterator[bytes]:
     """The pieces; what ends them is kept, since obstore raises a text of it."""
     try:
@@ -337,13 +334,14 @@ def _translated(message: str, error: Exception) -> StoreError:
         return DeniedError(
             f"{message}: it refuses this user ({why})", "see AWS_ACCESS_KEY_ID and the rights of the user"
         )
-    return UnreachableError(f"{message} now ({why})", "see that it runs, and that AWS_ENDPOINT_URL names it")
+    hint = "see that it runs and has room, and that AWS_ENDPOINT_URL names it"
+    return UnreachableError(f"{message} now ({why})", hint)
 
 
 def _short(said: str) -> str:
     """Why no answer came, in words of ours."""
     lower = said.lower()
-    if "timed out" in lower or "timeout" in lower:
+    if "timed out" in lower or "timedout" in lower:
         return "no answer in time"
     if "dns" in lower or "resolve" in lower:
         return "its host is not known"
