@@ -45,12 +45,14 @@ def check_command(hint: Command) -> None:
     if arguments[0] == "--db":
         del arguments[:2]
     command: Any = cli
+    # Click keeps the help option that it makes first, with the names that the context has.
+    parent = click.Context(cli, info_name="ckptstore", **cli.context_settings)
     while isinstance(command, click.Group):
         assert arguments, f"{hint}: of a group"
         assert arguments[0] in command.commands, f"{hint}: there is no such command"
         command = command.commands[arguments.pop(0)]
     try:
-        command.make_context(command.name, arguments)
+        command.make_context(command.name, arguments, parent=parent)
     except click.UsageError as error:
         raise AssertionError(f"{hint}: {error.format_message()}") from error
 

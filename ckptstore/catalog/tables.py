@@ -384,6 +384,21 @@ gc_locks = sa.Table(
 )
 """Who moves or deletes files of a run now: one process at a time."""
 
+notifications = sa.Table(
+    "notifications",
+    metadata,
+    sa.Column("receiver", ID, primary_key=True),
+    sa.Column("fact", ID, primary_key=True),
+    sa.Column("kind", sa.String(16), nullable=False),
+    sa.Column("owner", sa.String(32), nullable=False),
+    sa.Column("held_until", UtcDateTime, nullable=False),
+    sa.Column("told_at", UtcDateTime),
+)
+"""Which facts `watch` has told to which receiver (`told_at` NULL: not yet; `owner` tries to until `held_until`).
+
+Of a receiver its address is not kept, which may have a password in it.
+"""
+
 collections = sa.Table(
     "collections",
     metadata,

@@ -21,6 +21,7 @@ from ckptstore.cli import (
     tiers,
     upkeep,
     verification,
+    watching,
 )
 from ckptstore.errors import CkptstoreError
 
@@ -71,6 +72,7 @@ for command in (
     tiers.tier,
     upkeep.doctor,
     *serve.ALL,
+    watching.watch,
     upkeep.selftest,
     upkeep.db,
 ):

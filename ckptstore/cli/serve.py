@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from ckptstore.cli.watching import receiver_options, watcher_of
 from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.outside import Path, os, socket
 
@@ -21,9 +22,12 @@ _BACKLOG = 128
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
 @click.option("--port", type=click.IntRange(0, 65535), default=_PORT, show_default=True, help="0: one that is free.")
 @click.option("--token-file", type=click.Path(path_type=Path), help=f"A file with the token. Default: {TOKEN}.")
+@receiver_options
 @click.pass_context
-def serve(context: click.Context, *, host: str, port: int, token_file: Path | None) -> None:
+def serve(context: click.Context, /, *, host: str, port: int, token_file: Path | None, **receiver: Any) -> None:
     """Show the catalog as pages, as an API and as metrics.
+
+    With --webhook or --command it also tells what needs a person, as `watch` does.
 
     It changes nothing in the catalog but what `resolve` takes up from journals and disks. At another address than this
     machine's own each request must bring the token: as a password in a browser, as `Authorization: Bearer` in a script.
@@ -40,6 +44,7 @@ def serve(context: click.Context, *, host: str, port: int, token_file: Path | No
 
     rules = _rules(host, token_file, is_loopback=host in LOOPBACK)
     catalog = connect(context.obj)
+    watcher = watcher_of(catalog.database, **receiver)
     listening = _listening(host, port)
     config = uvicorn.Config(
         make_app(catalog, rules),
@@ -51,7 +56,11 @@ def serve(context: click.Context, *, host: str, port: int, token_file: Path | No
     shown = f"[{host}]" if ":" in host else host
     line(f"http://{shown}:{listening.getsockname()[1]}/ shows {catalog.database.name}, until Ctrl-C")
     with listening:
+        if watcher is not None:
+            watcher.begin()
         uvicorn.Server(config).run(sockets=[listening])
+    if watcher is not None:
+        watcher.end()
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -11,7 +11,7 @@ from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.core.model import FileState, Kind, Observed, RestorePlan, Rule, moment
 from ckptstore.core.text import count, of_ranks, some, span
 from ckptstore.disk.owner import shown
-from ckptstore.doctor.checkup import Status
+from ckptstore.doctor.checkup import Fact, Status
 from ckptstore.doctor.run_facts import folder_of, look_around
 from ckptstore.resume.lineage import lineage
 from ckptstore.resume.liveness import is_overdue, laggards, restart_loop, usual_pause
@@ -38,7 +38,7 @@ def checks(database: Database, facts: RunFacts) -> Iterator[Check]:
     plan, judged = _newest_restorable(database, facts)
     yield _restorable(facts, plan, judged)
     yield from _unplaced(database, facts, plan)
-    yield _launch(facts)
+    yield newest_launch(facts)
     if facts.passed:
         yield _passed_over(facts)
     if facts.is_saving and facts.saving is not None:
@@ -102,7 +102,8 @@ def _newest_restorable(database: Database, facts: RunFacts) -> tuple[RestorePlan
     return None, judged
 
 
-def _launch(facts: RunFacts) -> Check:
+def newest_launch(facts: RunFacts) -> Check:
+    """How the newest launch goes, or how it ended."""
     newest = facts.newest
     if newest is None or facts.last_sign is None:
         return facts.check("launch", Status.NOTE, "no launch yet")
@@ -110,7 +111,7 @@ def _launch(facts: RunFacts) -> Check:
     if loop:
         detail = f"the last {loop} launches saved nothing"
         hint = "see their logs: they end before the first save, or are told to save too seldom"
-        return facts.check("launch", Status.WARNING, detail, hint)
+        return facts.check("launch", Status.WARNING, detail, hint, Fact("restart_loop", facts.launches[-loop].id))
     if facts.ends:
         return _ended(facts, newest)
     if not facts.homes and newest.id not in facts.saved:
@@ -138,17 +139,20 @@ def _goes_on(facts: RunFacts, newest: Launch, silent: timedelta) -> Check:
     if not facts.homes:
         detail = f"{newest.id}: only its files are known, the newest of {span(silent)} ago"
         return facts.check("launch", Status.OK, detail)
+    silent_since = Fact("silent", f"{newest.id} {facts.last_sign}", facts.last_sign)
     if facts.sign is not None and facts.is_gone:
         detail = f"{newest.id} was killed: {shown(facts.sign.process)} is gone, heard of {span(silent)} ago"
-        return facts.check("launch", Status.WARNING, detail, _AGAIN)
+        return facts.check("launch", Status.WARNING, detail, _AGAIN, silent_since)
     if not facts.is_alive:
         detail = f"{newest.id} gave no sign of life for {span(silent)}: it was killed, or hangs"
-        return facts.check("launch", Status.WARNING, detail, _AGAIN)
+        return facts.check("launch", Status.WARNING, detail, _AGAIN, silent_since)
     moments = list({saved.step: saved.at for saved in facts.saves}.values()) if facts.is_saving else []
     usual = usual_pause(moments)
     if usual is not None and is_overdue(moments, facts.now):
         detail = f"{newest.id} has not saved for {span(facts.now - max(moments))}, and did every {span(usual)} before"
-        return facts.check("launch", Status.WARNING, detail, f"see whether it hangs; if it does, {_AGAIN}")
+        saves_no_more = Fact("silent", f"{newest.id} {max(moments)}", max(moments))
+        hint = f"see whether it hangs; if it does, {_AGAIN}"
+        return facts.check("launch", Status.WARNING, detail, hint, saves_no_more)
     return facts.check("launch", Status.OK, f"{newest.id} runs as far as is known; heard of {span(silent)} ago")
 
 
@@ -175,10 +179,12 @@ def _ended(facts: RunFacts, newest: Launch) -> Check:
         detail = f"{newest.id} ended by {some(errors)} on {by} after step {step}{rest}"
         return facts.check("launch", Status.WARNING, detail, f"see the log of {by}; then {_AGAIN}")
     if silent:
-        recently = facts.now - max(end.at for end in facts.ends) < CLOCKS_DIFFER
-        hint = "" if recently else f"see whether they hang; {_AGAIN}"
-        status = Status.NOTE if recently else Status.WARNING
-        return facts.check("launch", status, f"{detail}; {of_ranks(silent)} said nothing", hint)
+        last = max(end.at for end in facts.ends)
+        detail = f"{detail}; {of_ranks(silent)} said nothing"
+        if facts.now - last < CLOCKS_DIFFER:
+            return facts.check("launch", Status.NOTE, detail)
+        hint = f"see whether they hang; {_AGAIN}"
+        return facts.check("launch", Status.WARNING, detail, hint, Fact("silent", f"{newest.id} {last}", last))
     return facts.check("launch", Status.OK, detail)
 
 

@@ -11,7 +11,7 @@ from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.core.text import count, size, some, span
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.owner import is_dead, shown
-from ckptstore.doctor.checkup import Status
+from ckptstore.doctor.checkup import Fact, Status
 from ckptstore.doctor.run_facts import folder_of, room_of, roots
 from ckptstore.journal import jsonl
 from ckptstore.journal.accept import unconfirmed
@@ -39,7 +39,7 @@ def checks(database: Database, facts: RunFacts, *, is_away: bool) -> Iterator[Ch
 
     `is_away`: the catalog cannot be used, so that nobody knows which of the journals' records it has.
     """
-    yield from _disks(facts)
+    yield from disks(facts)
     yield _journals(facts, is_away=is_away)
     yield _trash(facts)
     if facts.lock is not None:
@@ -47,7 +47,8 @@ def checks(database: Database, facts: RunFacts, *, is_away: bool) -> Iterator[Ch
     yield from _unconfirmed(database, facts)
 
 
-def _disks(facts: RunFacts) -> Iterator[Check]:
+def disks(facts: RunFacts) -> Iterator[Check]:
+    """The directories, and what is left on their disks."""
     here: dict[int, list[str]] = {}
     for directory in facts.directories:
         device = facts.around[directory].device
@@ -94,7 +95,8 @@ def _disk(facts: RunFacts, device: int, directories: list[str]) -> Check:
     detail = f"{free}, room for {fits} of {size(taken)}"
     if more >= _FEW_SAVES:
         return facts.check("disk", Status.OK, detail)
-    return facts.check("disk", Status.WARNING if more else Status.PROBLEM, f"{detail}{short}", _what_frees(facts))
+    status = Status.WARNING if more else Status.PROBLEM
+    return facts.check("disk", status, f"{detail}{short}", _what_frees(facts), Fact("disk", status.value))
 
 
 def _what_frees(facts: RunFacts) -> str:

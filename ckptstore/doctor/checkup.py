@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, DamageError
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 _GRAVEST_FIRST = (CatalogUnavailableError.exit_code, DamageError.exit_code, CkptstoreError.exit_code)
 
@@ -22,6 +26,15 @@ class Status(str, Enum):
 
 
 @dataclass(frozen=True)
+class Fact:
+    """What `watch` tells of, once: its kind, what makes it the same fact again, and when it began (None: not known)."""
+
+    kind: str
+    of: str
+    since: datetime | None = None
+
+
+@dataclass(frozen=True)
 class Check:
     """One thing that was checked, of a run or of what all runs share (`run` None).
 
@@ -34,6 +47,7 @@ class Check:
     hint: str = ""
     run: str | None = None
     exit_code: int = CkptstoreError.exit_code
+    fact: Fact | None = None
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.leases import Sign
     from ckptstore.catalog.recent import End, Home, Lock, Saved, Waiting
     from ckptstore.core.model import Launch, PassedOver
-    from ckptstore.doctor.checkup import Status
+    from ckptstore.doctor.checkup import Fact, Status
 
 SAVES = 5
 """So many of the newest saves tell how large the next one is, and which ranks do not save any more."""
@@ -125,9 +125,9 @@ class RunFacts:
             return False
         return may_go_on(self.last_sign, self.now, gives_signs=self.sign is not None)
 
-    def check(self, name: str, status: Status, detail: str, hint: str = "") -> Check:
+    def check(self, name: str, status: Status, detail: str, hint: str = "", fact: Fact | None = None) -> Check:
         """A check of this run."""
-        return Check(name, status, detail, hint, self.run)
+        return Check(name, status, detail, hint, self.run, fact=fact)
 
 
 def gather(database: Database, run: str, run_id: int, now: datetime) -> RunFacts:

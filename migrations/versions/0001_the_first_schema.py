@@ -38,6 +38,16 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_tiers")),
     )
     op.create_table(
+        "notifications",
+        sa.Column("receiver", sa.String(length=32), nullable=False),
+        sa.Column("fact", sa.String(length=32), nullable=False),
+        sa.Column("kind", sa.String(length=16), nullable=False),
+        sa.Column("owner", sa.String(length=32), nullable=False),
+        sa.Column("held_until", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("told_at", sa.DateTime(timezone=True), nullable=True),
+        sa.PrimaryKeyConstraint("receiver", "fact", name=op.f("pk_notifications")),
+    )
+    op.create_table(
         "collections",
         sa.Column("run_id", sa.Integer(), nullable=False),
         sa.Column("id", sa.String(length=32), nullable=False),

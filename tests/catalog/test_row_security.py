@@ -18,8 +18,8 @@ from tests.jobs import Job
 from tests.postgres_server import Server
 
 DOCS = Path(__file__).parents[2] / "docs"
-SHARED = ("runs", "strategies", "tiers")
-"""Tables without rows of one run: names, contents that are known by their digests, and tiers."""
+SHARED = ("runs", "strategies", "tiers", "notifications")
+"""Tables without rows of one run: names, contents that are known by their digests, tiers, and what was told to whom."""
 
 
 @pytest.fixture(scope="module")

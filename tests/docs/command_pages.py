@@ -12,7 +12,8 @@ from ckptstore.cli.main import cli
 HOME = Path(__file__).parents[2] / "docs" / "reference"
 WIDTH = 100
 GROUPS = {
-    "look": ("Look at runs and files", "runs list show history inspect diff doctor verify advise serve metrics"),
+    "look": ("Look at runs and files", "runs list show history inspect diff doctor verify advise"),
+    "watch": ("Serve and watch", "serve metrics watch"),
     "go-on": ("Go on, leave, hand over", "resolve exit export import"),
     "keep": ("Keep and remove", "gc undo purge policy pin unpin tag untag tier"),
     "catalog": ("Fill and mend the catalog", ""),  # and each command that no other group names

@@ -1,0 +1,122 @@
+"""Which facts were told to which receiver, and who tells one just now: each is told once, however many watch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import sqlalchemy as sa
+
+from ckptstore.catalog import reads
+from ckptstore.catalog.any_of import any_of
+from ckptstore.catalog.clock import clock
+from ckptstore.catalog.project import insert_if_new
+from ckptstore.catalog.tables import FILES_OF_LAUNCHES, checkpoints, launches, notifications, saves
+from ckptstore.core.model import FileState
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from datetime import timedelta
+
+
+class BadState(NamedTuple):
+    """A state with damaged files, or a quarantined one: how many files, one of them, and what is wrong with it."""
+
+    run_id: int
+    run: str
+    launch: str
+    global_step: int
+    files: int
+    path: str
+    why: str
+
+
+def damaged_states(connection: sa.Connection) -> list[BadState]:
+    """The states of all runs with files that are not what was recorded, by launch and step."""
+    return _bad_states(connection, _DAMAGED)
+
+
+def quarantined_states(connection: sa.Connection) -> list[BadState]:
+    """The states of all runs that are there and quarantined, by launch and step."""
+    return _bad_states(connection, _QUARANTINED)
+
+
+def _bad_states(connection: sa.Connection, query: sa.Select[Any]) -> list[BadState]:
+    names = reads.names_of_runs(connection)
+    return [BadState(run, names[run], *rest) for run, *rest in connection.execute(query) if run in names]
+
+
+def not_told(connection: sa.Connection, receiver: str, facts: Collection[str]) -> set[str]:
+    """Those of these facts that nobody has told to the receiver, nor tells just now."""
+    if not facts:
+        return set()
+    asked = {"own_receiver": receiver, "own_facts": list(facts), "own_now": clock(connection)}
+    return set(facts) - set(connection.execute(_TOLD, asked).scalars())
+
+
+def hold(connection: sa.Connection, receiver: str, fact: str, *, kind: str, owner: str, length: timedelta) -> bool:
+    """Whether `owner` may tell the fact now; then nobody else does for that time, unless it is put off."""
+    now = clock(connection)
+    row = {"receiver": receiver, "fact": fact, "kind": kind, "owner": owner, "held_until": now + length}
+    if insert_if_new(connection, notifications, row):
+        return True
+    asked = {"own_receiver": receiver, "own_fact": fact, "own_owner": owner, "own_now": now}
+    return connection.execute(_HOLD, {**asked, "owner": owner, "held_until": now + length}).rowcount > 0
+
+
+def note_told(connection: sa.Connection, receiver: str, fact: str) -> None:
+    """The receiver has taken the fact."""
+    connection.execute(_NOTE, {"own_receiver": receiver, "own_fact": fact, "told_at": clock(connection)})
+
+
+def put_off(connection: sa.Connection, receiver: str, fact: str, owner: str, length: timedelta) -> None:
+    """It could not be told: anybody may try again after that time."""
+    asked = {"own_receiver": receiver, "own_fact": fact, "own_owner": owner}
+    connection.execute(_PUT_OFF, {**asked, "held_until": clock(connection) + length})
+
+
+def told_before(connection: sa.Connection, receiver: str, kind: str, length: timedelta) -> set[str]:
+    """The facts of a kind that the receiver took longer ago than that."""
+    asked = {"own_receiver": receiver, "own_kind": kind, "own_before": clock(connection) - length}
+    return set(connection.execute(_TOLD_BEFORE, asked).scalars())
+
+
+def forget(connection: sa.Connection, receiver: str, facts: Collection[str]) -> None:
+    """These facts are not true any more: if one is true again, it is told again."""
+    connection.execute(_FORGET, {"own_receiver": receiver, "own_facts": list(facts)})
+
+
+_IS_OF_RECEIVER = notifications.c.receiver == sa.bindparam("own_receiver")
+_IS_FACT = _IS_OF_RECEIVER & (notifications.c.fact == sa.bindparam("own_fact"))
+_IS_TOLD = notifications.c.told_at.is_not(None)
+_IS_HELD = notifications.c.held_until > sa.bindparam("own_now")
+_IS_OWN = notifications.c.owner == sa.bindparam("own_owner")
+_ARE_FACTS = any_of(notifications.c.fact, "own_facts")
+_TOLD = sa.select(notifications.c.fact).where(_IS_OF_RECEIVER, _ARE_FACTS, sa.or_(_IS_TOLD, _IS_HELD))
+_HOLD = notifications.update().where(_IS_FACT, sa.not_(_IS_TOLD), sa.or_(sa.not_(_IS_HELD), _IS_OWN))
+_NOTE = notifications.update().where(_IS_FACT)
+_PUT_OFF = notifications.update().where(_IS_FACT, _IS_OWN, sa.not_(_IS_TOLD))
+_TOLD_BEFORE = sa.select(notifications.c.fact).where(
+    _IS_OF_RECEIVER,
+    notifications.c.kind == sa.bindparam("own_kind"),
+    notifications.c.told_at < sa.bindparam("own_before"),
+)
+_FORGET = notifications.delete().where(_IS_OF_RECEIVER, _ARE_FACTS, _IS_TOLD)
+
+_STATE = (launches.c.run_id, launches.c.name, saves.c.global_step)
+_DAMAGED = (
+    sa.select(
+        *_STATE,
+        sa.func.count(),
+        sa.func.min(checkpoints.c.path),
+        sa.func.coalesce(sa.func.min(checkpoints.c.problem), ""),
+    )
+    .select_from(FILES_OF_LAUNCHES)
+    .where(checkpoints.c.state == FileState.DAMAGED.value)
+    .group_by(*_STATE)
+)
+_QUARANTINED = (
+    sa.select(*_STATE, sa.func.count(), sa.func.min(checkpoints.c.path), sa.func.min(checkpoints.c.quarantine))
+    .select_from(FILES_OF_LAUNCHES)
+    .where(checkpoints.c.quarantine.is_not(None), checkpoints.c.state == FileState.COMPLETE.value)
+    .group_by(*_STATE)
+)

@@ -1,0 +1,130 @@
+"""The command that tells a receiver what needs a person. Imports stand where they are used: `--help` must be quick."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ckptstore.cli.commands import Parsed, as_json, catalog, seconds
+from ckptstore.errors import UsageError
+from ckptstore.outside import Path, os
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ckptstore.catalog.engine import Database
+    from ckptstore.notify.facts import Notice
+    from ckptstore.notify.watcher import Watcher
+
+WEBHOOK = "CKPTSTORE_WEBHOOK"
+SECRET = "CKPTSTORE_WEBHOOK_SECRET"  # noqa: S105 — the name of a variable
+_KINDS = ("damaged", "quarantined", "silent", "restart_loop", "disk")
+
+
+def kinds_of(text: str) -> tuple[str, ...]:
+    """Kinds of facts, as damaged,silent."""
+    asked = tuple(dict.fromkeys(each.strip() for each in text.split(",")))
+    unknown = [each for each in asked if each not in _KINDS]
+    if unknown:
+        raise UsageError(f"there is no fact {unknown[0]!r}", f"use some of: {', '.join(_KINDS)}")
+    return asked
+
+
+def receiver_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that name a receiver, and what it is told."""
+    for option in reversed(
+        (
+            click.option("--webhook", metavar="URL", help=f"Post each fact there, as JSON. Default: {WEBHOOK}."),
+            click.option("--command", metavar="CMD", help="Run this instead; it gets the JSON on standard input."),
+            click.option(
+                "--on",
+                "kinds",
+                type=Parsed("facts", kinds_of),
+                default=",".join(_KINDS),
+                show_default=True,
+                metavar="LIST",
+                help="Which facts to tell.",
+            ),
+            click.option(
+                "--secret-file",
+                type=click.Path(path_type=Path),
+                metavar="FILE",
+                help=f"A file with the secret that signs what is posted. Default: {SECRET}.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@receiver_options
+@click.option("--every", type=Parsed("time", seconds), default="60s", show_default=True, help="Between two looks.")
+@click.option("--once", is_flag=True, help="Look once, as cron needs it. Exit code 1: something could not be told.")
+@as_json
+@click.pass_context
+def watch(context: click.Context, /, *, every: float, once: bool, as_json: bool, **asked: Any) -> int:
+    """Tell a webhook or a command what needs a person.
+
+    Each fact is told once, however many watch a catalog: damaged files, quarantined states, launches that are silent or
+    hang, restart loops, disks without room for three more saves. It changes no file. With --json each fact is printed
+    as it is posted, one a line.
+    """
+    database = catalog(context).database
+
+    def show(notice: Notice) -> None:
+        from ckptstore.cli.terminal import line
+        from ckptstore.notify.watcher import as_dict
+
+        told = as_dict(notice, database.name)
+        if as_json:
+            import json
+
+            click.echo(json.dumps(told))
+        else:
+            line(f"told: {told['text']}")
+
+    watcher = watcher_of(database, every=every, on_told=show, **asked)
+    if watcher is None:
+        raise UsageError("nobody to tell", "give --webhook URL, or --command CMD")
+    if once:
+        return int(bool(watcher.look().failed))
+    try:
+        watcher.watch()
+    except KeyboardInterrupt:
+        watcher.end()
+    return 0
+
+
+def watcher_of(
+    database: Database,
+    *,
+    webhook: str | None,
+    command: str | None,
+    kinds: tuple[str, ...],
+    secret_file: Path | None,
+    **more: Any,
+) -> Watcher | None:
+    """The watcher that options ask for; None: they name no receiver. Raises `UsageError`."""
+    from ckptstore.notify.receivers import Program, Webhook
+    from ckptstore.notify.watcher import Watcher
+
+    if webhook and command:
+        raise UsageError("both --webhook and --command are given", "give one of them, and watch twice for both")
+    if command:
+        return Watcher(database, Program(command), kinds, **more)
+    webhook = webhook or os.environ.get(WEBHOOK)
+    return Watcher(database, Webhook(webhook, _secret(secret_file)), kinds, **more) if webhook else None
+
+
+def _secret(file: Path | None) -> bytes | None:
+    if file is None:
+        return os.environ.get(SECRET, "").encode() or None
+    try:
+        secret = file.read_bytes().strip()
+    except OSError as error:
+        raise UsageError(f"cannot read {file} ({error.strerror})", "check its permissions") from None
+    if not secret:
+        raise UsageError(f"{file} is empty", "write the secret into it")
+    return secret

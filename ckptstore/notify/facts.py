@@ -1,0 +1,137 @@
+"""The facts that are told: what doctor finds of runs now, and what is recorded as damaged or quarantined."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import notifications
+from ckptstore.catalog.runs import find_run, run_names
+from ckptstore.core.hints import Command
+from ckptstore.core.model import derived_id
+from ckptstore.core.text import count
+from ckptstore.doctor.check_launch import newest_launch
+from ckptstore.doctor.check_storage import disks
+from ckptstore.doctor.checkup import Status
+from ckptstore.doctor.run_facts import gather
+from ckptstore.errors import UnknownRunError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+    from datetime import datetime
+
+    from ckptstore.catalog.engine import Database
+    from ckptstore.doctor.checkup import Check
+
+DAMAGED, QUARANTINED, SILENT, RESTART_LOOP, DISK = KINDS = ("damaged", "quarantined", "silent", "restart_loop", "disk")
+
+_NEWS = timedelta(days=7)
+"""A silence that began earlier is not told: a first watch would tell of each run that was ever given up."""
+
+_GRAVEST_FIRST = (Status.PROBLEM, Status.WARNING)
+
+
+@dataclass(frozen=True)
+class Notice:
+    """One fact about a run, for a person: what was found, and what to do. The same fact has the same `id`."""
+
+    id: str
+    kind: str
+    run: str
+    status: Status
+    detail: str
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is true now, and of each kind which of the ids that were told are known to be over."""
+
+    notices: tuple[Notice, ...]
+    has_room: frozenset[str]
+    """The ids of what may have been told of disks that have room now."""
+
+    def over(self, kind: str, told: Collection[str]) -> set[str]:
+        """Those of these that are not true any more. Silences and restart loops are told once for ever."""
+        if kind in (DAMAGED, QUARANTINED):
+            return set(told) - {notice.id for notice in self.notices}
+        return set(self.has_room.intersection(told))
+
+
+def look(database: Database, kinds: Collection[str], now: datetime) -> Look:
+    """The facts of these kinds about all runs. Nothing is changed."""
+    notices = [*_damaged(database, kinds), *_quarantined(database, kinds)]
+    has_room: list[str] = []
+    if {SILENT, RESTART_LOOP, DISK} & set(kinds):
+        with database.connected():
+            for run in run_names(database, None):
+                try:
+                    run_id = find_run(database, run)
+                    facts = gather(database, run, run_id, now)
+                except UnknownRunError:  # it was renamed or forgotten since
+                    continue
+                checks = [newest_launch(facts)]
+                of_disk = [check for check in disks(facts) if check.name == DISK]
+                notices += _of_checks(run, run_id, [*checks, *_worst(of_disk)], kinds, now)
+                has_room += _has_room(run_id, of_disk)
+    return Look(tuple(notices), frozenset(has_room))
+
+
+def _of_checks(
+    run: str, run_id: int, checks: Sequence[Check], kinds: Collection[str], now: datetime
+) -> Iterator[Notice]:
+    for check in checks:
+        fact = check.fact
+        if fact is None or fact.kind not in kinds or (fact.since is not None and now - fact.since > _NEWS):
+            continue
+        yield Notice(_id(fact.kind, run_id, fact.of), fact.kind, run, check.status, check.detail, check.hint)
+
+
+def _worst(of_disk: Sequence[Check]) -> list[Check]:
+    """The check of the fullest disk of a run, if it has several."""
+    found = sorted((check for check in of_disk if check.fact), key=lambda check: _GRAVEST_FIRST.index(check.status))
+    return found[:1]
+
+
+def _has_room(run_id: int, of_disk: Sequence[Check]) -> Iterator[str]:
+    """What is over for a run whose disks have room; of a disk that cannot be seen nothing is known."""
+    if not of_disk or any(check.fact is None and check.status is not Status.OK for check in of_disk):
+        return
+    found = {check.status for check in of_disk if check.fact}
+    for status in _GRAVEST_FIRST:
+        if status in found:
+            return
+        yield _id(DISK, run_id, status.value)
+
+
+def _damaged(database: Database, kinds: Collection[str]) -> Iterator[Notice]:
+    if DAMAGED not in kinds:
+        return
+    with database.read() as connection:
+        found = notifications.damaged_states(connection)
+    for state in found:
+        why = f" ({state.why})" if state.why else ""
+        detail = (
+            f"step {state.global_step} of launch {state.launch} has "
+            f"{count(state.files, 'damaged file', 'damaged files')}: {state.path}{why}"
+        )
+        hint = f"{Command('resolve', state.run, '--explain')} shows where the run would go on"
+        notice_id = _id(DAMAGED, state.run_id, f"{state.launch} {state.global_step}")
+        yield Notice(notice_id, DAMAGED, state.run, Status.PROBLEM, detail, hint)
+
+
+def _quarantined(database: Database, kinds: Collection[str]) -> Iterator[Notice]:
+    if QUARANTINED not in kinds:
+        return
+    with database.read() as connection:
+        found = notifications.quarantined_states(connection)
+    for state in found:
+        detail = f"step {state.global_step} of launch {state.launch} is quarantined: {state.why}"
+        hint = f"no start takes it; {Command('resolve', state.run, '--explain')} shows where the run would go on"
+        notice_id = _id(QUARANTINED, state.run_id, f"{state.launch} {state.global_step}")
+        yield Notice(notice_id, QUARANTINED, state.run, Status.WARNING, detail, hint)
+
+
+def _id(kind: str, run_id: int, of: str) -> str:
+    return derived_id(kind, run_id, of)

@@ -1,0 +1,171 @@
+"""Where facts are told: to an address by HTTP, or to a command on its standard input."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import http.client
+import shlex
+import ssl
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+from ckptstore.core.model import derived_id
+from ckptstore.errors import UsageError
+from ckptstore.outside import os, signal, socket, subprocess, threading
+
+SIGNATURE = "X-Ckptstore-Signature"
+"""The header with `sha256=` and the HMAC of the body in hexadecimal."""
+
+DEADLINE_SECONDS = 15.0
+"""The longest that an address may take from connecting to the end of its answer; a command may take twice as long."""
+
+_LONGEST_WAIT_SECONDS = 10.0
+_MOST_ANSWER_BYTES = 65_536
+_LONGEST_REASON = 200
+_PASSES = (408, 425, 429)
+_OK, _REDIRECT, _SERVER_ERROR = 200, 300, 500
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a fact was not taken. `may_pass`: the same may work a moment later."""
+
+    reason: str
+    may_pass: bool
+
+
+class Receiver(Protocol):
+    """Takes facts. `name` is for messages, without what may be secret; `id` is the same for the same receiver."""
+
+    name: str
+    id: str
+
+    def send(self, body: bytes) -> Failure | None:
+        """Hand over one fact; None: it was taken."""
+        ...
+
+
+class Webhook:
+    """An address that facts are posted to, as JSON, signed if there is a secret.
+
+    No redirect is followed, and no proxy used. Raises `UsageError` for an address that is none.
+    """
+
+    def __init__(self, url: str, secret: bytes | None = None, *, deadline: float = DEADLINE_SECONDS) -> None:
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host, port = None, None
+        if not host or parts.scheme not in ("http", "https") or not _is_plain(url):
+            raise UsageError("the webhook is no address", "give one as https://hooks.example/ckptstore")
+        self.name = f"{parts.scheme}://{host}{f':{port}' if port else ''}"
+        self.id = derived_id("webhook", url)
+        self._host, self._port, self._is_tls = host, port, parts.scheme == "https"
+        self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        self._secret, self._deadline = secret, deadline
+        self._headers = {"Content-Type": "application/json", "User-Agent": f"ckptstore/{metadata.version('ckptstore')}"}
+        if parts.username is not None:
+            named = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            self._headers["Authorization"] = f"Basic {base64.b64encode(named.encode()).decode()}"
+
+    def send(self, body: bytes) -> Failure | None:
+        """Post it; None: the address answered with success."""
+        headers = dict(self._headers)
+        if self._secret is not None:
+            headers[SIGNATURE] = f"sha256={hmac.new(self._secret, body, hashlib.sha256).hexdigest()}"
+        connection = self._connection()
+        is_late = threading.Event()
+        timer = threading.Timer(self._deadline, _cut, [connection, is_late])
+        timer.daemon = True
+        timer.start()
+        try:
+            connection.connect()
+            if is_late.is_set():  # it has cut what was not there yet
+                raise TimeoutError
+            connection.request("POST", self._target, body, headers)
+            answer = connection.getresponse()
+            answer.read(_MOST_ANSWER_BYTES)
+        except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: it was cut while it was read
+            reason = f"no answer within {self._deadline:g} s" if is_late.is_set() else _said(error)
+            return Failure(reason, may_pass=True)
+        finally:
+            timer.cancel()
+            connection.close()
+        return _judged(answer.status)
+
+    def _connection(self) -> http.client.HTTPConnection:
+        wait = min(self._deadline, _LONGEST_WAIT_SECONDS)
+        if self._is_tls:
+            return http.client.HTTPSConnection(
+                self._host, self._port, timeout=wait, context=ssl.create_default_context()
+            )
+        return http.client.HTTPConnection(self._host, self._port, timeout=wait)
+
+
+def _cut(connection: http.client.HTTPConnection, is_late: threading.Event) -> None:
+    """End a connection whose other side sends its answer byte by byte: each byte would begin the timeout anew."""
+    is_late.set()
+    own = connection.sock
+    if own is not None:
+        with suppress(OSError):
+            own.shutdown(socket.SHUT_RDWR)
+
+
+def _is_plain(url: str) -> bool:
+    return url.isascii() and url.isprintable() and " " not in url
+
+
+def _said(error: Exception) -> str:
+    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).strip()[:_LONGEST_REASON]
+
+
+def _judged(status: int) -> Failure | None:
+    if _OK <= status < _REDIRECT:
+        return None
+    if status < _SERVER_ERROR and status not in _PASSES:
+        is_redirect = status // 100 == _REDIRECT // 100
+        moved = ", a redirect, which is not followed: give the address it leads to" if is_redirect else ""
+        return Failure(f"it answered {status}{moved}", may_pass=False)
+    return Failure(f"it answered {status}", may_pass=True)
+
+
+class Program:
+    """A command that gets each fact as JSON on its standard input, without a shell, and ends with 0 if it took it.
+
+    Raises `UsageError` for a command line that cannot be split.
+    """
+
+    def __init__(self, command: str, *, deadline: float = 2 * DEADLINE_SECONDS) -> None:
+        try:
+            self._arguments = shlex.split(command)
+        except ValueError as error:
+            raise UsageError(f"the command cannot be read ({error})", "quote it as for a shell") from None
+        if not self._arguments:
+            raise UsageError("the command is empty", "give a program and its arguments")
+        self.name = self._arguments[0]
+        self.id = derived_id("command", command)
+        self._deadline = deadline
+
+    def send(self, body: bytes) -> Failure | None:
+        """Run it; None: it ended with 0. Whatever it started in its own session ends with it when it takes too long."""
+        try:
+            running = subprocess.Popen(
+                self._arguments, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+            )
+        except OSError as error:
+            return Failure(_said(error), may_pass=False)
+        with running:
+            try:
+                running.communicate(body, timeout=self._deadline)
+            except subprocess.TimeoutExpired:
+                with suppress(ProcessLookupError):
+                    os.killpg(running.pid, signal.SIGKILL)
+                return Failure(f"it did not end within {self._deadline:g} s", may_pass=True)
+        code = running.returncode
+        return Failure(f"it ended with exit code {code}", may_pass=True) if code else None

@@ -1,0 +1,183 @@
+"""Looks for facts again and again, and tells each one to a receiver once."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import notifications
+from ckptstore.disk.waiting import started
+from ckptstore.errors import CkptstoreError
+from ckptstore.notify.facts import KINDS, look
+from ckptstore.outside import threading, time, token_hex, utc_now
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+    from datetime import datetime
+
+    from ckptstore.catalog.engine import Database
+    from ckptstore.notify.facts import Notice
+    from ckptstore.notify.receivers import Failure, Receiver
+
+log = logging.getLogger("ckptstore")
+
+EVERY_SECONDS = 60.0
+"""Between two looks."""
+
+PAUSES_SECONDS = (1.0, 4.0)
+"""Before a second and a third try, where the receiver does not answer."""
+
+_LONGEST_PAUSE_SECONDS = 600.0
+_HOLD = timedelta(minutes=5)  # more than all tries take
+_REFUSED_FOR = timedelta(hours=1)
+_TOLD_AT_MOST_EVERY = timedelta(hours=1)
+_END_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one look: the notices that the receiver took, and those that it did not take, with the reason."""
+
+    told: Sequence[Notice]
+    failed: Sequence[tuple[Notice, str]]
+
+
+class Watcher:
+    """Tells a receiver the facts of some kinds: `look` once, or from `begin` to `end` on a thread of its own.
+
+    Several may watch one catalog: each fact is told by one of them. It is told again only if its receiver may have
+    taken it and the watcher died before it could note that. A receiver that does not answer is named once in the log,
+    and tried again after a pause that grows up to ten minutes.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        receiver: Receiver,
+        kinds: Collection[str] = KINDS,
+        *,
+        every: float = EVERY_SECONDS,
+        pauses: Sequence[float] = PAUSES_SECONDS,
+        on_told: Callable[[Notice], None] = lambda _: None,
+    ) -> None:
+        self._database, self._receiver, self._kinds = database, receiver, kinds
+        self._every, self._pauses, self._on_told = every, pauses, on_told
+        self._owner = token_hex(16)
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._trouble = ""
+        self._pause = every
+        self._not_before = 0.0
+
+    def begin(self) -> None:
+        """Watch from now on, on a thread."""
+        if self._thread is None:
+            self._ended.clear()
+            self._thread = started(self.watch, "ckptstore-watch")
+
+    def end(self) -> None:
+        """Stop, after what is being told now."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join(_END_SECONDS)
+            self._thread = None
+
+    def watch(self) -> None:
+        """Look again and again, until `end`. A catalog that cannot be used is said once, and asked again."""
+        is_away = False
+        while not self._ended.is_set():
+            try:
+                if time.monotonic() >= self._not_before:
+                    self.look()
+                is_away = False
+            except CkptstoreError as error:
+                if not is_away:
+                    log.warning("watch: %s; the next look tries again", error.message)
+                is_away = True
+            self._ended.wait(self._every)
+
+    def look(self, now: datetime | None = None) -> Outcome:
+        """Tell what is true now and was not told. Raises `CatalogUnavailableError`."""
+        seen = look(self._database, self._kinds, now or utc_now())
+        receiver = self._receiver.id
+        over: set[str] = set()
+        with self._database.read() as connection:
+            for kind in self._kinds:
+                over |= seen.over(kind, notifications.told_before(connection, receiver, kind, _TOLD_AT_MOST_EVERY))
+            new = notifications.not_told(connection, receiver, [notice.id for notice in seen.notices])
+        if over:
+            self._database.in_write(lambda connection: notifications.forget(connection, receiver, over))
+        told: list[Notice] = []
+        failed: list[tuple[Notice, str]] = []
+        for notice in seen.notices:
+            if notice.id not in new or self._ended.is_set() or not self._hold(notice):
+                continue
+            failure = self._send(notice)
+            if failure is None:
+                self._note(notice)
+                told.append(notice)
+                self._on_told(notice)
+                continue
+            failed.append((notice, failure.reason))
+            self._put_off(notice, timedelta(0) if failure.may_pass else _REFUSED_FOR)
+            if failure.may_pass:
+                break  # it answers no other one either
+        return Outcome(told, failed)
+
+    def _send(self, notice: Notice) -> Failure | None:
+        body = json.dumps(as_dict(notice, self._database.name)).encode()
+        failure = self._receiver.send(body)
+        for pause in self._pauses:
+            if failure is None or not failure.may_pass or self._ended.wait(pause):
+                break
+            failure = self._receiver.send(body)
+        self._say(notice, failure)
+        return failure
+
+    def _say(self, notice: Notice, failure: Failure | None) -> None:
+        """Say once that a receiver is in trouble, and once that it is not any more."""
+        if failure is None:
+            if self._trouble:
+                log.warning("watch: %s takes what it is told again", self._receiver.name)
+            self._trouble, self._pause, self._not_before = "", self._every, 0.0
+            return
+        if not self._trouble:
+            what = f"{notice.kind} of run {notice.run!r}"
+            log.warning("watch: %s did not take %s: %s; it is tried again", self._receiver.name, what, failure.reason)
+        self._trouble = failure.reason
+        if failure.may_pass:
+            self._not_before = time.monotonic() + self._pause
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+
+    def _hold(self, notice: Notice) -> bool:
+        receiver, owner = self._receiver.id, self._owner
+        fact, kind = notice.id, notice.kind
+        return self._database.in_write(
+            lambda connection: notifications.hold(connection, receiver, fact, kind=kind, owner=owner, length=_HOLD)
+        )
+
+    def _note(self, notice: Notice) -> None:
+        receiver = self._receiver.id
+        self._database.in_write(lambda connection: notifications.note_told(connection, receiver, notice.id))
+
+    def _put_off(self, notice: Notice, length: timedelta) -> None:
+        receiver, owner, fact = self._receiver.id, self._owner, notice.id
+        self._database.in_write(lambda connection: notifications.put_off(connection, receiver, fact, owner, length))
+
+
+def as_dict(notice: Notice, catalog: str) -> dict[str, str]:
+    """A notice as it is posted; `text` is for receivers that show one line, as chat programs do."""
+    hint = f" -> {notice.hint}" if notice.hint else ""
+    return {
+        "id": notice.id,
+        "kind": notice.kind,
+        "run": notice.run,
+        "status": notice.status.value,
+        "detail": notice.detail,
+        "hint": notice.hint,
+        "text": f"run {notice.run}: {notice.kind}: {notice.detail}{hint}",
+        "catalog": catalog,
+    }
