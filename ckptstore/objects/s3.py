@@ -30,15 +30,6 @@ from ckptstore.objects.settings import settings
 from ckptstore.objects.store import PIECE, Finding, Seen, Store, read_pieces
 from ckptstore.outside import ThreadPoolExecutor, token_hex, utc_now
 
-try:
-    import obstore
-    from obstore.exceptions import BaseError
-    from obstore.store import S3Store as Client
-except ModuleNotFoundError:
-    raise StoreError(
-        "object storage needs a package that is not installed", "run: pip install 'ckptstore[objects]'"
-    ) from None
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -69,6 +60,7 @@ class S3Store(Store):
         self.name = f"s3://{bucket}/{prefix}".rstrip("/")
         self._bucket, self._prefix = bucket, f"{prefix}/" if prefix else ""
         self._settings = own = settings()
+        self._api = _obstore()
         told: dict[str, Any] = {"region": own.region, "virtual_hosted_style_request": own.is_in_host}
         if own.endpoint:
             told["endpoint"] = own.endpoint
@@ -77,14 +69,14 @@ class S3Store(Store):
         if own.token:
             told["session_token"] = own.token
         with self._named("be opened"):
-            self._client = Client(
+            self._client = self._api.store.S3Store(
                 bucket,
                 client_options={
                     "allow_http": own.endpoint.startswith("http://"),
                     "connect_timeout": timedelta(seconds=10),
                     "timeout": _SECONDS,
                 },
-                retry_config=_RETRIES,  # type: ignore[arg-type, unused-ignore]
+                retry_config=_RETRIES,
                 **told,
             )
 
@@ -106,11 +98,11 @@ class S3Store(Store):
         with self._named(f"take {key}"):
             if size <= sums.part:
                 body = b"".join(pieces)
-                told = obstore.put(self._client, self._at(key), body, use_multipart=False)
+                told = self._api.put(self._client, self._at(key), body, use_multipart=False)
             else:
                 self._abort(key)
                 try:
-                    told = obstore.put(
+                    told = self._api.put(
                         self._client,
                         self._at(key),
                         _kept(pieces, kept),
@@ -128,7 +120,7 @@ class S3Store(Store):
         """What the store says of an object."""
         try:
             with self._named(f"be asked for {key}"):
-                return self._seen(obstore.head(self._client, self._at(key)))
+                return self._seen(self._api.head(self._client, self._at(key)))
         except MissingError:
             return None
 
@@ -136,7 +128,7 @@ class S3Store(Store):
         """Every object below the prefix, in portions of 1,000."""
         with self._named("be listed"):
             # S3 lists by any prefix, obstore by whole names: those of the folder are filtered here.
-            for some in obstore.list(self._client, f"{self._prefix}{prefix.rpartition('/')[0]}".rstrip("/") or None):
+            for some in self._api.list(self._client, f"{self._prefix}{prefix.rpartition('/')[0]}".rstrip("/") or None):
                 for each in some:
                     seen = self._seen(each)
                     if seen.key.startswith(prefix):
@@ -146,7 +138,7 @@ class S3Store(Store):
         """Delete an object; in a bucket with versions it gets a mark that it is deleted."""
         try:
             with self._named(f"delete {key}"):
-                obstore.delete(self._client, self._at(key))
+                self._api.delete(self._client, self._at(key))
         except MissingError:
             pass
 
@@ -170,15 +162,15 @@ class S3Store(Store):
         answer = ask(self._settings, self._bucket, "HEAD")
         key = f".ckptstore/check-{token_hex(8)}"
         with self._named("be written to"):
-            obstore.put(self._client, self._at(key), b"ckptstore", use_multipart=False)
-            if bytes(obstore.get_range(self._client, self._at(key), start=0, length=9)) != b"ckptstore":
+            self._api.put(self._client, self._at(key), b"ckptstore", use_multipart=False)
+            if bytes(self._api.get_range(self._client, self._at(key), start=0, length=9)) != b"ckptstore":
                 raise WrongBytesError(f"{self.name} gives other bytes than it got", "do not use it")
-            obstore.delete(self._client, self._at(key))
+            self._api.delete(self._client, self._at(key))
         return (*self._clock(answer.headers.get("date", "")), *self._versions(), *self._rules())
 
     def _range(self, key: str, start: int, length: int) -> memoryview:
         with self._named(f"give {key}"):
-            piece = memoryview(obstore.get_range(self._client, self._at(key), start=start, length=length))
+            piece = memoryview(self._api.get_range(self._client, self._at(key), start=start, length=length))
         if piece.nbytes != length:
             raise WrongBytesError(f"{key} of {self.name} ends at byte {start + piece.nbytes}", "another copy is needed")
         return piece
@@ -249,10 +241,22 @@ class S3Store(Store):
         """Raise what obstore says as a `StoreError`, without the text: it may have what was signed in it."""
         try:
             yield
-        except (BaseError, FileNotFoundError, PermissionError, OSError, ValueError) as error:
+        except (self._api.exceptions.BaseError, OSError, ValueError) as error:
             if isinstance(error, StoreError):
                 raise
             raise _translated(f"{self.name} cannot {what}", error) from None
+
+
+def _obstore() -> Any:
+    """The package, which not everybody needs."""
+    try:
+        import obstore  # noqa: PLC0415 — takes 50 ms
+        import obstore.exceptions  # noqa: PLC0415
+        import obstore.store  # noqa: PLC0415
+    except ModuleNotFoundError:
+        hint = "run: pip install 'ckptstore[objects]'"
+        raise StoreError("object storage needs a package that is not installed", hint) from None
+    return obstore
 
 
 def rules_found(body: bytes, name: str, prefix: str) -> tuple[Finding, ...]:

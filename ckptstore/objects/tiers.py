@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from ckptstore.errors import UsageError
 from ckptstore.objects.directory import DirectoryStore
+from ckptstore.objects.s3 import S3Store
 
 if TYPE_CHECKING:
     from ckptstore.objects.store import Store
@@ -25,8 +26,6 @@ def open_tier(url: str) -> Store:
         hint = "credentials come from the environment, or from ~/.aws; give the bucket and the prefix alone"
         raise UsageError("the URL of a tier holds more than a place", hint)
     if parts.scheme == "s3" and parts.netloc:
-        from ckptstore.objects.s3 import S3Store  # noqa: PLC0415 — takes 50 ms, and needs a package of its own
-
         return S3Store(parts.netloc, parts.path.strip("/"))
     if url.startswith("file:///"):
         return DirectoryStore(url.removeprefix("file://"))

@@ -1,0 +1,63 @@
+"""Where credentials come from, and that they are in no text."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from ckptstore.objects.errors import DeniedError, StoreError
+from ckptstore.objects.settings import settings
+from ckptstore.objects.tiers import open_tier
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "credentials").write_text(
+        "[default]\naws_access_key_id = FILE\naws_secret_access_key = of%file\n"
+        "[far]\naws_access_key_id = FAR\naws_secret_access_key = of-far\naws_session_token = token\n"
+    )
+    (tmp_path / ".aws" / "config").write_text(
+        "[default]\nregion = eu-1\n[profile far]\nregion = cn-2\nendpoint_url = https://obs.example/\n"
+    )
+    return tmp_path
+
+
+def test_the_environment_counts_more_than_files(home: Path) -> None:
+    env = {"HOME": str(home), "AWS_ACCESS_KEY_ID": "ENV", "AWS_SECRET_ACCESS_KEY": "of-env", "AWS_REGION": "r"}
+    found = settings({**env, "AWS_ENDPOINT_URL": "http://a", "AWS_ENDPOINT_URL_S3": "http://b/"})
+    assert (found.key, found.secret, found.token, found.region, found.endpoint) == (
+        "ENV",
+        "of-env",
+        "",
+        "r",
+        "http://b",
+    )
+    assert "of-env" not in repr(found)
+
+
+def test_a_profile_is_read(home: Path) -> None:
+    found = settings({"HOME": str(home)})
+    assert (found.key, found.secret, found.region, found.endpoint) == ("FILE", "of%file", "eu-1", "")
+    found = settings({"HOME": str(home), "AWS_PROFILE": "far", "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "true"})
+    assert (found.key, found.token, found.region, found.endpoint) == ("FAR", "token", "cn-2", "https://obs.example")
+    assert found.is_in_host
+
+
+def test_half_a_pair_in_the_environment_is_not_mixed_with_the_other_half_of_a_file(home: Path) -> None:
+    found = settings({"HOME": str(home), "AWS_ACCESS_KEY_ID": "ENV"})
+    assert (found.key, found.secret) == ("FILE", "of%file")
+
+
+def test_a_file_that_is_none_is_named_without_its_lines(home: Path) -> None:
+    (home / ".aws" / "credentials").write_text("aws_secret_access_key = secret\n")
+    with pytest.raises(DeniedError, match="credentials cannot be read") as told:
+        settings({"HOME": str(home)})
+    assert "= secret" not in str(told.value)
+    assert told.value.__suppress_context__
+
+
+@pytest.mark.skipif(importlib.util.find_spec("obstore") is not None, reason="its package is here")
+def test_without_the_package_it_is_named() -> None:
+    with pytest.raises(StoreError, match=r"pip install 'ckptstore\[objects\]'"):
+        open_tier("s3://bucket/prefix")
