@@ -89,6 +89,8 @@ lint: $(READY)
 	$(BIN)/ruff format --quiet --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/codespell
+	$(BIN)/python -m tests.docs.prose
 
 $(READY): pyproject.toml constraints.txt
 	@echo "setting up .venv (MindSpore alone is 800 MB: the first time takes minutes)"

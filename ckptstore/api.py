@@ -313,7 +313,7 @@ class Catalog:
     def advise(self, run: str, *, mtbf: timedelta | None = None) -> Advice:
         """How often a run should save, and what it loses at the present interval and at the best one.
 
-        docs/how-to/save-interval.md has the formula.
+        docs/explanation/interval.md has the formula.
 
         `mtbf` is the mean time between failures; else it is that of the failures that the catalog has seen.
         """

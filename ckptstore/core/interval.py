@@ -1,6 +1,6 @@
 """How often to save: the interval at which a training loses least.
 
-The formulas and their sources are in docs/how-to/save-interval.md.
+The formulas and their sources are in docs/explanation/interval.md.
 
 All times are in seconds. Failures come at random, one each `mtbf` on average. An interval is what is trained between
 two saves, without the pause that a save makes.

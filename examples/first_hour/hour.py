@@ -25,23 +25,23 @@ PROGRAMS = {"python": [sys.executable], "ckptstore": [str(Path(sys.executable).w
 
 PAGE = """# A first hour
 
-What follows is real output, made by [examples/first_hour/hour.py](../../examples/first_hour/hour.py). A test holds it
-against what the commands print today.
+All output on this page is real, made by [examples/first_hour/hour.py](../../examples/first_hour/hour.py). A test
+compares it with the output of today's commands.
 
 ## Install
 
-In a copy of ckptstore's source, beside your MindSpore:
+In a checkout of ckptstore, in the environment of your MindSpore:
 
 ```console
 pip install '.[mindspore]'
 ```
 
-The catalog is a file of your own, made when it is first needed.
+The catalog is a file of your own. The first command makes it.
 
 ## Three lines
 
 [train.py](../../examples/first_hour/train.py) trains a small network, 4 epochs of 10 steps, and saves every fifth step.
-Besides the import, three of its lines are ckptstore's:
+Besides the import, it has three lines of ckptstore:
 
 ```text
 {lines}
@@ -49,31 +49,31 @@ Besides the import, three of its lines are ckptstore's:
 
 ## It is killed
 
-After step 17 the process is gone, as with a node that loses power:
+After step 17 the process is killed, as if the node had lost power:
 
 {killed}
-## What is there
+## Look at it
 
-`resolve` says where the next start goes on, and with `--explain` why; `list` has all saves:
+`resolve` shows where the next start goes on, and with `--explain` why. `list` shows all saves:
 
 {why}
 {there}
 ## Start it again
 
-The same command. It goes on after step 15 with the very next batch:
+Give the same command. It goes on after step 15, with the next batch:
 
 {again}
 {more}
-## What may go
+## Free space
 
-`gc` shows first, and does nothing:
+`gc` shows its plan, and changes nothing:
 
 {shown}
 {applied}
-It is in the trash, for a day, and comes back:
+The files are in the trash for a day. `undo` brings them back:
 
 {undone}
-## Is all well?
+## Check everything
 
 {doctor}
 Read on in [your own script](your-script.md).

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ckptstore.core import events
-from tests.docs import command_pages
+from tests.docs import made_pages
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -23,8 +23,8 @@ def test_no_page_is_long(path: Path) -> None:
 
 
 def test_the_reference_of_commands_is_their_help() -> None:
-    """Where it is not, and should be: python -m tests.docs.command_pages."""
-    for path, text in command_pages.pages().items():
+    """Where it is not, and should be: python -m tests.docs.made_pages."""
+    for path, text in made_pages.pages().items():
         assert path.read_text() == text, path
 
 

@@ -22,7 +22,7 @@ from tests.mindspore.trainings import Job, create_model, saving, train
 from tests.tensors.states import network as parameters
 from tests.tensors.states import saved
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "evaluate.md"
+GUIDES = Path(__file__).parents[2] / "docs" / "how-to"
 
 
 @pytest.fixture(params=["in place", "into new memory", "by MindSpore"])
@@ -201,7 +201,8 @@ def test_the_examples_of_the_docs(catalog: Catalog, tmp_path: Path, capsys: pyte
     weight = np.arange(12, dtype=np.float32).reshape(4, 3)
     given = {"weight": weight, "bias": np.zeros(4, np.float32), "moments.weight": weight}
     paths = saved(catalog, tmp_path, 5, given, given, run="digits", metrics={"accuracy": 0.75})
-    into_network, arrays = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    pages = [(GUIDES / name).read_text() for name in ("evaluate.md", "numpy.md")]
+    into_network, arrays = (re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0] for page in pages)
     names = {"network": nn.Dense(3, 4)}
     exec(into_network + arrays, names)  # noqa: S102 - what users are told to write
     assert names["network"].weight.asnumpy().tolist() == names["weight"].tolist() == weight.tolist()

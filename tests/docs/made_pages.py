@@ -1,4 +1,4 @@
-"""Makes the reference of commands from their `--help`: python -m tests.docs.command_pages."""
+"""Makes the reference of commands from `--help`, that of JSON from the API: python -m tests.docs.made_pages."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from ckptstore.cli.main import cli
+from ckptstore.serve import openapi
 
 HOME = Path(__file__).parents[2] / "docs" / "reference"
 WIDTH = 100
@@ -18,15 +19,63 @@ GROUPS = {
     "keep": ("Keep and remove", "gc undo purge policy pin unpin tag untag tier"),
     "catalog": ("Fill and mend the catalog", ""),  # and each command that no other group names
 }
-NOTE = "<!-- Made by python -m tests.docs.command_pages from the commands' own --help. -->"
+NOTE = "<!-- Made by python -m tests.docs.made_pages from the commands' own --help. -->"
 
 
 def pages() -> dict[Path, str]:
     """Each page with its text."""
-    made = {HOME / "commands.md": "\n".join(_overview())}
+    made = {HOME / "commands.md": "\n".join(_overview()), HOME / "json.md": _json()}
     for file, (title, _) in GROUPS.items():
         made[HOME / "commands" / f"{file}.md"] = "\n".join(_page(title, _commands(file)))
     return made
+
+
+JSON = """# JSON
+
+<!-- Made by python -m tests.docs.made_pages from ckptstore/serve/openapi.py. -->
+
+Fields are only ever added. `?` marks a field that may be null, `[]` a list. Times are UTC, sizes bytes, \
+durations seconds.
+
+| command | prints |
+| --- | --- |
+| `runs --json` | a list of Run |
+| `list --json`, `list --files --json` | a list of Save, of File |
+| `show --json` | a list of File |
+| `history --json` | a list of Launch |
+| `resolve --json` | Resolution |
+| `gc --json` | GcPlan; with `--all` a list of these |
+| `undo --json` | `run`, `files`, `bytes`, `gone`, `troubles` |
+| `purge --json` | `run`, `files`, `bytes`, `waiting`, `waiting_bytes`, `next_at`, `troubles` |
+| `policy --json` | `run`, `policy` |
+| `verify --json` | `checked`, `bytes`, `damaged: [{path, rule, detail}]`, `troubles`, `skipped`, `unknown: \
+[{path, reason}]`, `whole_again: [path]`, `new_digests` |
+| `diff --json` | `first`, `second`, `ranks: [{ranks, paths, same_bytes, same, new, gone, reshaped, changed: \
+[{name, dtype, shape, relative, l2, max_abs, nan, inf}]}]`, `unmatched_ranks`; `same` is null if nothing was read |
+| `exit --json` | `run`, `launch`, `world_size`, `ended_before`, `directories`, `unreached`, `by_catalog`, \
+`signalled`, `whole`, `step`, `missing_ranks`, `ended`, `restart_step`; with `--from-env` a list of these. From \
+`whole` on they are null without `--wait` |
+| `doctor --json` | Checkup |
+
+| object | fields |
+| --- | --- |
+"""
+RULES = """
+A reason is a rule and a detail. Rules of `resolve` are in [Find out why a newer state was passed \
+over](../how-to/passed-over.md#the-rules). Rules of `gc` that keep: `floor`, `last`, `every`, `within`, `hourly`, \
+`daily`, `weekly`, `best`, `kind`, `pinned`, `tagged`, `restoring`, `initial`, `parent`, `branch_tip`, \
+`weights_only`, `doubt`, `in_progress`, `newer`. Rules that remove: `no_rule`, `not_restorable`, `abandoned`. \
+`kind` is a list if files of several kinds make up a state.
+"""
+
+
+def _json() -> str:
+    rows = (f"| {name} | {_fields(fields)} |\n" for name, fields in openapi._FIELDS.items() if name != "Problem")
+    return f"{JSON}{''.join(rows)}{RULES}"
+
+
+def _fields(fields: str) -> str:
+    return ", ".join(f"`{name}` {kind}" for name, kind in (field.split(":") for field in fields.split()))
 
 
 def _commands(file: str) -> list[str]:
