@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Launch
     from ckptstore.disk.trust import Trust
-    from ckptstore.evidence.reconstruct import Stated
+    from ckptstore.evidence.reconstruct import PlacedLaunch, Stated
     from ckptstore.evidence.unregistered import FoundFile, Uncertain
     from ckptstore.scan.experiments import Stranger
     from ckptstore.scan.tree import Opaque, Tree
@@ -319,13 +319,37 @@ class _Planner:
         layout = stated_layout(said.replicas, history.world_size) or stand_alone()
         launches = []
         for found in history.launches:
-            ids = {self.kept[each.file.path].launch for each in found.files if each.file.path in self.kept}
-            first = min(each.file.path for each in found.files)
-            key = min(ids) if ids else launch_id(self.run, found.key, first)
+            key = self._id_of(found)
             files = tuple(record(self.run, key, each, said.steps_per_epoch) for each in found.files)
             began = moment(min(each.file.mtime_ns for each in found.files))
             launches.append(ScannedLaunch(key, history.world_size, said.steps_per_epoch, began, files, layout))
         return launches
+
+    def _id_of(self, found: PlacedLaunch) -> str:
+        """The launch that recorded files are of; a new one if that has another file of a step that a new file has.
+
+        Another start may have written over some of its files: none of them is of its state then.
+        """
+        placed = {each.file.path: each for each in found.files}
+        steps = {each.global_step for path, each in placed.items() if path in self.is_new}
+        ids = {self.kept[path].launch for path in placed if path in self.kept}
+        if ids and steps:
+            ids -= self._having(ids, steps, placed.keys())
+        if ids:
+            return min(ids)
+        first = min(placed.values(), key=lambda each: each.file.path).file
+        told = launch_id(self.run, found.key, first.path)
+        return told if told not in self.sizes else launch_id(self.run, found.key, first.path, str(first.mtime_ns))
+
+    def _having(self, launches: Collection[str], steps: Collection[int], paths: Collection[str]) -> set[str]:
+        """Those of these launches that a file of one of these steps was recorded of, at another path than these."""
+        with self.database.read() as connection:
+            files = reads.files_of(connection, self.run_id or 0)
+        return {
+            file.launch
+            for file in files
+            if file.launch in launches and file.global_step in steps and file.path not in paths
+        }
 
     # A launch of one rank serves every rank: a state of several that was recorded with too few would give each rank
     # another's file. So the stated number of ranks is held against the ranks of the files.
