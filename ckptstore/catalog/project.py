@@ -469,8 +469,8 @@ def _file(dialect: str) -> Any:
 def _state() -> sa.ColumnElement[str]:
     """The state of a file: as it was reported, unless retention has it, or a later file is at its path.
 
-    A path holds one file: of several of a run the one recorded last is there. What another run has of it may be this
-    very file, and is left as it is.
+    A path holds one file: of several of a run the one recorded last is there, or an earlier one that was seen there
+    after the later one was gone. What another run has of it may be this very file, and is left as it is.
     """
     own, other = checkpoints, checkpoints.alias("other")
     of_own, of_other = launches.alias("launch_of_own"), launches.alias("launch_of_other")
@@ -485,6 +485,9 @@ def _state() -> sa.ColumnElement[str]:
     is_later = (other.c.created_at > own.c.created_at) | (
         (other.c.created_at == own.c.created_at) & (other.c.id > own.c.id)
     )
+    is_seen_after_it = (other.c.reported == FileState.MISSING.value) & (
+        own.c.revision > sa.func.coalesce(other.c.revision, other.c.mtime_ns)
+    )
     later_at_the_path = (
         sa.select(other.c.id)
         .select_from(
@@ -497,6 +500,7 @@ def _state() -> sa.ColumnElement[str]:
             other.c.id != own.c.id,
             of_other.c.run_id == own_run,
             is_later,
+            sa.not_(sa.func.coalesce(is_seen_after_it, sa.false())),
             # Two directories may have been at the path: one of them is seen now, and the other is away.
             sa.or_(
                 own.c.directory_id == other.c.directory_id, *(each.c.directory_id.is_(None) for each in (own, other))

@@ -152,8 +152,12 @@ class Recorder:
             unchanged = [(before, after) for before, after in changes if known.get(before.id) == before]
             stood.clear()  # it may be tried again
             stood.update(before.id for before, _ in unchanged)
-            events = [FileRecorded(replace(after, revision=before.amended().revision)) for before, after in unchanged]
-            return events, {before.launch_key for before, _ in unchanged}
+            amended = [replace(after, revision=before.amended().revision) for before, after in unchanged]
+            is_back = {before.id for before, _ in unchanged if before.state in (FileState.MISSING, FileState.TRASHED)}
+            back = [file for file in amended if file.id in is_back and file.state is FileState.COMPLETE]
+            others, seen = _back_at_their_paths(connection, back)
+            events = [*others, *(seen.get(file.id, file) for file in amended)]
+            return list(map(FileRecorded, events)), {file.launch_key for file in events}
 
         self.decide(decide)
         return [before.id in stood for before, _ in changes]
@@ -162,9 +166,11 @@ class Recorder:
         """Keep records of files that were found on the disk: they count for more than what was known before."""
         with self.database.read() as connection:
             known = reads.files_by_id(connection, [file.id for file in files])
+            others, seen = _back_at_their_paths(
+                connection, [_seen_after(known[file.id], file) if file.id in known else file for file in files]
+            )
         ids = self._identities(files)
-        seen = [replace(file, directory_id=ids[file.path]) for file in files]
-        self.record_files([_seen_after(known[file.id], file) if file.id in known else file for file in seen])
+        self.record_files([*others, *(replace(file, directory_id=ids[file.path]) for file in seen.values())])
 
     def announce(self, event: SourceAdded) -> None:
         """Keep where a rank saves: from now on the journal of that directory has what is in and below it.
@@ -431,3 +437,34 @@ def _seen_after(known: Checkpoint, file: Checkpoint) -> Checkpoint:
     if (known.state, known.mtime_ns, known.directory_id) == (FileState.COMPLETE, file.mtime_ns, file.directory_id):
         return file
     return replace(file, revision=max(file.newness, known.newness + 1))
+
+
+def _back_at_their_paths(
+    connection: Connection, files: Sequence[Checkpoint]
+) -> tuple[list[Checkpoint], dict[str, Checkpoint]]:
+    """Records of files that were saved later at the paths of these, as gone; and these by id, each newer than they.
+
+    A later file takes over the path of an earlier one, unless it is gone and the earlier one was seen there since.
+    """
+    recorded = reads.files_at_paths(connection, [file.path for file in files])
+    gone: list[Checkpoint] = []
+    seen: dict[str, Checkpoint] = {}
+    for file in files:
+        later = [each for each in recorded.get(file.path, ()) if _is_gone_for(each, file)]
+        own = [each.amended(state=FileState.MISSING, problem=None) for each in later]
+        newest = max((each.newness for each in own), default=file.newness - 1)
+        seen[file.id] = file if newest < file.newness else replace(file, revision=newest + 1)
+        gone += own
+    return gone, seen
+
+
+def _is_gone_for(other: Checkpoint, file: Checkpoint) -> bool:
+    """Whether another file of the run, recorded later at the path of a file that is there, is gone."""
+    if other.run != file.run or other.created_at is None or file.created_at is None:
+        return False
+    if (other.created_at, other.id) <= (file.created_at, file.id):
+        return False
+    has_other_bytes = other.size != file.size or other.digest not in (None, file.digest or other.digest)
+    return other.state is FileState.MISSING or (
+        has_other_bytes and other.state in (FileState.COMPLETE, FileState.DAMAGED)
+    )

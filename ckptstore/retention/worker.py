@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.removals import Collection, Item
     from ckptstore.core.events import Event
-    from ckptstore.core.model import LaunchKey
+    from ckptstore.core.model import Checkpoint, LaunchKey
     from ckptstore.disk.trash import Settled
 
 
@@ -184,18 +184,35 @@ class Worker:
         coming = {item.id for item in items if item.wanted is Location.HOME}
         settled = self.settle(items)
         home = [item for item in settled if item.wanted is Location.HOME or item.id in coming]
-        with self.database.read() as connection:
-            records = reads.files_by_id(connection, [item.checkpoint for item in home if item.checkpoint])
+        records = self._records(home)
         gone = [file for file in records.values() if file.state in (FileState.MISSING, FileState.TRASHED)]
         seen = [examine(file, read_bytes=True, progress=lambda _: self.lock.keep()) for file in gone]
         whole = [(each.file, each.after) for each in seen if isinstance(each, Whole)]
         if whole:
             self.recorder.amend(whole)
         unseen = {each.file.id: each.reason for each in seen if isinstance(each, Unseen)}
-        left = [item for item in home if item.checkpoint in unseen]
+        left = [item for item in home if item.id in records and records[item.id].id in unseen]
         if left:
-            self.done.troubles += [Skipped(item.path, unseen[item.checkpoint]) for item in left]
+            self.done.troubles += [Skipped(item.path, unseen[records[item.id].id]) for item in left]
             self.want(left, Location.HOME)  # the next undo or gc looks again
+
+    def _records(self, items: Sequence[Item]) -> dict[str, Checkpoint]:
+        """The records of these files at their paths, by the ids of the items.
+
+        Of a tree that was moved, what is in the trash was told with the records that it had at the path before.
+        """
+        ids = [item.checkpoint for item in items if item.checkpoint]
+        with self.database.read() as connection:
+            by_id = reads.files_by_id(connection, ids)
+            own = {item.id: by_id[item.checkpoint] for item in items if item.checkpoint in by_id}
+            moved = [item for item in items if item.id in own and own[item.id].path != item.path]
+            at_paths = reads.files_at_paths(connection, [item.path for item in moved])
+        for item in moved:
+            before = own.pop(item.id)
+            for file in at_paths.get(item.path, ()):
+                if (file.save_id, file.rank) == (before.save_id, before.rank):
+                    own[item.id] = file
+        return own
 
     def _record(self, outcomes: Sequence[tuple[Item, Settled]]) -> list[Item]:
         ended: list[Item] = []
