@@ -154,15 +154,13 @@ class World:
         self.step = 0
         self.done: Counter[str] = Counter()
         self.checked: Counter[str] = Counter()
-        self.is_strict = False
-        """Whether to ask for what is known to be broken too."""
         self.has_moved = False
         """Whether the tree is at another path than it was."""
         self._dropped: set[bytes] = set()
         """What MindSpore deletes, so that nobody else need have done it."""
         self._of_prefix: dict[tuple[str, str], list[Launch]] = {}
         self._uncounted: set[bytes] = set()
-        """What no catalog need count: what was in the trash of a tree that was moved, or was copied out of it."""
+        """What no catalog need count: what was copied out of the trash."""
         self.unpinned: dict[int, set[int]] = {}
         """The catalogs in which a step was unpinned."""
         self.is_shaken = False
@@ -175,7 +173,6 @@ class World:
         """Whether another run has left files that it did not register: a scan into this one takes them for its own."""
         self._bare: dict[bytes, tuple[int, int, int]] = {}
         self._bare_starts = 0
-        self._bare_scanned = 0
         self._step_beside = _NEIGHBOURS_STEP
         self.rotten: dict[str, bytes] = {}
         """Files that have other bytes since a power loss, of the same size and time: only who reads them can tell."""
@@ -851,13 +848,7 @@ class World:
 
     def scan_bare(self) -> None:
         """What scripts without ckptstore left is scanned, and asked where it goes on."""
-        fault = self.fault
         self._operate("scan", lambda opened: opened.scan(BARE, run="bare", world_size=self.size))
-        is_first, self._bare_scanned = self._bare_scanned in (0, self._bare_starts), self._bare_starts
-        # What another start has written over since the first scan may count as what was there (promises.md).
-        if not self._bare or fault is not None or not (is_first or self.is_strict):
-            self._bare_scanned = -1
-            return
         task = self._operate("resolve", lambda opened: opened.resolve("bare"))
         if task.error is not None or not task.is_over or task.result.plan is None:
             return
@@ -1231,8 +1222,6 @@ class World:
         self.plans.clear()
         self.is_current = False
         self.has_moved = True
-        # What was in the trash is told of the path of before: undo brings it back, and no catalog need know it.
-        self._uncounted |= {content for path, content in self.everything().items() if "/trash/" in path}
         self.is_shaken |= self.has_gap  # what the catalog alone has is told of the path of before
 
     def unmount(self, which: int = 0, gone: bool = False) -> None:  # noqa: FBT001, FBT002
@@ -1699,14 +1688,11 @@ class World:
             if task.error is not None or not task.result.files:
                 break
         after = self.everything()
-        if self.has_moved:  # what the trash had is told of the path of before
-            self.scan()
         self._check_nothing_lost("undo", before, after)
         homes = {content for path, content in after.items() if "/.ckptstore/" not in path}
         names = {path.rpartition("/")[2] for path in after if "/.ckptstore/" not in path}
         for path, content in after.items():
             is_left = "/.ckptstore/trash/" in path and content in self.truth.contents and not path.startswith(_BELOW)
-            is_left &= self.is_strict or not self.has_moved  # else each undo may bring back the last gc
             if is_left and content not in homes and path.rpartition("/")[2] not in names:
                 raise ViolationError(f"{path} is left in the trash, and no undo brings it back")
         self.checked["undone"] += 1
@@ -1737,17 +1723,12 @@ class World:
             for number in (0, 1)
             if (task := self._operate("files", lambda opened: opened.files(RUN), number)).error is None
         ]
-        saves_at = Counter(each.path for each in self.truth.every_file())
         registered = {
             (each.path, launch.name, step, each.identity.rank)
             for launch in self.truth.launches
             for step in launch.saved
             for each in self.truth.files(launch, step)
-            if each.registered
-            and there.get(each.path) == each.content
-            and each.content not in self._uncounted
-            # What undo brings back to where a later file was, and is gone, is recorded as gone (promises.md).
-            and (saves_at[each.path] == 1 or self.is_strict)
+            if each.registered and there.get(each.path) == each.content and each.content not in self._uncounted
         }
         for name, some in zip(("catalog", "catalog made anew"), known, strict=False):
             for each in sorted(registered - {tuple(file) for *file, _ in some}):
