@@ -53,6 +53,10 @@ class RefusedError(CkptstoreError):
     exit_code = 5
 
 
+class PlanChangedError(RefusedError):
+    """What gc would do is another thing by now than what was agreed to."""
+
+
 class DamageError(CkptstoreError):
     """A file is not what was recorded of it."""
 

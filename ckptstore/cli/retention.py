@@ -24,7 +24,6 @@ from ckptstore.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ckptstore.retention.in_trash import Purged, Undone
     from ckptstore.retention.policy import Policy
 
 COUNT = Whole(0, 2**31 - 1)
@@ -138,11 +137,11 @@ def undo(context: click.Context, run: str, *, as_json: bool) -> int:
     """
     from ckptstore.cli import retention_text as text
     from ckptstore.cli import terminal, values
-    from ckptstore.retention import in_trash
+    from ckptstore.retention import dicts, in_trash
 
     with terminal.progress("brought back", "files") as more:
         done = in_trash.undo(catalog(context).database, run, progress=more)
-    values.write(_values(done, "gone")) if as_json else text.undone(done)
+    values.write(dicts.undone(done)) if as_json else text.undone(done)
     return text.not_undone(done)
 
 
@@ -155,18 +154,12 @@ def purge(context: click.Context, run: str, *, at_once: bool, as_json: bool) -> 
     """Delete what was in the trash of RUN for more than a day."""
     from ckptstore.cli import retention_text as text
     from ckptstore.cli import terminal, values
-    from ckptstore.retention import in_trash
+    from ckptstore.retention import dicts, in_trash
 
     with terminal.progress("deleted", "files") as more:
         done = in_trash.purge(catalog(context).database, run, at_once=at_once, progress=more)
-    values.write(_values(done, "waiting waiting_bytes next_at")) if as_json else text.purged(done)
+    values.write(dicts.purged(done)) if as_json else text.purged(done)
     return text.troubles(done.troubles, run)
-
-
-def _values(done: Undone | Purged, more: str) -> dict[str, Any]:
-    from ckptstore.resume.dicts import fields, reasons
-
-    return {**fields(done, f"run files bytes {more}"), "troubles": reasons(done.troubles)}
 
 
 @click.command()

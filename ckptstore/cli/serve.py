@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,45 +23,48 @@ _BACKLOG = 128
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
 @click.option("--port", type=click.IntRange(0, 65535), default=_PORT, show_default=True, help="0: one that is free.")
 @click.option("--token-file", type=click.Path(path_type=Path), help=f"A file with the token. Default: {TOKEN}.")
+@click.option("--allow-changes", is_flag=True, help="Pins, tags, policies, gc and undo too. Needs a token.")
+@click.option("--trust-proxy", metavar="ADDRESS", help="The reverse proxy whose X-Forwarded-User and -Proto count.")
 @receiver_options
 @click.pass_context
-def serve(context: click.Context, /, *, host: str, port: int, token_file: Path | None, **receiver: Any) -> None:
+def serve(context: click.Context, /, *, host: str, port: int, **asked: Any) -> None:
     """Show the catalog as pages, as an API and as metrics.
 
     With --webhook or --command it also tells what needs a person, as `watch` does.
 
-    It changes nothing in the catalog but what `resolve` takes up from journals and disks. At another address than this
-    machine's own each request must bring the token: as a password in a browser, as `Authorization: Bearer` in a script.
+    Without --allow-changes it changes nothing in the catalog but what `resolve` takes up from journals and disks. At
+    another address than this machine's own each request must bring the token: a browser signs in with it, a script
+    sends `Authorization: Bearer`.
     """
     try:
-        import uvicorn
-
         from ckptstore.serve.app import make_app
-        from ckptstore.serve.guard import LOOPBACK
+        from ckptstore.serve.connections import server
     except ImportError as error:
         raise _not_installed(error) from None
     from ckptstore.api import connect
     from ckptstore.cli.terminal import line
 
-    rules = _rules(host, token_file, is_loopback=host in LOOPBACK)
+    rules = _rules(host, **{name: asked.pop(name) for name in ("token_file", "allow_changes", "trust_proxy")})
     catalog = connect(context.obj)
-    watcher = watcher_of(catalog.database, **receiver)
+    watcher = watcher_of(catalog.database, **asked)
     listening = _listening(host, port)
-    config = uvicorn.Config(
-        make_app(catalog, rules),
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=2,
-    )
+    _log_changes()
     shown = f"[{host}]" if ":" in host else host
     line(f"http://{shown}:{listening.getsockname()[1]}/ shows {catalog.database.name}, until Ctrl-C")
     with listening:
         if watcher is not None:
             watcher.begin()
-        uvicorn.Server(config).run(sockets=[listening])
+        server(make_app(catalog, rules)).run(sockets=[listening])
     if watcher is not None:
         watcher.end()
+
+
+def _log_changes() -> None:
+    """Have what is changed, and by whom, written to the standard error."""
+    log, handler = logging.getLogger("ckptstore.serve"), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
 
 
 def _listening(host: str, port: int) -> socket.socket:
@@ -74,9 +78,9 @@ def _listening(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def _rules(host: str, token_file: Path | None, *, is_loopback: bool) -> Rules:
-    """The rules for requests. Raises `UsageError` if other machines could read the catalog without a token."""
-    from ckptstore.serve.guard import Rules
+def _rules(host: str, token_file: Path | None, *, allow_changes: bool, trust_proxy: str | None) -> Rules:
+    """The rules for requests. Raises `UsageError` if others could read or change the catalog without a token."""
+    from ckptstore.serve.guard import LOOPBACK, Rules
 
     token = os.environ.get(TOKEN) or None
     if token_file is not None:
@@ -86,11 +90,12 @@ def _rules(host: str, token_file: Path | None, *, is_loopback: bool) -> Rules:
             raise UsageError(f"cannot read {token_file} ({error.strerror})", "check its permissions") from None
         if not token:
             raise UsageError(f"{token_file} is empty", "write the token into it")
+    is_loopback = host in LOOPBACK
     if token is None and not is_loopback:
         raise UsageError(
             f"at {host} others than you could read the catalog", f"set {TOKEN}, or give --token-file with a token"
         )
-    return Rules(token=token, is_loopback=is_loopback)
+    return Rules(token=token, is_loopback=is_loopback, may_change=allow_changes, proxy=trust_proxy)
 
 
 @click.command()

@@ -9,6 +9,7 @@ from ckptstore.resume.dicts import fields, kinds_of, reasons
 if TYPE_CHECKING:
     from ckptstore.retention.decide import Verdict
     from ckptstore.retention.gc import RunCollected
+    from ckptstore.retention.in_trash import Purged, Undone
 
 
 def collected(outcome: RunCollected) -> dict[str, Any]:
@@ -36,6 +37,16 @@ def collected(outcome: RunCollected) -> dict[str, Any]:
         },
         "troubles": reasons((*plan.unseen, *(done.troubles if done else ()))),
     }
+
+
+def undone(done: Undone) -> dict[str, Any]:
+    """What undo brought back, and what it could not."""
+    return {**fields(done, "run files bytes gone"), "troubles": reasons(done.troubles)}
+
+
+def purged(done: Purged) -> dict[str, Any]:
+    """What purge deleted, and what waits."""
+    return {**fields(done, "run files bytes waiting waiting_bytes next_at"), "troubles": reasons(done.troubles)}
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, recent, user_events
 from ckptstore.core.hints import Command
-from ckptstore.errors import CkptstoreError, UnknownRunError, UsageError
+from ckptstore.errors import CkptstoreError, PlanChangedError, UnknownRunError, UsageError
 from ckptstore.outside import Path
 from ckptstore.retention import decide
 from ckptstore.retention.execute import Collected, execute
@@ -68,15 +68,21 @@ def collect(
     apply_it: bool = False,
     at_once: bool = False,
     allow_mass_delete: bool = False,
+    agreed: str | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> RunCollected:
-    """Plan, and carry the plan out if `apply_it`. What is refused, or fails, is in the outcome."""
+    """Plan, and carry the plan out if `apply_it`. What is refused, or fails, is in the outcome.
+
+    `agreed` is the digest of the plan that somebody has seen: another plan is not carried out.
+    """
     plan: GcPlan | None = None
     try:
         plan = plan_gc(database, run, policy, floor=floor, grace=grace)
         if not apply_it:
             decide.check(plan.decision, allow_mass_delete=allow_mass_delete)
             return RunCollected(run, plan, waiting=_waiting(database, plan))
+        if agreed not in (None, plan.digest):
+            raise PlanChangedError(f"the plan for run {run!r} has changed since it was shown", "look at the new one")
         done = execute(database, plan, at_once=at_once, allow_mass_delete=allow_mass_delete, progress=progress)
     except CkptstoreError as error:
         return RunCollected(run, plan, error=error)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import cache
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.catalog import reads, removals
@@ -86,6 +88,15 @@ class GcPlan(Tabular):
     def removes_nothing(self) -> bool:
         """Whether nothing goes."""
         return not self.targets and not self.debris
+
+    @property
+    def digest(self) -> str:
+        """Of the policy and of every file that goes, in hexadecimal: plans that remove the same have the same one."""
+        states = {f"{launch} {step}": some for (launch, step), some in self.targets.items()}
+        going = {name: sorted((each.path, each.size, each.mtime_ns) for each in some) for name, some in states.items()}
+        debris = sorted((each.path, each.size, each.mtime_ns) for each in self.debris)
+        told = json.dumps([self.run, self.policy.to_json(), going, debris], sort_keys=True)
+        return sha256(told.encode()).hexdigest()
 
     @property
     def bytes_freed(self) -> int:

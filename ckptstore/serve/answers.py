@@ -47,6 +47,10 @@ class Answers:
         answer: T = await found.within(self._patience)
         return answer
 
+    def forget(self) -> None:
+        """Make every answer anew from now on: something was changed."""
+        self._made.clear()
+
     def close(self) -> None:
         """Let the threads end when they have finished what they do."""
         self._threads.shutdown(wait=False, cancel_futures=True)

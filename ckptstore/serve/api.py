@@ -6,63 +6,27 @@ import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from starlette.responses import Response
 from starlette.routing import Route
 
-from ckptstore.errors import (
-    CatalogUnavailableError,
-    NothingRestorableError,
-    RefusedError,
-    UnknownRunError,
-    UsageError,
-)
+from ckptstore.errors import UsageError
 from ckptstore.resume import dicts
 from ckptstore.resume.explained import resolution
 from ckptstore.serve.openapi import document
-from ckptstore.serve.questions import is_number
+from ckptstore.serve.problems import Json
+from ckptstore.serve.questions import is_number, rules_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from starlette.requests import Request
+    from starlette.responses import Response
 
     from ckptstore.core.tabular import Listing
-    from ckptstore.errors import CkptstoreError
     from ckptstore.serve.questions import Questions
 
 Row = TypeVar("Row")
 
 MOST, USUAL = 1000, 100
-_STATUS: tuple[tuple[type[Exception], int], ...] = (
-    (UnknownRunError, 404),
-    (NothingRestorableError, 404),
-    (UsageError, 400),
-    (RefusedError, 409),
-    (CatalogUnavailableError, 503),
-)
-
-
-class Json(Response):
-    """A value as JSON."""
-
-    media_type = "application/json"
-
-    def render(self, content: Any) -> bytes:
-        """As the command line prints it; bytes of a path that are no text become JSON's own escapes."""
-        text = json.dumps(content, ensure_ascii=False, default=dicts.plain)
-        return text.encode("utf-8", "backslashreplace")
-
-
-class Problem(Json):
-    """What went wrong (RFC 9457)."""
-
-    media_type = "application/problem+json"
-
-
-def problem(error: CkptstoreError) -> Problem:
-    """An error of the catalog, with what to do."""
-    status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
-    return Problem({"title": error.message, "status": status, "hint": error.hint or None}, status)
 
 
 class Api:
@@ -82,6 +46,7 @@ class Api:
             Route("/runs/{run:path}/resolution", self._resolution),
             Route("/runs/{run:path}/history", self._history),
             Route("/runs/{run:path}/gc", self._gc),
+            Route("/runs/{run:path}/policy", self._policy),
             Route("/runs/{run:path}", self._run),
         ]
 
@@ -109,7 +74,11 @@ class Api:
         return paged(request, await self._ask.history(request.path_params["run"]), lambda row: [row.launch.order])
 
     async def _gc(self, request: Request) -> Response:
-        return Json(await self._ask.gc(request.path_params["run"], dict(request.query_params)))
+        planned = await self._ask.gc(request.path_params["run"], rules_of(request.query_params))
+        return Json(planned.shown, headers={"etag": f'"{planned.digest}"'})
+
+    async def _policy(self, request: Request) -> Response:
+        return Json(await self._ask.policy(request.path_params["run"]))
 
     async def _doctor(self, request: Request) -> Response:  # noqa: ARG002
         return Json(await self._ask.doctor())

@@ -9,16 +9,21 @@ from typing import TYPE_CHECKING
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import Mount, Route, request_response
 
 from ckptstore.errors import CkptstoreError
 from ckptstore.serve import metrics
 from ckptstore.serve.answers import PATIENCE_SECONDS, Answers
-from ckptstore.serve.api import Api, Problem, problem
+from ckptstore.serve.api import Api
+from ckptstore.serve.changes import WAITED_SECONDS, Changes
+from ckptstore.serve.connections import MOST_STREAMS, Few
 from ckptstore.serve.events import Events
-from ckptstore.serve.guard import Guard
+from ckptstore.serve.guard import API, Guard
 from ckptstore.serve.pages import Pages
+from ckptstore.serve.posts import Posts
+from ckptstore.serve.problems import Problem, problem, status_of
 from ckptstore.serve.questions import Questions
+from ckptstore.serve.sign_in import SignIn
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -29,20 +34,29 @@ if TYPE_CHECKING:
     from ckptstore.api import Catalog
     from ckptstore.serve.guard import Rules
 
-_API = "/api/v1"
 _STATIC = {"style.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
 
-def make_app(catalog: Catalog, rules: Rules, *, patience: float = PATIENCE_SECONDS) -> ASGIApp:
-    """The server of a catalog. A question that takes longer than `patience`, in seconds, is answered by 503."""
+def make_app(
+    catalog: Catalog, rules: Rules, *, patience: float = PATIENCE_SECONDS, waited: float = WAITED_SECONDS
+) -> ASGIApp:
+    """The server of a catalog.
+
+    A question that takes longer than `patience`, in seconds, is answered by 503; a change that takes longer than
+    `waited` by 202.
+    """
     answers = Answers(patience=patience)
     questions = Questions(catalog, answers)
+    changes = Changes(catalog, answers, patience=waited)
     own = _Own(questions)
+    posts = Posts(changes, own.pages)
+    streams = Few(request_response(Events(questions).stream), MOST_STREAMS)
 
     @asynccontextmanager
     async def life(_: Starlette) -> AsyncIterator[None]:
         yield
         answers.close()
+        changes.close()
 
     app = Starlette(
         routes=[
@@ -50,7 +64,9 @@ def make_app(catalog: Catalog, rules: Rules, *, patience: float = PATIENCE_SECON
             Route("/readyz", own.ready),
             Route("/metrics", own.metrics),
             Route("/static/{name}", own.static),
-            Mount(_API, routes=[Route("/events", Events(questions).stream), *Api(questions).routes()]),
+            Mount(API, routes=[Route("/events", streams), *posts.of_api(), *Api(questions).routes()]),
+            *SignIn(own.pages, rules.token).routes(),
+            *posts.of_pages(),
             *own.pages.routes(),
         ],
         exception_handlers={CkptstoreError: own.failed, HTTPException: own.not_found},
@@ -92,16 +108,20 @@ class _Own:
         """An error of the catalog."""
         if not isinstance(error, CkptstoreError):
             raise error
-        told = problem(error)
-        return told if _is_for_scripts(request) else self.pages.failed(error.message, error.hint, told.status_code)
+        if _is_for_scripts(request):
+            return problem(error)
+        status = status_of(error)
+        title = "Not to be shown" if request.method in ("GET", "HEAD") else "At work" if status == 202 else "Not done"  # noqa: PLR2004 — accepted
+        return self.pages.failed(error.message, error.hint, status, title)
 
     async def not_found(self, request: Request, error: Exception) -> Response:
-        """No such address."""
+        """No such address, or none that takes this method."""
         status = error.status_code if isinstance(error, HTTPException) else 500
+        title = "there is nothing at this address" if status == 404 else "this address takes no such method"  # noqa: PLR2004
         if _is_for_scripts(request):
-            return Problem({"title": "there is nothing at this address", "status": status, "hint": None}, status)
-        return self.pages.failed("There is nothing at this address.", "", status)
+            return Problem(title, status)
+        return self.pages.failed(f"{title[0].upper()}{title[1:]}.", "", status)
 
 
 def _is_for_scripts(request: Request) -> bool:
-    return request.url.path.startswith((f"{_API}/", "/metrics", "/readyz"))
+    return request.url.path.startswith((f"{API}/", "/metrics", "/readyz"))

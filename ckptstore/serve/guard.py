@@ -1,41 +1,131 @@
-"""Checks each request for its host, method and token, and limits what a browser does with a page."""
+"""Checks each request for its host, origin, method and token, and limits what a browser does with a page."""
 
 from __future__ import annotations
 
 import hmac
 from base64 import b64decode
+from contextvars import ContextVar
 from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+
+from ckptstore.errors import UsageError
+from ckptstore.outside import time, token_hex
+from ckptstore.serve.problems import Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-OPEN = ("/healthz", "/readyz")
-"""What a cluster asks without a token: they tell nothing of runs."""
+API = "/api/v1"
+SIGN_IN, SIGN_OUT = "/sign-in", "/sign-out"
+COOKIE = "ckptstore-session"
+SIGNED_IN_SECONDS = 12 * 3600
 
+_OPEN = ("/healthz", "/readyz", SIGN_IN)
+"""What a cluster asks, and the page that asks for the token: they tell nothing of runs."""
+
+_STATIC = "/static/"
 _HEADERS = {
     b"content-security-policy": (
         b"default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
         b"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
     b"x-content-type-options": b"nosniff",
-    b"referrer-policy": b"no-referrer",
+    b"referrer-policy": b"same-origin",  # with no-referrer a browser sends our own forms with `Origin: null`
     b"cross-origin-opener-policy": b"same-origin",
     b"cache-control": b"no-store",
 }
 _READS = ("GET", "HEAD")
+_FROM_HERE = (b"same-origin", b"none")  # `none`: a person did it by the browser itself, as by loading again
+_USER_LENGTH = 100
 
 
 @dataclass(frozen=True)
 class Rules:
-    """`token`: what each request must bring (None: nothing). `is_loopback`: only this machine is listened to."""
+    """What the server allows. Raises `UsageError` for changes or a proxy without a token.
+
+    `token`: what each request must bring (None: nothing). `is_loopback`: only this machine is listened to.
+    `may_change`: pins, tags, policies, gc and undo. `proxy`: the address of the reverse proxy whose headers count.
+    """
 
     token: str | None = None
     is_loopback: bool = True
+    may_change: bool = False
+    proxy: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raise `UsageError` unless there is a token where one is needed."""
+        needs = "--allow-changes" if self.may_change else "--trust-proxy" if self.proxy is not None else None
+        if needs and self.token is None:
+            raise UsageError(f"{needs} needs a token, on this machine too", "set CKPTSTORE_TOKEN, or give --token-file")
+        if self.proxy is not None:
+            try:
+                ip_address(self.proxy)
+            except ValueError:
+                hint = "give the address from which it connects, as 10.0.0.5"
+                raise UsageError(f"--trust-proxy {self.proxy!a} is no address", hint) from None
+
+
+@dataclass(frozen=True)
+class Visit:
+    """Who sends the request that is being answered.
+
+    `user`: as the trusted proxy calls them, else empty. `form_key`: what the forms of this visitor must bring; empty
+    where there is no token. `may_change`: as `Rules` say. `is_encrypted`: as the trusted proxy says. `is_signed_in`:
+    by the cookie.
+    """
+
+    peer: str = ""
+    user: str = ""
+    form_key: str = ""
+    may_change: bool = False
+    is_encrypted: bool = False
+    is_signed_in: bool = False
+
+    @property
+    def who(self) -> str:
+        """For the log."""
+        return f"{self.user!a} through {self.peer}" if self.user else self.peer
+
+
+VISIT: ContextVar[Visit] = ContextVar("visit", default=Visit())  # noqa: B039 — a frozen value
+
+
+class Sessions:
+    """What a browser keeps instead of the token, and the keys of its forms: both made from the token, none stored."""
+
+    def __init__(self, token: str) -> None:
+        self.token = token.encode("utf-8", "surrogateescape")
+        self._key = hmac.digest(self.token, b"ckptstore serve", "sha256")
+
+    def is_token(self, given: bytes) -> bool:
+        """Whether that is the token; it takes as long for each wrong one."""
+        return hmac.compare_digest(given, self.token)
+
+    def new(self) -> str:
+        """The cookie of somebody who has signed in."""
+        told = f"{int(time.time()) + SIGNED_IN_SECONDS}.{token_hex(8)}"
+        return f"{told}.{self._mark('session', told)}"
+
+    def is_valid(self, cookie: str) -> bool:
+        """Whether `new` made it, less than 12 hours ago."""
+        told, _, mark = cookie.rpartition(".")
+        if not hmac.compare_digest(mark.encode(), self._mark("session", told).encode()):
+            return False
+        return int(told.partition(".")[0]) > time.time()
+
+    def form_key(self, cookie: str, user: str) -> str:
+        """What the forms of a visitor bring; pages of others cannot read it."""
+        return self._mark("form", f"{cookie} {user}")
+
+    def _mark(self, purpose: str, text: str) -> str:
+        return hmac.digest(self._key, f"{purpose} {text}".encode(), "sha256").hex()
 
 
 class Guard:
@@ -43,6 +133,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, rules: Rules) -> None:
         self._app, self._rules = app, rules
+        self._sessions = Sessions(rules.token) if rules.token is not None else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Hand the request on, or refuse it."""
@@ -55,41 +146,140 @@ class Guard:
                 message = {**message, "headers": [*message["headers"], *_HEADERS.items()]}
             await send(message)
 
-        refusal = self._refusal(scope)
+        asked = _Asked(scope, self._rules.proxy)
+        refusal = self._refusal(asked)
+        VISIT.set(self._visit(asked))
         await (refusal or self._app)(scope, receive, strict)
 
-    def _refusal(self, scope: Scope) -> Response | None:
-        headers = dict(scope["headers"])  # of a name that comes twice the last one
-        host = headers.get(b"host", b"").decode("latin-1")
-        if self._rules.is_loopback and _name_in(host) not in LOOPBACK:
+    def _visit(self, asked: _Asked) -> Visit:
+        cookie = self._session(asked)
+        return Visit(
+            peer=asked.peer,
+            user=asked.user,
+            form_key=self._sessions.form_key(cookie, asked.user) if self._sessions else "",
+            may_change=self._rules.may_change,
+            is_encrypted=asked.is_encrypted,
+            is_signed_in=bool(cookie),
+        )
+
+    def _session(self, asked: _Asked) -> str:
+        """The cookie of who has signed in; empty if there is none that is valid."""
+        return next((each for each in asked.cookies if self._sessions and self._sessions.is_valid(each)), "")
+
+    def _refusal(self, asked: _Asked) -> Response | None:
+        if self._rules.is_loopback and not asked.is_by_proxy and asked.name not in LOOPBACK:
             # A page of another name that leads here (DNS rebinding) would read what this machine alone may see.
-            return PlainTextResponse("this server answers to 127.0.0.1 and localhost only\n", 421)
-        if scope["method"] not in _READS:
-            return PlainTextResponse("this server changes nothing\n", 405, headers={"allow": ", ".join(_READS)})
-        if self._rules.token is not None and scope["path"] not in OPEN:
-            given = _token_in(headers.get(b"authorization", b"").decode("latin-1"))
-            if not hmac.compare_digest(given.encode(), self._rules.token.encode()):
-                ask = {"www-authenticate": 'Basic realm="ckptstore: any name, and the token as password"'}
-                return PlainTextResponse("the token is missing, or another one\n", 401, headers=ask)
+            return asked.refused("this server answers to 127.0.0.1 and localhost only", 421)
+        return self._refused_change(asked) or self._refused_visitor(asked)
+
+    def _refused_change(self, asked: _Asked) -> Response | None:
+        """The answer to a request that changes something and may not."""
+        if asked.method in _READS:
+            return None
+        can_sign_in = self._sessions is not None and asked.path in (SIGN_IN, SIGN_OUT)
+        if asked.method != "POST" or not (self._rules.may_change or can_sign_in):
+            if self._rules.may_change:
+                return asked.refused(f"{asked.method} is not taken", 405, "send POST", {"allow": "GET, HEAD, POST"})
+            hint = "start it with --allow-changes"
+            return asked.refused("this server changes nothing", 405, hint, {"allow": "GET, HEAD"})
+        if asked.is_from_elsewhere:
+            return asked.refused("a page of another site asks for a change", 403, "use the page of this server")
         return None
 
+    def _refused_visitor(self, asked: _Asked) -> Response | None:
+        """The answer to who brings no token, or another one."""
+        if self._sessions is None or asked.path in _OPEN or asked.path.startswith(_STATIC):
+            return None
+        if self._sessions.is_token(asked.token) or self._session(asked):
+            return None
+        if asked.method in _READS and asked.is_by_browser:
+            return RedirectResponse(f"{SIGN_IN}?next={quote(asked.target, safe='')}", 303)
+        # Not Basic, which is taken too: a browser would ask for it in a window of its own, at every event stream.
+        ask = {"www-authenticate": 'Bearer realm="ckptstore"'}
+        hint = "give it as: Authorization: Bearer TOKEN"
+        return asked.refused("the token is missing, or another one", 401, hint, ask)
 
-def _name_in(host: str) -> str | None:
-    """The name in a `Host` header, without the port; None where there is none."""
-    try:
-        return urlsplit(f"//{host}").hostname
-    except ValueError:
-        return None
 
+class _Asked:
+    """What the guard needs to know of a request. The headers of a proxy count from its own address only."""
 
-def _token_in(authorization: str) -> str:
-    """The token of a script (`Bearer`), or what a browser asked a person for (`Basic`); empty if there is none."""
-    scheme, _, value = authorization.partition(" ")
-    if scheme.lower() == "bearer":
-        return value.strip()
-    if scheme.lower() == "basic":
+    def __init__(self, scope: Scope, proxy: str | None) -> None:
+        self._headers: Sequence[tuple[bytes, bytes]] = scope["headers"]
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        query: bytes = scope["query_string"]
+        self.target: str = (scope["raw_path"] + (b"?" + query if query else b"")).decode("latin-1")
+        self.peer: str = scope["client"][0] if scope.get("client") else ""
+        self.is_by_proxy = proxy is not None and _same_address(self.peer, proxy)
+        self.host = self._told_by_proxy(b"x-forwarded-host") or self._first(b"host").decode("latin-1")
+        self.is_encrypted = self._told_by_proxy(b"x-forwarded-proto") == "https"
+        self.user = self._told_by_proxy(b"x-forwarded-user")[:_USER_LENGTH]
+
+    @property
+    def name(self) -> str | None:
+        """The name in the `Host` header, without the port; None where there is none."""
         try:
-            return b64decode(value, validate=True).decode("utf-8", "replace").partition(":")[2]
+            return urlsplit(f"//{self.host}").hostname
         except ValueError:
-            return ""
-    return ""
+            return None
+
+    @property
+    def is_from_elsewhere(self) -> bool:
+        """Whether a browser says that a page of another site sent it. A script says nothing."""
+        if self._first(b"sec-fetch-site") not in (b"", *_FROM_HERE):
+            return True
+        origin = self._first(b"origin").decode("latin-1")
+        return bool(origin) and origin.partition("://")[2].lower() != self.host.lower()
+
+    @property
+    def is_by_browser(self) -> bool:
+        """Whether it is a page that is asked for."""
+        return b"text/html" in self._first(b"accept") and not self.path.startswith(f"{API}/")
+
+    @property
+    def token(self) -> bytes:
+        """The token of a script (`Bearer`), or a password for any name (`Basic`); empty if there is none."""
+        scheme, _, value = self._first(b"authorization").partition(b" ")
+        if scheme.lower() == b"bearer":
+            return value.strip()
+        if scheme.lower() == b"basic":
+            try:
+                return b64decode(value, validate=True).partition(b":")[2]
+            except ValueError:
+                return b""
+        return b""
+
+    @property
+    def cookies(self) -> list[str]:
+        """What a browser has kept of this server; another one of this machine may have set one of that name too."""
+        pairs = (each.strip().partition("=") for each in self._first(b"cookie").decode("latin-1").split(";"))
+        return [value for name, _, value in pairs if name == COOKIE]
+
+    def refused(
+        self, title: str, status: int, hint: str | None = None, headers: dict[str, str] | None = None
+    ) -> Response:
+        """An answer for scripts, or for people."""
+        if self.path.startswith(f"{API}/"):
+            return Problem(title, status, hint, headers)
+        return PlainTextResponse(f"{title}; {hint}\n" if hint else f"{title}\n", status, headers)
+
+    def _first(self, name: bytes) -> bytes:
+        """The value of a header; empty where there is none, or several of which one may be somebody else's."""
+        found = [value for key, value in self._headers if key == name]
+        return found[0] if len(found) == 1 else b""
+
+    def _told_by_proxy(self, name: bytes) -> str:
+        return self._first(name).decode("latin-1").strip() if self.is_by_proxy else ""
+
+
+def _same_address(peer: str, proxy: str) -> bool:
+    try:
+        return _plain(peer) == _plain(proxy)
+    except ValueError:  # a socket that has no address
+        return False
+
+
+def _plain(address: str) -> object:
+    """An address; one of IPv4 that was reached by IPv6 as IPv4."""
+    found = ip_address(address)
+    return found.ipv4_mapped or found if isinstance(found, IPv6Address) else found

@@ -19,8 +19,11 @@ from ckptstore.resume import dicts
 from ckptstore.resume.liveness import trouble
 from ckptstore.resume.references import no_plan
 from ckptstore.serve import charts
+from ckptstore.serve.guard import VISIT
+from ckptstore.serve.questions import rules_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
 
     from starlette.requests import Request
@@ -47,6 +50,7 @@ class Pages:
             lstrip_blocks=True,
         )
         self._templates.globals |= {"at_run": at_run, "ago": ago, "bytes": size, "trouble": trouble, "charts": charts}
+        self._templates.globals |= {"visit": VISIT.get}
         self._templates.filters |= {"moment": moment}
 
     def routes(self) -> list[Route]:
@@ -63,9 +67,21 @@ class Pages:
     def _page(self, name: str, title: str, status: int = 200, **values: Any) -> Response:
         return HTMLResponse(self._templates.get_template(f"{name}.html").render(title=title, **values), status)
 
-    def failed(self, message: str, hint: str, status: int) -> Response:
+    def failed(self, message: str, hint: str, status: int, title: str = "Not to be shown") -> Response:
         """What went wrong, and what to do."""
-        return self._page("failed", "Not to be shown", status, message=message, hint=hint)
+        return self._page("failed", title, status, message=message, hint=hint)
+
+    def sign_in(self, target: str, trouble: str, status: int) -> Response:
+        """The form that asks for the token, and leads on to `target`."""
+        return self._page("sign_in", "Sign in", status, target=target, trouble=trouble)
+
+    def collected(self, run: str, done: Mapping[str, Any]) -> Response:
+        """What gc has done."""
+        return self._page("collected", f"gc of run {run}", run=run, done=done)
+
+    def undone(self, run: str, done: Mapping[str, Any]) -> Response:
+        """What undo has brought back."""
+        return self._page("undone", f"undo in run {run}", run=run, done=done)
 
     async def _runs(self, request: Request) -> Response:  # noqa: ARG002
         rows = sorted(await self._ask.runs(), key=lambda row: (-trouble(row.status), row.run))
@@ -95,8 +111,18 @@ class Pages:
     async def _save(self, request: Request) -> Response:
         name, step = request.path_params["run"], request.path_params["step"]
         files = [dicts.file(file) for file in await self._ask.save(name, step)]
+        saves = [save for save in await self._ask.saves(name) if save.global_step == step]
         load = f"ckptstore.mindspore.load({f'{name}@{step}'!r}, network)"
-        return self._page("save", f"Step {step} of run {name}", run=name, step=step, files=files, load=load)
+        return self._page(
+            "save",
+            f"Step {step} of run {name}",
+            run=name,
+            step=step,
+            files=files,
+            load=load,
+            pinned=any(save.pinned for save in saves),
+            tags=sorted({tag for save in saves for tag in save.tags}),
+        )
 
     async def _launches(self, request: Request) -> Response:
         name = request.path_params["run"]
@@ -105,13 +131,28 @@ class Pages:
 
     async def _retention(self, request: Request) -> Response:
         name = request.path_params["run"]
-        rules = {key: value for key, value in request.query_params.items() if value}
-        plan, refused = None, ""
+        return await self.retention(name, {key: value for key, value in request.query_params.items() if value})
+
+    async def retention(self, name: str, rules: Mapping[str, str], notice: str = "", status: int = 200) -> Response:
+        """What gc would do by these rules, with the forms to have it done; `notice` says why it is shown."""
+        planned, refused = None, ""
         try:
-            plan = await self._ask.gc(name, rules)
+            planned = await self._ask.gc(name, rules_of(rules))
         except RefusedError as error:  # as where no policy is stored: the page asks for rules
             refused = error.message
-        return self._page("retention", f"Retention of run {name}", run=name, plan=plan, rules=rules, refused=refused)
+        return self._page(
+            "retention",
+            f"Retention of run {name}",
+            status,
+            run=name,
+            row=await self._ask.run(name),
+            plan=planned.shown if planned else None,
+            digest=planned.digest if planned else "",
+            policy=(await self._ask.policy(name))["policy"],
+            rules=rules,
+            refused=refused,
+            notice=notice,
+        )
 
     async def _doctor(self, request: Request) -> Response:  # noqa: ARG002
         checks = sorted((await self._ask.doctor())["checks"], key=lambda check: -list(Status).index(check["status"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from starlette.convertors import Convertor, register_url_convertor
@@ -12,6 +13,7 @@ from ckptstore.errors import UsageError
 from ckptstore.resume import overview
 from ckptstore.resume.dicts import fields
 from ckptstore.retention import dicts as retention_dicts
+from ckptstore.retention import stored_policy
 from ckptstore.retention.gc import collect
 from ckptstore.retention.policy import from_json
 from ckptstore.serve.metrics import measure
@@ -47,6 +49,14 @@ class _Step(Convertor[int]):
 register_url_convertor("step", _Step())
 
 
+@dataclass(frozen=True)
+class Planned:
+    """What gc would do, as the command line prints it, and the digest of that plan."""
+
+    shown: dict[str, Any]
+    digest: str
+
+
 class Questions:
     """Each raises what the call raises, and `CatalogBusyError` where that takes more than 5 s."""
 
@@ -77,15 +87,23 @@ class Questions:
         """The launches of a run."""
         return await self._answers.get(("history", run), lambda: self._catalog.history(run))
 
-    async def gc(self, run: str, rules: Mapping[str, str]) -> dict[str, Any]:
+    async def policy(self, run: str) -> dict[str, Any]:
+        """The stored policy of a run."""
+
+        def look() -> dict[str, Any]:
+            stored = stored_policy.show(self._catalog.database, run)
+            return {"run": run, "policy": stored.to_json() if stored else None}
+
+        return await self._answers.get(("policy", run), look)
+
+    async def gc(self, run: str, rules: Mapping[str, Any]) -> Planned:
         """What gc would do, by these rules (none: the stored policy). No file is touched. Raises what gc refuses."""
 
-        def plan() -> dict[str, Any]:
-            policy = from_json(_parsed(rules)) if rules else None
-            outcome = collect(self._catalog.database, run, policy)
+        def plan() -> Planned:
+            outcome = collect(self._catalog.database, run, from_json(rules) if rules else None)
             if outcome.plan is None and outcome.error is not None:
                 raise outcome.error
-            return retention_dicts.collected(outcome)
+            return Planned(retention_dicts.collected(outcome), outcome.plan.digest if outcome.plan else "")
 
         return await self._answers.get(("gc", run, tuple(sorted(rules.items()))), plan)
 
@@ -112,8 +130,8 @@ def is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= _DIGITS
 
 
-def _parsed(rules: Mapping[str, str]) -> dict[str, Any]:
-    """Rules of a policy as they stand in an address. Raises `UsageError`."""
+def rules_of(rules: Mapping[str, str]) -> dict[str, Any]:
+    """Rules of a policy as they stand in an address or a form. Raises `UsageError`."""
     found: dict[str, Any] = {}
     for name, value in rules.items():
         if name in _COUNTS and is_number(value):

@@ -3,7 +3,8 @@
 const events = new EventSource("/api/v1/events");
 let isDue = false;
 async function refresh() {
-  if (isDue || document.querySelector("main :focus")) { return; }
+  // A plan that somebody is about to agree to stays as it is, and so does what somebody types.
+  if (isDue || document.querySelector("main[data-still], main :focus")) { return; }
   isDue = true;
   try {
     const answer = await fetch(location.href);

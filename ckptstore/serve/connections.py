@@ -1,0 +1,102 @@
+"""The HTTP server, with bounds: clients that send or read too slowly hold nobody up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from ckptstore.serve.problems import TooManyError, problem
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+MOST_CONNECTIONS = 500
+MOST_STREAMS = 200
+HEADER_SECONDS = 10.0
+STALLED_SECONDS = 30.0
+_HEADER_BYTES = 64 * 1024
+
+
+def server(app: ASGIApp) -> uvicorn.Server:
+    """A server of `app`. The connections' own addresses are what it knows of clients, whatever headers say."""
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            http=Bounded,
+            ws="none",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=MOST_CONNECTIONS,
+            h11_max_incomplete_event_size=_HEADER_BYTES,
+            timeout_graceful_shutdown=2,
+        )
+    )
+
+
+class Bounded(H11Protocol):
+    """A connection that is closed if a request's header takes 10 s, or if nothing of an answer is read for 30 s."""
+
+    _late: asyncio.TimerHandle | None = None
+    _stalled: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for the first request."""
+        super().connection_made(transport)
+        self._await_header()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        super().on_response_complete()
+        self._await_header()
+
+    def pause_writing(self) -> None:
+        """The client reads too slowly, or not at all."""
+        super().pause_writing()
+        self._stalled = self.loop.call_later(STALLED_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It reads again."""
+        super().resume_writing()
+        if self._stalled is not None:
+            self._stalled.cancel()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait for nothing any more."""
+        super().connection_lost(exc)
+        for timer in (self._late, self._stalled):
+            if timer is not None:
+                timer.cancel()
+
+    def _await_header(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+        self._late = self.loop.call_later(HEADER_SECONDS, self._give_up_unless_asked)
+
+    def _give_up_unless_asked(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.abort()
+
+
+class Few:
+    """An app that answers only so many at once; the others get 503."""
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        self._app, self._most, self._now = app, most, 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or refuse."""
+        if self._now >= self._most:
+            refusal = TooManyError(f"{self._most} clients follow the runs already", "ask /runs from time to time")
+            await problem(refusal)(scope, receive, send)
+            return
+        self._now += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._now -= 1
