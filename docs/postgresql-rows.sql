@@ -57,7 +57,7 @@ BEGIN
                    AS name, 'may_write_run(run_id)' AS condition
         UNION ALL
         SELECT unnest(ARRAY['resolutions', 'outcomes', 'sources', 'endings', 'leases', 'exit_requests', 'views', 'launch_strategies',
-                            'saves', 'copies']),
+                            'saves', 'copies', 'copying']),
                'may_write_launch(launch_id)'
         UNION ALL
         SELECT 'checkpoints', 'may_write_save(save_id)'

@@ -50,6 +50,9 @@ GRANT INSERT ON runs, strategies TO ckptstore_trainer, ckptstore_operator;
 GRANT UPDATE (id) ON runs TO ckptstore_trainer, ckptstore_operator;
 GRANT USAGE ON SEQUENCE runs_id_seq TO ckptstore_trainer, ckptstore_operator;
 
+-- Who copies what to a tier now.
+GRANT INSERT, UPDATE, DELETE ON copying TO ckptstore_trainer, ckptstore_operator;
+
 -- What a journal could not take waits here until it can.
 GRANT INSERT, UPDATE, DELETE ON unwritten TO ckptstore_trainer, ckptstore_operator;
 

@@ -256,6 +256,17 @@ copies = sa.Table(
 later.
 """
 
+copying = sa.Table(
+    "copying",
+    metadata,
+    sa.Column("checkpoint_id", ID, primary_key=True),
+    sa.Column("tier_id", ID, primary_key=True),
+    sa.Column("launch_id", sa.ForeignKey("launches.id"), nullable=False),
+    sa.Column("process", sa.Text, nullable=False),
+    sa.Column("expires_at", UtcDateTime, nullable=False),
+)
+"""Files that a process copies to a tier now. No other one does so until it has ended, or gave no sign for a while."""
+
 unplaced = sa.Table(
     "unplaced",
     metadata,

@@ -294,6 +294,16 @@ def upgrade() -> None:
     op.create_index(op.f("ix_copies_launch_id"), "copies", ["launch_id"], unique=False)
     op.create_index(op.f("ix_copies_tier_id_state"), "copies", ["tier_id", "state"], unique=False)
     op.create_table(
+        "copying",
+        sa.Column("checkpoint_id", sa.String(length=32), nullable=False),
+        sa.Column("tier_id", sa.String(length=32), nullable=False),
+        sa.Column("launch_id", sa.String(length=32), nullable=False),
+        sa.Column("process", sa.Text(), nullable=False),
+        sa.Column("expires_at", sa.DateTime(timezone=True), nullable=False),
+        sa.ForeignKeyConstraint(["launch_id"], ["launches.id"], name=op.f("fk_copying_launch_id")),
+        sa.PrimaryKeyConstraint("checkpoint_id", "tier_id", name=op.f("pk_copying")),
+    )
+    op.create_table(
         "sources",
         sa.Column("launch_id", sa.String(length=32), nullable=False),
         sa.Column("rank", sa.Integer(), autoincrement=False, nullable=False),

@@ -16,7 +16,8 @@ GROUPS = {
     "look": ("Look at runs and files", "runs list show history inspect diff doctor verify advise"),
     "watch": ("Serve and watch", "serve metrics watch"),
     "go-on": ("Go on, leave, hand over", "resolve exit export import"),
-    "keep": ("Keep and remove", "gc undo purge policy pin unpin tag untag tier"),
+    "keep": ("Keep and remove", "gc undo purge policy pin unpin tag untag"),
+    "copies": ("Copies in other places", "tier replicate"),
     "catalog": ("Fill and mend the catalog", ""),  # and each command that no other group names
 }
 NOTE = "<!-- Made by python -m tests.docs.made_pages from the commands' own --help. -->"

@@ -1,0 +1,101 @@
+"""The command that copies checkpoints up. Imports stand where they are used: `--help` must be quick."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import click
+
+from ckptstore.cli.commands import Parsed, as_json, catalog, optional_run
+from ckptstore.errors import UsageError
+
+if TYPE_CHECKING:
+    from ckptstore.replicate.replicator import Done, Replicator
+
+_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(?:B?(?:/s)?)", re.ASCII)
+_UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_PAUSE_SECONDS = 10.0
+
+
+def _rate(text: str) -> float:
+    """Bytes a second, as 100M or 1.5G."""
+    found = _RATE.fullmatch(text)
+    rate = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if not rate:
+        raise UsageError(f"{text!r} is no number of bytes a second", "give one as 100M or 1.5G")
+    return rate
+
+
+@click.command()
+@optional_run
+@click.option("--tier", "tiers", multiple=True, metavar="NAME", help="Only to this tier. Can be given several times.")
+@click.option("--watch", is_flag=True, help="Go on with what is saved later, until it is ended.")
+@click.option("--rate-limit", type=Parsed("rate", _rate), metavar="RATE", help="Bytes a second at most, as 100M.")
+@as_json
+@click.pass_context
+def replicate(
+    context: click.Context,
+    run: str | None,
+    *,
+    tiers: tuple[str, ...],
+    watch: bool,
+    rate_limit: float | None,
+    as_json: bool,
+) -> int:
+    """Copy the checkpoints of RUN, or of all runs, that this node has to the tiers that lack them.
+
+    The newest first. Processes on several nodes share the work. What was cut off is copied again, and never counts as a
+    copy. A tier that is full or cannot be reached is said once and tried again. Exit code 1: something was not copied.
+    """
+    from ckptstore.replicate.replicator import Replicator
+
+    replicator = Replicator(catalog(context).database, rate_limit, tiers)
+    if watch:
+        _watch(replicator, run, as_json=as_json)
+        return 0
+    done = replicator.round(run)
+    _report(done, as_json=as_json)
+    return 1 if done.troubles else 0
+
+
+def _watch(replicator: Replicator, run: str | None, *, as_json: bool) -> None:
+    import logging
+
+    from ckptstore.errors import CatalogUnavailableError
+    from ckptstore.replicate.replicator import StoppedError
+
+    complained = ""
+    while True:
+        try:
+            done = replicator.round(run)
+            complained = ""
+        except StoppedError:
+            return
+        except CatalogUnavailableError as error:
+            if str(error) != complained:
+                complained = str(error)
+                logging.getLogger("ckptstore").warning("%s. It is tried again; this is said once.", error)
+            done = None
+        if done is not None and done.files:
+            _report(done, as_json=as_json)
+        if replicator.stop.wait(_PAUSE_SECONDS):
+            return
+
+
+def _report(done: Done, *, as_json: bool) -> None:
+    from ckptstore.cli import values
+    from ckptstore.cli.terminal import first, line
+    from ckptstore.core.text import count, size
+    from ckptstore.resume.dicts import fields, reasons
+
+    if as_json:
+        values.write({**fields(done, "files bytes held elsewhere"), "troubles": reasons(done.troubles)})
+        return
+    line(f"{count(done.files, 'file', 'files')} copied, {size(done.bytes)} sent")
+    if done.held:
+        line(f"{count(done.held, 'file', 'files')} being copied by others")
+    if done.elsewhere:
+        line(f"{count(done.elsewhere, 'file is', 'files are')} not on this node as recorded")
+    for each in first(done.troubles, "not copied"):
+        line(f"not copied: {each.path}: {each.reason}")

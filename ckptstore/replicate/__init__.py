@@ -1,0 +1,1 @@
+"""Copies checkpoints up: from this node to the tiers that are farther and safer."""

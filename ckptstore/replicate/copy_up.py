@@ -1,0 +1,61 @@
+"""Copies one checkpoint to a store: what is needed to restore it first, then the file itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckptstore.core.copies import Beside, key_of
+from ckptstore.core.naming import companion_of
+from ckptstore.disk.files import digest as digest_of
+from ckptstore.disk.files import facts
+from ckptstore.objects.errors import SourceError
+from ckptstore.outside import time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ckptstore.core.model import Checkpoint
+    from ckptstore.objects.store import Limit, Store
+
+
+def copy_up(store: Store, file: Checkpoint, limit: Limit | None = None) -> tuple[Beside, ...]:
+    """Copy a recorded file, and before it what lies beside it; returns that. All of it is there then, and proven.
+
+    Raises `StoreError`; `SourceError` where the file is not as recorded.
+    """
+    beside = tuple(_beside(file))
+    for each in beside:
+        store.put(f"{file.path.rpartition('/')[0]}/{each.name}", each.key, each.size, each.digest, limit)
+    store.put(file.path, key_of(file), file.size or 0, file.digest or "", limit)
+    return beside
+
+
+def _beside(file: Checkpoint) -> list[Beside]:
+    path = companion_of(file.path)
+    try:
+        found = facts(path)
+        if found is None:
+            return []
+        digest = digest_of(path)
+    except OSError as error:
+        raise SourceError(f"cannot read {path}: {error.strerror or error}", "it is not copied") from None
+    name = path.rpartition("/")[2]
+    return [Beside(name, key_of(file, name, digest), found.size, digest)]
+
+
+class Rate:
+    """So many bytes a second, of all that share it. None: as fast as it goes."""
+
+    def __init__(self, bytes_per_second: float | None, wait: Callable[[float], object] = time.sleep) -> None:
+        self._rate = bytes_per_second
+        self._wait = wait
+        self._free_at = 0.0
+
+    def take(self, count: int) -> None:
+        """Wait until so many bytes may be sent."""
+        if self._rate is None:
+            return
+        now = time.monotonic()
+        begin = max(now, self._free_at)
+        self._free_at = begin + count / self._rate
+        self._wait(begin - now)

@@ -1,0 +1,282 @@
+"""Copies files of this node that tiers lack. Several processes share the work by leases in the catalog.
+
+What a store answers stops nothing: its tier rests for a while, and is tried again. Each trouble is said once.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import copying, reads
+from ckptstore.catalog.backoff import Backoff
+from ckptstore.catalog.clock import clock
+from ckptstore.core.copies import CopyState
+from ckptstore.core.model import Skipped
+from ckptstore.disk.files import facts_if_seen
+from ckptstore.disk.owner import is_dead, this_process
+from ckptstore.errors import CatalogUnavailableError, UsageError
+from ckptstore.journal.writers import shared
+from ckptstore.objects.errors import SourceError, StoreError, WrongBytesError
+from ckptstore.objects.tiers import open_tier
+from ckptstore.outside import threading, time
+from ckptstore.replicate.copy_up import Rate, copy_up
+from ckptstore.tiers import facts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from ckptstore.catalog.engine import Connection, Database
+    from ckptstore.core.copies import Beside, Tier
+    from ckptstore.core.model import Checkpoint
+    from ckptstore.journal.recorder import Recorder
+    from ckptstore.objects.store import Store
+
+log = logging.getLogger("ckptstore")
+
+LEASE = timedelta(seconds=120)
+"""How long a file is left to a process that gives no sign."""
+SETTLED = timedelta(seconds=10)
+"""How long after its record what belongs to a file is beside it."""
+_RENEW_SECONDS = 20.0
+_LONGEST_REST_SECONDS = 300.0
+_FIRST_RESTS = 50  # times the first pause of a `Backoff`
+_MOST = 100_000
+
+
+class StoppedError(Exception):
+    """The copying was asked to end."""
+
+
+@dataclass
+class Done:
+    """What was copied: files, and the bytes that were sent for it; what was not, and why."""
+
+    files: int = 0
+    bytes: int = 0
+    held: int = 0  # files that another process copies
+    elsewhere: int = 0  # files that are not on this node
+    troubles: list[Skipped] = field(default_factory=list)
+
+
+class Replicator:
+    """Copies for one process, on one thread at a time. `stop` ends it between two pieces.
+
+    `rate` is in bytes a second, `tiers` are the names of those to copy to (none: to all). `recorder` is one that needs
+    no catalog to tell of its launch; nobody else uses it.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        rate: float | None = None,
+        tiers: Sequence[str] = (),
+        recorder: Recorder | None = None,
+    ) -> None:
+        self._database = database
+        self._names = tiers
+        self.stop = threading.Event()
+        self._rate = Rate(rate, self.stop.wait)
+        self._stores: dict[Tier, Store] = {}
+        self._rests: dict[Tier, _Rest] = {}
+        self._bad: dict[tuple[str, Tier], int | None] = {}
+        self._said: set[str] = set()
+        self._recorder = recorder or shared(database)
+        self._records = facts.CopyRecords(database, self._recorder)
+
+    def round(self, run: str | None = None, *, settled_for: timedelta = SETTLED) -> Done:
+        """Copy what the tiers lack of a run, or of all, and what this node has: of the newest saves first.
+
+        Raises `CatalogUnavailableError`, and `UsageError` where there is no tier to copy to.
+        """
+        done = Done()
+        declared = facts.declared(self._database)
+        if run is None:
+            with self._database.read() as connection:
+                runs = sorted(reads.names_of_runs(connection).values())
+        else:
+            runs = [run]
+        for tier in self._targets(declared):
+            for each in runs:
+                lacking = facts.lacking(self._database, each, tier, settled_for=settled_for, most=_MOST)
+                self._copy_all([file for file in lacking if _level_of(file, declared) < tier.level], tier, done)
+        return done
+
+    def copy(self, file: Checkpoint, tiers: Sequence[Tier]) -> list[Tier]:
+        """Copy one file to those of the tiers that are farther than it; returns those that are to be tried again."""
+        done = Done()
+        farther = [tier for tier in tiers if _level_of(file, tiers) < tier.level]
+        return [tier for tier in farther if not self._copy_one(file, tier, done)]
+
+    def rests(self) -> float:
+        """Seconds until the first tier that rests is to be tried again; 0: none rests."""
+        left = [rest.until - time.monotonic() for rest in self._rests.values() if rest.until]
+        return max(min(left), 0.0) if left else 0.0
+
+    def _targets(self, declared: Sequence[Tier]) -> list[Tier]:
+        found = [tier for tier in declared if tier.level > facts.NODE_LEVEL]
+        if self._names:
+            missing = sorted({*self._names} - {tier.name for tier in found})
+            if missing:
+                raise UsageError(f"no tier to copy to is named {missing[0]!r}", "see: ckptstore tier list")
+            found = [tier for tier in found if tier.name in self._names]
+        return found
+
+    def _copy_all(self, files: Iterable[Checkpoint], tier: Tier, done: Done) -> None:
+        for file in files:
+            if not self._copy_one(file, tier, done) and self._rest(tier).is_now:
+                return
+
+    def _copy_one(self, file: Checkpoint, tier: Tier, done: Done) -> bool:
+        """Copy a file, if it is here and nobody else does so; False: it is to be tried again."""
+        rest = self._rest(tier)
+        if self.stop.is_set():
+            raise StoppedError
+        if rest.is_now:
+            return False
+        seen = facts_if_seen(file.path)
+        if seen is None or seen.size != file.size:
+            done.elsewhere += 1
+            return True
+        if self._bad.get((file.id, tier)) == seen.mtime_ns:
+            return True
+        try:
+            copied = self._copy_if_free(file, tier, done)
+        except (SourceError, WrongBytesError) as error:
+            self._bad[file.id, tier] = seen.mtime_ns
+            self._trouble(done, file.path, error)
+            self._record(file, tier, CopyState.FAILED, detail=error.message)
+            return True
+        except StoreError as error:
+            rest.begin()
+            self._trouble(done, tier.name, error)
+            return False
+        if copied and rest.is_over():
+            log.info("tier %s takes copies again", tier.name)
+            self._said.discard(tier.name)
+        return copied
+
+    def _copy_if_free(self, file: Checkpoint, tier: Tier, done: Done) -> bool:
+        lease = _Lease(self._database, file, tier)
+        if not lease.take():
+            done.held += 1
+            return False
+        try:
+            store = self._stores.get(tier) or self._stores.setdefault(tier, open_tier(tier.url))
+            beside = copy_up(store, file, self._limit(lease, done))
+            self._record(file, tier, CopyState.READY, beside=beside)
+            done.files += 1
+        finally:
+            lease.end()
+        return True
+
+    def _record(
+        self, file: Checkpoint, tier: Tier, state: CopyState, *, beside: tuple[Beside, ...] = (), detail: str = ""
+    ) -> None:
+        if self._recorder.is_late:
+            with suppress(CatalogUnavailableError):  # the journal has it, and the next one tries again
+                self._recorder.catch_up()
+        self._records.record(file, tier, state, beside=beside, detail=detail)
+
+    def _rest(self, tier: Tier) -> _Rest:
+        return self._rests.setdefault(tier, _Rest())
+
+    def _limit(self, lease: _Lease, done: Done) -> Callable[[int], None]:
+        def limit(count: int) -> None:
+            self._rate.take(count)
+            if self.stop.is_set():
+                raise StoppedError
+            lease.renew()
+            done.bytes += count
+
+        return limit
+
+    def _trouble(self, done: Done, where: str, error: StoreError) -> None:
+        done.troubles.append(Skipped(where, str(error)))
+        if where not in self._said:
+            self._said.add(where)
+            log.warning("%s. Nothing waits for it; this is said once.", error)
+
+
+class _Rest:
+    """How long a tier is left alone that failed: a second, and twice as long each time, up to five minutes."""
+
+    def __init__(self) -> None:
+        self.until = 0.0
+        self._backoff = Backoff(_LONGEST_REST_SECONDS / _FIRST_RESTS)
+
+    @property
+    def is_now(self) -> bool:
+        return time.monotonic() < self.until
+
+    def begin(self) -> None:
+        self.until = time.monotonic() + _FIRST_RESTS * self._backoff.pause()
+
+    def is_over(self) -> bool:
+        """End it, as the store works; whether it had failed before."""
+        failed, self.until = self.until > 0, 0.0
+        self._backoff.reset()
+        return failed
+
+
+class _Lease:
+    """What keeps other processes from copying the same file to the same tier. Without the catalog nothing does.
+
+    Then the same bytes may be sent twice, under the same key: that costs time, and nothing else.
+    """
+
+    def __init__(self, database: Database, file: Checkpoint, tier: Tier) -> None:
+        self._database, self._file, self._tier = database, file, tier
+        self._process = this_process()
+        self._renewed_at = 0.0
+        self._is_held = False
+
+    def take(self) -> bool:
+        """Whether this process may copy the file."""
+
+        def work(connection: Connection) -> bool:
+            now = clock(connection)
+            return copying.take(
+                connection, self._file, self._tier, self._process, now=now, until=now + LEASE, is_dead=is_dead
+            )
+
+        try:
+            self._is_held = self._database.in_write(work, is_kept=True)
+        except CatalogUnavailableError:
+            return True
+        self._renewed_at = time.monotonic()
+        return self._is_held
+
+    def renew(self) -> None:
+        """Give a sign, now and then. Where another process has taken the file over, both go on with the same bytes."""
+        if not self._is_held or time.monotonic() - self._renewed_at < _RENEW_SECONDS:
+            return
+        self._renewed_at = time.monotonic()
+        try:
+            self._is_held = self._database.in_write(
+                lambda connection: copying.renew(
+                    connection, self._file, self._tier, self._process, until=clock(connection) + LEASE
+                ),
+                is_kept=True,
+            )
+        except CatalogUnavailableError:
+            return
+
+    def end(self) -> None:
+        """Let others have it."""
+        if not self._is_held:
+            return
+        try:
+            self._database.in_write(
+                lambda connection: copying.end(connection, self._file, self._tier, self._process), is_kept=True
+            )
+        except CatalogUnavailableError:
+            return  # it expires
+
+
+def _level_of(file: Checkpoint, declared: Iterable[Tier]) -> int:
+    """The level of the tier that a file lies in; that of a node's disk where it lies in none."""
+    return max((tier.level for tier in declared if tier.contains(file.path)), default=facts.NODE_LEVEL)

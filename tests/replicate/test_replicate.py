@@ -1,0 +1,292 @@
+"""What a node has is copied to the tiers that lack it: once, whole, and whatever fails stops nothing else."""
+
+import json
+import logging
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ckptstore.api import Catalog
+from ckptstore.catalog import copies, copying
+from ckptstore.catalog.clock import clock
+from ckptstore.cli.main import cli
+from ckptstore.core.copies import CopyState, Tier
+from ckptstore.core.model import Checkpoint
+from ckptstore.disk.owner import this_process
+from ckptstore.errors import UsageError
+from ckptstore.objects.errors import UnreachableError
+from ckptstore.objects.tiers import open_tier
+from ckptstore.replicate import replicator as replicating
+from ckptstore.replicate.copy_thread import CopyThread
+from ckptstore.replicate.copy_up import Rate
+from ckptstore.replicate.replicator import Done, Replicator, StoppedError
+from ckptstore.tiers import facts
+from ckptstore.training import companions
+from tests.jobs import begun
+
+AT_ONCE = timedelta(0)
+
+
+def declared(catalog: Catalog, path: Path, name: str = "far", level: int = 1) -> Tier:
+    tier = facts.tier_of(name, str(path), level)
+    open_tier(tier.url).prepare()
+    facts.add(catalog.database, tier)
+    return tier
+
+
+def one_round(catalog: Catalog, **asked: object) -> Done:
+    return Replicator(catalog.database).round(settled_for=AT_ONCE, **asked)  # type: ignore[arg-type]
+
+
+def states(catalog: Catalog, files: list[Checkpoint]) -> list[list[CopyState]]:
+    with catalog.database.read() as connection:
+        found = copies.copies_of(connection, [file.id for file in files])
+    return [[each.state for each in found.get(file.id, ())] for file in files]
+
+
+def files_below(path: Path) -> list[str]:
+    return sorted(str(each.relative_to(path)) for each in path.rglob("*") if each.is_file())
+
+
+def test_what_a_tier_lacks_is_copied_with_what_belongs_to_it_and_not_again(
+    catalog: Catalog, other: Catalog, tmp_path: Path
+) -> None:
+    far = declared(catalog, tmp_path / "far")
+    job, ranks = begun(catalog, tmp_path / "ckpt", 5)
+    files = job.save(ranks, 10)
+    companions.write(files[0], {"kept": 1}, durable=False)
+    assert one_round(catalog).files == 4
+    assert states(catalog, files) == [[CopyState.READY]] * 2
+    assert one_round(catalog) == Done()
+    store = open_tier(far.url)
+    for known in (catalog, other):
+        known.scan(tmp_path / "ckpt")
+        with known.database.read() as connection:
+            (copy,) = copies.copies_of(connection, [files[0].id])[files[0].id]
+        assert copy.is_of(files[0])
+        target = tmp_path / f"fetched-{known is other}"
+        store.get(copy.key, str(target / "net.ckpt"), copy.size or 0, copy.digest or "")
+        assert (target / "net.ckpt").read_bytes() == Path(files[0].path).read_bytes()
+        (beside,) = copy.beside
+        store.get(beside.key, str(target / beside.name), beside.size, beside.digest)
+        assert json.loads((target / beside.name).read_text())["content"]["kept"] == 1
+    assert len(files_below(tmp_path / "far")) == 3  # both ranks have the same bytes under one name: one object
+
+
+def test_a_file_is_copied_to_tiers_that_are_farther_than_where_it_lies(catalog: Catalog, tmp_path: Path) -> None:
+    declared(catalog, tmp_path / "ckpt", "near", 1)
+    declared(catalog, tmp_path / "nodes", "local", 0)
+    declared(catalog, tmp_path / "far", "far", 2)
+    begun(catalog, tmp_path / "ckpt", 5)
+    assert one_round(catalog).files == 2
+    assert files_below(tmp_path / "nodes") == []
+    assert len(files_below(tmp_path / "far")) == 1
+
+
+def test_a_file_that_changed_is_not_copied_and_said_once(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    declared(catalog, tmp_path / "far")
+    job, ranks = begun(catalog, tmp_path / "ckpt")
+    files = job.save(ranks, 5)
+    path = Path(files[0].path)
+    whole = path.read_bytes()
+    path.chmod(0o600)
+    path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    agent = Replicator(catalog.database)
+    done = agent.round(settled_for=AT_ONCE)
+    assert (done.files, [each.path for each in done.troubles]) == (1, [str(path)])
+    assert states(catalog, files) == [[CopyState.FAILED], [CopyState.READY]]
+    assert agent.round(settled_for=AT_ONCE) == Done()
+    assert len([each for each in caplog.records if "is not the file that was recorded" in each.message]) == 1
+    path.write_bytes(whole)
+    os.utime(path, ns=(files[0].mtime_ns or 0, files[0].mtime_ns or 0))
+    assert agent.round(settled_for=AT_ONCE).files == 1
+    assert states(catalog, files) == [[CopyState.READY]] * 2
+
+
+def test_files_of_another_node_are_left_to_it(catalog: Catalog, tmp_path: Path) -> None:
+    declared(catalog, tmp_path / "far")
+    job, ranks = begun(catalog, tmp_path / "ckpt")
+    files = job.save(ranks, 5)
+    job.folder(1).rename(tmp_path / "on-another-node")
+    done = one_round(catalog)
+    assert (done.files, done.elsewhere, done.troubles) == (1, 1, [])
+    assert states(catalog, files) == [[CopyState.READY], []]
+
+
+def test_a_tier_that_fails_rests_is_said_once_and_stops_no_other(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    declared(catalog, tmp_path / "mnt" / "shared", "shared", 1)
+    declared(catalog, tmp_path / "far", "far", 2)
+    begun(catalog, tmp_path / "ckpt", 5, 10)
+    (tmp_path / "mnt").rename(tmp_path / "not-mounted")
+    agent = Replicator(catalog.database)
+    done = agent.round(settled_for=AT_ONCE)
+    assert (done.files, [each.path for each in done.troubles]) == (4, ["shared"])
+    assert 0 < agent.rests() <= 1
+    assert agent.round(settled_for=AT_ONCE) == Done()  # it rests: nothing is tried
+    now = replicating.time.monotonic() + 400
+    monkeypatch.setattr(replicating.time, "monotonic", lambda: now)
+    assert len(agent.round(settled_for=AT_ONCE).troubles) == 1
+    assert 0.9 < agent.rests() <= 2
+    (tmp_path / "not-mounted").rename(tmp_path / "mnt")
+    now += 400
+    assert agent.round(settled_for=AT_ONCE).files == 4
+    messages = [each.message for each in caplog.records if "shared" in each.message]
+    assert len(messages) == 2
+    assert "may not be mounted" in messages[0]
+    assert messages[1] == "tier shared takes copies again"
+
+
+def test_one_of_several_copies_a_file(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    far = declared(catalog, tmp_path / "far")
+    job, ranks = begun(catalog, tmp_path / "ckpt")
+    files = job.save(ranks, 5)
+    another, dead = this_process(), "host|1|1|x@"
+
+    def take(process: str, seconds: float, *, is_dead: bool = False) -> bool:
+        with catalog.database.write() as connection:
+            now = clock(connection)
+            until = now + timedelta(seconds=seconds)
+            return copying.take(connection, files[0], far, process, now=now, until=until, is_dead=lambda _: is_dead)
+
+    assert take(another, 60)
+    assert not take(dead, 60)
+    done = one_round(catalog)
+    assert (done.files, done.held) == (1, 1)
+    assert take(dead, 60, is_dead=True)  # who held it has died
+    assert take(another, -60, is_dead=True)
+    with catalog.database.write() as connection:
+        assert not copying.renew(connection, files[0], far, dead, until=clock(connection))
+    assert one_round(catalog).files == 1  # it gave no sign for a while
+    assert take(another, 60)  # whoever has ended has let it go
+    with catalog.database.write() as connection:
+        assert copying.renew(connection, files[0], far, another, until=clock(connection))
+        copying.end(connection, files[0], far, another)
+    assert states(catalog, files) == [[CopyState.READY]] * 2
+
+
+def test_a_copy_under_way_gives_signs_and_can_be_stopped(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared(catalog, tmp_path / "far")
+    job, ranks = begun(catalog, tmp_path / "ckpt")
+    files = job.save(ranks, 5)
+    renewed: list[str] = []
+    real = copying.renew
+    monkeypatch.setattr(copying, "renew", lambda *a, **b: renewed.append(a[3]) or real(*a, **b))
+    monkeypatch.setattr(replicating, "_RENEW_SECONDS", 0.0)
+    agent = Replicator(catalog.database)
+    assert agent.round(settled_for=AT_ONCE).files == 2
+    assert len(renewed) == 1
+    files = job.save(ranks, 10)
+    monkeypatch.setattr(agent._rate, "take", lambda _: agent.stop.set())
+    with pytest.raises(StoppedError):
+        agent.round(settled_for=AT_ONCE)
+    assert states(catalog, files) == [[], []]
+    assert one_round(catalog).files == 2  # nothing is held any more
+
+
+def _fail(error: Exception) -> None:
+    raise error
+
+
+def test_without_a_catalog_files_are_copied_and_the_journal_tells(catalog: Catalog, tmp_path: Path) -> None:
+    far = declared(catalog, tmp_path / "far")
+    job, ranks = begun(catalog, tmp_path / "ckpt")
+    files = job.save(ranks, 5)
+    agent = Replicator(catalog.database, recorder=ranks[0].recorder)
+    with pytest.MonkeyPatch.context() as broken:
+        broken.setattr(type(catalog.database), "_transaction", lambda self, **_: _fail(self.unusable("gone")))
+        assert agent.copy(files[0], [far]) == []
+    assert states(catalog, files) == [[], []]
+    assert agent.copy(files[1], [far]) == []  # it is there again
+    assert states(catalog, files) == [[CopyState.READY]] * 2
+
+
+def test_what_a_rank_registers_is_copied_while_it_trains(catalog: Catalog, tmp_path: Path) -> None:
+    far = declared(catalog, tmp_path / "far")
+    job, ranks = begun(catalog, tmp_path / "ckpt")
+    files = job.save(ranks, 5)
+    thread = CopyThread(catalog.database, [far])
+    for file in files:
+        thread.file_registered(file)
+    assert thread.finish(60) == 0
+    assert states(catalog, files) == [[CopyState.READY]] * 2
+
+
+def test_what_could_not_be_copied_in_time_is_left_to_the_command(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    far = declared(catalog, tmp_path / "far")
+    job, ranks = begun(catalog, tmp_path / "ckpt")
+    files = job.save(ranks, 5)
+
+    def put(*_: object) -> None:
+        raise UnreachableError("it is away", "wait")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("ckptstore.objects.directory.DirectoryStore.put", put)
+        thread = CopyThread(catalog.database, [far])
+        for file in files:
+            thread.file_registered(file)
+        assert thread.finish(0.5) == 2
+    assert "2 files are not copied: ckptstore replicate does it" in caplog.text
+    assert one_round(catalog).files == 2
+
+
+def test_a_rate_holds_for_all_that_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr("ckptstore.replicate.copy_up.time.monotonic", lambda: 100.0)
+    rate = Rate(10, waited.append)
+    for _ in range(3):
+        rate.take(20)
+    assert waited == [0, 2, 4]
+    Rate(None, waited.append).take(1 << 40)
+    assert len(waited) == 3
+
+
+def test_the_command(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    declared(catalog, tmp_path / "far")
+    begun(catalog, tmp_path / "ckpt", 5)
+    monkeypatch.setattr(replicating, "SETTLED", AT_ONCE)
+    monkeypatch.setattr(Replicator.round, "__kwdefaults__", {"settled_for": AT_ONCE})
+    url = catalog.database.url.render_as_string(hide_password=False)
+
+    def told(*arguments: str) -> str:
+        command = [f"--db={url}", "replicate", *arguments]
+        return CliRunner().invoke(cli, command, catch_exceptions=False, standalone_mode=False).stdout
+
+    with pytest.raises(UsageError, match="no tier to copy to is named 'other'"):
+        told("--tier", "other")
+    assert "2 files copied" in told("run", "--tier", "far", "--rate-limit", "100M")
+    assert json.loads(told("--json")) == {"files": 0, "bytes": 0, "held": 0, "elsewhere": 0, "troubles": []}
+    assert "2 files copied" not in told()
+
+
+def test_a_copy_that_never_ended_is_no_copy(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is there, and its record is not: it is proven, and not sent again."""
+    declared(catalog, tmp_path / "far")
+    job, ranks = begun(catalog, tmp_path / "ckpt")
+    files = job.save(ranks, 5)
+
+    class KilledError(BaseException):
+        pass
+
+    def killed(*_: object, **__: object) -> None:
+        raise KilledError
+
+    agent = Replicator(catalog.database)
+    monkeypatch.setattr(agent._records, "record", killed)
+    with pytest.raises(KilledError):
+        agent.round(settled_for=AT_ONCE)
+    monkeypatch.undo()
+    done = one_round(catalog)
+    assert (done.files, done.bytes) == (2, 0)
+    assert states(catalog, files) == [[CopyState.READY]] * 2
