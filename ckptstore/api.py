@@ -98,6 +98,7 @@ class Catalog:
         `every_lineage` counts the states of all launches, those that were given up too, the highest step first.
         `take_quarantined` takes a state that was found to be bad, as one whose loss was not a number. `replicas` states
         who is whose replica: "dp", "none", groups as in "0,4;1,5", or the path of a strategy, group info or JSON file.
+        A file that only a tier has is not at its path: `plan.copies` names it, and a start fetches it.
         """
         from ckptstore.resume.resolve import resolve
         from ckptstore.resume.resolver import Query
@@ -112,6 +113,7 @@ class Catalog:
             read_bytes=verify == "digest",
             take_quarantined=take_quarantined,
             replicas=replicas,
+            fetches=True,
         )
         return resolve(self.database, run, query)
 

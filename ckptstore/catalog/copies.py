@@ -43,6 +43,14 @@ def copies_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, tuple[
     return _by_file(connection.execute(_of_files(), {"own_ids": list(ids)})) if ids else {}
 
 
+def ready_copies(connection: sa.Connection, files: Iterable[Checkpoint]) -> dict[str, tuple[Copy, ...]]:
+    """The ready copies of these files, by the file's id, nearest first; of one that has none there is no entry."""
+    digests = {file.id: file.digest for file in files}
+    known = copies_of(connection, list(digests))
+    ready = {file: tuple(copy for copy in some if copy.is_of(digests[file])) for file, some in known.items()}
+    return {file: some for file, some in ready.items() if some}
+
+
 def copies_of_run(connection: sa.Connection, run: int) -> dict[str, tuple[Copy, ...]]:
     """All that is known of copies of the files of a run, by the file's id, nearest first."""
     return _by_file(connection.execute(_of_run(), {"own_run": run}))
@@ -53,8 +61,8 @@ def lacking(
 ) -> list[Checkpoint]:
     """The files of a run of which a tier has no copy, those of the newest saves first, at most so many.
 
-    Files that no copy is made of (`is_copied`) are left out, and those whose copy retention has removed. What belongs
-    to a file is written just after it is recorded: `recorded_before` leaves out those of the last moments.
+    Files that no copy is made of (`core.copy_keys.is_copied`) are left out, and those whose copy retention has removed.
+    What belongs to a file is written just after it is recorded: `recorded_before` leaves out those of the last moments.
     """
     asked = {"own_run": run, "own_tier": tier.id, "own_most": most}
     query = _lacking()

@@ -11,7 +11,7 @@ from ckptstore.catalog import rows
 from ckptstore.catalog.any_of import any_of
 from ckptstore.catalog.project import add_run, insert
 from ckptstore.catalog.tables import journals, runs, unwritten
-from ckptstore.core.model import derived_id
+from ckptstore.core.ids import derived_id
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -57,8 +57,9 @@ from ckptstore.core.events import (
     version_of_file,
     version_of_user_event,
 )
+from ckptstore.core.ids import derived_id
 from ckptstore.core.limits import LEASE
-from ckptstore.core.model import FileState, Location, derived_id, launch_key
+from ckptstore.core.model import FileState, Location, launch_key
 from ckptstore.core.replicas import stand_alone
 from ckptstore.outside import os
 

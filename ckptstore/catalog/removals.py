@@ -13,7 +13,8 @@ from ckptstore.catalog.any_of import any_of
 from ckptstore.catalog.rows import many
 from ckptstore.catalog.tables import IS_REMOVED, checkpoints, collections, gc_locks, pins, runs, saves, tags, trash
 from ckptstore.core.events import FilesRemoved, GcEnded, RemovedFile, moment_of
-from ckptstore.core.model import FileState, Location, derived_id
+from ckptstore.core.ids import derived_id
+from ckptstore.core.model import FileState, Location
 from ckptstore.outside import utc_now
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ckptstore.core.limits import MOST_RANKS
-from ckptstore.errors import CkptstoreError, UsageError
+from ckptstore.errors import CkptstoreError, RefusedError, UsageError
 from ckptstore.outside import Path
 
 if TYPE_CHECKING:
@@ -331,6 +331,9 @@ def _export(resolution: Resolution, output: str, directory: str | None) -> None:
     plan = resolution.plan
     if plan is None:
         line(f"ckptstore: {no_plan(resolution)}", err=True)
+    elif plan.copies:
+        paths = ", ".join(each.source.path for each in plan.ranks if each.source.id in plan.copies)
+        raise RefusedError(f"only tiers have {paths}", "a start fetches them; --format names files that are here")
     if output == "env":
         for name, value in export.restore_ranks(plan).items():
             click.echo(f"export {name}={quote(value)}")

@@ -31,6 +31,7 @@ def resolution(found: Resolution, *, in_full: bool) -> None:
         line(no_plan(found))
     else:
         _plan(found.run, found.plan, found.best, in_full=in_full)
+        _to_fetch(found, found.plan, in_full=in_full)
     _unplaced(found, in_full=in_full)
     if not found.rejections:
         if in_full and (found.plan or found.step is None):
@@ -85,7 +86,7 @@ def _plan(run: str, plan: RestorePlan, best: Best | None, *, in_full: bool) -> N
             "itself" if own else f"rank {source.rank}, its replica",
             source.kind.value,
             size(source.size or 0),
-            source.path,
+            source.path if (copy := plan.copy_of(source)) is None else f"{source.path}, from tier {copy.tier.name}",
         )
     rows.print("")
     helped = [each for each in plan.ranks if each.source.rank != each.rank]
@@ -98,6 +99,21 @@ def _plan(run: str, plan: RestorePlan, best: Best | None, *, in_full: bool) -> N
     unfinished = {name for each in plan.ranks if (name := unfinished_ttp_directory(each.source.path))}
     for name in sorted(unfinished):
         line(f"{name} was never renamed; the files in it and beside it cover every rank")
+
+
+def _to_fetch(found: Resolution, plan: RestorePlan, *, in_full: bool) -> None:
+    """How much must be fetched, and what an older state costs that needs none."""
+    if not plan.copies:
+        return
+    tiers = ", ".join(sorted({copies[0].tier.name for copies in plan.copies.values()}))
+    files = count(len(plan.copies), "file", "files")
+    line(f"{files}, {size(plan.bytes_to_fetch)}, must be fetched from {tiers}; a start does that")
+    older = found.without_fetching
+    if in_full and older is not None:
+        steps = count(plan.global_step - older.global_step, "step", "steps")
+        line(f"step {older.global_step} needs no copy, and is {steps} older: {Call('resume', step=older.global_step)}")
+    elif in_full:
+        line("no state can be restored without copies")
 
 
 def _stand_ins(helped: Sequence[Assignment]) -> str:

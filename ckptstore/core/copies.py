@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime  # noqa: TC003 — msgspec reads the annotations
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import quote
 
 from ckptstore.core.fields import (  # noqa: TC001 — msgspec reads the annotations
     Index,
@@ -15,14 +15,10 @@ from ckptstore.core.fields import (  # noqa: TC001 — msgspec reads the annotat
     Whole,
     Word,
 )
-from ckptstore.core.model import Content, FileState, derived_id
-from ckptstore.core.naming import SEVERAL
+from ckptstore.core.ids import derived_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from datetime import datetime
-
-    from ckptstore.core.model import Checkpoint
 
 ON_NODE = "file://"
 """How the URLs of tiers begin that are directories."""
@@ -91,33 +87,9 @@ class Copy:
         """The bytes that must be fetched to use it."""
         return (self.size or 0) + sum(each.size for each in self.beside)
 
-    def is_of(self, file: Checkpoint) -> bool:
-        """Whether a rank can load this copy in place of a recorded file."""
-        same = file.digest is not None and (self.size, self.digest) == (file.size, file.digest)
-        return same and self.state is CopyState.READY
-
-
-def is_copied(file: Checkpoint) -> bool:
-    """Whether copies are made of a file: a whole one, by itself, whose digest is recorded."""
-    is_single = file.format not in SEVERAL and file.content is not Content.PART
-    return file.state is FileState.COMPLETE and file.digest is not None and is_single
-
-
-def key_of(file: Checkpoint, name: str = "", digest: str = "") -> str:
-    """The key of a file's copy, below the URL of any tier; or of a file beside it, of this name and digest."""
-    name, digest = name or file.path.rpartition("/")[2], digest or file.digest or ""
-    return f"{folder_of(file.run)}{_plain(file.launch)}/{file.global_step}/{digest[:32]}-{_plain(name)}"
-
-
-def folder_of(run: str) -> str:
-    """What the keys of a run, by its first name, begin with, and no others."""
-    return f"{_plain(run)}/"
-
-
-def _plain(name: str) -> str:
-    """A name in letters that no store has a meaning for: `~20` stands for a space."""
-    dots = name if name.strip(".") else name.replace(".", "%2E")
-    return quote(dots, safe="%" if dots != name else "").replace("~", "%7E").replace("%", "~")
+    def is_of(self, digest: str | None) -> bool:
+        """Whether a rank can load this copy in place of a file that is recorded with this digest."""
+        return digest is not None and self.digest == digest and self.state is CopyState.READY
 
 
 def nearest_first(copies: Iterable[Copy]) -> tuple[Copy, ...]:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import MsgspecError, Struct, convert, to_builtins
 
 from ckptstore.core import limits
-from ckptstore.core.copies import Beside, CopyState, Tier, key_of
+from ckptstore.core.copies import Beside, CopyState, Tier
+from ckptstore.core.copy_keys import key_of
 from ckptstore.core.fields import (
     Collection,
     Index,
@@ -243,6 +244,7 @@ class CopyRecorded:
     `trusted` is False where another user's journal tells of it: nothing is copied to that tier until it is declared.
     """
 
+    run: Name
     file: Checkpoint
     tier: Tier
     key: Key
@@ -274,7 +276,7 @@ class CopyRecorded:
             size=file.size,
             digest=file.digest,
         )
-        return cls(short, tier, key_of(file), state, at, beside, detail)
+        return cls(file.run, short, tier, key_of(file), state, at, beside, detail)
 
 
 AfterLaunch = (
@@ -368,7 +370,7 @@ def _short(content: object) -> str:
 def launch_of(event: Event) -> LaunchKey | None:
     """The launch that must be known before an event can be used; None if it needs none."""
     match event:
-        case FileRecorded(file) | CopyRecorded(file):
+        case FileRecorded(file) | CopyRecorded(file=file):
             return file.launch_key
         case SourceAdded(source):
             return source.launch_key
@@ -382,7 +384,7 @@ def run_of(event: Event) -> str:
     match event:
         case LaunchStarted():
             return event.launch.run
-        case FileRecorded(file) | CopyRecorded(file):
+        case FileRecorded(file):
             return file.run
         case SourceAdded(source):
             return source.run
@@ -409,7 +411,7 @@ def to_line(event: Event, directory: str) -> Line:
         case FileUnplaced(_, file):
             told |= _said(file) | {"path": _relative(file.path, directory)}
             del told["file"]
-        case LoadOutcome(file=Checkpoint() as file) | CopyRecorded(file):
+        case LoadOutcome(file=Checkpoint() as file) | CopyRecorded(file=file):
             told["file"] = _file_line(file, directory)
         case LayoutFileKept():
             told["path"] = _relative(event.path, directory)
@@ -476,8 +478,8 @@ def _check(event: Event) -> None:
             _check_moments(event.at)
             for removed in event.files:
                 _place(removed.place)
-        case LoadOutcome(file=Checkpoint() as file) if file.run != event.run:
-            raise ValueError(f"a launch of run {event.run!r} cannot load what is of run {file.run!r}")
+        case LoadOutcome(file=Checkpoint() as file) | CopyRecorded(file=file) if file.run != event.run:
+            raise ValueError(f"an event of run {event.run!r} cannot be about a file of run {file.run!r}")
         case LayoutFileKept():
             pass
         case _:

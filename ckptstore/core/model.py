@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -25,12 +24,14 @@ from ckptstore.core.fields import (
     Whole,
     Word,
 )
+from ckptstore.core.ids import derived_id
 from ckptstore.core.limits import HIGHEST
 from ckptstore.core.metrics import mean_metrics
 from ckptstore.core.replicas import Layout
 from ckptstore.core.tabular import Tabular
 
 if TYPE_CHECKING:
+    from ckptstore.core.copies import Copy
     from ckptstore.core.reference import Best
 
 
@@ -208,12 +209,6 @@ class Checkpoint:
         return derived_id(self.run, self.launch, self.kind, self.global_step, self.rank, self.path)
 
 
-def derived_id(*parts: object) -> str:
-    """An id made of what it is about: 16 bytes in hexadecimal."""
-    text = "\x1f".join(map(str, parts))
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-
-
 @lru_cache(maxsize=1024)  # all ranks ask for it
 def _save_id(run: str, launch: str, kind: Kind, global_step: int) -> str:
     return derived_id(run, launch, kind, global_step)
@@ -294,7 +289,7 @@ class State:
 
     `failed` says what went wrong when a launch loaded it, by the id of the file; `hosts` tells on which host a rank
     ran, as far as that is known. `views` are those of the ranks that will load it, by rank, where one of them may not
-    see what another one does (None: all see the same).
+    see what another one does (None: all see the same). `copies` are those that a rank may fetch, by the file's id.
     """
 
     launch: Launch
@@ -303,6 +298,7 @@ class State:
     failed: Mapping[str, str] = field(default_factory=dict)
     hosts: Mapping[int, str] = field(default_factory=dict)
     views: Mapping[int, View] | None = None
+    copies: Mapping[str, tuple[Copy, ...]] = field(default_factory=dict)
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -398,11 +394,15 @@ class Rejection:
 
 @dataclass(frozen=True, kw_only=True)
 class RestorePlan(Tabular):
-    """For every rank the file it must load, all of one launch and one global_step."""
+    """For every rank the file it must load, all of one launch and one global_step.
+
+    `copies` are those of files that may have to be fetched, by the file's id, the nearest tier's first.
+    """
 
     launch: Launch
     global_step: int
     ranks: tuple[Assignment, ...]
+    copies: Mapping[str, tuple[Copy, ...]] = field(default_factory=dict, compare=False)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """The file of each rank."""
@@ -417,6 +417,15 @@ class RestorePlan(Tabular):
             }
             for rank, source in self.ranks
         ]
+
+    def copy_of(self, file: Checkpoint) -> Copy | None:
+        """The nearest copy of a file that may have to be fetched; None: it is where it was recorded."""
+        return next(iter(self.copies.get(file.id, ())), None) if self.copies else None
+
+    @property
+    def bytes_to_fetch(self) -> int:
+        """Bytes that must be fetched before all ranks can load it, each file once."""
+        return sum(copies[0].all_bytes for copies in self.copies.values())
 
     @property
     def grade(self) -> Grade | None:
@@ -499,6 +508,7 @@ class Resolution(Tabular):
     step: int | None = None  # that was asked for; None: any
     steps: tuple[int, ...] = ()  # that the run has saves of, where it has none of the step that was asked for
     best: Best | None = None  # what the state was to be best at; None: the newest was asked for
+    without_fetching: RestorePlan | None = None  # where files of the plan must be fetched: the one that needs no copy
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """The file of each rank; empty where there is no plan."""

@@ -13,7 +13,8 @@ from ckptstore.core import validate
 from ckptstore.core.bounded_json import parse
 from ckptstore.core.events import FileRecorded, LaunchStarted
 from ckptstore.core.hints import Command
-from ckptstore.core.model import IMPORTED, Content, derived_id
+from ckptstore.core.ids import derived_id
+from ckptstore.core.model import IMPORTED, Content
 from ckptstore.core.naming import SEVERAL, companion_of
 from ckptstore.disk import presence
 from ckptstore.disk.aside import clear_unfinished, named_last

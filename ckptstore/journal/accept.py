@@ -170,7 +170,7 @@ class Acceptor:
 
     def _why_not(self, event: Event, directory: str, owner: int) -> str:
         match event:
-            case FileRecorded(file) | CopyRecorded(file):
+            case FileRecorded(file) | CopyRecorded(file=file):
                 return self._not_below([file.path], directory, owner)
             case TierDeclared() if not self._trust.is_full(owner):
                 return f"tier {event.tier.name!r} is for users of this catalog to declare"

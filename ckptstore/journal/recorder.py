@@ -314,7 +314,7 @@ class Recorder:
                 case FileRecorded(file):
                     directory = self._home_of(file.path)
                     self._expect(directory, file)
-                case CopyRecorded(file):
+                case CopyRecorded(file=file):
                     directory = self._home_of(file.path)
                 case FileUnplaced(_, unplaced):
                     directory = self._home_of(unplaced.path)

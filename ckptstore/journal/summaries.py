@@ -187,7 +187,7 @@ class _Facts:
         match event:
             case FileRecorded(file):
                 self._add_file(file, line)
-            case CopyRecorded(file, tier):
+            case CopyRecorded(_, file, tier):
                 known = self._copies.get((file.id, tier.id), (event, line))
                 self._copies[file.id, tier.id] = max(known, (event, line), key=lambda one: one[0].at)
             case FilesRemoved():

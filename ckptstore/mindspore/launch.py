@@ -287,9 +287,10 @@ class TrainingLaunch(RankLaunch):
             if start.initial is not None:
                 self._begin_from(start.initial, target, warm, decryption)
         else:
+            here = self.fetched(plan)
             appended = load(
                 target,
-                plan,
+                here,
                 self.rank,
                 decryption,
                 layout=self.facts.layout,
@@ -297,7 +298,7 @@ class TrainingLaunch(RankLaunch):
                 on_put=partial(self._guard.begin_loading, target),
             )
             start = replace(start, append_info=appended)
-            self._remembered = Remembered(plan, start.lost, self)
+            self._remembered = Remembered(here, start.lost, self)
             self._remembered.agree(communication.decided_by_rank_0(self._remembered.of_all))
             self._remembered.put(target)
             first = self.progress.global_step = start.global_step
@@ -667,7 +668,7 @@ def _check_arguments(run: object, catalog: object, launch_id: object, directorie
 
 
 def _query(**asked: Any) -> Query:
-    return Query(loads=Loads.MINDSPORE, **asked)
+    return Query(loads=Loads.MINDSPORE, fetches=True, **asked)
 
 
 def _check_format(form: object) -> None:

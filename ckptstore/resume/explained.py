@@ -24,11 +24,27 @@ def resolution(found: Resolution) -> dict[str, Any]:
         "metrics": plan.metrics if plan else {},
         "ranks": found.to_dicts(),
         **(fields(plan, "grade doubt") if plan else {"grade": None, "doubt": None}),
+        "to_fetch": _to_fetch(found),
         "rejected": [_rejection(rejection) for rejection in found.rejections],
         "unplaced": [
             {**fields(each, "path best_guess reason"), "place_with": str(how_to_place(found.run, each))}
             for each in found.unplaced
         ],
+    }
+
+
+def _to_fetch(found: Resolution) -> dict[str, Any]:
+    """The files that must be fetched from tiers, and the state that needs none."""
+    plan, older = found.plan, found.without_fetching
+    sources = {each.source.id: each.source for each in plan.ranks} if plan else {}
+    return {
+        "bytes": plan.bytes_to_fetch if plan else 0,
+        "files": [
+            {"path": sources[file].path, "tier": some[0].tier.name, "key": some[0].key, "bytes": some[0].all_bytes}
+            for file, some in (plan.copies.items() if plan else ())
+            if file in sources
+        ],
+        "without": fields(older, "global_step") | {"launch": older.launch.id} if older else None,
     }
 
 

@@ -10,7 +10,7 @@ from ckptstore.core.replicas import show
 from ckptstore.core.sighting import Sighting, compare
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
     from ckptstore.core.model import Checkpoint
 
@@ -18,13 +18,20 @@ _RANKS_SHOWN = 8
 _APPENDED_BYTES = 1024  # more than OnRequestExit appends: five numbers with their names
 
 
-def fault(file: Checkpoint, seen: Observed | None, failed: Mapping[str, str]) -> Reason | None:
-    """What keeps one file from being loaded; None if it is there as it was recorded."""
+def fault(
+    file: Checkpoint, seen: Observed | None, failed: Mapping[str, str], copied: Container[str] = ()
+) -> Reason | None:
+    """What keeps one file from being loaded; None if it is there as it was recorded, or is one of those `copied`.
+
+    `copied` has the ids of files that a tier has, with the recorded digest.
+    """
     if failed and file.id in failed:  # an id is derived, which costs: only where something failed
         return Reason(Rule.QUARANTINED, file.rank, f"{file.path} could not be loaded: {failed[file.id]}")
     seen = seen or _NOT_THERE
     if file.content is Content.WEIGHTS:
         rule, what = Rule.WEIGHTS_ONLY, "holds weights without the optimizer's state"
+    elif copied and file.id in copied:
+        return None
     elif file.state is FileState.DAMAGED:
         rule = file.problem or Rule.QUARANTINED
         what = f"was found to be damaged: once it is brought back, {Command('verify', file.run)} takes note of it"
@@ -38,6 +45,8 @@ def fault(file: Checkpoint, seen: Observed | None, failed: Mapping[str, str]) ->
         if sighting is Sighting.SAME:
             return None
         rule, what = _unlike(file, seen, sighting)
+    if copied and rule is Rule.MISSING_FILE:
+        what = f"{what}, and no tier has it"
     return Reason(rule, file.rank, f"{file.path} {what}")
 
 

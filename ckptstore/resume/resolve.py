@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, user_events
+from ckptstore.catalog.copies import copies_of_state
 from ckptstore.catalog.runs import find_reference
 from ckptstore.core.gc_paused import gc_paused
 from ckptstore.core.hints import Command
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ckptstore.catalog.engine import Connection, Database
+    from ckptstore.core.copies import Copy
     from ckptstore.core.model import Checkpoint, Launch, LaunchKey, Observed
     from ckptstore.core.reference import Best, Reference
     from ckptstore.core.replicas import Layout
@@ -49,7 +51,12 @@ def resolve(database: Database, run: str, query: Query) -> Resolution:
     with database.connected():
         run_id, reference = find_reference(database, run)
         bring_up_to_date(database, run_id)
-        return choose(database, reference.run, run_id, _asked(database, run_id, reference, query))
+        asked = _asked(database, run_id, reference, query)
+        found = choose(database, reference.run, run_id, asked)
+        if found.plan is None or not found.plan.copies:
+            return found
+        older = choose(database, reference.run, run_id, replace(asked, fetches=False))
+        return replace(found, without_fetching=older.plan)
 
 
 def _asked(database: Database, run_id: int, reference: Reference, query: Query) -> Query:
@@ -113,16 +120,20 @@ def choose(database: Database, run: str, run_id: int, query: Query) -> Resolutio
         with database.read() as connection:
             return reads.hosts_of(connection, launch.key)
 
+    def copies(state: State) -> Mapping[str, tuple[Copy, ...]]:
+        with database.read() as connection:
+            return copies_of_state(connection, state.launch.key, state.global_step)
+
     if query.best is not None:
         among = [Segment(launch) for launch in launches] if query.every_lineage else segments
         ranked = _best_states(database, run, run_id, among, best=query.best, failed=failed)
-        return replace(resolver.resolve(run, ranked, look, query, hosts), best=query.best)
+        return replace(resolver.resolve(run, ranked, look, query, hosts, copies), best=query.best)
     states = (
         _every_state(database, run_id, by_id, query.step, failed)
         if query.every_lineage
         else candidates(database, segments, query.step, failed)
     )
-    resolution = resolver.resolve(run, states, look, query, hosts)
+    resolution = resolver.resolve(run, states, look, query, hosts, copies)
     parts = {segment.launch.id: segment for segment in segments}
     judged = {(rejection.launch, rejection.global_step) for rejection in resolution.rejections}
     reached = resolution.plan.global_step if resolution.plan else -1

@@ -2,8 +2,9 @@
 
 `resolve` walks the candidates, newest first, and stops at the first that `judge` accepts. `judge` refuses what no disk
 could mend (`_unfit`, `_refuse_world_size`), then gives each rank a file, in `_cover` alone: its own, or that of a rank
-which the layout proves to hold the same. A file is given only if `faults.fault` finds nothing wrong with it. Nothing
-here looks at the disk: the caller brings the candidates and what is seen of their files.
+which the layout proves to hold the same. A file is given only if `faults.fault` finds nothing wrong with it. Where
+files are lost, the state is judged once more with the copies of it that tiers have: those a rank can fetch. Nothing
+here looks at the disk: the caller brings the candidates, what is seen of their files, and their copies.
 """
 
 from __future__ import annotations
@@ -40,13 +41,15 @@ from ckptstore.resume import remedies
 from ckptstore.resume.faults import fault, unequal_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
+    from ckptstore.core.copies import Copy
     from ckptstore.core.model import Launch, View
     from ckptstore.core.reference import Best
 
     Look = Callable[[State], Mapping[str, Observed]]
     Hosts = Callable[[Launch], Mapping[int, str]]
+    Copies = Callable[[State], Mapping[str, tuple[Copy, ...]]]
 
 _EXPLAINED = 8  # ranks that see no file, each on a host of its own, of which each is explained
 
@@ -84,6 +87,7 @@ class Query:
     replicas: str | None = None
     steps_per_epoch: int | None = None  # of the dataset; a scanned state must fit it, unless its step is named
     views: Mapping[int, View] | None = None  # what each rank sees of the files; None: all see what this process does
+    fetches: bool = False  # a rank may fetch what only a tier has
 
     @property
     def goes_back(self) -> bool:
@@ -104,17 +108,26 @@ class Query:
 NEWEST = Query()
 
 
-def resolve(
-    run: str, candidates: Iterable[State], look: Look, query: Query = NEWEST, hosts: Hosts = lambda _: {}
+def resolve(  # noqa: PLR0917 — questions, in the order in which they are asked
+    run: str,
+    candidates: Iterable[State],
+    look: Look,
+    query: Query = NEWEST,
+    hosts: Hosts = lambda _: {},
+    copies: Copies = lambda _: {},
 ) -> Resolution:
     """The first candidate that is whole, as a plan, and why each one before it is not.
 
     `candidates` come newest first. `look` tells what the disk shows of a candidate's files, by path, and is asked only
-    until a plan is found; `hosts` tells where the ranks of a launch ran, and is asked only if a replica stands in.
+    until a plan is found; `hosts` tells where the ranks of a launch ran, and is asked only if a replica stands in;
+    `copies` tells what tiers have of a candidate, by the file's id, and is asked only if it lacks a file without them.
     """
     rejections: list[Rejection] = []
     for state in candidates:
-        verdict = judge(state, look(state), query, hosts)
+        seen = look(state)
+        verdict = judge(state, seen, query, hosts)
+        if isinstance(verdict, Rejection) and query.fetches and state.launch.has_copies and (found := copies(state)):
+            verdict = judge(replace(state, copies=found), seen, query, hosts)
         if isinstance(verdict, RestorePlan):
             return Resolution(run, verdict, tuple(rejections))
         rejections.append(verdict)
@@ -139,7 +152,7 @@ def judge(
     ranks = range(query.world_size or saved_world)
     if len(ranks) != saved_world and not _serves_any(state, query):
         return _refuse_world_size(state, seen, query, failed)
-    sight = _Sight(seen, query.views, failed)
+    sight = _Sight(seen, query.views, failed, state.copies)
     shares = [file for file in state.files if file.content is Content.SHARE]
     others = [file for file in state.files if file.content is not Content.SHARE] if shares else state.files
     covers = []
@@ -149,7 +162,8 @@ def judge(
         covers.append(_cover(state.launch, shares, ranks, sight, hosts))
     best = next((cover for cover in covers if not cover.reasons), None)
     if best is not None:
-        return RestorePlan(launch=state.launch, global_step=state.global_step, ranks=best.in_order())
+        copies = {file: state.copies[file] for file in best.fetched}
+        return RestorePlan(launch=state.launch, global_step=state.global_step, ranks=best.in_order(), copies=copies)
     return _reject(state, [reason for cover in covers for reason in cover.reasons], covers)
 
 
@@ -304,31 +318,44 @@ class _Part:
 
 
 class _Sight(NamedTuple):
-    """What is seen of the files: by all ranks the same, or by each on its host; and what loading has failed."""
+    """Where files can be got from: by all ranks the same, or by each on its host; and what loading has failed."""
 
     seen: Mapping[str, Observed]
     views: Mapping[int, View] | None
     failed: Mapping[str, str]
+    copies: Mapping[str, tuple[Copy, ...]]
 
     def faults(self, files: Iterable[Checkpoint], seen: Mapping[str, Observed] | None = None) -> dict[str, Reason]:
-        """What is wrong with each of these files, by its id, as this process or a rank sees them."""
-        shown = self.seen if seen is None else seen
+        """What keeps each of these files from being loaded, by its id, as this process or a rank sees them."""
+        shown, copies = self.seen if seen is None else seen, self.copies
         return {
-            file.id: found for file in files if (found := fault(file, shown.get(file.path), self.failed)) is not None
+            file.id: found
+            for file in files
+            if (found := fault(file, shown.get(file.path), self.failed, copies)) is not None
         }
 
     def sees(self, view: View, file: Checkpoint) -> bool:
         """Whether a rank sees a file, as it was recorded."""
         return file.path in view.seen and fault(file, view.seen[file.path], self.failed) is None
 
+    def is_in_a_tier(self, file: Checkpoint) -> bool:
+        """Whether a rank that does not see a file can fetch it."""
+        return file.id in self.copies and fault(file, None, self.failed, self.copies) is None
+
+    def far(self, files: Iterable[Checkpoint]) -> set[str]:
+        """The ids of those of these files that must be fetched."""
+        copied = [file for file in files if file.id in self.copies] if self.copies else ()
+        return {file.id for file in copied if fault(file, self.seen.get(file.path), self.failed) is not None}
+
 
 @dataclass
 class _Cover:
-    """The ranks that get a file, why others get none, and what would give them one."""
+    """The ranks that get a file, why others get none, and what would give them one; which files must be fetched."""
 
     served: list[Assignment] = field(default_factory=list)
     reasons: list[Reason] = field(default_factory=list)
     remedies: list[str] = field(default_factory=list)
+    fetched: set[str] = field(default_factory=set)
 
     def in_order(self) -> tuple[Assignment, ...]:
         """The assignments by rank."""
@@ -356,10 +383,10 @@ def _cover(launch: Launch, files: Sequence[Checkpoint], ranks: range, sight: _Si
         for part in _parts(launch, files, ranks):
             _serve_on_hosts(cover, part, sight, sight.views, reads_all=part.in_shares and launch.layout.any_world_size)
         return cover
-    faults = sight.faults(files)
-    own = _best_of_each(files, faults)
+    faults, far = sight.faults(files), sight.far(files)
+    own = _best_of_each(files, faults, far)
     if len(ranks) == launch.world_size and all(rank in own for rank in ranks):  # nearly always
-        return _Cover([Assignment(rank, own[rank]) for rank in ranks])
+        return _Cover([Assignment(rank, own[rank]) for rank in ranks], fetched=_among(far, own.values()))
     unfinished = next((name for file in files if (name := unfinished_ttp_directory(file.path))), "")
     for part in _parts(launch, files, ranks):
         there = {rank: own[rank] for rank in part.ranks if rank in own}
@@ -370,17 +397,27 @@ def _cover(launch: Launch, files: Sequence[Checkpoint], ranks: range, sight: _Si
         elif lacking:
             cover.reasons += _why_not(part, lacking, faults, unfinished)
             cover.remedies.append(remedies.of_ranks(lacking, part.ranks, part.files, faults, in_shares=part.in_shares))
+    cover.fetched = _among(far, (each.source for each in cover.served))
     return cover
 
 
-def _best_of_each(files: Iterable[Checkpoint], faults: Mapping[str, Reason]) -> dict[int, Checkpoint]:
-    """Of each rank the preferred one of its files that have no fault."""
+def _among(far: set[str], files: Iterable[Checkpoint]) -> set[str]:
+    return far & {file.id for file in files} if far else far
+
+
+def _best_of_each(
+    files: Iterable[Checkpoint], faults: Mapping[str, Reason], far: Container[str]
+) -> dict[int, Checkpoint]:
+    """Of each rank the preferred one of its files that have no fault, one that need not be fetched first."""
     chosen: dict[int, Checkpoint] = {}
     for file in files:
         if faults and file.id in faults:  # an id is derived, which costs
             continue
         other = chosen.setdefault(file.rank, file)
-        if other is not file and _preference(file) < _preference(other):
+        if other is file:
+            continue
+        one, two = ((bool(far) and each.id in far, *_preference(each)) for each in (file, other))
+        if one < two:
             chosen[file.rank] = file
     return chosen
 
@@ -412,7 +449,10 @@ def _why_not(part: _Part, lacking: Sequence[int], faults: Mapping[str, Reason], 
 
 
 def _serve_on_hosts(cover: _Cover, part: _Part, sight: _Sight, views: Mapping[int, View], *, reads_all: bool) -> None:
-    """Give each rank a file that it sees on its own host. `reads_all`: it loads the shares of all ranks (§8)."""
+    """Give each rank a file that its own host has, else one that a tier has.
+
+    `reads_all`: it loads the shares of all ranks (§8).
+    """
     of_rank: dict[int, dict[str, Checkpoint]] = defaultdict(dict)
     of_all = {file.path: file for file in part.files}
     for file in part.files:
@@ -423,12 +463,16 @@ def _serve_on_hosts(cover: _Cover, part: _Part, sight: _Sight, views: Mapping[in
         if rank in views:
             view = views[rank]
             there = [serving[path] for path in view.seen if path in serving and sight.sees(view, serving[path])]
+            there = there or list(filter(sight.is_in_a_tier, serving.values()))
             chosen = min(there, key=lambda file: (file.rank != rank, file.rank, *_preference(file)), default=None)
-            hidden = next((file for file in part.files if not sight.sees(view, file)), None) if reads_all else None
+            needed = part.files if reads_all else [chosen] if chosen is not None else []
+            far = [file for file in needed if not sight.sees(view, file)]
+            hidden = next((file for file in far if not sight.is_in_a_tier(file)), None)
             if chosen is not None and hidden is not None:
                 chosen, serving = None, {hidden.path: hidden}
         if chosen is not None:
             cover.served.append(Assignment(rank, chosen))
+            cover.fetched.update(file.id for file in far)
         elif len(cover.reasons) < _EXPLAINED:
             reason, faults = _unseen(rank, serving, sight, views)
             cover.reasons.append(reason)

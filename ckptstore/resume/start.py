@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.catalog import leases, reads, tallies
+from ckptstore.catalog.copies import ready_copies
 from ckptstore.catalog.project import project
 from ckptstore.catalog.runs import called_in, find_called
 from ckptstore.core.events import LaunchStarted
@@ -159,6 +160,10 @@ def _store(database: Database, launch: Launch, run: Called, query: Query, decisi
     def work(connection: Connection) -> Settled | None:
         if not _lock_both(connection, run.id, initial) or not hold(connection, run.id, launch.key, sources, now):
             return None
+        if plan is not None and plan.copies:
+            fetched = [file for file in sources if file.id in plan.copies]
+            if ready_copies(connection, fetched).keys() != plan.copies.keys():
+                return None
         start = started(
             launch,
             plan,
@@ -196,7 +201,8 @@ def _stored(connection: Connection, database: Database, launch: Launch) -> Settl
     if now.initial is not None:
         initial = RestorePlan(launch=origin, global_step=now.initial.global_step, ranks=ranks)
         return Settled(now, None, decision.at, decision.passed, initial)
-    plan = RestorePlan(launch=origin, global_step=now.parent_step or 0, ranks=ranks)
+    copies = ready_copies(connection, sources.values()) if origin.has_copies else {}
+    plan = RestorePlan(launch=origin, global_step=now.parent_step or 0, ranks=ranks, copies=copies)
     return Settled(now, plan, decision.at, decision.passed)
 
 

@@ -122,8 +122,9 @@ def lacking(
 ) -> list[Checkpoint]:
     """The files of a run, by any of its names, of which a tier has no copy, those of the newest saves first.
 
-    Only files that a copy is made of (`core.copies.is_copied`), and whose copy retention has not removed. What belongs
-    to a file is written just after it is recorded: with `settled_for`, only files that were recorded so long ago.
+    Only files that a copy is made of (`core.copy_keys.is_copied`), and whose copy retention has not removed. What
+    belongs to a file is written just after it is recorded: with `settled_for`, only files that were recorded so long
+    ago.
     """
     with database.read() as connection:
         run_id = reads.run_id(connection, run)

@@ -29,6 +29,7 @@ from ckptstore.resume.measure import measure
 from ckptstore.resume.reconcile import Reconciled, left_at, reconcile
 from ckptstore.resume.resolver import Query
 from ckptstore.resume.start import Settled, earlier_start, keep_holding, settle, started
+from ckptstore.tiers.fetch import Fetched
 from ckptstore.training import layout_files
 from ckptstore.training.exit_request import ExitRequest
 from ckptstore.training.life_signs import LifeSigns
@@ -69,6 +70,7 @@ class RankLaunch:
         self._sources: list[Source] = []
         self._unsummarised: set[str] = set()
         self._asides: dict[str, Aside] = {}
+        self._fetched = Fetched()
         self.name = facts.run
         self.saved_before = 0
         self.signs = LifeSigns(self.recorder, database, facts, self.rank)
@@ -254,6 +256,8 @@ class RankLaunch:
         proves = self.facts.parent is not None and not self._has_saved
         saved = self._outcome(LoadResult.SAVED) if proves else None
         recorded = self.recorder.record_files(files, saved)
+        if not self._has_saved:
+            self._fetched.remove()
         self._has_saved = True
         self.live_files.add(recorded)
         self._summarise()
@@ -278,10 +282,19 @@ class RankLaunch:
 
         `step` and `lineage` ask for an older state, of the history that leads to a launch (None: to the newest): what
         came after it is given up, and `NothingRestorableError` raised if it cannot be restored. `take_quarantined`
-        takes a state that was found to be bad too. The first rank's answer is the launch's.
+        takes a state that was found to be bad too. The first rank's answer is the launch's. A file of this rank that
+        only a tier has is fetched, and named where it is then, until the launch has saved.
         """
-        query = Query(step=step, lineage=lineage, take_quarantined=take_quarantined)
-        return self.settle(self.database, query).plan
+        query = Query(step=step, lineage=lineage, take_quarantined=take_quarantined, fetches=True)
+        plan = self.settle(self.database, query).plan
+        return None if plan is None else self.fetched(plan)
+
+    def fetched(self, plan: RestorePlan) -> RestorePlan:
+        """The plan with the files that this rank reads here: what is not is fetched from the nearest tier that has it.
+
+        Raises `NothingRestorableError` where no tier gives a file.
+        """
+        return self._fetched.local(self.database, plan, plan.files_for(self.rank, self.facts.layout))
 
     def settle(self, database: Database, query: Query, ask_ranks: AskRanks = lambda _: None) -> Settled:
         """As `resolve`, by the catalog or by a database that was made of journals."""
@@ -406,6 +419,8 @@ class RankLaunch:
 
     def record_load_failure(self, file: Checkpoint | None, damage: Rule | None, detail: str) -> None:
         """Record as `load_failed` does, and which rule the file broke, if any. Log it where that cannot be recorded."""
+        if file is not None and (origin := self._fetched.origin(file)) is not None:
+            file, damage = origin, None  # what is recorded of it is another file, or gone
         try:
             if file is not None and damage is not None:
                 self.mark_damaged(file, damage)

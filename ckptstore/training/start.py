@@ -8,6 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from msgspec import convert, to_builtins
+
+from ckptstore.core.copies import Copy
 from ckptstore.core.events import (
     FileRecorded,
     LaunchStarted,
@@ -100,6 +103,7 @@ class Start:
             "offset": self.offset,
             "lost": [to_line(FileRecorded(file), _ROOT) for file in self.lost],
             "parts": [to_line(FileRecorded(file), _ROOT) for file in self.parts],
+            "copies": to_builtins(chosen.copies) if chosen else {},
         }
 
 
@@ -136,7 +140,8 @@ def start_from_json(sent: Line) -> Start:
         origin = replace(launch_from_json(sent["saved_by"]), order=order_of_origin)
         ranks = tuple(Assignment(rank, file_from_line(file, _ROOT)) for rank, file in sent["files"])
         step = launch.initial.global_step if launch.initial else launch.parent_step or 0
-        plan = RestorePlan(launch=origin, global_step=step, ranks=ranks)
+        copies = convert(sent["copies"], dict[str, tuple[Copy, ...]])
+        plan = RestorePlan(launch=origin, global_step=step, ranks=ranks, copies=copies)
     return Start(
         launch=replace(launch, order=order),
         plan=None if launch.initial else plan,

@@ -52,7 +52,10 @@ def ask_ranks(launch: RankLaunch, query: Query, ask: Callable[[Any], int]) -> As
         sees = True
         if plan is not None:
             chosen = [each.source for each in plan.ranks]
-            told = [(file.path, file.size, file.mtime_ns, file.digest) for file in chosen]
+            told = [
+                None if file.id in plan.copies else (file.path, file.size, file.mtime_ns, file.digest)
+                for file in chosen
+            ]
             sees = ask({"files": told, "all": _needs_all(plan.launch, chosen)}) == launch.world_size
         if sees and not of_others:
             return None
@@ -78,7 +81,7 @@ def answer(launch: RankLaunch, question: Mapping[str, Any]) -> bool:
     """Say yes to a question of rank 0: that this rank sees its file, or that it has told what it sees."""
     if "files" in question:
         own = question["files"] if question["all"] else [question["files"][launch.rank]]
-        return within(LOOK_SECONDS, lambda: all(_is_there(*each) for each in own)) or False
+        return within(LOOK_SECONDS, lambda: all(each is None or _is_there(*each) for each in own)) or False
     try:
         seen = _seen(launch, question["states"])
         if seen is None:

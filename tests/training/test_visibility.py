@@ -2,6 +2,7 @@
 
 import shlex
 import shutil
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,10 +16,11 @@ from ckptstore.api import Catalog
 from ckptstore.core.model import Content, Kind, RestorePlan
 from ckptstore.disk import name_claims
 from ckptstore.resume import register
-from ckptstore.resume.resolver import NEWEST
+from ckptstore.resume.resolver import NEWEST, Query
 from ckptstore.training import visibility
 from ckptstore.training.rank_launch import RankLaunch
 from tests.jobs import Job, begun
+from tests.tiers.jobs import copied, declared
 
 
 class Hosts:
@@ -217,3 +219,18 @@ def test_a_damaged_file_on_one_disk_is_called_that(
     assert files_of(ranks[0].settle(ranks[0].database, NEWEST, asks).plan) == (10, [(0, 0), (1, 1)])
     assert "do not see the same files" not in caplog.text
     assert f"step 20 of launch L1 was whole once: {path} has 3 bytes" in caplog.text
+
+
+def test_a_replaced_node_fetches_what_only_a_tier_has_and_the_others_look_at_home(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nodes without a common disk are a case of it: each rank's file is at home, or in a tier."""
+    tier = declared(hosts.job.catalog, tmp_path / "shared")
+    lost = next(file for file in hosts.job.catalog.show("run", 20) if file.rank == 1)
+    copied(hosts.job.catalog, tier, [lost])
+    shutil.rmtree(hosts.job.folder(1))
+    monkeypatch.setattr(sys.modules[__name__], "NEWEST", Query(fetches=True))
+    plan = hosts.start()
+    assert files_of(plan) == (20, [(0, 0), (1, 1)])
+    assert plan is not None
+    assert list(plan.copies) == [lost.id]

@@ -1,0 +1,122 @@
+"""Fetches files of a restore plan that only tiers have, into a folder of our own beside the journals."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from ckptstore.core.copies import CopyState
+from ckptstore.core.text import size
+from ckptstore.disk.files import names_in, observe
+from ckptstore.disk.name_claims import FOLDER
+from ckptstore.errors import CatalogUnavailableError, CkptstoreError, NothingRestorableError
+from ckptstore.objects.errors import MissingError, StoreError, WrongBytesError
+from ckptstore.objects.tiers import open_tier
+from ckptstore.outside import Path, shutil
+from ckptstore.resume.faults import fault
+from ckptstore.tiers.facts import CopyRecords
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ckptstore.catalog.engine import Database
+    from ckptstore.core.copies import Copy
+    from ckptstore.core.model import Checkpoint, RestorePlan
+
+log = logging.getLogger("ckptstore")
+
+_FETCHED = "fetched"
+
+
+class Fetched:
+    """What was fetched to load one state: `.ckptstore/fetched/…` in the directories that its files were in.
+
+    Nothing else is written to those directories, and no name of their users is taken.
+    """
+
+    def __init__(self) -> None:
+        self._folders: set[Path] = set()
+        self._origins: dict[str, Checkpoint] = {}
+
+    def local(self, database: Database, plan: RestorePlan, files: Iterable[Checkpoint]) -> RestorePlan:
+        """The plan, with these files at paths of this machine: their own, else where they were fetched to.
+
+        Each is fetched from the nearest tier that gives it, with what lies beside it, and proved by its digest. A copy
+        that proves to be no good is recorded as failed. Raises `NothingRestorableError` for a file that no tier gives.
+        """
+        if not plan.copies:
+            return plan
+        far = [file for file in files if file.id in plan.copies and not _is_here(file)]
+        fetched = {file.id: self._fetch(database, file, plan.copies[file.id]) for file in far}
+        self._origins |= {fetched[file.id].path: file for file in far}
+        ranks = tuple(each._replace(source=fetched.get(each.source.id, each.source)) for each in plan.ranks)
+        return replace(plan, ranks=ranks)
+
+    def origin(self, file: Checkpoint) -> Checkpoint | None:
+        """The record of the file that was fetched to this path; None: none was."""
+        return self._origins.get(file.path)
+
+    def remove(self) -> None:
+        """Delete it: the launch has made a state of its own."""
+        for folder in self._folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        self._folders.clear()
+
+    def _fetch(self, database: Database, file: Checkpoint, copies: Sequence[Copy]) -> Checkpoint:
+        folder = _folder_of(file)
+        _clear_others(folder)
+        self._folders.add(folder)
+        failures = []
+        for copy in copies:
+            log.info("fetching %s (%s) from tier %s", file.path, size(copy.all_bytes), copy.tier.name)
+            try:
+                return _fetched(file, copy, folder)
+            except StoreError as error:
+                failures.append(f"{copy.tier.name}: {error.message}")
+                if isinstance(error, (MissingError, WrongBytesError)):
+                    _note_failure(database, file, copy, error)
+        raise NothingRestorableError(
+            f"{file.path} is not here, and no tier gives it ({'; '.join(failures)})",
+            "see that the tiers can be reached and that there is room, then start again",
+        )
+
+
+def _fetched(file: Checkpoint, copy: Copy, folder: Path) -> Checkpoint:
+    """Fetch a copy, what lies beside it first. Raises `StoreError`."""
+    store = open_tier(copy.tier.url)
+    for each in copy.beside:
+        store.get(each.key, str(folder / each.name), each.size, each.digest)
+    path = folder / Path(file.path).name
+    store.get(copy.key, str(path), copy.size or 0, copy.digest or "")
+    return replace(file, path=str(path), mtime_ns=path.stat().st_mtime_ns)
+
+
+def _is_here(file: Checkpoint) -> bool:
+    return fault(file, observe([file], read_bytes=False)[file.path], {}) is None
+
+
+def _folder_of(file: Checkpoint) -> Path:
+    """Where it is fetched to: one folder for each state of a run, since a launch loads one."""
+    return Path(file.path).parent / FOLDER / _FETCHED / f"{_short(file.run)}-{_short(file.launch)}-{file.global_step}"
+
+
+def _short(name: str) -> str:
+    return blake2b(name.encode(), digest_size=8).hexdigest()
+
+
+def _clear_others(folder: Path) -> None:
+    """Delete what earlier launches of the run fetched there: one launch of a run lives at a time."""
+    whose = folder.name.partition("-")[0]
+    for name in names_in(str(folder.parent)):
+        if name.startswith(f"{whose}-") and name != folder.name:
+            shutil.rmtree(folder.parent / name, ignore_errors=True)
+
+
+def _note_failure(database: Database, file: Checkpoint, copy: Copy, error: CkptstoreError) -> None:
+    """Record that a tier has not what it should have: the next start takes another copy."""
+    try:
+        CopyRecords(database).record(file, copy.tier, CopyState.FAILED, detail=error.message)
+    except CatalogUnavailableError as unavailable:
+        log.warning("%s. It is not recorded that %s lacks %s.", unavailable, copy.tier.name, copy.key)

@@ -1,0 +1,35 @@
+"""A job of two nodes: each rank saves to a directory of its own, and copies go to a tier."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from ckptstore.api import Catalog
+from ckptstore.core.copies import Beside, CopyState, Tier
+from ckptstore.core.copy_keys import key_of
+from ckptstore.core.model import Checkpoint
+from ckptstore.core.naming import companion_of
+from ckptstore.disk.files import digest
+from ckptstore.objects.tiers import open_tier
+from ckptstore.tiers import facts
+
+
+def declared(catalog: Catalog, directory: Path, name: str = "shared", level: int = 1) -> Tier:
+    tier = facts.tier_of(name, str(directory), level)
+    open_tier(tier.url).prepare()
+    catalog.runs()  # makes the schema
+    facts.add(catalog.database, tier)
+    return tier
+
+
+def copied(catalog: Catalog, tier: Tier, files: Iterable[Checkpoint]) -> None:
+    """Copy files up as an agent does: what lies beside them first."""
+    store = open_tier(tier.url)
+    for file in files:
+        beside = []
+        companion = Path(companion_of(file.path))
+        if companion.exists():
+            size, told = companion.stat().st_size, digest(str(companion))
+            beside = [Beside(companion.name, key_of(file, companion.name, told), size, told)]
+            store.put(str(companion), beside[0].key, size, told)
+        store.put(file.path, key_of(file), file.size or 0, file.digest or "")
+        facts.record_copy(catalog.database, file, tier, CopyState.READY, beside=beside)

@@ -1,0 +1,208 @@
+"""A start takes what is on its node, and fetches what only a tier has."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ckptstore.api import Catalog
+from ckptstore.catalog import copies
+from ckptstore.cli.main import cli
+from ckptstore.core.copies import CopyState, Tier
+from ckptstore.core.copy_keys import key_of
+from ckptstore.core.model import Checkpoint, Rule
+from ckptstore.core.naming import companion_of
+from ckptstore.errors import NothingRestorableError, RefusedError
+from ckptstore.objects.tiers import open_tier
+from ckptstore.resume import explained
+from ckptstore.resume.resolve import resolve
+from ckptstore.resume.resolver import Query
+from ckptstore.tiers import facts
+from ckptstore.training.begin import decide
+from ckptstore.training.start import start_from_json
+from tests import ckpt_bytes
+from tests.jobs import Job, begun
+from tests.tiers.jobs import copied, declared
+
+
+@pytest.fixture
+def job(catalog: Catalog, tmp_path: Path) -> Job:
+    """Two ranks have saved steps 5 and 10, each other bytes."""
+    job, ranks = begun(catalog, tmp_path / "ckpt")
+    for step in (5, 10):
+        for launch in ranks:
+            path = job.write(launch, step)
+            ckpt_bytes.write(path, step, step + launch.rank / 2)
+            launch.register(path, global_step=step, optimizer_step=step)
+    return job
+
+
+@pytest.fixture
+def tier(catalog: Catalog, tmp_path: Path) -> Tier:
+    return declared(catalog, tmp_path / "shared")
+
+
+def of(job: Job, step: int, rank: int) -> Checkpoint:
+    (file,) = [each for each in job.catalog.show("run", step) if each.rank == rank]
+    return file
+
+
+def step_of(job: Job, *, fetches: bool = True) -> int | None:
+    plan = resolve(job.catalog.database, "run", Query(fetches=fetches)).plan
+    return plan.global_step if plan else None
+
+
+def test_a_replaced_node_gets_its_files_back_and_the_other_reads_nothing(job: Job, tier: Tier) -> None:
+    lost, kept = of(job, 10, 1), of(job, 10, 0)
+    Path(companion_of(lost.path)).write_text("what goes with it")
+    content = Path(lost.path).read_bytes()
+    copied(job.catalog, tier, job.catalog.files("run"))
+    open_tier(tier.url).remove(key_of(kept))  # whoever read it would fail
+    shutil.rmtree(job.folder(1))
+    ranks = job.start(resume=False)
+    first, second = (launch.resolve() for launch in ranks)
+    assert (first.global_step, second.global_step) == (10, 10)
+    assert first.ranks[0].source.path == kept.path
+    there = second.ranks[1].source
+    assert Path(there.path).read_bytes() == content
+    assert (there.digest, there.size) == (lost.digest, lost.size)
+    assert Path(companion_of(there.path)).read_text() == "what goes with it"
+    assert Path(there.path).is_relative_to(job.folder(1) / ".ckptstore" / "fetched")
+    assert [each.name for each in job.folder(1).iterdir()] == [".ckptstore"], "no name of the user's is taken"
+    again = job.catalog.join("run", rank=1, world_size=2, launch_id="L2").resolve()
+    assert again.ranks[1].source.path == there.path
+    job.announce(ranks[1])
+    job.save(ranks[1:], 15)
+    assert not Path(there.path).exists(), "the launch has a state of its own"
+
+
+def test_a_state_whose_copies_are_spread_is_restored(job: Job, tier: Tier) -> None:
+    copied(job.catalog, tier, [of(job, 10, 1)])
+    Path(of(job, 10, 1).path).unlink()
+    assert step_of(job) == 10
+    assert step_of(job, fetches=False) == 5
+    plan = resolve(job.catalog.database, "run", Query(fetches=True)).plan
+    assert [plan.copy_of(each.source) is not None for each in plan.ranks] == [False, True]
+    assert plan.bytes_to_fetch == of(job, 10, 1).size
+
+
+def test_a_state_that_lacks_a_rank_in_every_tier_is_not(job: Job, tier: Tier) -> None:
+    copied(job.catalog, tier, [of(job, 10, 0)])
+    for rank in (0, 1):
+        Path(of(job, 10, rank).path).unlink()
+    found = resolve(job.catalog.database, "run", Query(fetches=True))
+    assert found.plan.global_step == 5
+    (reason,) = found.rejections[0].reasons
+    assert (reason.rule, reason.rank) == (Rule.MISSING_FILE, 1)
+    assert reason.detail.endswith("is gone, and no tier has it")
+
+
+@pytest.mark.parametrize("state", [CopyState.PENDING, CopyState.FAILED, CopyState.GONE])
+def test_a_copy_that_is_not_ready_counts_for_nothing(job: Job, tier: Tier, state: CopyState) -> None:
+    file = of(job, 10, 1)
+    copied(job.catalog, tier, [file])
+    facts.record_copy(job.catalog.database, file, tier, state)
+    Path(file.path).unlink()
+    assert step_of(job) == 5
+
+
+def test_the_nearest_tier_is_read(job: Job, tier: Tier, tmp_path: Path) -> None:
+    far = declared(job.catalog, tmp_path / "far", "far", 2)
+    file = of(job, 10, 1)
+    for each in (far, tier):
+        copied(job.catalog, each, [file])
+    open_tier(far.url).remove(key_of(file))
+    Path(file.path).unlink()
+    plan = job.start(resume=False)[1].resolve()
+    assert [copy.tier.name for copy in plan.copies[file.id]] == ["shared", "far"]
+    assert plan.ranks[1].source.path != file.path
+
+
+def test_another_copy_is_taken_where_the_nearest_is_not_there(job: Job, tier: Tier, tmp_path: Path) -> None:
+    far = declared(job.catalog, tmp_path / "far", "far", 2)
+    file = of(job, 10, 1)
+    for each in (far, tier):
+        copied(job.catalog, each, [file])
+    open_tier(tier.url).remove(key_of(file))
+    Path(file.path).unlink()
+    plan = job.start(resume=False)[1].resolve()
+    assert Path(plan.ranks[1].source.path).exists()
+    with job.catalog.database.read() as connection:
+        states = {copy.tier.name: copy.state for copy in copies.copies_of(connection, [file.id])[file.id]}
+    assert states == {"shared": CopyState.FAILED, "far": CopyState.READY}
+
+
+def test_what_no_tier_gives_stops_the_start_and_the_next_one_goes_on(job: Job, tier: Tier) -> None:
+    file = of(job, 10, 1)
+    copied(job.catalog, tier, [file])
+    open_tier(tier.url).remove(key_of(file))
+    Path(file.path).unlink()
+    with pytest.raises(NothingRestorableError, match="is not here, and no tier gives it") as refused:
+        job.start(resume=False)[1].resolve()
+    assert "\n" not in str(refused.value)
+    assert [launch.facts.parent_step for launch in job.start()] == [5, 5]
+
+
+def test_a_file_that_cannot_be_loaded_once_it_was_fetched_is_not_taken_again(job: Job, tier: Tier) -> None:
+    file = of(job, 10, 1)
+    copied(job.catalog, tier, [file])
+    Path(file.path).unlink()
+    ranks = job.start(resume=False)
+    plan = ranks[1].resolve()
+    ranks[1].record_load_failure(plan.ranks[1].source, Rule.DIGEST_MISMATCH, "it changed while it was read")
+    assert {each.path for each in job.catalog.show("run", 10)} == {of(job, 10, 0).path, file.path}
+    assert step_of(job) == 5
+
+
+def test_what_an_earlier_launch_fetched_is_removed(job: Job, tier: Tier) -> None:
+    copied(job.catalog, tier, job.catalog.files("run"))
+    shutil.rmtree(job.folder(1))
+    before = job.start(resume=False)[1].resolve().ranks[1].source.path
+    after = job.start(resume=False)[1].resolve(step=5).ranks[1].source.path
+    assert (Path(before).exists(), Path(after).exists()) == (False, True)
+
+
+def test_rank_0_sends_the_copies(job: Job, tier: Tier) -> None:
+    copied(job.catalog, tier, job.catalog.files("run"))
+    shutil.rmtree(job.folder(1))
+    start = decide(job.start(resume=False)[0], query=Query(fetches=True))
+    sent = start_from_json(start.to_json())
+    assert sent.plan.to_dicts() == start.plan.to_dicts()
+    assert sent.plan.copies == start.plan.copies
+    assert {copy.tier for each in sent.plan.copies.values() for copy in each} == {tier}
+
+
+def test_a_damaged_file_is_fetched_and_a_state_that_is_known_to_be_bad_is_not(job: Job, tier: Tier) -> None:
+    file = of(job, 10, 1)
+    copied(job.catalog, tier, [file])
+    ranks = job.start(resume=False)
+    ranks[1].mark_damaged(file, Rule.DIGEST_MISMATCH)
+    assert step_of(job) == 10
+    ranks[1].recorder.record_files([of(job, 10, 1).amended(quarantine="its loss was nan")])
+    assert step_of(job) == 5
+
+
+def test_it_is_told_what_must_be_fetched_and_what_an_older_state_costs(job: Job, tier: Tier) -> None:
+    """`resolve --explain` and its JSON."""
+    file = of(job, 10, 1)
+    copied(job.catalog, tier, [file])
+    Path(file.path).unlink()
+    found = job.catalog.resolve("run")
+    told = explained.resolution(found)["to_fetch"]
+    assert told["files"] == [{"path": file.path, "tier": "shared", "key": key_of(file), "bytes": file.size}]
+    assert (told["bytes"], told["without"]) == (file.size, {"global_step": 5, "launch": "L1"})
+    printed = CliRunner().invoke(cli, [f"--db={job.catalog.database.url}", "resolve", "run", "--explain"]).stdout
+    assert f"{file.path}, from tier shared" in printed
+    assert f"1 file, {file.size} B, must be fetched from shared; a start does that" in printed
+    assert "step 5 needs no copy, and is 5 steps older: resume(step=5)" in printed
+    Path(of(job, 5, 1).path).unlink()
+    printed = CliRunner().invoke(cli, [f"--db={job.catalog.database.url}", "resolve", "run", "--explain"]).stdout
+    assert "no state can be restored without copies" in printed
+    with pytest.raises(RefusedError, match="only tiers have"):
+        CliRunner().invoke(
+            cli,
+            [f"--db={job.catalog.database.url}", "resolve", "run", "--format", "paths"],
+            catch_exceptions=False,
+            standalone_mode=False,
+        )
