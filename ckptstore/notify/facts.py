@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import notifications
 from ckptstore.catalog.runs import find_run, run_names
 from ckptstore.core.hints import Command
-from ckptstore.core.model import derived_id
+from ckptstore.core.ids import derived_id
 from ckptstore.core.text import count
 from ckptstore.doctor.check_launch import newest_launch
 from ckptstore.doctor.check_storage import disks

@@ -14,7 +14,7 @@ from importlib import metadata
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
-from ckptstore.core.model import derived_id
+from ckptstore.core.ids import derived_id
 from ckptstore.errors import UsageError
 from ckptstore.outside import os, signal, socket, subprocess, threading
 

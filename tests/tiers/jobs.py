@@ -21,15 +21,16 @@ def declared(catalog: Catalog, directory: Path, name: str = "shared", level: int
     return tier
 
 
-def copied(catalog: Catalog, tier: Tier, files: Iterable[Checkpoint]) -> None:
-    """Copy files up as an agent does: what lies beside them first."""
+def copied(catalog: Catalog, tier: Tier, files: Iterable[Checkpoint], *, at: Path | None = None) -> None:
+    """Copy files up as an agent does: what lies beside them first. `at` is where this process sees the file."""
     store = open_tier(tier.url)
     for file in files:
         beside = []
-        companion = Path(companion_of(file.path))
+        path = str(at or file.path)
+        companion = Path(companion_of(path))
         if companion.exists():
             size, told = companion.stat().st_size, digest(str(companion))
             beside = [Beside(companion.name, key_of(file, companion.name, told), size, told)]
             store.put(str(companion), beside[0].key, size, told)
-        store.put(file.path, key_of(file), file.size or 0, file.digest or "")
+        store.put(path, key_of(file), file.size or 0, file.digest or "")
         facts.record_copy(catalog.database, file, tier, CopyState.READY, beside=beside)

@@ -26,6 +26,9 @@ from tests.jobs import Job, begun
 from tests.tiers.jobs import copied, declared
 
 
+pytestmark = pytest.mark.of_files
+
+
 @pytest.fixture
 def job(catalog: Catalog, tmp_path: Path) -> Job:
     """Two ranks have saved steps 5 and 10, each other bytes."""
