@@ -25,7 +25,6 @@ from tests import ckpt_bytes
 from tests.jobs import Job, begun
 from tests.tiers.jobs import copied, declared
 
-
 pytestmark = pytest.mark.of_files
 
 
