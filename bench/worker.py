@@ -42,10 +42,18 @@ class Worker:
 
     def ask(self, **request: Any) -> dict[str, Any]:
         """The answer to a request; raises with what the program said where there is none."""
+        self.begin(**request)
+        return self.end()
+
+    def begin(self, **request: Any) -> None:
+        """Ask for something, to be answered at `end`."""
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
+
+    def end(self) -> dict[str, Any]:
+        """The answer to what was asked last."""
+        assert self._process.stdout is not None
         answer = self._process.stdout.readline()
         if not answer:
             raise RuntimeError(f"{self._process.args!r} ended:\n{self._log.read_text()[-3000:]}")

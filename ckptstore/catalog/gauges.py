@@ -12,18 +12,21 @@ from ckptstore.catalog.tables import (
     FILES,
     FILES_OF_LAUNCHES,
     IS_REMOVED,
+    UtcDateTime,
     checkpoints,
     collections,
     endings,
     launches,
     saves,
+    sources,
     trash,
 )
 from ckptstore.catalog.tallies import IS_THERE
-from ckptstore.core.model import FileState
+from ckptstore.core.model import FileState, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     from ckptstore.core.model import LaunchKey
 
@@ -85,6 +88,33 @@ def last_saves(connection: sa.Connection, ids: Sequence[str]) -> dict[str, LastS
     return {save: LastSave(seconds, path) for save, seconds, path in found}
 
 
+def newest_of_kinds(connection: sa.Connection) -> list[tuple[str, str, datetime]]:
+    """When each run last saved, by its name and the kind of save."""
+    names = reads.names_of_runs(connection)
+    return [(names[run], kind, at) for run, kind, at in connection.execute(_NEWEST_OF_KINDS) if run in names]
+
+
+def saving_ranks(connection: sa.Connection) -> dict[str, dict[int, int]]:
+    """The ranks of the newest launch of each run that has periodic saves, by the run's name.
+
+    Each with the newest step that it saved, among the newest few of the launch (-1: none of them).
+    """
+    names = reads.names_of_runs(connection)
+    found: dict[str, dict[int, int]] = {}
+    for run, rank, step in connection.execute(_SAVING):
+        if run in names:
+            found.setdefault(names[run], {})[rank] = step
+    return found
+
+
+def directories(connection: sa.Connection) -> dict[int, set[str]]:
+    """The directories that the newest launch of each run saves to, by the run's id."""
+    found: dict[int, set[str]] = {}
+    for run, directory in connection.execute(_DIRECTORIES):
+        found.setdefault(run, set()).add(directory)
+    return found
+
+
 def _by_name(connection: sa.Connection, query: sa.Select[Any]) -> dict[str, int]:
     names = reads.names_of_runs(connection)
     return {names[run]: number for run, number in connection.execute(query) if run in names}
@@ -123,7 +153,8 @@ _LOWEST = (
         .label("step"),
     )
     .where(any_of(launches.c.id, "own_launches"))
-    .subquery("lowest")
+    .cte("lowest")
+    .prefix_with("MATERIALIZED")  # else PostgreSQL looks for it again at each save
 )
 _NEWEST_SAVES = sa.select(saves.c.launch_id, saves.c.id, _LOWEST.c.step).join(
     _LOWEST,
@@ -149,4 +180,45 @@ _LAST_SAVES = (
     .select_from(FILES)
     .where(any_of(saves.c.id, "own_ids"))
     .group_by(saves.c.id)
+)
+_NEWEST_OF_KINDS = (
+    sa.select(launches.c.run_id, saves.c.kind, sa.func.max(saves.c.created_at, type_=UtcDateTime))
+    .select_from(saves.join(launches))
+    .group_by(launches.c.run_id, saves.c.kind)
+    .order_by(launches.c.run_id, saves.c.kind)
+)
+_PERIODIC = saves.c.kind == Kind.PERIODIC.value
+_NEWEST_FIRST = sa.func.row_number().over(partition_by=launches.c.run_id, order_by=launches.c.launch_order.desc())
+_LAUNCHES = sa.select(launches.c.id, launches.c.run_id, _NEWEST_FIRST.label("place"))
+_NEWEST_LAUNCHES = _LAUNCHES.subquery("newest")
+_NEWEST_SAVING = _LAUNCHES.where(sa.exists().where(saves.c.launch_id == launches.c.id, _PERIODIC)).subquery("newest")
+_FEW = 5
+_LOWEST_OF_FEW = (
+    sa.select(_EVERY.c.global_step)
+    .where(_EVERY.c.launch_id == _NEWEST_SAVING.c.id, _EVERY.c.kind == Kind.PERIODIC.value)
+    .order_by(_EVERY.c.global_step.desc())
+    .limit(1)
+    .offset(_FEW - 1)
+    .scalar_subquery()
+)
+_SAVED_STEPS = (
+    sa.select(_NEWEST_SAVING.c.run_id, checkpoints.c.rank, saves.c.global_step)
+    .select_from(_NEWEST_SAVING.join(saves, saves.c.launch_id == _NEWEST_SAVING.c.id).join(checkpoints))
+    .where(_NEWEST_SAVING.c.place == 1, _PERIODIC, saves.c.global_step >= sa.func.coalesce(_LOWEST_OF_FEW, 0))
+    .where(checkpoints.c.state != FileState.MOVED.value)
+)
+_ANNOUNCED = (
+    sa.select(_NEWEST_SAVING.c.run_id, sources.c.rank, sa.literal(-1))
+    .join(sources, sources.c.launch_id == _NEWEST_SAVING.c.id)
+    .where(_NEWEST_SAVING.c.place == 1, sources.c.kind == Kind.PERIODIC.value)
+)
+_STEPS = sa.union_all(_SAVED_STEPS, _ANNOUNCED).subquery("steps")
+_SAVING = sa.select(_STEPS.c.run_id, _STEPS.c.rank, sa.func.max(_STEPS.c.global_step)).group_by(
+    _STEPS.c.run_id, _STEPS.c.rank
+)
+_DIRECTORIES = (
+    sa.select(_NEWEST_LAUNCHES.c.run_id, sources.c.directory)
+    .distinct()
+    .join(sources, sources.c.launch_id == _NEWEST_LAUNCHES.c.id)
+    .where(_NEWEST_LAUNCHES.c.place == 1)
 )

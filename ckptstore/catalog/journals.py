@@ -31,6 +31,17 @@ def journals_of(connection: sa.Connection, run: int) -> dict[str, ReadTo]:
     return {path: ReadTo(end, bool(by_summary)) for path, end, by_summary in found}
 
 
+def ends_of_runs(connection: sa.Connection) -> dict[int, dict[str, int]]:
+    """The journals of every run by its id, and up to which byte each was taken up."""
+    found: dict[int, dict[str, int]] = {}
+    for run, path, end in rows.many(connection.execute(_ENDS_OF_RUNS)):
+        found.setdefault(run, {})[path] = end
+    return found
+
+
+_ENDS_OF_RUNS = sa.select(journals.c.run_id, journals.c.path, journals.c.read_to)
+
+
 def every_journal(connection: sa.Connection) -> dict[str, dict[str, ReadTo]]:
     """The journals of every run by its name, and how far each was taken up."""
     query = sa.select(runs.c.name, journals.c.path, journals.c.read_to, journals.c.by_summary).join(journals)

@@ -12,7 +12,7 @@ from ckptstore.core.text import count, size, some, span
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.owner import is_dead, shown
 from ckptstore.doctor.checkup import Fact, Status
-from ckptstore.doctor.run_facts import folder_of, room_of, roots
+from ckptstore.doctor.run_facts import folder_of, room_of, roots, unread
 from ckptstore.journal import jsonl
 from ckptstore.journal.accept import unconfirmed
 from ckptstore.outside import Path
@@ -158,11 +158,10 @@ def _journals(facts: RunFacts, *, is_away: bool) -> Check:
     if is_away:
         hint = f"once the catalog can be used it takes up what it lacks by itself; or: {Command('sync')}"
         return _but(hidden, facts.check("journals", Status.NOTE, f"{what}, by which this page was made", hint))
-    begins = {path: facts.journals.get(path, 0) for path in sorted(sizes)}
-    tails = {path: begin if sizes[path] > begin else 0 for path, begin in begins.items() if sizes[path] != begin}
-    read, is_all = jsonl.read_tails(tails, _MOST_JOURNAL_BYTES)
+    read, is_all = unread(facts.journals, sizes)
     if is_all:
-        hidden |= dict.fromkeys(sorted(tails.keys() - read.keys()), "no permission, or the disk fails")
+        lacked = {path for path, length in sizes.items() if facts.journals.get(path, 0) != length}
+        hidden |= dict.fromkeys(sorted(lacked - read.keys()), "no permission, or the disk fails")
     return _but(hidden, _judged(facts, what, sizes, read, is_all=is_all))
 
 

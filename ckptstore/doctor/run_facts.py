@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import journals, leases, reads, recent
+from ckptstore.catalog import gauges, journals, leases, reads, recent
 from ckptstore.core.limits import LEASE
 from ckptstore.core.model import LaunchKey
 from ckptstore.disk.name_claims import FOLDER
@@ -28,9 +28,12 @@ if TYPE_CHECKING:
     from ckptstore.catalog.recent import End, Home, Lock, Saved, Waiting
     from ckptstore.core.model import Launch, PassedOver
     from ckptstore.doctor.checkup import Fact, Status
+    from ckptstore.journal.jsonl import Contents
 
 SAVES = 5
 """So many of the newest saves tell how large the next one is, and which ranks do not save any more."""
+
+_MOST_JOURNAL_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,31 @@ def gather(database: Database, run: str, run_id: int, now: datetime) -> RunFacts
         )
     around = look_around(sorted({*facts.directories, *map(jsonl.directory_of, facts.journals)}))
     return replace(facts, around={each.directory: each for each in around})
+
+
+def unread(known: Mapping[str, int], sizes: Mapping[str, int]) -> tuple[dict[str, Contents], bool]:
+    """What the catalog lacks of these journals, and whether that is all of it; one that cannot be read is left out.
+
+    `known` says up to which byte it has each, `sizes` how long each is.
+    """
+    begins = {path: known.get(path, 0) for path in sorted(sizes)}
+    tails = {path: begin if sizes[path] > begin else 0 for path, begin in begins.items() if sizes[path] != begin}
+    return jsonl.read_tails(tails, _MOST_JOURNAL_BYTES)
+
+
+def backlogs(database: Database) -> dict[str, int]:
+    """How many records of each run, by its name, are in journals where it saves and not in the catalog."""
+    with database.read() as connection:
+        names = reads.names_of_runs(connection)
+        known = journals.ends_of_runs(connection)
+        directories = gauges.directories(connection)
+    places = {run: directories.get(run, set()) | {*map(jsonl.directory_of, known.get(run, ()))} for run in names}
+    seen = {each.directory: each for each in look_around(sorted(set().union(*places.values())))}
+    found = {}
+    for run, name in names.items():
+        sizes = {path: length for each in places[run] for path, length in seen[each].journals.items()}
+        found[name] = sum(len(contents.entries) for contents in unread(known.get(run, {}), sizes)[0].values())
+    return found
 
 
 def folder_of(path: str) -> str:

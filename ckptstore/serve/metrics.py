@@ -10,11 +10,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 
 from ckptstore.catalog import gauges
+from ckptstore.doctor.run_facts import backlogs
 from ckptstore.outside import Path, os
 from ckptstore.resume import overview
+from ckptstore.resume.liveness import laggards
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from datetime import datetime
 
     from prometheus_client.metrics_core import Metric
 
@@ -27,12 +30,19 @@ _RUN = ("run",)
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """All runs at one moment. `available` are the free bytes of the disk that each saved to last, where it is seen."""
+    """All runs at one moment.
+
+    `newest` says when each last saved, by kind; `lagging` how many ranks are behind the newest save; `backlog` how many
+    records are in journals only; `available` the free bytes of the disk that it saved to last, where that is seen.
+    """
 
     rows: Sequence[RunRow]
     damaged: Mapping[str, int]
     quarantined: Mapping[str, int]
     saves: Mapping[str, LastSave]
+    newest: Sequence[tuple[str, str, datetime]]
+    lagging: Mapping[str, int]
+    backlog: Mapping[str, int]
     available: Mapping[str, int]
 
     def collect(self) -> Iterator[Metric]:
@@ -41,11 +51,13 @@ class Measured:
         yield InfoMetricFamily("ckptstore_build", "Version of ckptstore.", version)
         step = _gauge("restorable_step", "Step of the newest restorable state.")
         at = _gauge("restorable_timestamp_seconds", "When the newest restorable state was saved.")
-        last = _gauge("last_save_timestamp_seconds", "When the newest save was recorded.", "kind")
-        took = _gauge("save_duration_seconds", "What the newest save took on its slowest rank.")
+        last = _gauge("last_save_timestamp_seconds", "When the newest save of the kind was recorded.", "kind")
+        took = _gauge("save_duration_seconds", "What the newest save took on its slowest rank.", "kind")
         stored = _gauge("stored_bytes", "Bytes of the states that are there.")
         trash = _gauge("trash_bytes", "Bytes that gc moved to the trash.")
         damaged = _gauge("damaged_files", "Files that are not what was recorded.")
+        lagging = _gauge("lagging_ranks", "Ranks that lack the newest save of their launch.")
+        backlog = _gauge("journal_backlog_records", "Records in journals that the catalog has not taken up.")
         quarantined = _gauge("quarantined_states", "States that no start takes, though their files are whole.")
         available = _gauge("filesystem_avail_bytes", "Free bytes of the file system that the run saved to last.")
         launches = CounterMetricFamily("ckptstore_launches", "Launches of the run.", labels=_RUN)
@@ -54,19 +66,21 @@ class Measured:
             if row.newest_restorable is not None:
                 step.add_metric(of_run, row.newest_restorable.global_step)
                 at.add_metric(of_run, row.newest_restorable.created_at.timestamp())
-            if row.last is not None:
-                last.add_metric((row.run, row.last.kind.value), row.last.created_at.timestamp())
-                save = self.saves.get(row.last.tally.save_id)
-                if save is not None and save.seconds is not None:
-                    took.add_metric(of_run, save.seconds)
+            save = self.saves.get(row.last.tally.save_id) if row.last else None
+            if row.last is not None and save is not None and save.seconds is not None:
+                took.add_metric((row.run, row.last.kind.value), save.seconds)
             stored.add_metric(of_run, row.bytes)
             trash.add_metric(of_run, row.trash_bytes)
             damaged.add_metric(of_run, self.damaged.get(row.run, 0))
             quarantined.add_metric(of_run, self.quarantined.get(row.run, 0))
+            lagging.add_metric(of_run, self.lagging.get(row.run, 0))
+            backlog.add_metric(of_run, self.backlog.get(row.run, 0))
             if row.run in self.available:
                 available.add_metric(of_run, self.available[row.run])
             launches.add_metric(of_run, row.launches)
-        yield from (step, at, last, took, stored, trash, damaged, quarantined, available, launches)
+        for run, kind, when in self.newest:
+            last.add_metric((run, kind), when.timestamp())
+        yield from (step, at, last, took, stored, trash, damaged, lagging, quarantined, backlog, available, launches)
 
 
 def measure(database: Database) -> Measured:
@@ -75,12 +89,28 @@ def measure(database: Database) -> Measured:
     with database.read() as connection:
         damaged, quarantined = gauges.damaged_files(connection), gauges.quarantined_states(connection)
         saves = gauges.last_saves(connection, [row.last.tally.save_id for row in rows if row.last])
+        newest, saving = gauges.newest_of_kinds(connection), gauges.saving_ranks(connection)
     seen: dict[str, int] = {}
     for row in rows:
         save = saves.get(row.last.tally.save_id) if row.last else None
         if save is not None and (free := _available(str(Path(save.path).parent))) is not None:
             seen[row.run] = free
-    return Measured(rows, damaged, quarantined, saves, seen)
+    return Measured(
+        rows,
+        damaged,
+        quarantined,
+        saves,
+        newest,
+        {run: _behind(steps) for run, steps in saving.items()},
+        backlogs(database),
+        seen,
+    )
+
+
+def _behind(last_steps: Mapping[int, int]) -> int:
+    """How many ranks lag, by the last step of each."""
+    behind = laggards(last_steps, last_steps, max(last_steps.values()))
+    return sum(len(ranks) for ranks in behind.values())
 
 
 def text(measured: Measured) -> bytes:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
 from ckptstore.api import Catalog
@@ -101,15 +102,58 @@ def test_a_catalog_that_does_not_answer(catalog: Catalog, monkeypatch: pytest.Mo
         assert "did not answer within 5 s" in client.get("/").text
 
 
-@pytest.mark.usefixtures("job")
-def test_metrics(client: TestClient) -> None:
-    found = client.get("/metrics").text
-    assert 'ckptstore_restorable_step{run="run"} 20.0' in found
-    assert 'ckptstore_launches_total{run="run"} 1.0' in found
-    assert 'ckptstore_last_save_timestamp_seconds{kind="periodic",run="run"}' in found
-    assert "ckptstore_build_info{version=" in found
-    assert 'ckptstore_damaged_files{run="run"} 0.0' in found
-    assert 'ckptstore_filesystem_avail_bytes{run="run"}' in found
+OF_RUN, OF_SAVE = {"run"}, {"run", "kind"}
+METRICS = {
+    "build_info": {"version"},
+    "restorable_step": OF_RUN,
+    "restorable_timestamp_seconds": OF_RUN,
+    "last_save_timestamp_seconds": OF_SAVE,
+    "save_duration_seconds": OF_SAVE,
+    "stored_bytes": OF_RUN,
+    "trash_bytes": OF_RUN,
+    "damaged_files": OF_RUN,
+    "lagging_ranks": OF_RUN,
+    "quarantined_states": OF_RUN,
+    "launches_total": OF_RUN,
+    "journal_backlog_records": OF_RUN,
+    "filesystem_avail_bytes": OF_RUN,
+}
+
+
+def parsed(metrics: str) -> dict[str, dict[tuple[str, ...], float]]:
+    """The samples of each metric by the values of their labels; each has a help and a type, and no other labels."""
+    found: dict[str, dict[tuple[str, ...], float]] = {}
+    for family in text_string_to_metric_families(metrics):
+        assert family.documentation
+        assert family.type in ("gauge", "counter")
+        for sample in family.samples:
+            name = sample.name.removeprefix("ckptstore_")
+            assert sample.labels.keys() == METRICS[name], sample
+            found.setdefault(name, {})[tuple(sample.labels.values())] = sample.value
+    return found
+
+
+def test_metrics(client: TestClient, job: Job) -> None:
+    ranks = job.begin()
+    job.save(ranks, 30)
+    job.save(ranks[:1], 40)
+    ranks[0].save(lambda path: Path(path).write_bytes(b"x"), global_step=50, directory=job.folder(0), kind="dying_gasp")
+    found = parsed(client.get("/metrics").text)
+    assert found.keys() == METRICS.keys()
+    assert found["restorable_step"] == {("run",): 30}
+    assert found["launches_total"] == {("run",): 2}
+    assert found["last_save_timestamp_seconds"].keys() == {("periodic", "run"), ("dying_gasp", "run")}
+    assert (found["damaged_files"], found["lagging_ranks"]) == ({("run",): 0}, {("run",): 1})
+    assert found["journal_backlog_records"] == {("run",): 0}
+
+
+def test_records_that_another_catalog_has_are_a_backlog(client: TestClient, other: Catalog, job: Job) -> None:
+    job.save(job.begin(), 30)
+    elsewhere = Job(other, job.directory)
+    elsewhere.launches = 2
+    elsewhere.save(elsewhere.begin(), 40)
+    (records,) = parsed(client.get("/metrics").text)["journal_backlog_records"].values()
+    assert records >= 2
 
 
 def test_metrics_of_what_is_wrong(catalog: Catalog, client: TestClient, job: Job, tmp_path: Path) -> None:
@@ -124,7 +168,7 @@ def test_metrics_of_what_is_wrong(catalog: Catalog, client: TestClient, job: Job
     found = client.get("/metrics").text
     assert 'ckptstore_damaged_files{run="run"} 1.0' in found
     assert 'ckptstore_quarantined_states{run="run"} 1.0' in found
-    assert 'ckptstore_save_duration_seconds{run="run"}' in found
+    assert 'ckptstore_save_duration_seconds{kind="periodic",run="run"}' in found
     url = catalog.database.url.render_as_string(hide_password=False)
     file = tmp_path / "ckptstore.prom"
     CliRunner().invoke(cli, ["--db", url, "metrics", "--textfile", str(file)], catch_exceptions=False)
