@@ -1,7 +1,6 @@
 """Real databases for every test that touches the catalog."""
 
 import itertools
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -14,6 +13,7 @@ from ckptstore.api import Catalog, connect
 from ckptstore.disk import notes
 from ckptstore.training.life_signs import LifeSigns
 from tests import hints
+from tests.empty_catalogs import copy_empty_catalog, made_by_alembic_once
 from tests.postgres_server import Server
 
 _numbers = itertools.count()
@@ -47,6 +47,12 @@ def _no_memory_of_this_machines_user(tmp_path_factory: pytest.TempPathFactory) -
     """Fixtures that live as long as the tests start jobs too: nothing is remembered in the user's own directory."""
     with pytest.MonkeyPatch.context() as session:
         session.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _alembic_works_once() -> Iterator[None]:
+    with made_by_alembic_once():
         yield
 
 
@@ -105,14 +111,6 @@ def new_postgres_database(socket: str, *, template: str = "template1") -> str:
 
 
 @pytest.fixture(scope="session")
-def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty catalog, to be copied: to make one takes longer than most tests."""
-    path = tmp_path_factory.mktemp("template") / "catalog.db"
-    connect(str(path)).database.disconnect()
-    return path
-
-
-@pytest.fixture(scope="session")
 def postgres_template(postgres: str) -> str:
     """The name of a database that is an empty catalog."""
     url = new_postgres_database(postgres)
@@ -127,7 +125,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         path = tmp_path / "catalog.db"
         if is_catalog:
-            shutil.copyfile(request.getfixturevalue("sqlite_template"), path)
+            copy_empty_catalog(path)
         return f"sqlite:///{path}"
     template = request.getfixturevalue("postgres_template") if is_catalog else "template1"
     return new_postgres_database(request.getfixturevalue("postgres"), template=template)
@@ -140,10 +138,9 @@ def catalog(database_url: str) -> Catalog:
 
 
 @pytest.fixture
-def sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
+def sqlite_url(tmp_path: Path) -> str:
     """An empty SQLite catalog, for tests that the database makes no difference to."""
-    shutil.copyfile(sqlite_template, tmp_path / "catalog.db")
-    return f"sqlite:///{tmp_path / 'catalog.db'}"
+    return copy_empty_catalog(tmp_path / "catalog.db")
 
 
 @pytest.fixture
@@ -158,7 +155,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def other(catalog: Catalog, tmp_path: Path, request: pytest.FixtureRequest) -> Catalog:
     """A second, empty catalog on a database of the same kind."""
     if catalog.database.is_sqlite:
-        shutil.copyfile(request.getfixturevalue("sqlite_template"), tmp_path / "other.db")
-        return connect(str(tmp_path / "other.db"))
+        return connect(copy_empty_catalog(tmp_path / "other.db"))
     template = request.getfixturevalue("postgres_template")
     return connect(new_postgres_database(request.getfixturevalue("postgres"), template=template))

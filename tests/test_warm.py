@@ -1,5 +1,6 @@
 """Programs that tests start as forks of a process that has imported modules."""
 
+import signal
 import subprocess
 from pathlib import Path
 
@@ -28,3 +29,27 @@ def test_a_line_that_is_printed_is_not_cut__before_ci_hung__now_whole(
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True)
     lines = done.stdout.splitlines()
     assert [line for line in lines if line != "noise"] == [f"WAITS {number}" for number in range(1000)]
+
+
+@pytest.mark.parametrize(
+    ("last", "code", "said"),
+    [
+        ("pass", 0, ""),
+        ("sys.exit()", 0, ""),
+        ("sys.exit(75)", 75, ""),
+        ("sys.exit('no')", 1, "no\n"),
+        ("raise ValueError('no')", 1, "ValueError: no\n"),
+        ("raise KeyboardInterrupt", -signal.SIGINT, "KeyboardInterrupt\n"),
+    ],
+)
+def test_a_script_ends_as_python_ends_it(tmp_path: Path, last: str, code: int, said: str) -> None:
+    """After its threads, and what it wants to be done at the end."""
+    script = tmp_path / "ends.py"
+    script.write_text(
+        "import atexit, sys, threading, time\n"
+        "atexit.register(print, 'done')\n"
+        "threading.Thread(target=lambda: (time.sleep(0.05), print('thread'))).start()\n" + last
+    )
+    done = subprocess.run([*warm_python("timeit"), str(script)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (code, "thread\ndone\n")
+    assert done.stderr.endswith(said)

@@ -8,6 +8,7 @@ and he as it does.
 The server has one thread, and has done nothing with what it imported.
 """
 
+import atexit
 import gc
 import json
 import os
@@ -15,10 +16,12 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import NoReturn
 
 _STANDARD = (0, 1, 2)
 _LENGTH = 8
@@ -108,7 +111,29 @@ def become(command: list[str]) -> None:
     main = ModuleType("__main__")
     main.__file__ = str(script)
     sys.modules["__main__"] = main
-    exec(compile(script.read_bytes(), script, "exec"), main.__dict__)  # noqa: S102 — as Python does
+    code: object = None
+    try:
+        exec(compile(script.read_bytes(), script, "exec"), main.__dict__)  # noqa: S102 — as Python does
+    except SystemExit as left:
+        code = left.code
+    except BaseException as error:  # noqa: BLE001 — as Python does
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    _end(code)
+
+
+def _end(code: object) -> NoReturn:
+    """End as Python does, but free no memory: in a fork, that copies first all that was imported."""
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code == -signal.SIGINT:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 if __name__ == "__main__":

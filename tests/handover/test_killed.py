@@ -17,6 +17,7 @@ from ckptstore.api import connect
 from ckptstore.errors import UnknownRunError
 from ckptstore.handover.archive import open_source
 from ckptstore.training import companions
+from tests.empty_catalogs import copy_empty_catalog
 from tests.handover.builders import snapshot
 from tests.jobs import Job
 from tests.retention.gc_world import CLEAN, Points
@@ -67,12 +68,12 @@ def take_in(home: Path, target: str) -> None:
 
 
 @pytest.fixture
-def home(tmp_path: Path, sqlite_url: str, sqlite_template: Path) -> Path:
+def home(tmp_path: Path, sqlite_url: str) -> Path:
     """Two catalogs, of which one has a run."""
     job = Job(connect(sqlite_url), tmp_path / "ckpt", layout="data_parallel", run="digits")
     files = job.save(job.begin(), 5, 10)
     companions.write(files[0], {"random": [1, 2]}, durable=False)
-    (tmp_path / "other.db").write_bytes(sqlite_template.read_bytes())
+    copy_empty_catalog(tmp_path / "other.db")
     return tmp_path
 
 
@@ -136,7 +137,7 @@ def remove(target: Path) -> None:
 
 
 @pytest.mark.parametrize(("target", "apart"), EVERY)
-def test_an_import_that_is_killed(target: str, apart: int, home: Path, sqlite_template: Path) -> None:
+def test_an_import_that_is_killed(target: str, apart: int, home: Path) -> None:
     """Given again, it ends as it would have."""
     export(home, target)
     there, other = home / "there", home / "other.db"
@@ -148,7 +149,7 @@ def test_an_import_that_is_killed(target: str, apart: int, home: Path, sqlite_te
         remove(there)
         for path in home.glob("other.db*"):
             path.unlink()
-        other.write_bytes(sqlite_template.read_bytes())
+        copy_empty_catalog(other)
 
     def check() -> None:
         catalog = connect(str(other))

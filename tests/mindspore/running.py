@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ckptstore.api import Catalog, connect
+from tests.empty_catalogs import copy_empty_catalog
 from tests.postgres_server import free_port
 from tests.starting import warm_programs, warm_python
 
@@ -56,6 +57,8 @@ class Run:
         self.url = url or str(out / "catalog.db")
         self.saves = saves
         out.mkdir(exist_ok=True)
+        if url is None and not (out / "catalog.db").exists():
+            copy_empty_catalog(out / "catalog.db")
 
     def _job(self, **asked: Any) -> tuple[list[str], dict[str, str]]:
         """The script with what it is asked for, and its environment."""
