@@ -9,7 +9,10 @@ MINDFORMERS := .venv-mindformers/.ready
 BROWSER := .venv-browser/.ready
 OBJECTS := .venv-objects/.ready
 
-.PHONY: demo test test-long simulate test-frameworks test-mindformers test-browser test-objects serve-demo pictures demo-mindformers torture mutants bench bench-quick docs lint clean
+# Else each process of the tests, some hundred, compiles what it imports.
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: demo test bytecode test-long simulate test-frameworks test-mindformers test-browser test-objects serve-demo pictures demo-mindformers torture mutants bench bench-quick docs lint clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -22,13 +25,18 @@ MEASURED := tests/core tests/retention/test_decide.py \
 	tests/evidence $(patsubst %,tests/scan/test_%.py,order plain_histories two_starts) \
 	$(patsubst %,tests/journal/test_%.py,hostile_journals whose_word)
 
-test: $(READY) lint docs
+test: $(READY)
+	@$(MAKE) --no-print-directory --jobs 2 lint bytecode docs
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest $(MEASURED) --numprocesses 4 --dist loadfile
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 	$(BIN)/python -m pytest tests $(addprefix --ignore=,$(MEASURED)) --numprocesses 4 --dist loadfile \
 		--no-loadscope-reorder
+
+# Compiles what tests import, MindSpore above all: else all processes of the first run do so at once, each for itself.
+bytecode: $(READY)
+	-@$(BIN)/python -m pytest --collect-only --quiet tests > /dev/null
 
 test-long: $(READY)
 	$(BIN)/python -m pytest tests -m long
