@@ -155,7 +155,7 @@ def kept(decision: Decision) -> list[StateFacts]:
 
 
 @given(states(), policies(), st.randoms(use_true_random=False))
-@settings(max_examples=400)
+@settings(max_examples=200)
 def test_what_holds_for_any_history_and_policy(history: list[StateFacts], policy: Policy, chance: Any) -> None:
     decision = decide(history, policy, NOW)
     removed = [verdict.state for verdict in decision.remove]
@@ -187,7 +187,7 @@ def test_what_holds_for_any_history_and_policy(history: list[StateFacts], policy
 
 
 @given(states(), policies(), st.data())
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_a_broken_state_never_costs_one_that_is_whole(history: list[StateFacts], policy: Policy, data: Any) -> None:
     """Rules that count pass over it: the older whole ones move up (the case that breaks Orbax)."""
     counted = [state for state in history if state.restorable and not state.branch]

@@ -2,10 +2,10 @@
 
 from collections import Counter, defaultdict
 
+import pytest
+
 from ckptstore.evidence.reconstruct import Reconstruction, reconstruct
 from tests.scan.simulated_names import PLACES, OwnNames
-
-HISTORIES = 3000
 
 
 def mixed(job: OwnNames, history: Reconstruction) -> list[tuple[str, int]]:
@@ -21,14 +21,15 @@ def mixed(job: OwnNames, history: Reconstruction) -> list[tuple[str, int]]:
     return [state for state, of in starts.items() if len(of) > 1 and len(ranks[state]) > 1]
 
 
-def test_no_state_has_files_of_two_starts() -> None:
+@pytest.mark.parametrize("histories", [600, pytest.param(3000, marks=pytest.mark.long)])
+def test_no_state_has_files_of_two_starts(histories: int) -> None:
     whole = Counter[str]()
-    for seed in range(HISTORIES):
+    for seed in range(histories):
         job = OwnNames(seed)
         history = reconstruct(job.found(), world_size=job.ranks)
         assert not mixed(job, history), (seed, job.place, mixed(job, history))
         for launch in history.launches:
             ranks = Counter(step for step, _ in {(file.global_step, file.rank) for file in launch.files})
             whole[job.place] += sum(count == job.ranks for count in ranks.values())
-    assert sum(whole.values()) > HISTORIES, whole
-    assert whole["one directory"] > HISTORIES // len(PLACES), whole
+    assert sum(whole.values()) > histories, whole
+    assert whole["one directory"] > histories // len(PLACES), whole

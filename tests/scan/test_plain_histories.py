@@ -12,7 +12,7 @@ from tests.scan.plain_histories import KINDS, draw, with_some
 from tests.scan.plain_mindspore import Job, Saver, Script, Start, numbered
 from tests.scan.report import HISTORIES, ordinary, table, tallies
 
-FEW = 1000
+FEW = 600
 PLAIN = [name for name, kind in KINDS.items() if not kind.is_hidden]
 
 
@@ -118,10 +118,11 @@ LAGGING = ["loss scale, no update skipped", "loss scale, updates skipped", "gath
 
 @pytest.mark.parametrize("is_told", [False, True], ids=["length open", "length told"])
 @pytest.mark.parametrize("name", LAGGING)
-def test_files_without_a_number_need_not_be_of_the_first_launch(name: str, *, is_told: bool) -> None:
+@pytest.mark.parametrize("histories", [100, pytest.param(1000, marks=pytest.mark.long)])
+def test_files_without_a_number_need_not_be_of_the_first_launch(name: str, histories: int, *, is_told: bool) -> None:
     """Where somebody tidied up before a restart, MindSpore begins to number anew; and updates may be skipped."""
     kind = replace(KINDS[name], tidied=(0.5, 1.0), ways=("exact", "zero", "anew"), ends=("kill", "ttp", "exit"))
-    for seed in range(1000):
+    for seed in range(histories):
         history = draw(kind, seed)
         stated = Stated(steps_per_epoch=history.script.steps_per_epoch if is_told else None)
         for left in (history, with_some(history, seed)):
