@@ -100,9 +100,11 @@ lint: $(READY)
 	$(BIN)/codespell
 	$(BIN)/python -m tests.docs.prose
 
+# The pip that comes with Python 3.11 takes a quarter longer.
 $(READY): pyproject.toml constraints.txt
 	@echo "setting up .venv (MindSpore alone is 800 MB: the first time takes minutes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --upgrade pip
 	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt \
 		--editable '.[mindspore,postgres,serve,examples,dev]'
 	@touch $@

@@ -11,6 +11,7 @@ import griffe
 import pytest
 
 from ckptstore.api import connect
+from tests.mindspore.running import python
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "examples" / "README.md"])
@@ -124,7 +125,9 @@ def test_the_lines_for_a_script_train_and_are_in_the_example(tmp_path: Path, mon
     saver = "model, dataset = make_model(), make_dataset()\n" + saver.replace('"digits"', '"saved"').replace(
         "every=100", "every=25"
     )
-    command = [sys.executable, "-c", PRELUDE + program + saver, str(tmp_path / "ckpt")]
+    script = tmp_path / "script.py"
+    script.write_text(PRELUDE + program + saver)
+    command = [*python(), str(script), str(tmp_path / "ckpt")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert connect().saves("digits")[0].tally.global_step == 60
