@@ -13,8 +13,8 @@ from tests.oracle import Answer, Candidate, broken_rules, history
 from tests.resume.builders import as_recorded, whole_state
 from tests.resume.simulated_jobs import HARM, Job, candidates, jobs, resolve
 
-many = settings(max_examples=200)
-some = settings(many, max_examples=100)
+many = settings(max_examples=120)
+some = settings(many, max_examples=60)
 
 
 def by_oracle(job: Job) -> list[Candidate]:
@@ -180,7 +180,7 @@ def test_the_jobs_that_are_generated_reach_what_matters() -> None:
     """A property that only ever sees healthy jobs, or hopeless ones, proves nothing."""
     seen: Counter[str] = Counter()
 
-    @settings(max_examples=600, derandomize=True, database=None, phases=[Phase.generate])
+    @settings(max_examples=400, derandomize=True, database=None, phases=[Phase.generate])
     @given(jobs())
     def count(job: Job) -> None:
         found = resolve(job)
