@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckptstore.core.copies import Beside, key_of
+from ckptstore.core.copies import Beside
+from ckptstore.core.copy_keys import key_of
 from ckptstore.core.naming import companion_of
 from ckptstore.disk.files import digest as digest_of
 from ckptstore.disk.files import facts
