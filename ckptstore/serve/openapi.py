@@ -39,11 +39,19 @@ _FIELDS = {
     "PathReason": "path:string reason:string",
     "Skipped": "state:string reason:string",
     "Trash": "files:integer bytes:integer next_at:date-time?",
+    "Pinned": "run:string global_step:integer pinned:boolean changed:boolean",
+    "Tagged": "run:string global_step:integer tag:string changed:boolean",
+    "Untagged": "run:string tag:string changed:boolean",
+    "StoredPolicy": "run:string policy:Policy?",
+    "Undone": "run:string files:integer bytes:integer gone:integer troubles:PathReason[]",
+    "Tag": "tag:string",
+    "PolicyToStore": "policy:Policy?",
     "Checkup": "checks:Check[]",
     "Check": "name:string run:string? status:string detail:string hint:string",
     "Problem": "title:string status:integer hint:string?",
 }
 _OTHERS: dict[str, Any] = {
+    "Nothing": {"type": "object", "additionalProperties": False},
     "Metrics": {"type": "object", "additionalProperties": {"type": "number"}},
     "Layout": {"type": "object"},
     "Policy": {"type": "object"},
@@ -52,6 +60,7 @@ _OTHERS: dict[str, Any] = {
 _JSON_TYPES = ("string", "integer", "number", "boolean")
 _PAGES = ("limit:integer", "cursor:string")
 _RULES = ("keep_last", "keep_every", "keep_hourly", "keep_daily", "keep_weekly", "keep_best", "floor")
+_OF_POLICY = (*(f"{rule}:integer" for rule in _RULES), "keep_within:string", "metric:string", "mode:string")
 _PATHS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("/runs", "Every run, by name.", "Run[]", _PAGES),
     ("/runs/{run}", "One run.", "Run", ()),
@@ -63,19 +72,36 @@ _PATHS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         "/runs/{run}/gc",
         "What gc would do, by these rules (none: the stored policy). No file is touched.",
         "GcPlan",
-        (*(f"{rule}:integer" for rule in _RULES), "keep_within:string", "metric:string", "mode:string"),
+        _OF_POLICY,
     ),
+    ("/runs/{run}/policy", "The stored policy.", "StoredPolicy", ()),
     ("/doctor", "What doctor finds.", "Checkup", ()),
 )
 
 
+_POSTS = (
+    ("/runs/{run}/saves/{step}/pin", "Protect a step from gc.", "Pinned", "Nothing"),
+    ("/runs/{run}/saves/{step}/unpin", "Take that protection back.", "Pinned", "Nothing"),
+    ("/runs/{run}/saves/{step}/tag", "Give a step a name, which protects it.", "Tagged", "Tag"),
+    ("/runs/{run}/untag", "Take a name away, and its protection.", "Untagged", "Tag"),
+    ("/runs/{run}/policy", "Store a policy, or forget it (null).", "StoredPolicy", "PolicyToStore"),
+    ("/runs/{run}/gc", "Carry out the plan that If-Match names: what goes is moved to the trash.", "GcPlan", "Nothing"),
+    ("/runs/{run}/undo", "Bring back what the last gc removed.", "Undone", "Nothing"),
+)
+"""They need a server with --allow-changes."""
+
+
 def document(base: str) -> dict[str, Any]:
     """The document of the API at `base`."""
+    paths: dict[str, dict[str, Any]] = {path: {"get": _operation(path, *told)} for path, *told in _PATHS}
+    for path, summary, answer, body in _POSTS:
+        paths.setdefault(path, {})["post"] = _change(path, summary, answer, body)
+    paths["/runs/{run}/gc"]["get"]["responses"]["200"]["headers"] = {"ETag": {"schema": {"type": "string"}}}
     return {
         "openapi": "3.1.0",
         "info": {"title": "ckptstore", "version": metadata.version("ckptstore")},
         "servers": [{"url": base}],
-        "paths": {path: {"get": _operation(path, *told)} for path, *told in _PATHS},
+        "paths": paths,
         "components": {
             "schemas": {**{name: _object(fields) for name, fields in _FIELDS.items()}, **_OTHERS},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
@@ -107,6 +133,20 @@ def _operation(path: str, summary: Any, answer: Any, asked: Any) -> dict[str, An
             },
         },
     }
+
+
+def _change(path: str, summary: str, answer: str, body: str) -> dict[str, Any]:
+    is_gc = path.endswith("/gc")
+    made = _operation(path, summary, answer, _OF_POLICY if is_gc else ())
+    if is_gc:
+        match = {"name": "If-Match", "in": "header", "required": True, "schema": _typed("string")}
+        made["parameters"].append(match | {"description": "The ETag of the plan: another plan gives 412."})
+    made["requestBody"] = {"required": True, "content": {"application/json": {"schema": _typed(body)}}}
+    made["responses"]["202"] = {
+        "description": "It takes longer than 30 s, and goes on.",
+        "content": {"application/problem+json": {"schema": _typed("Problem")}},
+    }
+    return made
 
 
 def _object(fields: str) -> dict[str, Any]:
