@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ckptstore.core.hints import Command
@@ -36,6 +37,22 @@ class Answers:
 
     async def get(self, question: Hashable, work: Callable[[], T]) -> T:
         """What `work` returns, or raises; it is not asked where the answer to `question` is there."""
+        found = self._current(question, work)
+        answer: T = await found.within(self._patience)
+        if found.is_outdated:  # something happened while it was being made
+            answer = await self._current(question, work).within(self._patience)
+        return answer
+
+    def outdate(self, about: str, since: Hashable) -> None:
+        """Make anew what was asked about a run before the present answer to the question `since` was."""
+        known = self._made.get(since)
+        for question, answer in self._made.items():
+            is_about_it = isinstance(question, tuple) and question[1] == about
+            for each in (answer, answer.next):
+                if is_about_it and each is not None and known is not None and each.begun_at < known.begun_at:
+                    each.is_outdated = True
+
+    def _current(self, question: Hashable, work: Callable[[], Any]) -> _Answer:
         found = self._made.get(question)
         if found is not None and found.next is not None and found.next.is_done:
             found = self._made[question] = found.next
@@ -44,8 +61,7 @@ class Answers:
             found = self._made[question] = _Answer(self._threads, work)
         elif found.age > 1 and found.next is None:
             found.next = _Answer(self._threads, work)
-        answer: T = await found.within(self._patience)
-        return answer
+        return found
 
     def forget(self) -> None:
         """Make every answer anew from now on: something was changed."""
@@ -59,7 +75,8 @@ class Answers:
 class _Answer:
     def __init__(self, threads: ThreadPoolExecutor, work: Callable[[], Any]) -> None:
         self.next: _Answer | None = None  # that is being made in its place
-        self._begun_at = time.monotonic()
+        self.is_outdated = False
+        self.begun_at = time.monotonic()
         self._done_at: float | None = None
         self._future = asyncio.get_running_loop().run_in_executor(threads, work)
         self._future.add_done_callback(self._note)
@@ -74,7 +91,9 @@ class _Answer:
         """How old it is, measured by how long it counts; 0 while it is being made."""
         if self._done_at is None:
             return 0
-        counts_for = max(KEPT_SECONDS, _TIMES_AS_LONG * (self._done_at - self._begun_at))
+        if self.is_outdated:
+            return math.inf
+        counts_for = max(KEPT_SECONDS, _TIMES_AS_LONG * (self._done_at - self.begun_at))
         return (time.monotonic() - self._done_at) / counts_for
 
     async def within(self, seconds: float) -> Any:

@@ -46,7 +46,10 @@ class Events:
             except CatalogUnavailableError as error:
                 yield _event("unavailable", {"detail": error.message})
                 continue
-            told = "".join(_event(*each) for each in news(before, now))
+            found = list(news(before, now))
+            for _, data in found:
+                self._ask.outdate(data["run"])
+            told = "".join(_event(*each) for each in found)
             before, quiet = now, 0 if told else quiet + 1
             if told:
                 yield told + _event("changed", {})

@@ -67,6 +67,10 @@ class Questions:
         """Every run."""
         return await self._answers.get("runs", self._catalog.runs)
 
+    def outdate(self, run: str) -> None:
+        """What was answered about a run before `runs` was, counts no more: that shows something new of it."""
+        self._answers.outdate(run, "runs")
+
     async def run(self, run: str) -> RunRow:
         """One run."""
         return await self._answers.get(("run", run), lambda: overview.run_row(self._catalog.database, run))

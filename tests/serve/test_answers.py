@@ -77,3 +77,58 @@ def test_an_old_one_is_given_while_it_is_made_anew(monkeypatch: pytest.MonkeyPat
         return found
 
     assert asyncio.run(ask()) == [1, 1, 1, 2, 3]
+
+
+def test_what_is_outdated_is_made_anew_though_it_would_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a look at all runs shows something new of one: what is asked of that one afterwards is newer."""
+    now = [0.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    asked = list[str]()
+
+    async def ask() -> list[list[str]]:
+        answers, found = Answers(), list[list[str]]()
+
+        def work(name: str) -> str:
+            asked.append(name)
+            now[0] += 1
+            return name
+
+        for before, look_again in ((True, True), (False, True), (False, False)):
+            asked.clear()
+            if before:
+                await answers.get(("run", "a"), lambda: work("a"))
+                await answers.get(("run", "b"), lambda: work("b"))
+            if look_again:
+                answers._made.pop("runs", None)
+                await answers.get("runs", lambda: work("runs"))
+            answers.outdate("a", "runs")
+            await answers.get(("run", "a"), lambda: work("a again"))
+            await answers.get(("run", "b"), lambda: work("b again"))
+            found.append(list(asked))
+        answers.close()
+        return found
+
+    assert asyncio.run(ask()) == [["a", "b", "runs", "a again"], ["runs", "a again"], []]
+
+
+def test_what_is_outdated_while_it_is_made_is_made_once_more() -> None:
+    may_end, asked = threading.Event(), list[int]()
+
+    def work() -> int:
+        asked.append(1)
+        may_end.wait()
+        return len(asked)
+
+    async def ask() -> int:
+        answers = Answers(patience=60)
+        waiting = asyncio.ensure_future(answers.get(("run", "a"), work))
+        while not asked:
+            await asyncio.sleep(0)
+        await answers.get("runs", lambda: 0)
+        answers.outdate("a", "runs")
+        may_end.set()
+        found = await waiting
+        answers.close()
+        return found
+
+    assert asyncio.run(ask()) == 2
