@@ -57,10 +57,10 @@ def test_numbers_are_those_of_the_command_line(site: Site, page: Page) -> None:
     assert len(rows(page)) == len(site.printed("doctor")["checks"])
 
 
-def test_a_save_shows_without_a_click(site: Site, page: Page) -> None:
-    page.goto(f"{site.address}/runs/digits")
+def test_a_save_shows_without_a_click(living: Site, page: Page) -> None:
+    page.goto(f"{living.address}/runs/digits")
     expect(page.get_by_role("region", name="Where it would go on")).to_contain_text("After step 20")
-    site.job.save(site.job.start(), 40)
+    living.job.save(living.job.start(), 40)
     expect(page.get_by_role("region", name="Where it would go on")).to_contain_text("After step 40", timeout=10_000)
 
 
