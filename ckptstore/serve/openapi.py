@@ -24,7 +24,10 @@ _FIELDS = {
     "PassedOver": "launch:string global_step:integer rule:string detail:string",
     "Resolution": "run:string restorable:boolean launch:string? global_step:integer? epoch:integer? "
     "step_in_epoch:integer? initial_epoch:integer? layout:Layout? metrics:Metrics ranks:Rank[] grade:string? "
-    "doubt:string? rejected:Rejected[] unplaced:Unplaced[]",
+    "doubt:string? to_fetch:ToFetch rejected:Rejected[] unplaced:Unplaced[]",
+    "ToFetch": "bytes:integer files:FetchedFile[] without:StateName?",
+    "FetchedFile": "path:string tier:string key:string bytes:integer",
+    "StateName": "global_step:integer launch:string",
     "Rank": "rank:integer source_rank:integer kind:string path:string size:integer? strategy_file:string?",
     "Rejected": "launch:string kind:Kinds global_step:integer reasons:RankReason[] remedies:string[]",
     "RankReason": "rank:integer? rule:string detail:string",
