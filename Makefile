@@ -12,7 +12,7 @@ OBJECTS := .venv-objects/.ready
 # Else each process of the tests, some hundred, compiles what it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test bytecode test-long simulate test-frameworks test-mindformers test-browser test-objects serve-demo pictures demo-mindformers torture mutants bench bench-quick docs lint clean
+.PHONY: demo test bytecode test-long simulate test-frameworks test-mindformers test-browser test-objects torture-objects serve-demo pictures demo-mindformers torture mutants bench bench-quick docs lint clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -55,6 +55,10 @@ test-browser: $(BROWSER)
 # With a server for object storage: OpenStack Swift.
 test-objects: $(OBJECTS)
 	.venv-objects/bin/python -m pytest --confcutdir=tests/objects tests/objects
+
+# 500 processes that copy are killed.
+torture-objects: $(OBJECTS)
+	.venv-objects/bin/python -m pytest --confcutdir=tests/objects tests/objects -m long -s
 
 # Several runs with a made-up history, in a browser.
 serve-demo: $(READY)
