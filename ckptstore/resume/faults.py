@@ -74,18 +74,25 @@ def _moved(run: str) -> str:
 def unequal_sizes(files: Iterable[Checkpoint]) -> str:
     """Replicas hold the same parameters: where their files of one kind and format differ in size, none stands in.
 
-    Sizes are compared as they were recorded, those of lost files too: losing a file must never prove more.
+    Sizes are compared as they were recorded, those of lost files too: losing a file must never prove more. Only a file
+    that was cut before it was recorded tells no size, as one that was never recorded.
     A rank may have several files, of several ModelCheckpoints. Empty if the ranks agree, else who has how many bytes.
     """
     sizes: dict[tuple[Kind, str], dict[int, set[int]]] = {}
     for file in files:
-        if file.size is not None and file.content is Content.FULL:
+        if file.size is not None and file.content is Content.FULL and not _was_cut_before(file):
             sizes.setdefault((file.kind, file.format), {}).setdefault(file.rank, set()).add(file.size)
     for (kind, _), by_rank in sizes.items():
         if not _alike(kind, list(by_rank.values())):
             shown = [f"rank {rank} has {show(sorted(each))} bytes" for rank, each in by_rank.items()]
             return ", ".join(shown[:_RANKS_SHOWN])
     return ""
+
+
+def _was_cut_before(file: Checkpoint) -> bool:
+    """Whether a file was cut before its rank recorded it: of any other that is registered the digest is known."""
+    is_unreadable = file.state is FileState.DAMAGED and file.problem is Rule.UNREADABLE
+    return is_unreadable and file.digest is None and file.grade is None
 
 
 def _alike(kind: Kind, sizes: Sequence[set[int]]) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Observed, Reason, Rule
+from ckptstore.core.model import Checkpoint, Content, FileState, Grade, Kind, Observed, Reason, Rule
 from ckptstore.resume.faults import fault, unequal_sizes
 from tests.resume.builders import file, launch
 
@@ -66,6 +66,7 @@ def sized(*sizes: int | None, kind: Kind = Kind.PERIODIC, path: str = "a", **mor
 
 
 P, X = Kind.PERIODIC, Kind.GRACEFUL_EXIT
+CUT = {"state": FileState.DAMAGED, "problem": Rule.UNREADABLE, "digest": None}
 FIRST_EIGHT = ", ".join(f"rank {rank} has {100 + rank} bytes" for rank in range(8))
 
 
@@ -91,6 +92,11 @@ FIRST_EIGHT = ", ".join(f"rank {rank} has {100 + rank} bytes" for rank in range(
         (sized(100, 1125, kind=X), "rank 0 has 100 bytes, rank 1 has 1125 bytes"),
         (sized(1000, 100, 1900, kind=X), "rank 0 has 1000 bytes, rank 1 has 100 bytes, rank 2 has 1900 bytes"),
         (sized(*range(100, 112)), FIRST_EIGHT),
+        (sized(100, 100) + sized(93, path="cut", **CUT), ""),  # before it was recorded: nobody knows its size
+        (sized(93, **CUT) + sized(101, 102), "rank 0 has 101 bytes, rank 1 has 102 bytes"),
+        (sized(100) + sized(None, 93, **CUT | {"digest": "ab"}), "rank 0 has 100 bytes, rank 1 has 93 bytes"),
+        (sized(100) + sized(None, 93, **CUT, grade=Grade.PROVEN), "rank 0 has 100 bytes, rank 1 has 93 bytes"),
+        (sized(100) + sized(None, 93, state=FileState.DAMAGED), "rank 0 has 100 bytes, rank 1 has 93 bytes"),
     ],
 )
 def test_replicas_of_other_sizes(files: list[Checkpoint], differ: str) -> None:
