@@ -21,7 +21,7 @@ from ckptstore.scan.experiments import are_several, home_of
 from ckptstore.scan.tree import sighted
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.model import Checkpoint, Source
@@ -159,23 +159,46 @@ def is_inside(path: str, recorded: Collection[str]) -> bool:
     return False
 
 
-def unwatched(database: Database, run_id: int | None, paths: Iterable[str]) -> list[str]:
-    """Those of these paths that no registrar of this run watches, and reconciliation does not take care of."""
-    if run_id is None:
-        return list(paths)
+def unwatched(database: Database, run_id: int | None, paths: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+    """Those of these paths that no registrar watches; and those that one of another run does, with the reason.
+
+    What one of this run watches is in neither: reconciliation takes care of it, and knows what others may have written.
+    """
+    asked = list(paths)
+    homes = {each for path in asked for each in (path.rpartition("/")[0], above_save(path)) if each}
     with database.read() as connection:
-        every = reads.sources_of(connection, run_id)
-    real = {directory: real_directory(directory) for directory in {source.directory for source in every}}
-    sources: dict[str, list[Source]] = {}
-    for source in every:
-        sources.setdefault(real[source.directory], []).append(source)
-    found = []
-    for path in paths:
+        own = _Watchers([] if run_id is None else reads.sources_of(connection, run_id))
+        others = _Watchers(reads.sources_beside(connection, run_id or 0, homes))
+    free: list[str] = []
+    of_others: dict[str, str] = {}
+    for path in asked:
+        if own.of(path) is not None:
+            continue
+        if (source := others.of(path)) is None:
+            free.append(path)
+        else:
+            of_others[path] = (
+                f"launch {source.launch} of run {source.run!r} saves files of this name here: a scan with "
+                f"--run {source.run} takes it if it is proven; if it is of no such run, move it to a directory of its "
+                "own and scan that"
+            )
+    return free, of_others
+
+
+class _Watchers:
+    """Where registrars watch for which files."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        real = {directory: real_directory(directory) for directory in {source.directory for source in sources}}
+        self._by_home: dict[str, list[Source]] = {}
+        for source in sources:
+            self._by_home.setdefault(real[source.directory], []).append(source)
+
+    def of(self, path: str) -> Source | None:
+        """One that writes files of this path's name there."""
         home, _, name = path.rpartition("/")
-        above = [each for each in sources.get(above_save(path), ()) if each.kind is Kind.TTP]
-        if not any(wrote(source, name) for source in (*sources.get(home, ()), *above)):
-            found.append(path)
-    return found
+        above = [each for each in self._by_home.get(above_save(path), ()) if each.kind is Kind.TTP]
+        return next((each for each in (*self._by_home.get(home, ()), *above) if wrote(each, name)), None)
 
 
 class Unowned(NamedTuple):

@@ -200,9 +200,10 @@ class _Planner:
             if not (path in self.known or path in recorded.others or path in self.copies.of)
             and not is_inside(path, recorded.owners)
         )
-        candidates = unwatched(self.database, self.run_id, (*unknown, *self.rewritten))
+        candidates, of_others = unwatched(self.database, self.run_id, (*unknown, *self.rewritten))
         # Why files are not taken in.
         self.reasons = {path: self.unheard[path] for path in (*candidates, *recorded.replaced) if path in self.unheard}
+        self.reasons |= of_others
         if self.asked.run is None:
             self.reasons |= self._unowned([path for path in candidates if path not in self.reasons])
         self.new = [path for path in candidates if path not in self.reasons]
