@@ -185,34 +185,43 @@ class Worker:
         settled = self.settle(items)
         home = [item for item in settled if item.wanted is Location.HOME or item.id in coming]
         records = self._records(home)
-        gone = [file for file in records.values() if file.state in (FileState.MISSING, FileState.TRASHED)]
-        seen = [examine(file, read_bytes=True, progress=lambda _: self.lock.keep()) for file in gone]
+        gone = {
+            file.id: file
+            for some in records.values()
+            for file in some
+            if file.state in (FileState.MISSING, FileState.TRASHED)
+        }
+        seen = [examine(file, read_bytes=True, progress=lambda _: self.lock.keep()) for file in gone.values()]
         whole = [(each.file, each.after) for each in seen if isinstance(each, Whole)]
         if whole:
             self.recorder.amend(whole)
         unseen = {each.file.id: each.reason for each in seen if isinstance(each, Unseen)}
-        left = [item for item in home if item.id in records and records[item.id].id in unseen]
+        why = {item.id: unseen[file.id] for item in home for file in records.get(item.id, ()) if file.id in unseen}
+        left = [item for item in home if item.id in why]
         if left:
-            self.done.troubles += [Skipped(item.path, unseen[records[item.id].id]) for item in left]
+            self.done.troubles += [Skipped(item.path, why[item.id]) for item in left]
             self.want(left, Location.HOME)  # the next undo or gc looks again
 
-    def _records(self, items: Sequence[Item]) -> dict[str, Checkpoint]:
-        """The records of these files at their paths, by the ids of the items.
+    def _records(self, items: Sequence[Item]) -> dict[str, list[Checkpoint]]:
+        """The records that these files may have at their paths, by the ids of the items.
 
-        Of a tree that was moved, what is in the trash was told with the records that it had at the path before.
+        Of a tree that was moved, what is in the trash was told with the records that it had at the path before. A file
+        that was touched since it was recorded is known by its bytes.
         """
-        ids = [item.checkpoint for item in items if item.checkpoint]
+        told = [item for item in items if item.checkpoint]
         with self.database.read() as connection:
-            by_id = reads.files_by_id(connection, ids)
-            own = {item.id: by_id[item.checkpoint] for item in items if item.checkpoint in by_id}
-            moved = [item for item in items if item.id in own and own[item.id].path != item.path]
+            by_id = reads.files_by_id(connection, [item.checkpoint for item in told])
+            here = {item.id: by_id[item.checkpoint] for item in told if item.checkpoint in by_id}
+            moved = [item for item in told if item.id not in here or here[item.id].path != item.path]
             at_paths = reads.files_at_paths(connection, [item.path for item in moved])
+        found = {item_id: [file] for item_id, file in here.items()}
         for item in moved:
-            before = own.pop(item.id)
-            for file in at_paths.get(item.path, ()):
-                if (file.save_id, file.rank) == (before.save_id, before.rank):
-                    own[item.id] = file
-        return own
+            found[item.id] = [
+                file
+                for file in at_paths.get(item.path, ())
+                if (file.run, file.size) == (item.run, item.size) and (file.digest or file.mtime_ns == item.mtime_ns)
+            ]
+        return found
 
     def _record(self, outcomes: Sequence[tuple[Item, Settled]]) -> list[Item]:
         ended: list[Item] = []

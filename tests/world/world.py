@@ -169,8 +169,6 @@ class World:
         """What another run has saved to the same directories."""
         self.beside: list[Trainer] = []
         self.has_neighbour = False
-        self.has_untold = False
-        """Whether another run has left files that it did not register: a scan into this one takes them for its own."""
         self._bare: dict[bytes, tuple[int, int, int]] = {}
         self._bare_starts = 0
         self._step_beside = _NEIGHBOURS_STEP
@@ -746,7 +744,6 @@ class World:
 
             self._run(trainer.program, save, "neighbour saves")
         if untold:
-            self.has_untold |= bool(self.beside)
             self._end_neighbour()
 
     def share(self, step: int = 0, saves: int = 2) -> None:
@@ -871,8 +868,7 @@ class World:
             self.has_other = True
             self._replace_catalog(1, self._template)
             held, self.fault, uid, self.uid = self.fault, None, self.uid, 0
-            if not self.has_untold:
-                self._operate("scan", lambda opened: opened.scan(ROOT, run=RUN), 1)
+            self._operate("scan", lambda opened: opened.scan(ROOT, run=RUN), 1)
             self.fault, self.uid = held, uid
         program = self.machine.boot(self.nodes[0], name, self.uid)
 
@@ -1053,8 +1049,6 @@ class World:
 
     def scan(self, catalog: int = 0) -> None:
         """The tree is scanned."""
-        if self.has_untold:
-            return
         before, alone = self.everything(), not self._is_interrupted()
         if catalog:
             if not self.has_other:
@@ -1063,6 +1057,9 @@ class World:
         task = self._operate("scan", lambda opened: opened.scan(ROOT, run=RUN), catalog)
         if alone:
             self._check_homes("scan", before, self.everything())
+        for file in task.result.adopted if task.error is None and task.is_over else ():
+            if self._at(file.path) in self.neighbours:
+                raise ViolationError(f"a scan takes {file.path} of another run")
         self.is_current |= not (catalog or self.uid) and task.error is None and task.is_over and self.is_quiet
 
     def verify(self, digest: bool = False, beside: bool = False) -> None:  # noqa: FBT001, FBT002
@@ -1321,7 +1318,7 @@ class World:
         """The catalog is lost, or restored from the copy of some time ago."""
         self._end_trainers()
         self.tuned = None  # it had no journal yet
-        self.is_current = self.is_quiet and not self.has_untold
+        self.is_current = self.is_quiet
         self.is_shaken |= self.has_gap
         for launch in self.truth.launches:
             if launch.plain:
@@ -1471,13 +1468,13 @@ class World:
     def _settle_graces(self, begun: int, before: dict[str, bytes], after: dict[str, bytes]) -> None:
         """What left the trash had been there for its grace; what is there of a gc that did not end gets its grace now.
 
-        Clocks may differ by ten minutes, and no grace is shorter for that.
+        Clocks may differ by ten minutes, and no grace is shorter for that. What this was put into may have gone on.
         """
         contents = set(after.values())
         for path, promised in list(self.in_trash.items()):
             was = before.get(path)
             if path not in after:
-                is_lost = was is not None and was not in contents
+                is_lost = was is not None and was not in contents and self.machine.went_on == self._went_on
                 if is_lost and not promised.is_due(self.machine.now_ns) and not self.is_shaken:
                     raise ViolationError(f"{path} was purged before its grace is over")
                 del self.in_trash[path]
@@ -1676,8 +1673,7 @@ class World:
                 raise ViolationError(f"at the end: {chosen}, and step {step} of {newest.name} is whole")
         self._check_undone()
         self.sync()
-        if not self.has_untold:
-            self._check_made_anew(self.there())
+        self._check_made_anew(self.there())
         self._check_purged()
 
     def _check_undone(self) -> None:
