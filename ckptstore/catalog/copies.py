@@ -46,7 +46,7 @@ def copies_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, tuple[
 def ready_copies(connection: sa.Connection, files: Iterable[Checkpoint]) -> dict[str, tuple[Copy, ...]]:
     """The ready copies of these files, by the file's id, nearest first; of one that has none there is no entry."""
     digests = {file.id: file.digest for file in files}
-    known = copies_of(connection, list(digests))
+    known = _by_file(connection.execute(_ready(), {"own_ids": list(digests)})) if digests else {}
     ready = {file: tuple(copy for copy in some if copy.is_of(digests[file])) for file, some in known.items()}
     return {file: some for file, some in ready.items() if some}
 
@@ -135,6 +135,10 @@ _OF = sa.select(
 _IN_TIERS = copies.join(tiers, tiers.c.id == copies.c.tier_id)
 
 
+_IN_USE = sa.or_(tiers.c.declared, tiers.c.version < "1")
+"""Not taken back: nobody declared a tier that another user's journal names, and its copies are read."""
+
+
 @cache
 def _of_state() -> sa.Select[Any]:
     of_files = _IN_TIERS.join(checkpoints, checkpoints.c.id == copies.c.checkpoint_id).join(
@@ -145,7 +149,13 @@ def _of_state() -> sa.Select[Any]:
         saves.c.global_step == sa.bindparam("own_step", type_=sa.BigInteger),
         copies.c.state == CopyState.READY.value,
         copies.c.digest == checkpoints.c.digest,
+        _IN_USE,
     )
+
+
+@cache
+def _ready() -> sa.Select[Any]:
+    return _of_files().where(copies.c.state == CopyState.READY.value, _IN_USE)
 
 
 @cache

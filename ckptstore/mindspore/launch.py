@@ -48,6 +48,7 @@ from ckptstore.resume.start import Settled
 from ckptstore.retention.decide import check_policy
 from ckptstore.training.begin import begin, decide, follow
 from ckptstore.training.complaints import Complaints
+from ckptstore.training.copies_to_tiers import CopiesToTiers
 from ckptstore.training.layout_files import LayoutFiles
 from ckptstore.training.life_signs import Silence
 from ckptstore.training.rank_launch import RankLaunch
@@ -197,6 +198,8 @@ class TrainingLaunch(RankLaunch):
         exit_flag: str | os.PathLike[str] | None = None,
         buffers: int | None = None,
         retention: Policy | None = None,
+        tiers: Mapping[str, str] | None = None,
+        copy_rate: float | None = None,
         step: int | None = None,
         lineage: str | None = None,
         take_quarantined: bool = False,
@@ -223,8 +226,8 @@ class TrainingLaunch(RankLaunch):
         `network` and `optimizer` may be several (`TrainState`). `format` is "safetensors" or "ckpt". `others` are
         objects by name, as a scheduler of learning rates, whose `state_dict`, or numbers, go with each save.
         `buffers` are the bytes that the copy may take; None: a tenth of the memory that is free. Where it takes more,
-        nothing is copied, and training waits until a save is written. `retention` is as for `registrar`. The other
-        arguments, and what it raises, are those of `resume`.
+        nothing is copied, and training waits until a save is written. `retention`, `tiers` and `copy_rate` are as for
+        `registrar`. The other arguments, and what it raises, are those of `resume`.
         """
         _check_format(format)
         state = TrainState(network, optimizer)
@@ -232,12 +235,13 @@ class TrainingLaunch(RankLaunch):
         check_loop(dataset, epochs, every)
         if retention is not None:
             check_policy(retention)
+        copies = self._copies(tiers, copy_rate)
         warm = Warm(initial, initial_optimizer, rename, strict).checked()
         query = _query(step=step, lineage=lineage, take_quarantined=take_quarantined, fresh=fresh, initial=initial)
         start = self._restore(state, dataset, query, exact_data, warm=warm)
         begin_anew(dataset)
         self._repeat(state.networks.values(), repeats=repeat_random)
-        session = Session(self, self.progress, retention=retention)
+        session = Session(self, self.progress, retention=retention, copies=copies)
         session.take(state, dataset)
         return Loop(
             session,
@@ -390,6 +394,8 @@ class TrainingLaunch(RankLaunch):
         reset_exit_flag: bool = True,
         durable: bool = False,
         retention: Policy | None = None,
+        tiers: Mapping[str, str] | None = None,
+        copy_rate: float | None = None,
         keeps: Sequence[Any] = (),
     ) -> Registrar:
         """The callback that registers what these callbacks save (none given: all in the callback list).
@@ -404,7 +410,9 @@ class TrainingLaunch(RankLaunch):
         flag of OnRequestExit back to 0 where it is still set when training begins. `durable` has each file on
         the disk before it is registered, on the registrar's own thread: a power loss then takes no file that
         was registered. `retention` says what to keep: after each state that every rank has registered, rank 0
-        moves the others to the trash, on a thread of its own. `keeps` are callbacks that go on after a restart
+        moves the others to the trash, on a thread of its own. `tiers` declares tiers by their names, each with its
+        URL, as {"s3": "s3://bucket/prefix"}: each registered file is copied to them, on a thread of its own, by
+        `copy_rate` bytes a second at most. `keeps` are callbacks that go on after a restart
         as they were, by their numbers, text and arrays. Those with `state_dict` and `load_state_dict` do so
         anyway, as EarlyStopping and ReduceLROnPlateau do.
         """
@@ -415,7 +423,8 @@ class TrainingLaunch(RankLaunch):
         for callback in callbacks:
             if not any(watches_for([callback])):
                 log.warning("ckptstore does not know what %s saves: it is not watched", type(callback).__name__)
-        session = self._session(metrics, durable=durable, retention=retention)
+        copies = self._copies(tiers, copy_rate)
+        session = self._session(metrics, durable=durable, retention=retention, copies=copies)
         session.reset_exit_flag = reset_exit_flag
         if self._check_restored is not None:
             session.sets_count, session.check_restored = False, self._check_restored
@@ -442,6 +451,8 @@ class TrainingLaunch(RankLaunch):
         buffers: int | None = None,
         copies: int | None = None,
         keep: Policy | None = None,
+        tiers: Mapping[str, str] | None = None,
+        copy_rate: float | None = None,
     ) -> Saver:
         """The callback for `Model.train` that saves, in place of a ModelCheckpoint and a registrar. Put it last.
 
@@ -464,6 +475,7 @@ class TrainingLaunch(RankLaunch):
         - `copies`: how many ranks of each replica group save, on different hosts if there are any; None: all. The
           others load their files; their own random numbers are not kept.
         - `keep`: the policy by which rank 0 removes older states.
+        - `tiers`, `copy_rate`: as for `registrar`: where each save is copied to.
 
         A save that is due while one is being written waits for that, on every rank. Parameters that are cut over the
         ranks are not saved: training is refused then, before its first step. Raises `UsageError` for an argument that
@@ -473,7 +485,8 @@ class TrainingLaunch(RankLaunch):
         _check_format(format)
         if keep is not None:
             check_policy(keep)
-        session = self._session(metrics, durable=True, retention=keep)
+        to_tiers = self._copies(tiers, copy_rate)
+        session = self._session(metrics, durable=True, retention=keep, copies=to_tiers)
         return Saver(
             session,
             Keeper(session, ()),
@@ -492,10 +505,22 @@ class TrainingLaunch(RankLaunch):
             copies=copies,
         )
 
+    def _copies(self, tiers: Mapping[str, str] | None, rate: float | None) -> CopiesToTiers | None:
+        if tiers is None and rate is not None:
+            raise UsageError(
+                "copy_rate is given, and no tiers", 'say where to copy: tiers={"s3": "s3://bucket/prefix"}'
+            )
+        return None if tiers is None else CopiesToTiers(self, tiers, rate)
+
     def _session(
-        self, metrics: Callable[[Any], Mapping[str, float]] | None, *, durable: bool, retention: Policy | None
+        self,
+        metrics: Callable[[Any], Mapping[str, float]] | None,
+        *,
+        durable: bool,
+        retention: Policy | None,
+        copies: CopiesToTiers | None,
     ) -> Session:
-        session = Session(self, self.progress, durable=durable, retention=retention)
+        session = Session(self, self.progress, durable=durable, retention=retention, copies=copies)
         if metrics is not None:
             session.metrics = lambda: metrics(session.params)
         return session

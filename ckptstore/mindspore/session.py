@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ckptstore.disk.files import FileFacts
     from ckptstore.mindspore.data import Steps
     from ckptstore.retention.policy import Policy
+    from ckptstore.training.copies_to_tiers import CopiesToTiers
     from ckptstore.training.rank_launch import RankLaunch
     from ckptstore.training.start import Progress
 
@@ -55,7 +56,13 @@ class Session:
     sets_count = True  # MindSpore's step count goes on from the restored step; else a framework above it adds that
 
     def __init__(
-        self, launch: RankLaunch, progress: Progress, *, durable: bool = False, retention: Policy | None = None
+        self,
+        launch: RankLaunch,
+        progress: Progress,
+        *,
+        durable: bool = False,
+        retention: Policy | None = None,
+        copies: CopiesToTiers | None = None,
     ) -> None:
         self.launch = launch
         self.progress = progress
@@ -67,13 +74,20 @@ class Session:
         self.check_restored: Callable[[Any], None] = lambda _: None  # gets MindSpore's callback parameters, may refuse
         self._good = GoodStates(launch.name, progress)
         self._retention = RetentionThread(launch, retention) if retention is not None and launch.rank == 0 else None
-        if self._retention is not None:
-            self.recorder.on_recorded = self._retention.file_registered
+        self._copies = copies
+        self.recorder.on_recorded = self._recorded
 
     @property
     def is_resumed(self) -> bool:
         """Whether `resume` decided where this launch starts."""
         return self.progress.start is not None
+
+    def _recorded(self, file: Checkpoint) -> None:
+        """A file is recorded, on the recorder's thread: what others do about it is done on threads of theirs."""
+        if self._retention is not None:
+            self._retention.file_registered(file)
+        if self._copies is not None:
+            self._copies.file_registered(file)
 
     def take(self, network: Any, dataset: Any) -> None:
         """What is trained: a train network or a `TrainState`, with these data."""
@@ -205,6 +219,8 @@ class Session:
         self.recorder.finish()
         if self._retention is not None:
             self._retention.finish(max(0.0, FLUSH_SECONDS - (time.monotonic() - began_at)))
+        if self._copies is not None:
+            self._copies.finish(max(0.0, FLUSH_SECONDS - (time.monotonic() - began_at)))
         self.launch.signs.end()
         self.recorder.rest()
         self.places.release()

@@ -10,6 +10,7 @@ from ckptstore.core.copy_keys import key_of
 from ckptstore.core.naming import companion_of
 from ckptstore.objects.tiers import open_tier
 from tests.conftest import new_postgres_database
+from tests.mindspore.running import Run
 from tests.mindspore.test_cluster import Pods, may_have_nodes
 from tests.tiers.jobs import copied, declared
 
@@ -38,3 +39,17 @@ def test_a_replaced_node_starts_from_the_tier(tmp_path: Path, postgres: str) -> 
     assert rough.ends()["global_step"] == 15
     for rank in range(2):
         assert rough.final(rank) == calm.final(rank)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("saves", ["ModelCheckpoint", "launch.saver"])
+def test_a_job_copies_what_it_saves_and_goes_on_from_the_copies(tmp_path: Path, saves: str) -> None:
+    calm, rough = (Run(tmp_path / name, saves=saves) for name in ("calm", "rough"))
+    assert calm.launch().code == 0
+    given = {"tiers": {"shared": str(tmp_path / "shared")}}
+    asked = {"registrar": given, "saver": given}
+    assert rough.launch(epochs=1, **asked).code == 0
+    shutil.rmtree(rough.out / "ckpt")
+    rough.again(step=10, **asked)
+    assert rough.final() == calm.final()
+    assert not list((rough.out / "ckpt").rglob("fetched/*"))

@@ -1,0 +1,65 @@
+"""Copies what a rank registers to tiers while it trains, on a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+from math import inf
+from typing import TYPE_CHECKING
+
+from ckptstore.core.events import LaunchStarted
+from ckptstore.errors import CkptstoreError, UsageError
+from ckptstore.journal.writers import for_rank
+from ckptstore.objects.tiers import open_tier
+from ckptstore.replicate.copy_thread import CopyThread
+from ckptstore.tiers import facts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ckptstore.core.copies import Tier
+    from ckptstore.core.model import Checkpoint
+    from ckptstore.training.rank_launch import RankLaunch
+
+log = logging.getLogger("ckptstore")
+
+
+def checked(tiers: object) -> list[Tier]:
+    """The tiers that `tiers=` names, by their names: URLs. Raises `UsageError`."""
+    if not isinstance(tiers, dict):
+        raise UsageError(f"tiers is {type(tiers).__name__}", 'give names and URLs: tiers={"s3": "s3://bucket/prefix"}')
+    return [facts.tier_of(name, url) for name, url in tiers.items()]
+
+
+class CopiesToTiers:
+    """Declares tiers, and copies to them each file of this rank once it is registered.
+
+    `rate` is in bytes a second (None: as fast as it goes). Whatever a tier does, training goes on.
+    """
+
+    def __init__(self, launch: RankLaunch, tiers: Mapping[str, str], rate: float | None = None) -> None:
+        self._launch = launch
+        self._tiers = checked(tiers)
+        if rate is not None and not (isinstance(rate, (int, float)) and 0 < rate < inf):
+            raise UsageError(f"copy_rate is {rate!r}", "give bytes a second, as copy_rate=200e6")
+        recorder = for_rank(launch.database, launch.rank, launch.facts, lambda: LaunchStarted(launch.facts.undecided()))
+        self._thread = CopyThread(launch.database, self._tiers, rate, recorder=recorder)
+        self._is_declared = launch.rank != 0
+
+    def file_registered(self, file: Checkpoint) -> None:
+        """A file of this rank is registered; the recorder's thread says so."""
+        if not self._is_declared:
+            self._is_declared = True
+            for tier in self._tiers:
+                self._declare(tier)
+        self._thread.file_registered(file)
+
+    def finish(self, seconds: float) -> None:
+        """Training has ended: copy what waits, for so many seconds at most."""
+        self._thread.finish(seconds)
+
+    def _declare(self, tier: Tier) -> None:
+        try:
+            if facts.add(self._launch.database, tier):
+                open_tier(tier.url).prepare()
+        except CkptstoreError as error:
+            log.warning("tier %s is not declared: %s; copies to it are tried all the same", tier.name, error)

@@ -1,0 +1,70 @@
+"""A job that declares tiers copies what it registers, and is stopped by nothing that they do."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ckptstore.api import Catalog
+from ckptstore.catalog import copies
+from ckptstore.core.copies import CopyState
+from ckptstore.errors import UsageError
+from ckptstore.tiers import facts
+from ckptstore.training.copies_to_tiers import CopiesToTiers
+from tests.jobs import begun
+
+pytestmark = pytest.mark.of_files
+
+
+def test_each_rank_copies_what_it_registers(catalog: Catalog, tmp_path: Path) -> None:
+    job, ranks = begun(catalog, tmp_path / "ckpt")
+    threads = [CopiesToTiers(launch, {"shared": str(tmp_path / "shared")}) for launch in ranks]
+    for launch, thread, file in zip(ranks, threads, job.save(ranks, 5), strict=True):
+        assert file.rank == launch.rank
+        thread.file_registered(file)
+    for thread in threads:
+        thread.finish(30)
+    assert [tier.name for tier in facts.declared(catalog.database)] == ["shared"]
+    assert facts.lacking(catalog.database, "run", facts.named(catalog.database, "shared")) == []
+
+
+def test_a_name_that_is_another_tier_is_said_and_stops_nothing(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job, ranks = begun(catalog, tmp_path / "ckpt", world_size=1)
+    facts.add(catalog.database, facts.tier_of("shared", str(tmp_path / "another")))
+    thread = CopiesToTiers(ranks[0], {"shared": str(tmp_path / "shared")})
+    (file,) = job.save(ranks, 5)
+    thread.file_registered(file)
+    thread.finish(0)
+    assert "tier shared is not declared" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("tiers", "rate"),
+    [(["s3"], None), ({"s3": "s3://key:secret@bucket"}, None), ({"a/b": "/shared"}, None), ({"s3": "s3://b"}, 0)],
+)
+def test_what_makes_no_sense_is_refused(catalog: Catalog, tmp_path: Path, tiers: Any, rate: float | None) -> None:
+    _, ranks = begun(catalog, tmp_path / "ckpt", world_size=1)
+    with pytest.raises(UsageError):
+        CopiesToTiers(ranks[0], tiers, rate)
+
+
+def test_a_tier_that_was_taken_back_is_not_read(catalog: Catalog, tmp_path: Path) -> None:
+    job, ranks = begun(catalog, tmp_path / "ckpt", world_size=1)
+    tier = facts.tier_of("shared", str(tmp_path / "shared"))
+    facts.add(catalog.database, tier)
+    (file,) = job.save(ranks, 5)
+    facts.record_copy(catalog.database, file, tier, CopyState.READY)
+
+    def is_read() -> bool:
+        with catalog.database.read() as connection:
+            known = copies.copies_of_state(connection, file.launch_key, 5)
+            assert known == copies.ready_copies(connection, [file])
+            return file.id in known
+
+    assert is_read()
+    facts.remove(catalog.database, "shared")
+    assert not is_read()
+    facts.add(catalog.database, tier)
+    assert is_read()
