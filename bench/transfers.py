@@ -32,7 +32,7 @@ from ckptstore.objects.tiers import open_tier
 from tests.objects.server.swift import BUCKET, KEY, SECRET, Swift
 
 ALONE = "obstore alone"
-SIZE, QUICK_SIZE = 512 << 20, 64 << 20
+SIZE, QUICK_SIZE = 256 << 20, 64 << 20
 TURNS, QUICK_TURNS = 7, 3
 LEAST = 0.9
 MOST_MEMORY = 300 << 20

@@ -10,6 +10,7 @@ from ckptstore.core.naming import companion_of
 from ckptstore.disk.files import digest as digest_of
 from ckptstore.disk.files import facts
 from ckptstore.objects.errors import SourceError
+from ckptstore.objects.store import read_pieces
 from ckptstore.outside import time
 
 if TYPE_CHECKING:
@@ -19,12 +20,18 @@ if TYPE_CHECKING:
     from ckptstore.objects.store import Limit, Store
 
 
-def copy_up(store: Store, file: Checkpoint, limit: Limit | None = None) -> tuple[Beside, ...]:
+def copy_up(store: Store, file: Checkpoint, limit: Limit | None = None, *, anew: bool = False) -> tuple[Beside, ...]:
     """Copy a recorded file, and before it what lies beside it; returns that. All of it is there then, and proven.
 
-    Raises `StoreError`; `SourceError` where the file is not as recorded.
+    `anew`: what the store has of it was found to be damaged, which its checksum need not tell. It is deleted, once the
+    file here is proven. Raises `StoreError`; `SourceError` where the file is not as recorded.
     """
     beside = tuple(_beside(file))
+    if anew:
+        for _ in read_pieces(file.path, file.size or 0, file.digest or ""):
+            pass
+        for key in (*(each.key for each in beside), key_of(file)):
+            store.remove(key)
     for each in beside:
         store.put(f"{file.path.rpartition('/')[0]}/{each.name}", each.key, each.size, each.digest, limit)
     store.put(file.path, key_of(file), file.size or 0, file.digest or "", limit)

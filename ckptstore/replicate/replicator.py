@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import copying, reads
+from ckptstore.catalog import copies, copying, reads
 from ckptstore.catalog.backoff import Backoff
 from ckptstore.catalog.clock import clock
 from ckptstore.core.copies import CopyState
@@ -83,6 +83,7 @@ class Replicator:
         self._stores: dict[Tier, Store] = {}
         self._rests: dict[Tier, _Rest] = {}
         self._bad: dict[tuple[str, Tier], int | None] = {}
+        self._failed: set[tuple[str, Tier]] = set()
         self._said: set[str] = set()
         self._recorder = recorder or shared(database)
         self._records = facts.CopyRecords(database, self._recorder)
@@ -102,6 +103,7 @@ class Replicator:
         for tier in self._targets(declared):
             for each in runs:
                 lacking = facts.lacking(self._database, each, tier, settled_for=settled_for, most=_MOST)
+                self._note_failed(lacking, tier)
                 self._copy_all([file for file in lacking if _level_of(file, declared) < tier.level], tier, done)
         return done
 
@@ -115,6 +117,18 @@ class Replicator:
         """Seconds until the first tier that rests is to be tried again; 0: none rests."""
         left = [rest.until - time.monotonic() for rest in self._rests.values() if rest.until]
         return max(min(left), 0.0) if left else 0.0
+
+    def _note_failed(self, lacking: Sequence[Checkpoint], tier: Tier) -> None:
+        """Whose copy in a tier was found to be no good: what is there of it is not to be trusted."""
+        with self._database.read() as connection:
+            has_any = any((each.tier, each.state) == (tier.id, CopyState.FAILED) for each in copies.tallies(connection))
+            known = copies.copies_of(connection, [file.id for file in lacking]) if has_any else {}
+        self._failed = {
+            (file, copy.tier)
+            for file, some in known.items()
+            for copy in some
+            if copy.state is CopyState.FAILED and copy.tier.id == tier.id
+        }
 
     def _targets(self, declared: Sequence[Tier]) -> list[Tier]:
         found = [tier for tier in declared if tier.level > facts.NODE_LEVEL]
@@ -166,7 +180,7 @@ class Replicator:
             return False
         try:
             store = self._stores.get(tier) or self._stores.setdefault(tier, open_tier(tier.url))
-            beside = copy_up(store, file, self._limit(lease, done))
+            beside = copy_up(store, file, self._limit(lease, done), anew=(file.id, tier) in self._failed)
             self._record(file, tier, CopyState.READY, beside=beside)
             done.files += 1
         finally:

@@ -272,6 +272,29 @@ def test_the_command(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.Monke
     assert "2 files copied" not in told()
 
 
+def test_a_copy_that_a_start_found_damaged_is_made_anew(catalog: Catalog, tmp_path: Path) -> None:
+    far = declared(catalog, tmp_path / "far")
+    job, ranks = begun(catalog, tmp_path / "ckpt", world_size=1)
+    (file,) = job.save(ranks, 5)
+    assert one_round(catalog).files == 1
+    (key,) = files_below(tmp_path / "far")
+    damaged = tmp_path / "far" / key
+    whole = damaged.read_bytes()
+    damaged.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    assert one_round(catalog).files == 0
+    facts.record_copy(catalog.database, file, far, CopyState.FAILED, detail="damaged")
+    path = Path(file.path)
+    path.rename(tmp_path / "kept")
+    path.write_bytes(b"!" * (file.size or 0))
+    assert len(one_round(catalog).troubles) == 1
+    assert damaged.exists()  # nothing is deleted while nothing can take its place
+    path.unlink()
+    (tmp_path / "kept").rename(path)
+    assert one_round(catalog).files == 1
+    assert damaged.read_bytes() == whole
+    assert states(catalog, [file]) == [[CopyState.READY]]
+
+
 def test_a_copy_that_never_ended_is_no_copy(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file is there, and its record is not: it is proven, and not sent again."""
     declared(catalog, tmp_path / "far")
