@@ -79,6 +79,9 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "$ ckptstore exit": "tests/mindspore/test_cluster.py::test_a_drained_pod",
         "$ CKPTSTORE_GRACE": "tests/mindspore/test_cluster.py::test_a_drained_pod",
     },
+    "docs/how-to/browser-for-a-team.md": {
+        "server {": "tests/serve/test_guard.py::test_the_headers_that_nginx_sends_in_the_docs"
+    },
     "docs/how-to/your-device.md": {
         "$ ckptstore selftest": "tests/mindspore/test_selftest.py::test_all_that_can_be_tried_holds"
     },

@@ -202,7 +202,7 @@ SAID = {
 
 
 def test_every_block_is_of_a_known_kind() -> None:
-    known = {"python", "console", "text", "json", "yaml", "bash", "diff", ""}
+    known = {"python", "console", "text", "json", "yaml", "bash", "diff", "nginx", ""}
     assert [named(block) for block in blocks() if block.language not in known] == []
     unused = [begin for begin in OUTSIDE if not any((outside(each) or "") == OUTSIDE[begin] for each in HERE)]
     assert unused == []

@@ -1,6 +1,7 @@
 """Who may ask, and what a page may do: forged hosts, tokens, markup in names, addresses that lead elsewhere."""
 
 import hmac
+import logging
 import re
 import time
 from base64 import b64encode
@@ -18,7 +19,7 @@ from ckptstore.serve import guard
 from ckptstore.serve.app import make_app
 from ckptstore.serve.guard import COOKIE, SIGNED_IN_SECONDS, Rules, Sessions
 from tests.jobs import Job
-from tests.serve.conftest import ADDRESS, TOKEN, Person, visitor
+from tests.serve.conftest import ADDRESS, TOKEN, Person, forms_in, visitor
 
 PAGES = ("/", "/doctor", "/runs/{}", "/runs/{}/saves/10", "/runs/{}/launches", "/runs/{}/retention?keep_last=1")
 NASTY = ("<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "{{ 191 * 191 }}", "a&b", "../../etc/passwd")
@@ -272,6 +273,24 @@ class TestProxy:
     def test_others_cannot_name_a_host_or_a_user(self, catalog: Catalog) -> None:
         client = self.asked(catalog, "127.0.0.1", x_forwarded_host="localhost", host="evil.example")
         assert client.get("/sign-in").status_code == 421
+
+
+@pytest.mark.usefixtures("job")
+def test_the_headers_that_nginx_sends_in_the_docs(catalog: Catalog, caplog: pytest.LogCaptureFixture) -> None:
+    """A form of the page that nginx shows is taken, and nginx's user is in the log."""
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "browser-for-a-team.md").read_text()
+    told = dict(re.findall(r"proxy_set_header (\S+) +(.+);", page))
+    variables = {"$http_host": "ckpt.example.org", "$scheme": "https", "$remote_user": "ann"}
+    sent = {name: variables.get(value, value.strip('"')) for name, value in told.items()}
+    caplog.set_level(logging.INFO, "ckptstore.serve")
+    rules = Rules(token="THE-TOKEN", may_change=True, proxy="127.0.0.1")  # noqa: S106 — of the page
+    with TestClient(make_app(catalog, rules), base_url=ADDRESS, headers=sent, client=("127.0.0.1", 1)) as client:
+        form = forms_in(client.get("/runs/run").text)["/runs/run/saves/10/pin"]
+        origin = {"origin": "https://ckpt.example.org"}
+        assert (
+            client.post("/runs/run/saves/10/pin", data=form, headers=origin, follow_redirects=False).status_code == 303
+        )
+    assert "pin 'run' 10, by 'ann' through 127.0.0.1: done" in caplog.messages
 
 
 @pytest.mark.parametrize(
