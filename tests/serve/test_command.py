@@ -23,6 +23,12 @@ def test_other_machines_need_a_token(sqlite_url: str, host: str) -> None:
     )
 
 
+@pytest.mark.parametrize("option", [("--allow-changes",), ("--trust-proxy", "127.0.0.1")])
+def test_changes_and_proxies_need_a_token_on_this_machine_too(sqlite_url: str, option: tuple[str, ...]) -> None:
+    expected = f"{option[0]} needs a token, on this machine too; set CKPTSTORE_TOKEN, or give --token-file"
+    assert refused(sqlite_url, *option) == expected
+
+
 def test_a_token_that_is_none(sqlite_url: str, tmp_path: Path) -> None:
     file = tmp_path / "token"
     assert "cannot read" in refused(sqlite_url, "--token-file", str(file))

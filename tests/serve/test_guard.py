@@ -18,11 +18,18 @@ from ckptstore.errors import UsageError
 from ckptstore.serve import guard
 from ckptstore.serve.app import make_app
 from ckptstore.serve.guard import COOKIE, SIGNED_IN_SECONDS, Rules, Sessions
-from tests.jobs import Job
+from tests.jobs import Job, started
 from tests.serve.conftest import ADDRESS, TOKEN, Person, forms_in, visitor
 
 PAGES = ("/", "/doctor", "/runs/{}", "/runs/{}/saves/10", "/runs/{}/launches", "/runs/{}/retention?keep_last=1")
-NASTY = ("<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "{{ 191 * 191 }}", "a&b", "../../etc/passwd")
+NASTY = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "{{ 191 * 191 }}",
+    "a&b",
+    "../../etc/passwd",
+    "a" * 200,
+)
 
 
 class Elements(HTMLParser):
@@ -103,6 +110,23 @@ def test_a_name_is_text_on_every_page(catalog: Catalog, client: TestClient, job:
         assert Elements.of(found.text).inline == []
         assert "default-src 'none'" in found.headers["content-security-policy"]
         assert found.headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_path_is_text_on_every_page(catalog: Catalog, client: TestClient, tmp_path: Path) -> None:
+    """One with markup, with escapes that clear a terminal, and a long one."""
+    folder = tmp_path / "<img src=x onerror=alert(1)>\x1b[2J" / ("long" * 60)
+    job, _ = started(catalog, folder, 10, 20)
+    (job.folder(1) / "net-2_10.ckpt").unlink()
+    for page in PAGES:
+        found = client.get(page.format("run"))
+        assert found.status_code == 200, page
+        assert Elements.of(found.text).inline == []
+    shown = client.get("/runs/run/saves/10")
+    assert "&lt;img src=x onerror=alert(1)&gt;" in shown.text
+    assert "longlonglong" in shown.text
+    told = client.get("/api/v1/runs/run/saves/10")
+    assert b"\x1b" not in told.content
+    assert told.json()["items"][0]["path"].startswith(str(tmp_path))
 
 
 @pytest.mark.parametrize(
