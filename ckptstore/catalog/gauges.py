@@ -72,6 +72,14 @@ def newest_saves(connection: sa.Connection, keys: Sequence[LaunchKey], count: in
     return found
 
 
+def newest_moments(connection: sa.Connection, keys: Sequence[LaunchKey], count: int) -> dict[str, list[datetime]]:
+    """When so many of the newest saves of each of these launches were recorded, in their order."""
+    found: dict[str, list[datetime]] = {}
+    for key, at in connection.execute(_NEWEST_MOMENTS, {"own_launches": list(keys), "own_others": count - 1}):
+        found.setdefault(key, []).append(at)
+    return found
+
+
 def damaged_files(connection: sa.Connection) -> dict[str, int]:
     """How many files of each run are damaged; runs without one are left out."""
     return _by_name(connection, _DAMAGED)
@@ -160,6 +168,7 @@ _NEWEST_SAVES = sa.select(saves.c.launch_id, saves.c.id, _LOWEST.c.step).join(
     _LOWEST,
     (_LOWEST.c.id == saves.c.launch_id) & (saves.c.global_step >= sa.func.coalesce(_LOWEST.c.step, 0)),
 )
+_NEWEST_MOMENTS = _NEWEST_SAVES.with_only_columns(saves.c.launch_id, saves.c.created_at).order_by(saves.c.created_at)
 _DAMAGED = (
     sa.select(launches.c.run_id, sa.func.count())
     .select_from(FILES_OF_LAUNCHES)

@@ -155,6 +155,19 @@ _WHOLE_RANKS = sa.select(checkpoints.c.save_id, checkpoints.c.rank).where(
 )
 
 
+def states_of_ranks(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[tuple[int, FileState, Content]]]:
+    """The rank, state and content of each file of these saves, by the saves' ids."""
+    found: dict[str, list[tuple[int, FileState, Content]]] = {}
+    for save_id, rank, state, content in connection.execute(_STATES_OF_RANKS, {"own_ids": list(ids)}):
+        found.setdefault(save_id, []).append((rank, FileState(state), Content(content)))
+    return found
+
+
+_STATES_OF_RANKS = sa.select(
+    checkpoints.c.save_id, checkpoints.c.rank, checkpoints.c.state, checkpoints.c.content
+).where(any_of(checkpoints.c.save_id, "own_ids"))
+
+
 def has_been_whole(connection: sa.Connection, launch: Launch) -> bool:
     """Whether a launch has ever saved a whole state, whatever became of its files."""
     for step, full_ranks, share_ranks in connection.execute(_finished(), {"own_launch": launch.key}):

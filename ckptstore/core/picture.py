@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckptstore.core.model import RestorePlan, Rule
+from ckptstore.core.model import Content, FileState, RestorePlan, Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from ckptstore.core.model import Assignment, Rejection
 
@@ -25,6 +25,8 @@ _SIGNS = {
     Rule.DIGEST_MISMATCH: "x",
     Rule.UNREADABLE: "x",
 }
+_OF_CONTENTS = {Content.WEIGHTS: "w"}
+_OF_STATES = {FileState.IN_PROGRESS: "~", FileState.DAMAGED: "x"}
 MEANINGS = {
     _OWN: "its own file",
     _REPLICA: "a replica's",
@@ -58,7 +60,21 @@ def picture(states: Sequence[Rejection | RestorePlan]) -> list[str]:
 
 def signs_of(state: Rejection | RestorePlan, width: int) -> str:
     """One sign a rank, folded to so many; empty for a state that was rejected as a whole."""
-    signs = _signs(state)
+    return folded(_signs(state), width)
+
+
+def signs_by_record(world_size: int, files: Iterable[tuple[int, FileState, Content]]) -> str:
+    """One sign a rank, by what the catalog knows of its files (rank, state, content): of several the best."""
+    signs = [""] * world_size
+    for rank, state, content in files:
+        if rank < world_size:
+            sign = _OF_CONTENTS.get(content, _OWN) if state is FileState.COMPLETE else _OF_STATES.get(state, "-")
+            signs[rank] = min(signs[rank] or sign, sign, key=list(MEANINGS).index)
+    return "".join(sign or _NOT_RECORDED for sign in signs)
+
+
+def folded(signs: str, width: int) -> str:
+    """The signs of all ranks, folded to so many."""
     return _folded(signs, -(-len(signs) // width))
 
 

@@ -54,9 +54,10 @@ def examine(url: str | None, run: str | None = None, *, now: datetime | None = N
 
 def _runs(database: Database, run: str | None, now: datetime, *, is_away: bool = False) -> list[Check]:
     checks: list[Check] = []
-    for name in run_names(database, run):
-        facts = gather(database, name, find_run(database, name), now)
-        checks += [*check_launch.checks(database, facts), *check_storage.checks(database, facts, is_away=is_away)]
+    with database.connected():
+        for name in run_names(database, run):
+            facts = gather(database, name, find_run(database, name), now)
+            checks += [*check_launch.checks(database, facts), *check_storage.checks(database, facts, is_away=is_away)]
     return checks or [Check("runs", Status.OK, "none yet")]
 
 

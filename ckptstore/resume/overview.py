@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.leases import Sign
     from ckptstore.catalog.tallies import Tally
-    from ckptstore.core.model import Checkpoint, Grade, Launch
+    from ckptstore.core.model import Checkpoint, Content, FileState, Grade, Launch
     from ckptstore.resume.lineage import Segment
 
 _LOOKED_AT = 3
@@ -194,6 +194,44 @@ def run_row(database: Database, name: str) -> RunRow:
     with database.read() as connection:
         (row,) = _run_rows(connection, _named_runs(connection, database, name))
     return row
+
+
+@dataclass(frozen=True)
+class SaveDetails:
+    """Of saves, by their ids: the rank, state and content of each file, and the seconds on the slowest rank."""
+
+    ranks: Mapping[str, Sequence[tuple[int, FileState, Content]]]
+    seconds: Mapping[str, float]
+
+
+def details(database: Database, rows: Sequence[SaveRow], *, most_files: int) -> SaveDetails:
+    """What saves took, and the ranks of the first of them, up to so many files."""
+    chosen: list[str] = []
+    for row in rows:
+        most_files -= row.launch.world_size
+        if most_files < 0:
+            break
+        chosen.append(row.tally.save_id)
+    with database.read() as connection:
+        took = gauges.last_saves(connection, [row.tally.save_id for row in rows])
+        ranks = tallies.states_of_ranks(connection, chosen)
+    return SaveDetails(ranks, {save: each.seconds for save, each in took.items() if each.seconds is not None})
+
+
+def moments(database: Database, rows: Sequence[RunRow], count: int) -> dict[str, list[datetime]]:
+    """When so many of the newest saves of the launch that each run saved in last were recorded, by run."""
+    keys = {row.run: row.last.launch.key for row in rows if row.last}
+    with database.read() as connection:
+        found = gauges.newest_moments(connection, list(keys.values()), count)
+    return {run: found.get(key, []) for run, key in keys.items()}
+
+
+def hosts(database: Database, run: str, step: int) -> dict[tuple[str, int], str]:
+    """The host of each rank that saved a step, by launch and rank, as far as it was told."""
+    launches = {file.launch: file.launch_key for file in show(database, run, step)}
+    with database.read() as connection:
+        found = {launch: reads.hosts_of(connection, key) for launch, key in launches.items()}
+    return {(launch, rank): host for launch, ranks in found.items() for rank, host in ranks.items()}
 
 
 def _named_runs(connection: Connection, database: Database, run: str | None) -> dict[int, str]:

@@ -35,12 +35,20 @@ class Answers:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="ckptstore-serve")
         self._made: dict[Hashable, _Answer] = {}
 
-    async def get(self, question: Hashable, work: Callable[[], T]) -> T:
+    async def soon(self, question: Hashable, work: Callable[[], T], seconds: float) -> T | None:
+        """As `get`; None where the answer is not there within so many seconds. It is made all the same."""
+        try:
+            return await self.get(question, work, patience=seconds)
+        except CatalogBusyError:
+            return None
+
+    async def get(self, question: Hashable, work: Callable[[], T], *, patience: float | None = None) -> T:
         """What `work` returns, or raises; it is not asked where the answer to `question` is there."""
+        seconds = self._patience if patience is None else patience
         found = self._current(question, work)
-        answer: T = await found.within(self._patience)
+        answer: T = await found.within(seconds)
         if found.is_outdated:  # something happened while it was being made
-            answer = await self._current(question, work).within(self._patience)
+            answer = await self._current(question, work).within(seconds)
         return answer
 
     def outdate(self, about: str, since: Hashable) -> None:

@@ -2,37 +2,136 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-_WIDTH, _HEIGHT, _MARGIN = 160, 32, 3
+_SMALL = 160, 28
+_WIDE = 720
+_LINE = 160
+_LABEL = 14  # the height of a line of text
+_MARGIN = 3
+_ROW = 24
+_CELL, _GAP = 10, 2
+_NAMES = 110  # the width of names before rows
 
 
-def line_of(points: Sequence[tuple[float, float]], title: str) -> Markup:
-    """A small line through points, from left to right; nothing for less than two."""
-    if len(points) < 2:  # noqa: PLR2004 — a line has two ends
-        return Markup()
-    across, up = _scale([x for x, _ in points], _WIDTH), _scale([y for _, y in points], _HEIGHT)
-    places = " ".join(f"{x:.1f},{_HEIGHT - y:.1f}" for x, y in zip(across, up, strict=True))
-    return Markup(
-        '<svg class="line" role="img" viewBox="0 0 {} {}" width="{}" height="{}"><title>{}</title>'
-        '<polyline points="{}"/></svg>'
-    ).format(_WIDTH, _HEIGHT, _WIDTH, _HEIGHT, title, places)
+class Cell(NamedTuple):
+    """One cell of a grid: its class, what it says, and the address that it leads to."""
+
+    kind: str
+    title: str
+    address: str
+
+
+class Bar(NamedTuple):
+    """One row of a timeline: from when to when, how it ended (a class), what it says, and moments with theirs."""
+
+    name: str
+    begin: float
+    end: float
+    kind: str
+    title: str
+    marks: Sequence[tuple[float, str]]
 
 
 def marks_of(moments: Sequence[float], title: str) -> Markup:
-    """A tick for each moment, on one line of time."""
+    """A tick for each moment, on one line of time; nothing for none."""
     if not moments:
         return Markup()
+    width, height = _SMALL
     ticks = Markup().join(
-        Markup('<line x1="{0}" x2="{0}" y1="4" y2="28"/>').format(f"{x:.1f}") for x in _scale(moments, _WIDTH)
+        Markup('<line x1="{0}" x2="{0}" y1="4" y2="{1}"/>').format(f"{x:.1f}", height - 4)
+        for x in _scale(moments, width)
     )
-    frame = Markup('<svg class="ticks" role="img" viewBox="0 0 {} {}" width="{}" height="{}"><title>{}</title>{}</svg>')
-    return frame.format(_WIDTH, _HEIGHT, _WIDTH, _HEIGHT, escape(title), ticks)
+    return _svg("ticks", width, height, title, ticks)
+
+
+def chart_of(points: Sequence[tuple[float, float]], title: str, low: str, high: str) -> Markup:
+    """A line through points from left to right, with words for its lowest and highest; nothing for less than two."""
+    if len(points) < 2:  # noqa: PLR2004 — a line has two ends
+        return Markup()
+    across = _scale([x for x, _ in points], _WIDE)
+    up = _scale([y for _, y in points], _LINE - 2 * _LABEL)
+    places = " ".join(f"{x:.1f},{_LINE - _LABEL - y:.1f}" for x, y in zip(across, up, strict=True))
+    words = Markup('<text x="0" y="{}">{}</text><text x="0" y="{}">{}</text>').format(_LABEL - 3, high, _LINE - 2, low)
+    return _svg("line", _WIDE, _LINE, title, words + Markup('<polyline points="{}"/>').format(places))
+
+
+def timeline_of(bars: Sequence[Bar], title: str) -> Markup:
+    """A row for each bar, on one line of time, with a tick for each of its marks, and a cross at an end that is bad."""
+    if not bars:
+        return Markup()
+    every = [moment for bar in bars for moment in (bar.begin, bar.end, *(at for at, _ in bar.marks))]
+    low, high = min(every), max(every)
+    room = _WIDE - _NAMES - 4 * _MARGIN
+
+    def place(moment: float) -> float:
+        return _NAMES + _MARGIN + (room * (moment - low) / (high - low) if high > low else 0)
+
+    rows = []
+    for at, bar in enumerate(bars):
+        top, begin, end = at * _ROW, place(bar.begin), place(bar.end)
+        rows.append(
+            Markup('<g><title>{}</title><text x="0" y="{}">{}</text>').format(bar.title, top + 16, bar.name[:16])
+            + Markup('<rect class="bar" x="{:.1f}" y="{}" width="{:.1f}" height="8"/>').format(
+                begin, top + 8, max(end - begin, 1)
+            )
+            + Markup().join(
+                Markup('<line x1="{0:.1f}" x2="{0:.1f}" y1="{1}" y2="{2}"><title>{3}</title></line>').format(
+                    place(moment), top + 4, top + 20, words
+                )
+                for moment, words in bar.marks
+            )
+            + (
+                Markup('<path class="crash" d="M{0:.1f} {1}l8 12m0 -12l-8 12"/>').format(end - 4, top + 6)
+                if bar.kind == "crash"
+                else Markup()
+            )
+            + Markup("</g>")
+        )
+    return _svg("timeline", _WIDE, len(bars) * _ROW, title, Markup().join(rows))
+
+
+def grid_of(rows: Sequence[tuple[str, Sequence[Cell]]], title: str) -> Markup:
+    """A row of cells for each name; each cell is a link, which the keyboard passes over: the table has them too."""
+    if not rows:
+        return Markup()
+    size = _CELL + _GAP
+    drawn = []
+    for at, (name, cells) in enumerate(rows):
+        drawn.append(Markup('<text x="{}" y="{}">{}</text>').format(_NAMES - 6, at * size + _CELL - 1, name))
+        drawn += [
+            Markup(
+                '<a href="{}" tabindex="-1" aria-label="{}"><rect class="cell-{}" x="{}" y="{}" width="{}" height="{}">'
+                "<title>{}</title></rect></a>"
+            ).format(cell.address, cell.title, cell.kind, _NAMES + i * size, at * size, _CELL, _CELL, cell.title)
+            for i, cell in enumerate(cells)
+        ]
+    width = _NAMES + size * max(len(cells) for _, cells in rows)
+    frame = Markup('<svg class="grid" role="group" aria-label="{}" viewBox="0 0 {} {}" width="{}" height="{}">{}</svg>')
+    return frame.format(title, width, len(rows) * size, width, len(rows) * size, Markup().join(drawn))
+
+
+def strip_of(cells: Iterable[tuple[str, str]], title: str) -> Markup:
+    """A cell for each class and words, from left to right; nothing for none."""
+    drawn = [
+        Markup('<rect class="cell-{}" x="{}" y="0" width="{}" height="24"><title>{}</title></rect>').format(
+            kind, i * (_CELL + _GAP), _CELL, words
+        )
+        for i, (kind, words) in enumerate(cells)
+    ]
+    if not drawn:
+        return Markup()
+    return _svg("strip", len(drawn) * (_CELL + _GAP), 24, title, Markup().join(drawn))
+
+
+def _svg(kind: str, width: int, height: int, title: str, inside: Markup) -> Markup:
+    frame = Markup('<svg class="{}" role="img" viewBox="0 0 {} {}" width="{}" height="{}"><title>{}</title>{}</svg>')
+    return frame.format(kind, width, height, width, height, title, inside)
 
 
 def _scale(values: Sequence[float], length: int) -> list[float]:

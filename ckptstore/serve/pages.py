@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import asyncio
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
@@ -10,31 +11,33 @@ from starlette.responses import HTMLResponse
 from starlette.routing import Route
 
 from ckptstore.core.hints import Command
-from ckptstore.core.picture import MEANINGS, signs_of
-from ckptstore.core.text import size, span
+from ckptstore.core.picture import MEANINGS
+from ckptstore.core.text import of_ranks, ranges, size, span
 from ckptstore.doctor.checkup import Status
 from ckptstore.errors import RefusedError
 from ckptstore.outside import utc_now
 from ckptstore.resume import dicts
 from ckptstore.resume.liveness import trouble
 from ckptstore.resume.references import no_plan
-from ckptstore.serve import charts
+from ckptstore.serve import charts, view
 from ckptstore.serve.guard import VISIT
 from ckptstore.serve.questions import rules_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from ckptstore.core.model import Rejection, Resolution, RestorePlan
+    from ckptstore.resume.overview import RunRow
     from ckptstore.serve.questions import Questions
 
-_CELLS = 64
-"""Of a row of the picture: of wider jobs several ranks share one, which shows the worst of them."""
-_SAVES_SHOWN = 200
+_SAVES_SHOWN, _RUNS_SHOWN, _CHECKS_SHOWN = 200, 100, 300
+_SPARKS = 24
+_MOST_CELLS = 20_000
+"""Files that are looked up for the picture of ranks and steps."""
+_GRAVITY = list(Status)
 
 
 class Pages:
@@ -50,8 +53,8 @@ class Pages:
             lstrip_blocks=True,
         )
         self._templates.globals |= {"at_run": at_run, "ago": ago, "bytes": size, "trouble": trouble, "charts": charts}
-        self._templates.globals |= {"visit": VISIT.get}
-        self._templates.filters |= {"moment": moment}
+        self._templates.globals |= {"visit": VISIT.get, "stamps": stamps, "grid_rows": grid_rows}
+        self._templates.filters |= {"moment": moment, "seconds": lambda value: f"{value:.3g} s"}
 
     def routes(self) -> list[Route]:
         """Those of runs come last: a run's name may hold a slash."""
@@ -83,45 +86,74 @@ class Pages:
         """What undo has brought back."""
         return self._page("undone", f"undo in run {run}", run=run, done=done)
 
-    async def _runs(self, request: Request) -> Response:  # noqa: ARG002
-        rows = sorted(await self._ask.runs(), key=lambda row: (-trouble(row.status), row.run))
-        return self._page("runs", "Runs", rows=rows)
+    async def _runs(self, request: Request) -> Response:
+        rows, findings = await asyncio.gather(self._ask.runs(), self._ask.findings())
+        shown, after = page_of(rows, worst_of(findings or ()), request.query_params.get("after", ""))
+        return self._page(
+            "runs",
+            "Runs",
+            rows=[each.row for each in shown],
+            worst=worst_of(findings or ()),
+            is_looking=findings is None,
+            moments=await self._ask.moments([each.row for each in shown], _SPARKS),
+            after=after,
+            is_first="after" not in request.query_params,
+        )
 
     async def _run(self, request: Request) -> Response:
         name = request.path_params["run"]
-        row, saves = await self._ask.run(name), await self._ask.saves(name)
-        resolution = await self._ask.resolution(name)
-        losses = [(save.global_step, save.metrics["loss"]) for save in saves if "loss" in save.metrics]
+        row, saves, resolution, launches, findings = await asyncio.gather(
+            self._ask.run(name),
+            self._ask.saves(name),
+            self._ask.resolution(name),
+            self._ask.history(name),
+            self._ask.findings(name),
+        )
+        shown = saves[:_SAVES_SHOWN]
+        details = await self._ask.details(name, shown, _MOST_CELLS)
         return self._page(
             "run",
             f"Run {name}",
             run=name,
             row=row,
-            saves=saves[:_SAVES_SHOWN],
-            more=len(saves) - len(saves[:_SAVES_SHOWN]),
+            saves=shown,
+            seconds=details.seconds,
+            more=len(saves) - len(shown),
             resolution=resolution,
             no_plan=None if resolution.plan else no_plan(resolution),
-            picture=picture(resolution),
+            findings=None if findings is None else [each for each in findings if each["run"] and is_told(each)],
+            picture=view.picture(resolution, shown, details),
             meanings=MEANINGS,
-            moments=[save.created_at.timestamp() for save in saves],
-            losses=sorted(losses),
+            timeline=view.timeline(launches, saves, details),
+            lineage=view.lineage(launches, saves),
+            stored=view.stored(saves),
+            losses=sorted((save.global_step, save.metrics["loss"]) for save in saves if "loss" in save.metrics),
             command=str(Command("resolve", name, "--explain")),
         )
 
     async def _save(self, request: Request) -> Response:
         name, step = request.path_params["run"], request.path_params["step"]
-        files = [dicts.file(file) for file in await self._ask.save(name, step)]
-        saves = [save for save in await self._ask.saves(name) if save.global_step == step]
-        load = f"ckptstore.mindspore.load({f'{name}@{step}'!r}, network)"
+        files, saves, state, hosts = await asyncio.gather(
+            self._ask.save(name, step), self._ask.saves(name), self._ask.state(name, step), self._ask.hosts(name, step)
+        )
+        of_step = [save for save in saves if save.global_step == step]
+        loaded_by: dict[str, list[int]] = {}
+        for rank, source in state.plan.ranks if state.plan else ():
+            loaded_by.setdefault(source.path, []).append(rank)
         return self._page(
             "save",
             f"Step {step} of run {name}",
             run=name,
             step=step,
-            files=files,
-            load=load,
-            pinned=any(save.pinned for save in saves),
-            tags=sorted({tag for save in saves for tag in save.tags}),
+            files=[dicts.file(file) for file in files],
+            hosts=hosts,
+            loaded_by={path: of_ranks(ranks) for path, ranks in loaded_by.items()},
+            state=state,
+            groups=[ranges(group) for group in state.plan.launch.layout.groups] if state.plan else [],
+            load=f"ckptstore.mindspore.load({f'{name}@{step}'!r}, network)",
+            command=str(Command("resolve", name, "--step", step)),
+            pinned=any(save.pinned for save in of_step),
+            tags=sorted({tag for save in of_step for tag in save.tags}),
         )
 
     async def _launches(self, request: Request) -> Response:
@@ -147,6 +179,7 @@ class Pages:
             run=name,
             row=await self._ask.run(name),
             plan=planned.shown if planned else None,
+            strip=view.strip(planned.shown) if planned else (),
             digest=planned.digest if planned else "",
             policy=(await self._ask.policy(name))["policy"],
             rules=rules,
@@ -155,8 +188,55 @@ class Pages:
         )
 
     async def _doctor(self, request: Request) -> Response:  # noqa: ARG002
-        checks = sorted((await self._ask.doctor())["checks"], key=lambda check: -list(Status).index(check["status"]))
-        return self._page("doctor", "Doctor", checks=checks)
+        findings = await self._ask.findings()
+        checks = sorted(findings or (), key=lambda check: -_GRAVITY.index(check["status"]))
+        return self._page(
+            "doctor", "Doctor", checks=checks[:_CHECKS_SHOWN], every=len(checks), is_looking=findings is None
+        )
+
+
+class Placed(NamedTuple):
+    """A run in the list of all: how much it needs a person (2: now, 1: perhaps, 0: not)."""
+
+    need: int
+    row: RunRow
+
+
+def page_of(
+    rows: Iterable[RunRow], worst: Mapping[str, Mapping[str, Any]], after: str
+) -> tuple[list[Placed], str | None]:
+    """A page of runs, those that need somebody first, and the place that the next page begins behind (None: no more).
+
+    A place is `NEED:RUN`, so that a run which comes or goes moves no other one to another page.
+    """
+    placed = [Placed(max(trouble(row.status), _needs(worst.get(row.run))), row) for row in rows]
+    placed.sort(key=lambda each: (-each.need, each.row.run))
+    need, _, run = after.partition(":")
+    if need in ("0", "1", "2"):
+        placed = [each for each in placed if (-each.need, each.row.run) > (-int(need), run)]
+    shown = placed[:_RUNS_SHOWN]
+    return shown, f"{shown[-1].need}:{shown[-1].row.run}" if len(placed) > len(shown) else None
+
+
+def _needs(check: Mapping[str, Any] | None) -> int:
+    return {Status.PROBLEM: 2, Status.WARNING: 1}.get(check["status"], 0) if check else 0
+
+
+def worst_of(findings: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """The gravest check of each run that has one which is not well."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for check in findings:
+        run = check["run"]
+        if run and check["status"] != Status.OK:
+            before = found.get(run)
+            if before is None or _GRAVITY.index(check["status"]) > _GRAVITY.index(before["status"]):
+                found[run] = check
+    return found
+
+
+def is_told(check: Mapping[str, Any]) -> bool:
+    """Whether the page of a run shows a check: what is not well, and the room on its disk."""
+    return bool(check["status"] != Status.OK or check["name"] == "disk")
 
 
 def at_run(run: str, *further: object) -> str:
@@ -164,15 +244,14 @@ def at_run(run: str, *further: object) -> str:
     return "/runs/" + "/".join(quote(str(each), safe="") for each in (run, *further))
 
 
-def picture(resolution: Resolution) -> list[dict[str, Any]]:
-    """A row a state, newest first, with a sign a rank, or several ranks of a wide job."""
-    states: list[Rejection | RestorePlan] = [*resolution.rejections, *([resolution.plan] if resolution.plan else [])]
-    found = []
-    for state in states:
-        cells = signs_of(state, _CELLS)
-        if cells:
-            found.append({"step": state.global_step, "cells": cells, "is_chosen": state is resolution.plan})
-    return found
+def stamps(moments: Iterable[datetime]) -> list[float]:
+    """Moments, in seconds since 1970."""
+    return [at.timestamp() for at in moments]
+
+
+def grid_rows(steps: Iterable[view.Step]) -> list[tuple[str, Sequence[charts.Cell]]]:
+    """The rows of the picture, with their names."""
+    return [(f"{each.step}{' chosen' if each.is_chosen else ''}", each.cells) for each in steps]
 
 
 def ago(at: datetime) -> str:

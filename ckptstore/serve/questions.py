@@ -19,19 +19,22 @@ from ckptstore.retention.policy import from_json
 from ckptstore.serve.metrics import measure
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
 
     from ckptstore.api import Catalog
     from ckptstore.core.model import Checkpoint, Resolution
     from ckptstore.core.tabular import Listing
     from ckptstore.resume.history import LaunchRow
-    from ckptstore.resume.overview import RunRow, SaveRow
+    from ckptstore.resume.overview import RunRow, SaveDetails, SaveRow
     from ckptstore.serve.answers import Answers
     from ckptstore.serve.metrics import Measured
 
 _COUNTS = ("keep_last", "keep_every", "keep_hourly", "keep_daily", "keep_weekly", "keep_best", "floor")
 _WORDS = ("keep_within", "metric", "mode")
 _DIGITS = 18
+_SOON_SECONDS = 0.3
+"""So long a page waits for doctor, which looks at every directory."""
 
 
 class _Step(Convertor[int]):
@@ -87,6 +90,10 @@ class Questions:
         """Where a run goes on, or the state of a reference; as `resolve`, it brings the catalog up to the disk."""
         return await self._answers.get(("resolution", reference), lambda: self._catalog.resolve(reference))
 
+    async def state(self, run: str, step: int) -> Resolution:
+        """Which file each rank would load at a step, or why it cannot be restored."""
+        return await self._answers.get(("state", run, step), lambda: self._catalog.resolve(run, step=step))
+
     async def history(self, run: str) -> Listing[LaunchRow]:
         """The launches of a run."""
         return await self._answers.get(("history", run), lambda: self._catalog.history(run))
@@ -113,12 +120,30 @@ class Questions:
 
     async def doctor(self) -> dict[str, Any]:
         """What doctor finds."""
+        return {"checks": await self._answers.get(("findings", None), lambda: self._examine(None))}
 
-        def checks() -> dict[str, Any]:
-            done = examine(self._catalog.database.url.render_as_string(hide_password=False))
-            return {"checks": [fields(check, "name run status detail hint") for check in done.checks]}
+    async def findings(self, run: str | None = None) -> list[dict[str, Any]] | None:
+        """What doctor finds, of a run or of all; None where it is still looking."""
+        return await self._answers.soon(("findings", run), lambda: self._examine(run), _SOON_SECONDS)
 
-        return await self._answers.get("doctor", checks)
+    def _examine(self, run: str | None) -> list[dict[str, Any]]:
+        done = examine(self._catalog.database.url.render_as_string(hide_password=False), run)
+        return [fields(check, "name run status detail hint") for check in done.checks]
+
+    async def details(self, run: str, rows: Sequence[SaveRow], most_files: int) -> SaveDetails:
+        """What saves of a run took, and their ranks."""
+        return await self._answers.get(
+            ("details", run), lambda: overview.details(self._catalog.database, rows, most_files=most_files)
+        )
+
+    async def moments(self, rows: Sequence[RunRow], count: int) -> Mapping[str, Sequence[datetime]]:
+        """When runs saved last."""
+        asked = "moments", tuple(row.run for row in rows)
+        return await self._answers.get(asked, lambda: overview.moments(self._catalog.database, rows, count))
+
+    async def hosts(self, run: str, step: int) -> Mapping[tuple[str, int], str]:
+        """Where the ranks ran that saved a step."""
+        return await self._answers.get(("hosts", run, step), lambda: overview.hosts(self._catalog.database, run, step))
 
     async def metrics(self) -> Measured:
         """What Prometheus scrapes."""

@@ -10,7 +10,17 @@ from playwright.sync_api import sync_playwright
 from tests.browser.conftest import CHROMIUM
 
 ROOT = Path(__file__).parents[2]
-SHOWN = {"runs": "/", "run": "/runs/llama-7b", "retention": "/runs/speech-encoder/retention?keep_last=2"}
+SHOWN = {
+    "runs": "/",
+    "run": "/runs/llama-7b",
+    "branches": "/runs/speech-encoder",
+    "save": "/runs/llama-7b/saves/1700",
+    "launches": "/runs/llama-7b/launches",
+    "retention": "/runs/speech-encoder/retention?keep_last=2",
+    "doctor": "/doctor",
+}
+WHOLE = ("run", "branches")
+"""Pages that are shown to their end."""
 
 
 def main() -> None:
@@ -26,7 +36,7 @@ def main() -> None:
         page = browser.new_page(viewport={"width": 1000, "height": 640})
         for name, path in SHOWN.items():
             page.goto(f"{address}{path}")
-            page.screenshot(path=folder / f"{name}.png")
+            page.screenshot(path=folder / f"{name}.png", full_page=name in WHOLE)
             print(folder / f"{name}.png")
         browser.close()
     demo.terminate()

@@ -1,5 +1,7 @@
 """Pages say what the command line says."""
 
+import platform
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,8 +9,15 @@ import pytest
 from starlette.testclient import TestClient
 
 from ckptstore.api import Catalog
+from ckptstore.doctor.checkup import Checkup
+from ckptstore.outside import threading
+from ckptstore.resume.overview import RunRow
+from ckptstore.serve import questions
+from ckptstore.serve.app import make_app
 from ckptstore.serve.events import news
-from tests.jobs import Job
+from ckptstore.serve.guard import Rules
+from ckptstore.serve.pages import page_of, worst_of
+from tests.jobs import Job, set_ending
 
 
 def test_the_pages_of_a_run_say_where_it_goes_on_and_why_not_newer(
@@ -28,10 +37,74 @@ def test_the_pages_of_a_run_say_where_it_goes_on_and_why_not_newer(
 def test_what_gc_would_do(client: TestClient) -> None:
     page = client.get("/runs/run/retention?keep_last=1").text
     assert "No file is touched by this page" in page
+    assert '<rect class="cell-keep"' in page
+    assert "keep step 20: " in page
     assert "0 states would go, 2 stay" in page
     page = client.get("/runs/run/retention").text
     assert "no rule says what to keep, and no policy is stored for this run" in page
     assert 'name="keep_last"' in page
+
+
+def test_a_run_has_its_pictures_and_their_numbers(catalog: Catalog, client: TestClient, job: Job) -> None:
+    (Path(job.folder(1)) / "net-2_10.ckpt").unlink()
+    catalog.verify("run")
+    again = job.begin()
+    job.save(again, 30)
+    set_ending(again[0], 35, 35, "RuntimeError")
+    page = client.get("/runs/run").text
+    assert '<a href="/runs/run/saves/30#rank-1" tabindex="-1" aria-label="step 30, rank 1: its own file">' in page
+    assert "step 20, rank 1: gone" in page
+    assert "launch L1: 2 saves, steps 10 to 20, 1 of them abandoned" in page
+    assert "launch L2 from step 10: 1 save, steps 30 to 30" in page
+    assert 'class="crash"' in page
+    assert "launch L2: 1 save, ended: RuntimeError" in page
+    assert "room for more than 1000 saves" in page
+    assert "loss 0.25" in page
+
+
+def test_a_save_says_who_loads_what_where_it_ran_and_how_to_load_it(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path / "data", 3, layout="data_parallel")
+    ranks = job.begin()
+    job.save(ranks[:2], 10)
+    with TestClient(make_app(catalog, Rules()), base_url="http://127.0.0.1:8766") as client:
+        page = client.get("/runs/run/saves/10").text
+        assert "Replicas of each other, by data_parallel: ranks 0-2." in page
+        assert re.search(r"<td>ranks? 0, 2</td>|<td>ranks? 1-2</td>", page)
+        assert "<code data-copy>ckptstore.mindspore.load(&#39;run@10&#39;, network)</code>" in page
+        assert platform.node() in page
+        job.save(ranks[:1], 20)
+        (job.folder(0) / "net-2_10.ckpt").unlink()
+        page = client.get("/runs/run/saves/20").text
+        assert "It cannot be restored." in page
+        assert "net-2_10.ckpt is gone" in page
+
+
+def test_runs_that_need_somebody_come_first_and_a_page_has_a_hundred() -> None:
+    rows = [RunRow(f"run-{number:03}", 1, None, None, 0, "training", 0, 0) for number in range(150)]
+    rows[120] = replace(rows[120], status="killed")
+    worst = worst_of(
+        [
+            {"name": "disk", "run": "run-130", "status": "warning"},
+            {"name": "trash", "run": "run-130", "status": "note"},
+            {"name": "disk", "run": "run-131", "status": "ok"},
+        ]
+    )
+    shown, after = page_of(rows, worst, "")
+    assert [each.row.run for each in shown[:3]] == ["run-120", "run-130", "run-000"]
+    assert (len(shown), after) == (100, "0:run-097")
+    rest, over = page_of(rows, worst, after or "")
+    assert {each.row.run for each in (*shown, *rest)} == {row.run for row in rows}
+    assert (len(rest), over) == (50, None)
+
+
+@pytest.mark.usefixtures("job")
+def test_doctor_is_not_waited_for(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_free = threading.Event()
+    monkeypatch.setattr(questions, "_SOON_SECONDS", 0.01)
+    monkeypatch.setattr(questions, "examine", lambda *_: is_free.wait() and Checkup(()))
+    assert "Doctor is still looking" in client.get("/").text
+    assert "Doctor is still looking" in client.get("/doctor").text
+    is_free.set()
 
 
 def test_no_runs_yet(client: TestClient) -> None:

@@ -10,10 +10,30 @@ async function refresh() {
     const answer = await fetch(location.href);
     if (answer.ok) {
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const open = [...document.querySelectorAll("main details")].map(each => each.open);
       document.querySelector("main").replaceWith(page.querySelector("main"));
+      document.querySelectorAll("main details").forEach((each, at) => { each.open = open[at] || each.open; });
+      offerCopies();
     }
   } finally {
     isDue = false;
   }
 }
+// A button beside each command, where the browser lets a page write to the clipboard.
+function offerCopies() {
+  if (!navigator.clipboard) { return; }
+  for (const code of document.querySelectorAll("code[data-copy]")) {
+    const button = document.createElement("button");
+    button.className = "copy";
+    button.textContent = "Copy";
+    button.setAttribute("aria-label", "Copy " + code.textContent);
+    button.addEventListener("click", async () => {
+      await navigator.clipboard.writeText(code.textContent);
+      button.textContent = "Copied";
+      button.blur();
+    });
+    code.after(button);
+  }
+}
 events.addEventListener("changed", refresh);
+offerCopies();

@@ -1,0 +1,141 @@
+"""What the pictures of a page show, from the rows of use cases."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
+
+from ckptstore.core.picture import MEANINGS, folded, signs_by_record, signs_of
+from ckptstore.core.text import count
+from ckptstore.resume.liveness import ENDED, KILLED
+from ckptstore.serve.charts import Bar, Cell
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ckptstore.core.model import Resolution
+    from ckptstore.resume.history import LaunchRow
+    from ckptstore.resume.overview import SaveDetails, SaveRow
+
+_COLUMNS = 64
+"""Of the picture: of wider jobs several ranks share one, which shows the worst of them."""
+
+_STEPS, _LAUNCHES, _MARKS = 16, 12, 200
+_NAMES = ("own", "replica", "writing", "weights", "quarantined", "none", "gone", "damaged")
+_KINDS = dict(zip(MEANINGS, _NAMES, strict=True))
+
+
+class Step(NamedTuple):
+    """A row of the picture: its step, one sign a column, whether it is the plan, and the cells with their links."""
+
+    step: int
+    signs: str
+    is_chosen: bool
+    cells: Sequence[Cell]
+
+
+def picture(resolution: Resolution, saves: Sequence[SaveRow], details: SaveDetails) -> list[Step]:
+    """The states that were judged by the disk, newest first, and the newest others as the catalog has them."""
+    rows: list[Step] = []
+    for rejected in resolution.rejections:
+        if signs := signs_of(rejected, _COLUMNS):
+            why = {each.rank: each.detail for each in rejected.reasons if each.rank is not None}
+            rows.append(_step(resolution.run, rejected.global_step, signs, rejected.world_size, why=why))
+    if plan := resolution.plan:
+        signs = signs_of(plan, _COLUMNS)
+        rows.append(_step(resolution.run, plan.global_step, signs, len(plan.ranks), is_chosen=True))
+    known = {row.step for row in rows} | {rejected.global_step for rejected in resolution.rejections}
+    for save in saves:
+        step, world_size = save.global_step, save.launch.world_size
+        if step not in known and save.tally.save_id in details.ranks:
+            known.add(step)
+            signs = signs_by_record(world_size, details.ranks[save.tally.save_id])
+            rows.append(_step(resolution.run, step, folded(signs, _COLUMNS), world_size))
+    return rows[:_STEPS]
+
+
+def _step(
+    run: str, step: int, signs: str, world_size: int, *, why: Mapping[int, str] | None = None, is_chosen: bool = False
+) -> Step:
+    ranks = -(-world_size // _COLUMNS)
+    at_step = f"/runs/{quote(run, safe='')}/saves/{step}"
+    reasons = why or {}
+    cells = []
+    for column, sign in enumerate(signs):
+        first, last = column * ranks, min((column + 1) * ranks, world_size) - 1
+        named = f"rank {first}" if first == last else f"ranks {first} to {last}"
+        reason = next((reasons[rank] for rank in range(first, last + 1) if rank in reasons), MEANINGS[sign])
+        cells.append(Cell(_KINDS[sign], f"step {step}, {named}: {reason}", f"{at_step}#rank-{first}"))
+    return Step(step, signs, is_chosen, cells)
+
+
+def timeline(launches: Sequence[LaunchRow], saves: Sequence[SaveRow], details: SaveDetails) -> list[Bar]:
+    """The newest launches, the oldest of them first: from when to when each ran, and when it saved."""
+    marks: dict[str, list[tuple[float, str]]] = {}
+    for save in saves[:_MARKS]:
+        took = details.seconds.get(save.tally.save_id)
+        words = f"step {save.global_step}" + ("" if took is None else f", took {took:.3g} s")
+        marks.setdefault(save.launch.id, []).append((save.created_at.timestamp(), words))
+    bars = []
+    for row in launches[-_LAUNCHES:]:
+        own = marks.get(row.launch.id, [])
+        begin = row.launch.created_at
+        moments = [at for at, _ in own] + ([begin.timestamp()] if begin else [])
+        if moments:
+            end = row.heard_at.timestamp() if row.heard_at else max(moments)
+            kind = "crash" if row.ending == KILLED or row.ending.startswith(ENDED) else ""
+            saved = count(len(own), "save", "saves")
+            title = f"launch {row.launch.id}: {saved}, {row.ending or 'its end is not known'}"
+            bars.append(Bar(row.launch.id, min(moments), max(end, *moments), kind, title, own))
+    return bars
+
+
+class Branch(NamedTuple):
+    """A launch in the tree: what it is, and the launches that went on from it."""
+
+    words: str
+    is_abandoned: bool
+    children: list[Branch]
+
+
+def lineage(launches: Sequence[LaunchRow], saves: Sequence[SaveRow]) -> list[Branch]:
+    """The launches of a run as a tree: each below the one whose state it went on from."""
+    steps: dict[str, list[int]] = {}
+    given_up: Counter[str] = Counter()
+    for save in saves:
+        steps.setdefault(save.launch.id, []).append(save.global_step)
+        given_up[save.launch.id] += save.abandoned
+    branches: dict[str, Branch] = {}
+    roots: list[Branch] = []
+    for row in launches:
+        launch, own = row.launch, steps.get(row.launch.id, [])
+        words = f"launch {launch.id}"
+        if launch.parent:
+            words += f" from step {launch.parent_step}" + (", on purpose" if launch.branched else "")
+        words += f": {count(len(own), 'save', 'saves')}"
+        words += f", steps {min(own)} to {max(own)}" if own else ""
+        if lost := given_up[launch.id]:
+            words += ", abandoned" if lost == len(own) else f", {lost} of them abandoned"
+        branch = branches[launch.id] = Branch(words, bool(own) and lost == len(own), [])
+        parent = branches.get(launch.parent or "")
+        (parent.children if parent else roots).append(branch)
+    return roots
+
+
+def stored(saves: Sequence[SaveRow]) -> list[tuple[float, float]]:
+    """Moments, and the bytes that were saved until then and are there still."""
+    found, total = [], 0
+    for save in sorted(saves, key=lambda save: save.created_at):
+        total += save.bytes
+        found.append((save.created_at.timestamp(), float(total)))
+    return found
+
+
+def strip(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What gc would do with each state, by step: keep or remove, and why."""
+    cells = [(state["global_step"], kind, state) for kind in ("keep", "remove") for state in plan[kind]]
+    return [
+        (kind, f"{kind} step {step}: {'; '.join(reason['detail'] for reason in state['reasons'])}")
+        for step, kind, state in sorted(cells, key=lambda each: each[:2])
+    ]
