@@ -251,7 +251,7 @@ def stamps(moments: Iterable[datetime]) -> list[float]:
 
 def grid_rows(steps: Iterable[view.Step]) -> list[tuple[str, Sequence[charts.Cell]]]:
     """The rows of the picture, with their names."""
-    return [(f"{each.step}{' chosen' if each.is_chosen else ''}", each.cells) for each in steps]
+    return [(f"{each.step} {each.note}".strip(), each.cells) for each in steps]
 
 
 def ago(at: datetime) -> str:

@@ -25,13 +25,15 @@ _STEPS, _LAUNCHES, _MARKS = 16, 12, 200
 _NAMES = ("own", "replica", "writing", "weights", "quarantined", "none", "gone", "damaged")
 _KINDS = dict(zip(MEANINGS, _NAMES, strict=True))
 
+_CHOSEN, _ABANDONED = "chosen", "abandoned"
+
 
 class Step(NamedTuple):
-    """A row of the picture: its step, one sign a column, whether it is the plan, and the cells with their links."""
+    """A row of the picture: its step, what it is beside that, one sign a column, and the cells with their links."""
 
     step: int
+    note: str
     signs: str
-    is_chosen: bool
     cells: Sequence[Cell]
 
 
@@ -44,19 +46,20 @@ def picture(resolution: Resolution, saves: Sequence[SaveRow], details: SaveDetai
             rows.append(_step(resolution.run, rejected.global_step, signs, rejected.world_size, why=why))
     if plan := resolution.plan:
         signs = signs_of(plan, _COLUMNS)
-        rows.append(_step(resolution.run, plan.global_step, signs, len(plan.ranks), is_chosen=True))
+        rows.append(_step(resolution.run, plan.global_step, signs, len(plan.ranks), note=_CHOSEN))
     known = {row.step for row in rows} | {rejected.global_step for rejected in resolution.rejections}
     for save in saves:
         step, world_size = save.global_step, save.launch.world_size
         if step not in known and save.tally.save_id in details.ranks:
             known.add(step)
             signs = signs_by_record(world_size, details.ranks[save.tally.save_id])
-            rows.append(_step(resolution.run, step, folded(signs, _COLUMNS), world_size))
+            note = _ABANDONED if save.abandoned else ""
+            rows.append(_step(resolution.run, step, folded(signs, _COLUMNS), world_size, note=note))
     return rows[:_STEPS]
 
 
 def _step(
-    run: str, step: int, signs: str, world_size: int, *, why: Mapping[int, str] | None = None, is_chosen: bool = False
+    run: str, step: int, signs: str, world_size: int, *, why: Mapping[int, str] | None = None, note: str = ""
 ) -> Step:
     ranks = -(-world_size // _COLUMNS)
     at_step = f"/runs/{quote(run, safe='')}/saves/{step}"
@@ -67,7 +70,7 @@ def _step(
         named = f"rank {first}" if first == last else f"ranks {first} to {last}"
         reason = next((reasons[rank] for rank in range(first, last + 1) if rank in reasons), MEANINGS[sign])
         cells.append(Cell(_KINDS[sign], f"step {step}, {named}: {reason}", f"{at_step}#rank-{first}"))
-    return Step(step, signs, is_chosen, cells)
+    return Step(step, note, signs, cells)
 
 
 def timeline(launches: Sequence[LaunchRow], saves: Sequence[SaveRow], details: SaveDetails) -> list[Bar]:

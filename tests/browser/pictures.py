@@ -19,8 +19,8 @@ SHOWN = {
     "retention": "/runs/speech-encoder/retention?keep_last=2",
     "doctor": "/doctor",
 }
-WHOLE = ("run", "branches")
-"""Pages that are shown to their end."""
+HEIGHTS = {"run": 1500, "branches": 1500}
+USUAL_HEIGHT = 640
 
 
 def main() -> None:
@@ -33,10 +33,14 @@ def main() -> None:
     folder.mkdir(exist_ok=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1000, "height": 640})
+        page = browser.new_page()
         for name, path in SHOWN.items():
+            page.set_viewport_size({"width": 1000, "height": HEIGHTS.get(name, USUAL_HEIGHT)})
             page.goto(f"{address}{path}")
-            page.screenshot(path=folder / f"{name}.png", full_page=name in WHOLE)
+            while page.get_by_text("still looking").count():  # doctor is not waited for
+                page.wait_for_timeout(500)
+                page.goto(f"{address}{path}")
+            page.screenshot(path=folder / f"{name}.png")
             print(folder / f"{name}.png")
         browser.close()
     demo.terminate()
