@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _COUNTS = ("keep_last", "keep_every", "keep_hourly", "keep_daily", "keep_weekly", "keep_best", "floor")
 _WORDS = ("keep_within", "metric", "mode")
 _DIGITS = 18
-_SOON_SECONDS = 0.3
+SOON_SECONDS = 0.3
 """So long a page waits for doctor, which looks at every directory."""
 
 
@@ -124,7 +124,7 @@ class Questions:
 
     async def findings(self, run: str | None = None) -> list[dict[str, Any]] | None:
         """What doctor finds, of a run or of all; None where it is still looking."""
-        return await self._answers.soon(("findings", run), lambda: self._examine(run), _SOON_SECONDS)
+        return await self._answers.soon(("findings", run), lambda: self._examine(run), SOON_SECONDS)
 
     def _examine(self, run: str | None) -> list[dict[str, Any]]:
         done = examine(self._catalog.database.url.render_as_string(hide_password=False), run)

@@ -9,6 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from ckptstore.api import Catalog
+from ckptstore.serve import questions
 from ckptstore.serve.app import make_app
 from ckptstore.serve.guard import Rules
 from tests.jobs import Job, started
@@ -69,6 +70,11 @@ def forms_in(page: str) -> dict[str, dict[str, str]]:
 @pytest.fixture
 def database_url(sqlite_url: str) -> str:
     return sqlite_url
+
+
+@pytest.fixture(autouse=True)
+def _doctor_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(questions, "SOON_SECONDS", 60)
 
 
 @pytest.fixture

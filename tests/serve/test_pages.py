@@ -100,7 +100,7 @@ def test_runs_that_need_somebody_come_first_and_a_page_has_a_hundred() -> None:
 @pytest.mark.usefixtures("job")
 def test_doctor_is_not_waited_for(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     is_free = threading.Event()
-    monkeypatch.setattr(questions, "_SOON_SECONDS", 0.01)
+    monkeypatch.setattr(questions, "SOON_SECONDS", 0.01)
     monkeypatch.setattr(questions, "examine", lambda *_: is_free.wait() and Checkup(()))
     assert "Doctor is still looking" in client.get("/").text
     assert "Doctor is still looking" in client.get("/doctor").text
