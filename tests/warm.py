@@ -8,20 +8,12 @@ and he as it does.
 The server has one thread, and has done nothing with what it imported.
 """
 
-import atexit
-import gc
-import json
+# What is imported here is imported by whoever asks, some thousand times.
+import marshal
 import os
-import select
 import signal
 import socket
 import sys
-import threading
-import time
-from importlib import import_module
-from pathlib import Path
-from types import ModuleType
-from typing import NoReturn
 
 _STANDARD = (0, 1, 2)
 _LENGTH = 8
@@ -31,8 +23,8 @@ _PASSED_ON = (signal.SIGTERM, signal.SIGINT)
 
 def run(address: str, command: list[str]) -> None:
     """Have a script run, and end as it ends."""
-    asked = {"command": command, "environment": dict(os.environ), "directory": str(Path.cwd())}
-    request = json.dumps(asked).encode()
+    asked = {"command": command, "environment": dict(os.environ), "directory": os.getcwd()}  # noqa: PTH109 — see above
+    request = marshal.dumps(asked)
     with socket.socket(socket.AF_UNIX) as server:
         server.connect(address)
         socket.send_fds(server, [len(request).to_bytes(_LENGTH, "big")], list(_STANDARD))
@@ -51,6 +43,10 @@ def run(address: str, command: list[str]) -> None:
 
 def serve(address: str, modules: list[str]) -> list[str]:
     """Wait for requests; returns in the fork that is to run one, with the script and its arguments."""
+    import gc
+    import select
+    from importlib import import_module
+
     del sys.path[0]  # there is a directory "mindspore" beside this file
     for name in modules:
         import_module(name)
@@ -74,8 +70,11 @@ def serve(address: str, modules: list[str]) -> list[str]:
 
 def _supervise(connection: socket.socket) -> list[str]:
     """Run what is asked for in a fork, in which alone this returns."""
+    import select
+    import time
+
     size, files, _, _ = socket.recv_fds(connection, _LENGTH, len(_STANDARD))
-    request = json.loads(connection.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL))
+    request = marshal.loads(connection.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL))  # noqa: S302 — from `run`
     job = os.fork()
     if job == 0:
         connection.close()
@@ -103,6 +102,9 @@ def _supervise(connection: socket.socket) -> list[str]:
 
 def become(command: list[str]) -> None:
     """Do what Python does with a script and its arguments."""
+    from pathlib import Path
+    from types import ModuleType
+
     script = Path(command[0])
     # With PYTHONUNBUFFERED, as in CI, print() writes piece by piece, and a thread's log line comes in between.
     sys.stdout.reconfigure(line_buffering=True, write_through=False)
@@ -122,8 +124,11 @@ def become(command: list[str]) -> None:
     _end(code)
 
 
-def _end(code: object) -> NoReturn:
+def _end(code: object) -> None:
     """End as Python does, but free no memory: in a fork, that copies first all that was imported."""
+    import atexit
+    import threading
+
     threading._shutdown()
     atexit._run_exitfuncs()
     if isinstance(code, str):

@@ -2,7 +2,6 @@
 
 import sqlite3
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,8 +18,9 @@ from ckptstore.catalog.engine import Database, open_database
 from ckptstore.catalog.tables import metadata
 from ckptstore.errors import CatalogUnavailableError, SchemaError
 from tests.conftest import new_postgres_database
+from tests.starting import LIBRARY, warm_python
 
-CONNECT = "import sys, ckptstore; catalog = ckptstore.connect(sys.argv[1]); catalog.join('run'); print('joined')"
+CONNECT = "import sys, ckptstore; ckptstore.connect(sys.argv[1]).join('run'); print('joined')"
 PROCESSES = 3
 
 
@@ -62,11 +62,11 @@ def test_the_program_works_with_the_newest_revision() -> None:
     assert ScriptDirectory.from_config(config).get_heads() == [schema.REVISION]
 
 
-def test_many_processes_create_it_at_once(database_url: str) -> None:
-    jobs = [
-        subprocess.Popen([sys.executable, "-c", CONNECT, database_url], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        for _ in range(PROCESSES)
-    ]
+def test_many_processes_create_it_at_once(database_url: str, tmp_path: Path) -> None:
+    script = tmp_path / "connect.py"
+    script.write_text(CONNECT)
+    command = [*warm_python(*LIBRARY), str(script), database_url]
+    jobs = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(PROCESSES)]
     results = [(*job.communicate(), job.returncode) for job in jobs]
     assert [(out, code) for out, _, code in results] == [(b"joined\n", 0)] * PROCESSES, results
     assert [row.launches for row in connect(database_url).runs()] == [PROCESSES]
