@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from ckptstore.api import Catalog, connect
 from ckptstore.disk import notes
 from ckptstore.training.life_signs import LifeSigns
-from tests import hints
+from tests import hints, starting
 from tests.empty_catalogs import copy_empty_catalog, made_by_alembic_once
 from tests.postgres_server import Server
 
@@ -29,6 +29,12 @@ SQLITE_SHOWS_IT = ("advise", "doctor", "leave", "retention", "scan", "training")
 """Folders of which `make test` runs on PostgreSQL only what is about its locks; `make test-long` runs all."""
 
 ABOUT_LOCKS = ("test_gc.py", "test_gc_lock.py", "test_gc_safety.py", "test_grades.py")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Workers share what starts programs. Their configuration has an input; that of who starts them has none."""
+    if config.getoption("numprocesses", default=None) and not hasattr(config, "workerinput"):
+        starting.share()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from functools import cache
 from pathlib import Path
+from zlib import crc32
 
 WARM = Path(__file__).with_name("warm.py")
 PACKAGE = Path(__file__).parents[1] / "ckptstore"
@@ -17,12 +18,28 @@ LIBRARY = tuple(
     if not {"mindspore", "mindformers", "objects"}.intersection(path.parts) and path.stem != "__init__"
 )
 """All of ckptstore but what imports MindSpore, or an extra that is not installed: commands import much of it late."""
+TRAINING = ("mindspore.dataset", "mindspore.train", "psutil", "ckptstore.mindspore")
 DATABASE = ("alembic.command", "psycopg", "sqlalchemy.dialects.postgresql", "sqlalchemy.dialects.sqlite")
 
 
 @cache
 def warm_python(*modules: str) -> list[str]:
     """What runs a script as Python does, but has these modules imported already, and what any catalog needs."""
+    address = os.environ.get(_shared(modules)) or _served(modules)
+    return [sys.executable, "-S", "-E", str(WARM), "run", address]
+
+
+def share() -> None:
+    """Have all processes that are started from here on ask one server for what most of them need."""
+    for modules in (LIBRARY, TRAINING):
+        os.environ[_shared(modules)] = _served(modules)
+
+
+def _shared(modules: tuple[str, ...]) -> str:
+    return f"CKPTSTORE_TESTS_{crc32(' '.join(modules).encode())}"
+
+
+def _served(modules: tuple[str, ...]) -> str:
     home = tempfile.TemporaryDirectory()
     address = str(Path(home.name) / "warm")
     server = subprocess.Popen(
@@ -39,7 +56,7 @@ def warm_python(*modules: str) -> list[str]:
 
     assert server.stdout is not None
     assert server.stdout.readline() == b"ready\n"
-    return [sys.executable, "-S", "-E", str(WARM), "run", address]
+    return address
 
 
 @cache

@@ -1,6 +1,6 @@
 """Runs scripts in forks of a process that has imported modules: MindSpore takes longer to import than a test to train.
 
-    python warm.py serve ADDRESS module ...          until its standard input is closed; prints a line when it is ready
+    python warm.py serve ADDRESS module ...          until its standard input is closed; prints a line when it listens
     python warm.py run ADDRESS script.py argument    as `python script.py argument`
 
 What is run has the files, environment and directory of who asked, gets his SIGTERM and SIGINT, ends if he is killed,
@@ -42,16 +42,15 @@ def run(address: str, command: list[str]) -> None:
 
 
 def serve(address: str, modules: list[str]) -> list[str]:
-    """Wait for requests; returns in the fork that is to run one, with the script and its arguments."""
+    """Wait for requests; returns in the fork that is to run one, with the script and its arguments.
+
+    The modules are imported at the first one.
+    """
     import gc
     import select
     from importlib import import_module
 
     del sys.path[0]  # there is a directory "mindspore" beside this file
-    for name in modules:
-        import_module(name)
-    gc.freeze()  # else the first collection in a fork copies all of it
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen()
@@ -61,6 +60,10 @@ def serve(address: str, modules: list[str]) -> list[str]:
             if sys.stdin in ready:
                 sys.exit()
             connection, _ = listener.accept()
+            while modules:
+                import_module(modules.pop(0))
+            gc.freeze()  # else the first collection in a fork copies all of it
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
             if os.fork() == 0:
                 break
             connection.close()

@@ -14,22 +14,21 @@ import pytest
 from ckptstore.api import Catalog, connect
 from tests.empty_catalogs import copy_empty_catalog
 from tests.postgres_server import free_port
-from tests.starting import warm_programs, warm_python
+from tests.starting import TRAINING, warm_programs, warm_python
 
 JOB = Path(__file__).with_name("job.py")
 RECORDED_ALIKE = ["ModelCheckpoint", pytest.param("launch.saver", marks=pytest.mark.long)]
 """The ways to save, for what is up to the recorder's thread, which is that of both."""
-IMPORTED = ("mindspore.dataset", "mindspore.train", "psutil", "ckptstore.mindspore")
 
 
 def with_msrun() -> dict[str, str]:
     """What to set for an `msrun` whose processes have MindSpore imported already, and soon notice that one died."""
-    return {"PATH": f"{warm_programs(*IMPORTED)}{os.pathsep}{os.environ['PATH']}", "MS_NODE_TIMEOUT": "20"}
+    return {"PATH": f"{warm_programs(*TRAINING)}{os.pathsep}{os.environ['PATH']}", "MS_NODE_TIMEOUT": "20"}
 
 
 def python() -> list[str]:
     """What runs a script as Python does, but has MindSpore imported already."""
-    return warm_python(*IMPORTED)
+    return warm_python(*TRAINING)
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from mindspore.parallel.cluster.run import get_args
 from ckptstore.api import connect
 from ckptstore.errors import RefusedError
 from ckptstore.mindspore.schedule import LEFT
-from tests.mindspore.running import IMPORTED, with_msrun
+from tests.mindspore.running import with_msrun
 from tests.postgres_server import free_port
-from tests.starting import warm_programs
+from tests.starting import TRAINING, warm_programs
 
 NODE = Path(__file__).parents[2] / "examples" / "node.py"
 KUBERNETES = NODE.with_name("kubernetes")
@@ -59,7 +59,7 @@ def programs(tmp_path: Path) -> dict[str, str]:
     """An environment in which msrun has imported MindSpore already, and ranks are plain Python."""
     programs = tmp_path / "bin"
     programs.mkdir()
-    (programs / "msrun").symlink_to(warm_programs(*IMPORTED) / "msrun")
+    (programs / "msrun").symlink_to(warm_programs(*TRAINING) / "msrun")
     (programs / "python").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
     (programs / "python").chmod(0o700)
     return os.environ | {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
