@@ -43,7 +43,7 @@ def replicate(
     rate_limit: float | None,
     as_json: bool,
 ) -> int:
-    """Copy the checkpoints of RUN, or of all runs, that this node has to the tiers that lack them.
+    """Copy checkpoints of RUN, or of all runs, to tiers that lack them.
 
     The newest first. Processes on several nodes share the work. What was cut off is copied again, and never counts as a
     copy. A tier that is full or cannot be reached is said once and tried again. Exit code 1: something was not copied.

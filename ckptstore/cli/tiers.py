@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def tier() -> None:
-    """Places that hold copies of checkpoints: declare, list, take back."""
+    """Places of copies of checkpoints: declare, list, take back."""
 
 
 @tier.command()

@@ -6,6 +6,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
+from ckptstore.core.hints import Command
 from ckptstore.core.text import count
 from ckptstore.disk.waiting import started
 from ckptstore.errors import CkptstoreError
@@ -60,7 +61,7 @@ class CopyThread:
             self._thread.join(_END_SECONDS)
         left = len(self._waiting)
         if left:
-            log.warning("%s not copied: ckptstore replicate does it", count(left, "file is", "files are"))
+            log.warning("%s not copied: %s does it", count(left, "file is", "files are"), Command("replicate"))
         return left
 
     def _work(self) -> None:

@@ -15,6 +15,7 @@ from ckptstore.catalog import copies, copying, reads
 from ckptstore.catalog.backoff import Backoff
 from ckptstore.catalog.clock import clock
 from ckptstore.core.copies import CopyState
+from ckptstore.core.hints import Command
 from ckptstore.core.model import Skipped
 from ckptstore.disk.files import facts_if_seen
 from ckptstore.disk.owner import is_dead, this_process
@@ -135,7 +136,7 @@ class Replicator:
         if self._names:
             missing = sorted({*self._names} - {tier.name for tier in found})
             if missing:
-                raise UsageError(f"no tier to copy to is named {missing[0]!r}", "see: ckptstore tier list")
+                raise UsageError(f"no tier to copy to is named {missing[0]!r}", f"see: {Command('tier', 'list')}")
             found = [tier for tier in found if tier.name in self._names]
         return found
 
