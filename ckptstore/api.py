@@ -162,6 +162,7 @@ class Catalog:
         dry_run: bool = False,
         trust: Iterable[str] = (),
         progress: Callable[[int], None] = lambda _: None,
+        into: str | Path | None = None,
     ) -> Scanned:
         """Adopt what is below a directory into a run (None: that of the journals there, else the directory's name).
 
@@ -169,7 +170,12 @@ class Catalog:
         steps that are known to you, by the paths of files, prefixes of TensorFlow or directories that are a checkpoint,
         `replicas` as in `resolve`. `dry_run` writes nothing and tells the same. `trust` names users as in `sync`, and
         witnesses that are enough alone: "counter", "name", "info". `progress` hears how many more files were looked at.
+        Where `directory` is the URL of a tier, its journals are brought back `into` a directory, which is scanned.
         """
+        if "://" in str(directory):
+            from ckptstore.replicate.journals import brought_back
+
+            directory = brought_back(str(directory), into)
         from ckptstore.disk.trust import Trust
         from ckptstore.evidence.reconstruct import Stated
         from ckptstore.evidence.unregistered import Trusted

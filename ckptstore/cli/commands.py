@@ -422,6 +422,7 @@ def inspect(file: Path, *, as_json: bool) -> None:
     help="The step of a file, of a prefix of TensorFlow's files, or of a directory that is one checkpoint.",
 )
 @replicas
+@click.option("--into", metavar="DIR", help="Where to bring the journals of a tier back to.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and write nothing.")
 @click.option("--verbose", is_flag=True, help="Name every file.")
 @times
@@ -432,8 +433,9 @@ def scan(context: click.Context, /, directory: str, *, as_json: bool, verbose: b
 
     Names and headers say what they are; a file whose step they leave open is told and not taken, with the option that
     would place it. A run that is trained with ckptstore gets files from outside its own directories only by --run. It
-    may be done again, and while training writes. Exit code 1: a directory or a journal could not be read; 5: there are
-    several experiments, and the commands that scan each are printed; 7: checkpoints were left out.
+    may be done again, and while training writes. DIRECTORY may be the URL of a tier, as s3://bucket/prefix: its
+    journals are brought back, and a start fetches the files. Exit code 1: a directory or a journal could not be read;
+    5: there are several experiments, and the commands that scan each are printed; 7: checkpoints were left out.
     """
     from ckptstore.cli import scanning, terminal, values
 

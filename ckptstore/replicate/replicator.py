@@ -19,12 +19,14 @@ from ckptstore.core.hints import Command
 from ckptstore.core.model import Skipped
 from ckptstore.disk.files import facts_if_seen
 from ckptstore.disk.owner import is_dead, this_process
+from ckptstore.disk.presence import directory_of
 from ckptstore.errors import CatalogUnavailableError, UsageError
 from ckptstore.journal.writers import shared
 from ckptstore.objects.errors import SourceError, StoreError, WrongBytesError
 from ckptstore.objects.tiers import open_tier
 from ckptstore.outside import threading, time
 from ckptstore.replicate.copy_up import Rate, copy_up
+from ckptstore.replicate.journals import JournalCopies
 from ckptstore.tiers import facts
 
 if TYPE_CHECKING:
@@ -86,6 +88,8 @@ class Replicator:
         self._bad: dict[tuple[str, Tier], int | None] = {}
         self._failed: set[tuple[str, Tier]] = set()
         self._said: set[str] = set()
+        self._homes: dict[tuple[Tier, str, str], set[int]] = {}
+        self._journals = JournalCopies()
         self._recorder = recorder or shared(database)
         self._records = facts.CopyRecords(database, self._recorder)
 
@@ -111,8 +115,12 @@ class Replicator:
     def copy(self, file: Checkpoint, tiers: Sequence[Tier]) -> list[Tier]:
         """Copy one file to those of the tiers that are farther than it; returns those that are to be tried again."""
         done = Done()
-        farther = [tier for tier in tiers if _level_of(file, tiers) < tier.level]
-        return [tier for tier in farther if not self._copy_one(file, tier, done)]
+        left = []
+        for tier in (tier for tier in tiers if _level_of(file, tiers) < tier.level):
+            if not self._copy_one(file, tier, done):
+                left.append(tier)
+            self._copy_journals(tier, done)
+        return left
 
     def rests(self) -> float:
         """Seconds until the first tier that rests is to be tried again; 0: none rests."""
@@ -144,6 +152,7 @@ class Replicator:
         for file in files:
             if not self._copy_one(file, tier, done) and self._rest(tier).is_now:
                 return
+        self._copy_journals(tier, done)
 
     def _copy_one(self, file: Checkpoint, tier: Tier, done: Done) -> bool:
         """Copy a file, if it is here and nobody else does so; False: it is to be tried again."""
@@ -183,6 +192,7 @@ class Replicator:
             store = self._stores.get(tier) or self._stores.setdefault(tier, open_tier(tier.url))
             beside = copy_up(store, file, self._limit(lease, done), anew=(file.id, tier) in self._failed)
             self._record(file, tier, CopyState.READY, beside=beside)
+            self._homes.setdefault((tier, file.run, directory_of(file.path)), set()).add(file.rank)
             done.files += 1
         finally:
             lease.end()
@@ -195,6 +205,18 @@ class Replicator:
             with suppress(CatalogUnavailableError):  # the journal has it, and the next one tries again
                 self._recorder.catch_up()
         self._records.record(file, tier, state, beside=beside, detail=detail)
+
+    def _copy_journals(self, tier: Tier, done: Done) -> None:
+        """Copy what tells of the files that this process copied to a tier."""
+        rest = self._rest(tier)
+        for (of, run, directory), ranks in self._homes.items():
+            if of != tier or rest.is_now:
+                continue
+            try:
+                self._journals.copy(self._stores[tier], tier, run, directory, ranks)
+            except StoreError as error:
+                rest.begin()
+                self._trouble(done, tier.name, error)
 
     def _rest(self, tier: Tier) -> _Rest:
         return self._rests.setdefault(tier, _Rest())

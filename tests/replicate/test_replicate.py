@@ -14,8 +14,7 @@ from ckptstore.api import Catalog
 from ckptstore.catalog import copies, copying
 from ckptstore.catalog.clock import clock
 from ckptstore.cli.main import cli
-from ckptstore.core.copies import CopyState, Tier
-from ckptstore.core.model import Checkpoint
+from ckptstore.core.copies import CopyState
 from ckptstore.disk.owner import this_process
 from ckptstore.errors import UsageError
 from ckptstore.objects.errors import UnreachableError
@@ -27,29 +26,7 @@ from ckptstore.replicate.replicator import Done, Replicator, StoppedError
 from ckptstore.tiers import facts
 from ckptstore.training import companions
 from tests.jobs import begun
-
-AT_ONCE = timedelta(0)
-
-
-def declared(catalog: Catalog, path: Path, name: str = "far", level: int = 1) -> Tier:
-    tier = facts.tier_of(name, str(path), level)
-    open_tier(tier.url).prepare()
-    facts.add(catalog.database, tier)
-    return tier
-
-
-def one_round(catalog: Catalog, **asked: object) -> Done:
-    return Replicator(catalog.database).round(settled_for=AT_ONCE, **asked)  # type: ignore[arg-type]
-
-
-def states(catalog: Catalog, files: list[Checkpoint]) -> list[list[CopyState]]:
-    with catalog.database.read() as connection:
-        found = copies.copies_of(connection, [file.id for file in files])
-    return [[each.state for each in found.get(file.id, ())] for file in files]
-
-
-def files_below(path: Path) -> list[str]:
-    return sorted(str(each.relative_to(path)) for each in path.rglob("*") if each.is_file())
+from tests.replicate.rounds import AT_ONCE, copies_below, declared, files_below, one_round, states
 
 
 def test_what_a_tier_lacks_is_copied_with_what_belongs_to_it_and_not_again(
@@ -74,7 +51,7 @@ def test_what_a_tier_lacks_is_copied_with_what_belongs_to_it_and_not_again(
         (beside,) = copy.beside
         store.get(beside.key, str(target / beside.name), beside.size, beside.digest)
         assert json.loads((target / beside.name).read_text())["content"]["kept"] == 1
-    assert len(files_below(tmp_path / "far")) == 3  # both ranks have the same bytes under one name: one object
+    assert len(copies_below(tmp_path / "far")) == 3  # both ranks have the same bytes under one name: one object
 
 
 def test_a_file_is_copied_to_tiers_that_are_farther_than_where_it_lies(catalog: Catalog, tmp_path: Path) -> None:
@@ -84,7 +61,7 @@ def test_a_file_is_copied_to_tiers_that_are_farther_than_where_it_lies(catalog: 
     begun(catalog, tmp_path / "ckpt", 5)
     assert one_round(catalog).files == 2
     assert files_below(tmp_path / "nodes") == []
-    assert len(files_below(tmp_path / "far")) == 1
+    assert len(copies_below(tmp_path / "far")) == 1
 
 
 def test_a_file_that_changed_is_not_copied_and_said_once(
@@ -277,7 +254,7 @@ def test_a_copy_that_a_start_found_damaged_is_made_anew(catalog: Catalog, tmp_pa
     job, ranks = begun(catalog, tmp_path / "ckpt", world_size=1)
     (file,) = job.save(ranks, 5)
     assert one_round(catalog).files == 1
-    (key,) = files_below(tmp_path / "far")
+    (key,) = copies_below(tmp_path / "far")
     damaged = tmp_path / "far" / key
     whole = damaged.read_bytes()
     damaged.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])

@@ -110,7 +110,7 @@ class Campaign:
     def check(self) -> None:
         """Every object that is seen has the bytes that its name says, and every copy that counts is one of them."""
         for seen in self.store.list():
-            if seen.key not in self.whole:
+            if seen.key not in self.whole and "/journals/" not in seen.key:
                 file = self.files[seen.key]
                 assert (seen.size, self.store.digest_of(seen.key, seen.size)) == (file.size, file.digest)
                 self.whole.add(seen.key)

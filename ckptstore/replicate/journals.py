@@ -1,0 +1,130 @@
+"""Copies journals up with the files that they tell of, and brings them back: a catalog can be made anew from a tier.
+
+Journals only grow. So what was added since the last time is an object of its own, and its key says which bytes it has.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from blake3 import blake3
+
+from ckptstore.core.copy_keys import folder_of
+from ckptstore.core.hints import Command
+from ckptstore.disk.files import names_in, real_directory, sync
+from ckptstore.disk.name_claims import FOLDER
+from ckptstore.disk.presence import identity_of
+from ckptstore.errors import RefusedError, UsageError
+from ckptstore.objects.errors import SourceError
+from ckptstore.objects.tiers import open_tier
+from ckptstore.outside import Path, open_file, os, tempfile
+
+if TYPE_CHECKING:
+    from ckptstore.core.copies import Tier
+    from ckptstore.objects.store import Store
+
+_KEY = re.compile(r"[^/]+/journals/([0-9a-f]{16})/([A-Za-z0-9_-]{1,100}\.jsonl)/([0-9]{1,15})-([0-9]{1,15})")
+
+
+class JournalCopies:
+    """Copies what one process sees of journals. It asks a store once for each of them."""
+
+    def __init__(self) -> None:
+        self._ends: dict[tuple[Tier, str], int] = {}
+
+    def copy(self, store: Store, tier: Tier, run: str, directory: str, ranks: set[int]) -> None:
+        """Copy what the journals of a directory have to tell of these ranks, and a store lacks. Raises `StoreError`."""
+        identity = identity_of(directory)
+        if not identity:
+            return
+        stems = ("shared-", *(f"rank_{rank}-" for rank in ranks))
+        for name in sorted(names_in(f"{directory}/{FOLDER}")):
+            if not (name.endswith(".jsonl") and name.startswith(stems)):
+                continue
+            path, prefix = f"{directory}/{FOLDER}/{name}", f"{folder_of(run)}journals/{identity}/{name}/"
+            known = self._ends.get((tier, path))
+            if known is None:
+                known = _end([each.key for each in store.list(prefix)])
+            self._ends[tier, path] = _copy(store, path, prefix, known)
+
+
+def brought_back(url: str, into: str | Path | None) -> str:
+    """The directory into which the journals of a tier were brought back. Raises as `bring_back` does, `UsageError`."""
+    if into is None:
+        hint = f"say where: {Command('scan', url, '--into', 'DIR')}"
+        raise UsageError(f"the journals of {url} are brought back into a directory before they are read", hint)
+    directory = real_directory(into)
+    if not bring_back(open_tier(url), directory):
+        raise UsageError(f"{url} has no journals", "give the URL of a tier, as it was declared")
+    return directory
+
+
+def bring_back(store: Store, into: str) -> list[str]:
+    """Write the journals of a store below a directory, one for each that they were in; returns those.
+
+    The checkpoints are not fetched: a start does that. Raises `StoreError`, `OSError`, and `RefusedError` where it has
+    other journals than those.
+    """
+    found: dict[tuple[str, str], list[tuple[int, int, str]]] = {}
+    for each in store.list():
+        if parsed := _KEY.fullmatch(each.key):
+            identity, name, begin, end = parsed.groups()
+            found.setdefault((identity, name), []).append((int(begin), int(end), each.key))
+    directories: dict[str, str] = {}
+    for (identity, name), parts in sorted(found.items()):
+        directory = directories.setdefault(identity, f"{into.rstrip('/')}/{identity}")
+        folder = Path(directory, FOLDER)
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(store, folder / name, sorted(parts))
+        (folder / f"identity-{identity}").touch()
+        sync(str(folder))
+    return sorted(directories.values())
+
+
+def _copy(store: Store, path: str, prefix: str, begin: int) -> int:
+    """Copy what a journal has from a byte on; returns where that ends."""
+    try:
+        with open_file(path, "rb") as file:
+            file.seek(begin)
+            news = file.read()
+    except OSError as error:
+        raise SourceError(f"cannot read {path}: {error.strerror or error}", "it is not copied") from None
+    if not news:
+        return begin
+    end = begin + len(news)
+    with tempfile.NamedTemporaryFile() as part:
+        part.write(news)
+        part.flush()
+        store.put(part.name, f"{prefix}{begin}-{end}", len(news), blake3(news).hexdigest())
+    return end
+
+
+def _end(keys: list[str]) -> int:
+    """Up to which byte these parts of a journal go without a gap."""
+    spans = sorted((int(found[3]), int(found[4])) for key in keys if (found := _KEY.fullmatch(key)))
+    end = 0
+    for begin, last in spans:
+        if begin <= end:
+            end = max(end, last)
+    return end
+
+
+def _write(store: Store, path: Path, parts: list[tuple[int, int, str]]) -> None:
+    content = bytearray()
+    for begin, end, key in parts:
+        if begin <= len(content) < end:
+            for piece in store.pieces(key, len(content) - begin, end - begin):
+                content += piece
+    if path.exists():
+        there = path.read_bytes()
+        if not content.startswith(there):
+            if there.startswith(content):
+                return
+            raise RefusedError(f"{path} is another journal", "bring them back into an empty directory")
+    draft = f"{path}.draft"
+    with open_file(draft, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(draft, path)

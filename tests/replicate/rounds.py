@@ -1,0 +1,39 @@
+"""Rounds of an agent over a catalog, and what they leave."""
+
+from datetime import timedelta
+from pathlib import Path
+
+from ckptstore.api import Catalog
+from ckptstore.catalog import copies
+from ckptstore.core.copies import CopyState, Tier
+from ckptstore.core.model import Checkpoint
+from ckptstore.objects.tiers import open_tier
+from ckptstore.replicate.replicator import Done, Replicator
+from ckptstore.tiers import facts
+
+AT_ONCE = timedelta(0)
+
+
+def declared(catalog: Catalog, path: Path, name: str = "far", level: int = 1) -> Tier:
+    tier = facts.tier_of(name, str(path), level)
+    open_tier(tier.url).prepare()
+    facts.add(catalog.database, tier)
+    return tier
+
+
+def one_round(catalog: Catalog, **asked: object) -> Done:
+    return Replicator(catalog.database).round(settled_for=AT_ONCE, **asked)  # type: ignore[arg-type]
+
+
+def states(catalog: Catalog, files: list[Checkpoint]) -> list[list[CopyState]]:
+    with catalog.database.read() as connection:
+        found = copies.copies_of(connection, [file.id for file in files])
+    return [[each.state for each in found.get(file.id, ())] for file in files]
+
+
+def files_below(path: Path) -> list[str]:
+    return sorted(str(each.relative_to(path)) for each in path.rglob("*") if each.is_file())
+
+
+def copies_below(path: Path) -> list[str]:
+    return [each for each in files_below(path) if "/journals/" not in each]

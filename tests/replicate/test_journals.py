@@ -1,0 +1,116 @@
+"""Journals are copied up with the files that they tell of: a tier is enough."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ckptstore.api import Catalog
+from ckptstore.errors import RefusedError, UsageError
+from ckptstore.objects.errors import UnreachableError
+from ckptstore.objects.tiers import open_tier
+from ckptstore.replicate.journals import bring_back
+from ckptstore.replicate.replicator import Replicator
+from ckptstore.tiers.fetch import Fetched
+from tests.jobs import begun
+from tests.replicate.rounds import AT_ONCE, declared, files_below, one_round
+
+
+def lines(directory: Path) -> list[str]:
+    return sorted(line for path in directory.rglob("*.jsonl") for line in path.read_text().splitlines())
+
+
+def test_a_tier_alone_makes_a_catalog_anew_and_gives_the_newest_state(
+    catalog: Catalog, other: Catalog, tmp_path: Path
+) -> None:
+    far = declared(catalog, tmp_path / "far")
+    job, ranks = begun(catalog, tmp_path / "ckpt", 5)
+    assert one_round(catalog).files == 2
+    files = job.save(ranks, 10)
+    kept = {file.rank: Path(file.path).read_bytes() for file in files}
+    assert one_round(catalog).files == 2
+    told = lines(tmp_path / "ckpt")
+    shutil.rmtree(tmp_path / "ckpt")
+    with pytest.raises(UsageError, match="are brought back into a directory"):
+        other.scan(far.url)
+    other.scan(far.url, into=tmp_path / "back")
+    assert lines(tmp_path / "back") == told
+    found = other.resolve("run")
+    assert found.plan is not None
+    assert found.plan.global_step == 10
+    sources = [each.source for each in found.plan.ranks]
+    here = Fetched().local(other.database, found.plan, sources)
+    assert {each.rank: Path(each.source.path).read_bytes() for each in here.ranks} == kept
+    other.scan(far.url, into=tmp_path / "back")  # it can be repeated
+    assert lines(tmp_path / "back") == told
+
+
+def test_only_what_is_new_is_copied(catalog: Catalog, tmp_path: Path) -> None:
+    declared(catalog, tmp_path / "far")
+    job, ranks = begun(catalog, tmp_path / "ckpt", 5)
+    agent = Replicator(catalog.database)
+
+    def parts() -> list[str]:
+        agent.round(settled_for=AT_ONCE)
+        return [each for each in files_below(tmp_path / "far") if "/journals/" in each]
+
+    first = parts()
+    assert parts() == first
+    job.save(ranks, 10)
+    second = parts()
+    assert set(first) < set(second)
+    sizes = [tuple(map(int, each.rpartition("/")[2].split("-"))) for each in second]
+    written = sum(path.stat().st_size for path in (tmp_path / "ckpt").rglob("*.jsonl"))
+    assert sum(end - begin for begin, end in sizes) == written
+    assert [(tmp_path / "far" / each).stat().st_size for each in second] == [end - begin for begin, end in sizes]
+    agent = Replicator(catalog.database)  # another process goes on where the store is
+    job.save(ranks, 15)
+    third = parts()
+    assert sum((tmp_path / "far" / each).stat().st_size for each in third) == sum(
+        path.stat().st_size for path in (tmp_path / "ckpt").rglob("*.jsonl")
+    )
+
+
+def test_parts_that_overlap_or_lack_and_names_that_lead_elsewhere(tmp_path: Path) -> None:
+    store = open_tier(f"file://{tmp_path}/far")
+    store.prepare()
+    prefix = "run/journals/0123456789abcdef/rank_0-abc.jsonl"
+    for key, content in (
+        (f"{prefix}/0-4", "abcd"),
+        (f"{prefix}/2-6", "cdef"),
+        (f"{prefix}/2-3", "c"),
+        (f"{prefix}/9-10", "j"),
+        ("run/journals/0123456789abcdef/..jsonl/0-1", "x"),
+        ("run/journals/not-an-identity/rank_0-abc.jsonl/0-1", "x"),
+        ("run/L1/5/0123-net.ckpt", "x"),
+    ):
+        path = tmp_path / "far" / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    back = tmp_path / "back"
+    (directory,) = bring_back(store, str(back))
+    assert files_below(back) == [
+        "0123456789abcdef/.ckptstore/identity-0123456789abcdef",
+        "0123456789abcdef/.ckptstore/rank_0-abc.jsonl",
+    ]
+    segment = Path(directory, ".ckptstore", "rank_0-abc.jsonl")
+    assert segment.read_text() == "abcdef"
+    segment.write_text("abcdefgh")  # it was written to since
+    bring_back(store, str(back))
+    assert segment.read_text() == "abcdefgh"
+    segment.write_text("other")
+    with pytest.raises(RefusedError, match="is another journal"):
+        bring_back(store, str(back))
+
+
+def test_a_store_that_has_none_is_named(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    far = declared(catalog, tmp_path / "far")
+    with pytest.raises(UsageError, match="has no journals"):
+        catalog.scan(far.url, into=tmp_path / "back")
+    begun(catalog, tmp_path / "ckpt", 5)
+
+    def copy(*_: object) -> None:
+        raise UnreachableError("it is away", "wait")
+
+    monkeypatch.setattr("ckptstore.replicate.journals.JournalCopies.copy", copy)
+    assert [each.path for each in one_round(catalog).troubles] == ["far"]
