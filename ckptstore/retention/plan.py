@@ -263,9 +263,11 @@ class _Survey:
         self._newest_launch = max((launch.order for launch in self.launches.values()), default=0)
         self._homes = {source.directory for source in self.sources}
         self._saves_to: dict[str, dict[int, set[tuple[str, str]]]] = defaultdict(lambda: defaultdict(set))
+        self._saves_ever: dict[int, set[tuple[str, str]]] = defaultdict(set)
         for source in self.sources:
             if source.directory_id:
                 self._saves_to[source.launch][source.rank].add((source.directory, source.directory_id))
+                self._saves_ever[source.rank].add((source.directory, source.directory_id))
         self._absence = cache(lambda directory, identity: presence.absence(directory, Home({identity}, set())))
         self._names = cache(_names_in)
         # What only one of two frameworks can load does not make up for what the other needs.
@@ -349,11 +351,15 @@ class _Survey:
         )
 
     def _unrecorded(self, launch: str, files: Iterable[Checkpoint]) -> str:
-        """Why a rank without a record may have a file: the directory that it announced is not there. Empty: it is."""
+        """Why a rank without a record may have a file: no directory that it announced is there. Empty: one is.
+
+        Of this launch; or of another one, if the journals of this one were never read: they may be on a disk that was
+        away when the catalog was made.
+        """
         recorded = {file.rank for file in files}
-        for rank, places in self._saves_to[launch].items():
-            if rank in recorded:
-                continue
+        own = self._saves_to[launch]
+        for rank in {*own, *self._saves_ever}.intersection(range(self.launches[launch].world_size)) - recorded:
+            places = own.get(rank) or self._saves_ever[rank]
             reasons = [(directory, self._absence(directory, identity)) for directory, identity in sorted(places)]
             if all(reason for _, reason in reasons):  # a tree that was moved is at one of its paths
                 directory, reason = reasons[0]

@@ -178,6 +178,8 @@ class World:
         """What cuts and flips made."""
         self.fault: Fault | None = None
         self.has_other = False
+        self.other_missed = False
+        """Whether the second catalog was made while a disk was away: it has not heard of the marks there."""
         self.operator = self._boot(0, "operator")
         self.in_trash: dict[str, InTrash] = {}
         self._strangers = self._make_strangers()
@@ -865,8 +867,7 @@ class World:
     ) -> Task:
         """A command on a catalog, by a process of its own. The second one is made when it is first asked."""
         if catalog and not self.has_other:
-            self.has_other = True
-            self._replace_catalog(1, self._template)
+            self._make_other()
             held, self.fault, uid, self.uid = self.fault, None, self.uid, 0
             self._operate("scan", lambda opened: opened.scan(ROOT, run=RUN), 1)
             self.fault, self.uid = held, uid
@@ -909,10 +910,11 @@ class World:
         self, name: str, planned: Callable[[Catalog], GcPlan], policy: Policy, catalog: int, *, now: bool
     ) -> None:
         there, seen = self.everything(), self.there()
-        keep = self._must_stay(there, policy.floor, now=now)
-        keep |= {self._at(path) for path in self._must_stay(seen, policy.floor, now=now)}
+        is_told = not (catalog and self.other_missed)
+        keep = self._must_stay(there, policy.floor, now=now, marked=is_told)
+        keep |= {self._at(path) for path in self._must_stay(seen, policy.floor, now=now, marked=is_told)}
         keep |= self._needed(there) if not catalog else set()
-        marked = self._marked_contents(there)
+        marked = self._marked_contents(there) if is_told else {}
         unsure = self.is_shaken or self._is_interrupted() or (catalog > 0 and self.has_gap)
         going: set[str] = set()
 
@@ -974,7 +976,7 @@ class World:
     def purge(self, now: bool = False, catalog: int = 0) -> None:  # noqa: FBT001, FBT002
         """What is in the trash is deleted, if its time has come, or `now`."""
         before, alone = self.everything(), not self._is_interrupted()
-        marked = self._marked_contents(before)
+        marked = {} if catalog and self.other_missed else self._marked_contents(before)
         begun = self.machine.now_ns
         self._operate("purge", lambda opened: opened.purge(RUN, now=now), catalog)
         after = self.everything()
@@ -1052,8 +1054,8 @@ class World:
         before, alone = self.everything(), not self._is_interrupted()
         if catalog:
             if not self.has_other:
-                self._replace_catalog(1, self._template)
-            self.has_other = True
+                self._make_other()
+            self.other_missed &= bool(self.away)
         task = self._operate("scan", lambda opened: opened.scan(ROOT, run=RUN), catalog)
         if alone:
             self._check_homes("scan", before, self.everything())
@@ -1335,6 +1337,11 @@ class World:
             connection.backup(target)
         self._kept_catalog = copy
 
+    def _make_other(self) -> None:
+        self._replace_catalog(1, self._template)
+        self.has_other = True
+        self.other_missed = bool(self.away)
+
     def _replace_catalog(self, number: int, source: str) -> None:
         path = self.catalogs[number]
         while self._locks and not number:
@@ -1394,7 +1401,7 @@ class World:
     def _steps(self) -> list[int]:
         return sorted({step for launch in self.truth.launches for step in launch.saved})
 
-    def _must_stay(self, there: dict[str, bytes], floor: int, *, now: bool) -> set[str]:
+    def _must_stay(self, there: dict[str, bytes], floor: int, *, now: bool, marked: bool = True) -> set[str]:
         """The files that no policy may remove: of the newest whole states, of marked steps, of what is started from."""
         if self.truth.is_in_doubt() or self.truth.has_untold():
             states: list[tuple[Launch, int]] = []
@@ -1402,10 +1409,10 @@ class World:
             states = self.truth.floor(there, max(floor, 1), {} if now else self.rotten)
         # A file that nobody was told of may be taken for another launch's: its state is whole without it.
         paths = {each.path for launch, step in states for each in self.truth.files(launch, step) if each.registered}
-        marked = self.truth.marked()
+        marks = self.truth.marked() if marked else set()
         for launch in self.truth.launches:
             for step in launch.saved:
-                if step in marked:
+                if step in marks:
                     paths |= {each.path for each in self.truth.files(launch, step)}
         newest = self.truth.launches[-1] if self.truth.launches else None
         if (
@@ -1707,8 +1714,7 @@ class World:
         self.checked["purged"] += 1
 
     def _check_made_anew(self, there: dict[str, bytes]) -> None:
-        self._replace_catalog(1, self._template)
-        self.has_other = True
+        self._make_other()
         self._operate("scan", lambda opened: opened.scan(ROOT, run=RUN), 1)
         known = [
             {
