@@ -1,5 +1,6 @@
 """What the server changes with `--allow-changes`: the same as the command line, and nothing that nobody has seen."""
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,21 @@ def test_what_cannot_be_done(script: TestClient, address: str, sent: Any, status
     found = script.post(f"{API}{address}", json=sent)
     assert (found.status_code, found.headers["content-type"]) == (status, "application/problem+json"), found.text
     assert title in found.json()["title"]
+
+
+def test_values_that_no_policy_and_no_tag_has(script: TestClient) -> None:
+    """They are refused, and end no request by an error of the server."""
+    odd = (None, True, -1, 10**30, 1.5, float("nan"), "", "5", "\ud800", [], {}, [1], {"a": 1})
+    for rule in ("keep_last", "keep_within", "metric", "mode", "keep_kind", "keep_parents", "grace"):
+        for value in odd:
+            body = json.dumps({"policy": {rule: value}})
+            found = script.post(f"{API}/policy", content=body, headers={"content-type": "application/json"})
+            assert found.status_code in (400, 409), (rule, value, found.text)
+            assert found.headers["content-type"] == "application/problem+json"
+    for value in (*odd[:6], "", "\ud800", "a\x00", " ", "1200", "best:loss"):
+        body = json.dumps({"tag": value})
+        found = script.post(f"{API}/saves/10/tag", content=body, headers={"content-type": "application/json"})
+        assert found.status_code == 400, (value, found.text)
 
 
 def test_json_is_what_a_script_sends(script: TestClient) -> None:
