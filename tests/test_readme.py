@@ -11,6 +11,7 @@ import griffe
 import pytest
 
 from ckptstore.api import connect
+from tests.docs.preludes import PRELUDE, PRELUDE_OF_LOOP
 from tests.mindspore.running import python
 
 ROOT = Path(__file__).parents[1]
@@ -19,37 +20,6 @@ LAUNCH = "20261121T034217-0d35d4"
 SIZE = 494_183
 FOREIGN = ("train/", "nn/", "core/callback/", "checkpoint/", "iteration_")
 """How paths begin that are of MindSpore and MindFormers."""
-
-PRELUDE = """
-import sys
-import mindspore
-import numpy as np
-from mindspore import dataset as ds, nn
-from mindspore.train import Model, ModelCheckpoint
-
-def make_model():
-    network = nn.Dense(3, 4)
-    loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True)
-    return Model(network, loss, nn.Momentum(network.trainable_params(), 0.1, 0.9))
-
-def make_dataset():
-    return ds.NumpySlicesDataset({"x": np.ones((12, 3), np.float32), "y": np.zeros(12, np.int32)}).batch(2)
-
-model, dataset = make_model(), make_dataset()
-ckpt_cb = ModelCheckpoint("net", sys.argv[1])
-"""
-PRELUDE_OF_LOOP = """
-network = nn.Dense(3, 4)
-optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
-loss_fn = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
-def forward(images, labels):
-    return loss_fn(network(images), labels)
-gradients = mindspore.value_and_grad(forward, None, optimizer.parameters)
-def train_step(images, labels):
-    loss, given = gradients(images, labels)
-    optimizer(given)
-    return loss
-"""
 
 
 def page(name: str) -> str:

@@ -130,6 +130,15 @@ def how(block: Block) -> str:
     return "Python, run here" if block.language == "python" else "text: read or compared here"
 
 
+def needs_mindspore(block: Block) -> bool:
+    """A block that a script of MindSpore has: `test_mindspore_blocks.py` runs it."""
+    words = ("mindspore", "resume(", "callbacks", "model.train", "launch.restore", "launch.link", "launch.loop")
+    return any(word in block.text for word in words)
+
+
+HERE = [block for block in blocks() if not is_made(block) and not elsewhere(block)]
+
+
 def main() -> None:
     """Print the counts."""
     counts = Counter(map(how, blocks()))

@@ -23,10 +23,9 @@ from tests import ckpt_bytes
 from tests.cli.advice import run
 from tests.command_line import Result
 from tests.docs import pandas_stand_in
-from tests.docs.blocks import OUTSIDE, ROOT, Block, blocks, elsewhere, how, is_made, outside
+from tests.docs.blocks import HERE, OUTSIDE, ROOT, Block, blocks, elsewhere, how, needs_mindspore, outside
 
 LAUNCH = "20261121T034217-0d35d4"
-HERE = [block for block in blocks() if not is_made(block) and not elsewhere(block)]
 PLACES = ("/data/", "/backup/", "/backup ", "/nvme/", "/shared/", "/fast/", "/usr/local/bin/")
 CODES = {
     "advise": {0, 1},  # no record tells what its saves cost
@@ -152,12 +151,6 @@ def test_the_commands_of_a_page(home: Home, scene: list[Block]) -> None:
 
 def python_here() -> list[Block]:
     return [each for each in HERE if how(each) == "Python, run here" and not needs_mindspore(each)]
-
-
-def needs_mindspore(block: Block) -> bool:
-    """A block that a script of MindSpore has: `test_mindspore_blocks.py` runs it."""
-    words = ("mindspore", "resume(", "callbacks", "model.train", "launch.restore", "launch.link", "launch.loop")
-    return any(word in block.text for word in words)
 
 
 @pytest.mark.parametrize("block", python_here(), ids=named)

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.blocks import ROOT, Block, how
-from tests.docs.test_blocks import HERE, needs_mindspore
-from tests.test_readme import PRELUDE, PRELUDE_OF_LOOP
+from tests.docs.blocks import HERE, ROOT, Block, how, needs_mindspore
+from tests.docs.preludes import PRELUDE, PRELUDE_OF_LOOP
 
 BLOCKS = [each for each in HERE if how(each) == "Python, run here" and needs_mindspore(each)]
 MORE = """

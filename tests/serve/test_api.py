@@ -1,6 +1,5 @@
 """The API has the JSON of the command line, in pages; errors say what to do."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,7 @@ from ckptstore.serve.answers import Answers
 from ckptstore.serve.app import make_app
 from ckptstore.serve.guard import Rules
 from tests.jobs import Job
-
-
-def printed(catalog: Catalog, *command: str) -> Any:
-    url = catalog.database.url.render_as_string(hide_password=False)
-    done = CliRunner().invoke(cli, ["--db", url, *command, "--json"], catch_exceptions=False)
-    return json.loads(done.stdout)
+from tests.serve.printed import printed
 
 
 def items(client: TestClient, address: str) -> Any:

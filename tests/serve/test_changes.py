@@ -17,7 +17,7 @@ from ckptstore.serve.app import make_app
 from ckptstore.serve.guard import Rules
 from tests.jobs import Job
 from tests.serve.conftest import ADDRESS, TOKEN, Person, forms_in
-from tests.serve.test_api import printed
+from tests.serve.printed import printed
 
 API = "/api/v1/runs/run"
 RETENTION = "/runs/run/retention"

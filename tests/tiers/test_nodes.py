@@ -10,8 +10,8 @@ from ckptstore.core.copy_keys import key_of
 from ckptstore.core.naming import companion_of
 from ckptstore.objects.tiers import open_tier
 from tests.conftest import new_postgres_database
+from tests.mindspore.pods import Pods, may_have_nodes
 from tests.mindspore.running import Run
-from tests.mindspore.test_cluster import Pods, may_have_nodes
 from tests.tiers.jobs import copied, declared
 
 
