@@ -175,7 +175,7 @@ def _lacking() -> sa.Select[Any]:
         copies.c.checkpoint_id == checkpoints.c.id,
         copies.c.tier_id == sa.bindparam("own_tier", type_=sa.String),
         copies.c.digest == checkpoints.c.digest,
-        one_of(copies.c.state, CopyState.READY.value, CopyState.GONE.value),
+        one_of(copies.c.state, *(state.value for state in (CopyState.READY, CopyState.TRASHED, CopyState.GONE))),
     )
     return (
         rows.file_query()

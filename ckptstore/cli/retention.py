@@ -19,11 +19,15 @@ from ckptstore.cli.commands import (
     reference_argument,
     run_argument,
 )
+from ckptstore.core.hints import Command
 from ckptstore.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from ckptstore.catalog.engine import Database
+    from ckptstore.core.copies import Tier
+    from ckptstore.retention.in_tier import TierCollected, TierPlan
     from ckptstore.retention.policy import Policy
 
 COUNT = Whole(0, 2**31 - 1)
@@ -83,15 +87,25 @@ def _policy(rules: dict[str, Any]) -> Policy | None:
 @click.option("--now", "at_once", is_flag=True, help="Delete at once: no trash, no undo. For a disk that is full.")
 @click.option("--allow-mass-delete", is_flag=True, help="Remove more than 90 % of the bytes, if the plan says so.")
 @click.option("--all", "all_runs", is_flag=True, help="Every run that has a stored policy.")
+@click.option("--tier", metavar="NAME", help="Only what is in this tier.")
 @as_json
 @click.pass_context
 def gc(
-    context: click.Context, /, run: str | None, *, all_runs: bool, at_once: bool, as_json: bool, **asked: Any
+    context: click.Context,
+    /,
+    run: str | None,
+    *,
+    all_runs: bool,
+    at_once: bool,
+    tier: str | None,
+    as_json: bool,
+    **asked: Any,
 ) -> int:
     """Show which states of RUN stay, and why; --apply acts on it.
 
     What goes is moved to the trash beside the checkpoints, from where `undo` brings it back for a day. Where no rule
-    is given the stored policy says what to keep. Exit code 5: refused by a safety rule.
+    is given the stored policy says what to keep. With --tier only the copies in that tier go; from a tier of level 0,
+    the nodes' own disks, only what a tier above has. Exit code 5: refused by a safety rule.
     """
     from ckptstore.cli import retention_text as text
     from ckptstore.cli import terminal, values
@@ -106,6 +120,13 @@ def gc(
         raise click.UsageError("--now says how to remove: give --apply too.")
     database = catalog(context).database
     names = collecting.names(database, run, all_runs=all_runs)
+    of_nodes = None if tier is None else _tier(database, tier)
+    if of_nodes is not None and of_nodes.level > 0:
+        if at_once:
+            raise click.UsageError(
+                f"--now is for disks: {Command('purge', names[0], '--now', '--tier', of_nodes.name)}"
+            )
+        return text.in_tier(_in_tier(database, names, of_nodes, policy, asked | how), as_json=as_json)
     with terminal.progress("removing", "files", shown=how["apply_it"]) as more:
         outcomes = [
             collecting.collect(
@@ -115,6 +136,7 @@ def gc(
                 floor=asked["floor"],
                 grace=asked["grace"],
                 at_once=at_once,
+                tier=of_nodes,
                 progress=more,
                 **how,
             )
@@ -125,11 +147,36 @@ def gc(
     return text.collected(outcomes, only_errors=as_json)
 
 
+def _tier(database: Database, name: str) -> Tier:
+    from ckptstore.tiers import facts
+
+    return facts.named(database, name)
+
+
+def _in_tier(
+    database: Database, runs: Sequence[str], tier: Tier, policy: Policy | None, asked: dict[str, Any]
+) -> list[tuple[TierPlan, TierCollected | None]]:
+    from ckptstore.retention import decide, in_tier
+
+    outcomes: list[tuple[TierPlan, TierCollected | None]] = []
+    for run in runs:
+        plan = in_tier.plan_tier(database, run, tier, policy, floor=asked["floor"], grace=asked["grace"])
+        allowed = asked["allow_mass_delete"]
+        decide.check(plan.decision, allow_mass_delete=allowed)
+        done = in_tier.execute(database, plan, allow_mass_delete=allowed) if asked["apply_it"] else None
+        outcomes.append((plan, done))
+    return outcomes
+
+
+of_tier = click.option("--tier", metavar="NAME", help="The copies in this tier instead.")
+
+
 @click.command()
 @run_argument
+@of_tier
 @as_json
 @click.pass_context
-def undo(context: click.Context, run: str, *, as_json: bool) -> int:
+def undo(context: click.Context, run: str, *, tier: str | None, as_json: bool) -> int:
     """Bring back what the last gc of RUN moved to the trash.
 
     Once more brings back the gc before that, as long as its grace lasts; so does the first, where nothing of the last
@@ -137,8 +184,11 @@ def undo(context: click.Context, run: str, *, as_json: bool) -> int:
     """
     from ckptstore.cli import retention_text as text
     from ckptstore.cli import terminal, values
-    from ckptstore.retention import dicts, in_trash
+    from ckptstore.retention import dicts, in_tier, in_trash
 
+    if tier is not None:
+        database = catalog(context).database
+        return text.of_copies(in_tier.undo(database, run, _tier(database, tier)), as_json=as_json)
     with terminal.progress("brought back", "files") as more:
         done = in_trash.undo(catalog(context).database, run, progress=more)
     values.write(dicts.undone(done)) if as_json else text.undone(done)
@@ -148,14 +198,18 @@ def undo(context: click.Context, run: str, *, as_json: bool) -> int:
 @click.command()
 @run_argument
 @click.option("--now", "at_once", is_flag=True, help="All of it, whatever is left of its grace.")
+@of_tier
 @as_json
 @click.pass_context
-def purge(context: click.Context, run: str, *, at_once: bool, as_json: bool) -> int:
+def purge(context: click.Context, run: str, *, at_once: bool, tier: str | None, as_json: bool) -> int:
     """Delete what was in the trash of RUN for more than a day."""
     from ckptstore.cli import retention_text as text
     from ckptstore.cli import terminal, values
-    from ckptstore.retention import dicts, in_trash
+    from ckptstore.retention import dicts, in_tier, in_trash
 
+    if tier is not None:
+        database = catalog(context).database
+        return text.of_copies(in_tier.purge(database, run, _tier(database, tier), at_once=at_once), as_json=as_json)
     with terminal.progress("deleted", "files") as more:
         done = in_trash.purge(catalog(context).database, run, at_once=at_once, progress=more)
     values.write(dicts.purged(done)) if as_json else text.purged(done)

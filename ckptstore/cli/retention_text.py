@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ckptstore.cli import values
 from ckptstore.cli.terminal import Rows, first, kinds, line, moment
 from ckptstore.core.hints import Command
 from ckptstore.core.text import count, size
+from ckptstore.retention import dicts
 from ckptstore.retention.decide import Why
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from ckptstore.retention.decide import Verdict
     from ckptstore.retention.execute import Collected
     from ckptstore.retention.gc import RunCollected
+    from ckptstore.retention.in_tier import TierCollected, TierPlan
     from ckptstore.retention.in_trash import Purged, Undone
     from ckptstore.retention.plan import GcPlan
     from ckptstore.retention.policy import Policy
@@ -170,3 +173,41 @@ def _done(done: Collected) -> None:
         line(f"run {done.run}: {files} moved to the trash, {size(done.bytes)}; until {until} undo brings them back")
     if done.purged_files:
         line(f"{count(done.purged_files, 'file', 'files')} of earlier gcs deleted for good, {size(done.purged_bytes)}")
+
+
+def in_tier(outcomes: Sequence[tuple[TierPlan, TierCollected | None]], *, as_json: bool) -> int:
+    """What gc would do, or did, with the copies in a tier. The exit code."""
+    if as_json:
+        values.write([dicts.in_tier(plan, done) for plan, done in outcomes])
+    for plan, done in () if as_json else outcomes:
+        goes, stays = plan.decision.remove, plan.decision.keep
+        freed = size(plan.decision.bytes_freed)
+        line(f"run {plan.run}, tier {plan.tier.name}: {len(stays)} states stay, {len(goes)} go ({freed})")
+        for word, verdicts in (("keep", stays), ("remove", goes)):
+            for verdict in first(verdicts, "states", _SHOWN, indent="  "):
+                why = "; ".join(because.detail for because in verdict.reasons)
+                line(f"  {word} step {verdict.state.global_step} of launch {verdict.state.launch}: {why}")
+        if done is None and goes:
+            line("nothing was changed; --apply does it")
+        elif done is not None:
+            line(f"{count(done.copies, 'copy', 'copies')}, {size(done.bytes)}, trashed; {done.purged} deleted")
+            back = Command("undo", plan.run, "--tier", plan.tier.name)
+            line(f"{back} brings them back") if done.copies else None
+            for each in done.skipped:
+                line(f"{each.path} stays: {each.reason}")
+    return max((_of_tier(done.troubles) for _, done in outcomes if done is not None), default=0)
+
+
+def of_copies(done: TierCollected, *, as_json: bool) -> int:
+    """What undo or purge did with the copies in a tier. The exit code."""
+    if as_json:
+        values.write(dicts.of_copies(done))
+    else:
+        line(f"run {done.run}, tier {done.tier}: {done.copies} copies are back, {done.purged} deleted")
+    return _of_tier(done.troubles)
+
+
+def _of_tier(found: Sequence[Skipped]) -> int:
+    for each in first(found, "copies"):
+        line(f"{each.path}: {each.reason}", err=True)
+    return 1 if found else 0

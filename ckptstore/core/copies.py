@@ -55,7 +55,8 @@ class CopyState(str, Enum):
     PENDING = "pending"
     READY = "ready"  # all of it is there, and was checked
     FAILED = "failed"
-    GONE = "gone"  # it was removed, or is about to be
+    TRASHED = "trashed"  # retention has removed it, and it comes back by undo; its object is deleted after the grace
+    GONE = "gone"
 
     __str__ = str.__str__
 
@@ -80,7 +81,7 @@ class Copy:
     digest: str | None  # BLAKE3 in hexadecimal: the copy is of the record that has the same
     at: datetime
     beside: tuple[Beside, ...] = ()
-    detail: str = ""  # why it failed
+    detail: str = ""  # why it failed; of a trashed one, when its grace is over
 
     @property
     def all_bytes(self) -> int:

@@ -9,6 +9,7 @@ from ckptstore.resume.dicts import fields, kinds_of, reasons
 if TYPE_CHECKING:
     from ckptstore.retention.decide import Verdict
     from ckptstore.retention.gc import RunCollected
+    from ckptstore.retention.in_tier import TierCollected, TierPlan
     from ckptstore.retention.in_trash import Purged, Undone
 
 
@@ -37,6 +38,28 @@ def collected(outcome: RunCollected) -> dict[str, Any]:
         },
         "troubles": reasons((*plan.unseen, *(done.troubles if done else ()))),
     }
+
+
+def in_tier(plan: TierPlan, done: TierCollected | None) -> dict[str, Any]:
+    """The plan of a gc of the copies in a tier, and what was done of it."""
+    decision = plan.decision
+    return {
+        "run": plan.run,
+        "tier": plan.tier.name,
+        "applied": done is not None,
+        "keep": [_verdict(verdict) for verdict in decision.keep],
+        "remove": [{**_verdict(verdict), **fields(verdict.state, "files bytes")} for verdict in decision.remove],
+        "bytes_freed": decision.bytes_freed if done is None else done.bytes,
+        "policy": plan.policy.to_json(),
+        "skipped": [{"state": each.path, "reason": each.reason} for each in (done.skipped if done else ())],
+        "purged_bytes": done.purged_bytes if done else 0,
+        "troubles": reasons(done.troubles if done else ()),
+    }
+
+
+def of_copies(done: TierCollected) -> dict[str, Any]:
+    """What became of copies in a tier."""
+    return {**fields(done, "run tier copies bytes purged purged_bytes"), "troubles": reasons(done.troubles)}
 
 
 def undone(done: Undone) -> dict[str, Any]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.recent import Waiting
+    from ckptstore.core.copies import Tier
     from ckptstore.retention.policy import Policy
 
 
@@ -69,15 +70,17 @@ def collect(
     at_once: bool = False,
     allow_mass_delete: bool = False,
     agreed: str | None = None,
+    tier: Tier | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> RunCollected:
     """Plan, and carry the plan out if `apply_it`. What is refused, or fails, is in the outcome.
 
+    `tier` is one of the nodes' own disks: what goes there must be in a tier above.
     `agreed` is the digest of the plan that somebody has seen: another plan is not carried out.
     """
     plan: GcPlan | None = None
     try:
-        plan = plan_gc(database, run, policy, floor=floor, grace=grace)
+        plan = plan_gc(database, run, policy, floor=floor, grace=grace, tier=tier)
         if not apply_it:
             decide.check(plan.decision, allow_mass_delete=allow_mass_delete)
             return RunCollected(run, plan, waiting=_waiting(database, plan))

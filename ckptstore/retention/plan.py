@@ -10,13 +10,15 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.catalog import reads, removals
+from ckptstore.catalog.copies import copies_of_run
 from ckptstore.catalog.protection import protection_of
 from ckptstore.catalog.runs import find_run
 from ckptstore.core import iterations
+from ckptstore.core.copies import CopyState
 from ckptstore.core.hints import Command
 from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.core.metrics import mean_metrics
-from ckptstore.core.model import Content, FileState, Grade, Kind, RestorePlan, Skipped, State
+from ckptstore.core.model import Content, FileState, Grade, Kind, Rejection, RestorePlan, Skipped, State
 from ckptstore.core.naming import FOREIGN, above_save, companion_of
 from ckptstore.core.tabular import Tabular
 from ckptstore.disk import files as disk
@@ -26,6 +28,8 @@ from ckptstore.disk.trash import Trash
 from ckptstore.errors import RefusedError
 from ckptstore.journal import unread
 from ckptstore.journal.sync import sync_run
+from ckptstore.objects.errors import StoreError
+from ckptstore.objects.tiers import open_tier
 from ckptstore.outside import Path, utc_now
 from ckptstore.resume.lineage import branches
 from ckptstore.resume.position import shift
@@ -43,7 +47,8 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.removals import Item
-    from ckptstore.core.model import Checkpoint, Observed, Rejection
+    from ckptstore.core.copies import Copy, Tier
+    from ckptstore.core.model import Checkpoint, Observed
     from ckptstore.retention.policy import Policy
 
 Key = tuple[str, int]
@@ -111,23 +116,30 @@ def plan_gc(
     *,
     floor: int | None = None,
     grace: timedelta | None = None,
+    tier: Tier | None = None,
 ) -> GcPlan:
     """Look at every state of a run and say which stay and which go.
 
     `policy` is the stored one if none is given, `floor` and `grace` the policy's own. The catalog is brought up to the
     journals and the disk first; no file is touched. What an earlier gc did not come to is judged as any other, since
     `execute` gives it back first. Raises `RefusedError` if no rule says what to keep, or the best are to be kept by a
-    metric that no state has; `UnknownRunError`. Whether the plan removes too much is checked when it is carried out
+    metric that no state has; `UnknownRunError`. With a `tier` of the nodes' own disks only states in it go, and only
+    those of which tiers above have every file. Whether the plan removes too much is checked when it is carried out
     (`decide.check`).
     """
     run_id = find_run(database, run)
-    policy = _stated(database, run, policy, floor=floor, grace=grace)
-    survey = _Survey(database, run_id)
+    policy = stated(database, run, policy, floor=floor, grace=grace)
+    survey = Survey(database, run_id)
     states, targets = survey.judged()
+    if tier is not None:
+        states = [replace(each, doubt=each.doubt or survey.not_above(tier, each.key)) for each in states]
     decide.check_metric(run, policy, [state.metrics for state in states if state.counts])
     decision = decide.decide(states, policy, survey.now)
     authority = Authority(database, run, run_id)
     held = _held(database, run_id, survey, authority, _going(decision, targets))
+    if tier is not None:
+        lost = {key: why for key in _going(decision, targets) if (why := survey.lost_above(tier, key))}
+        held = {**held, **lost}
     if held:
         states = [replace(state, doubt=state.doubt or held.get(state.key, "")) for state in states]
         decision = decide.decide(states, policy, survey.now)
@@ -156,7 +168,16 @@ def plan_gc(
     )
 
 
-def _stated(
+def is_there(copy: Copy) -> bool:
+    """Whether a tier says that it has a copy."""
+    try:
+        seen = open_tier(copy.tier.url).head(copy.key)
+    except StoreError:
+        return False
+    return seen is not None and seen.size == copy.size
+
+
+def stated(
     database: Database, run: str, policy: Policy | None, *, floor: int | None, grace: timedelta | None
 ) -> Policy:
     """The policy that counts. Raises `RefusedError` if no rule says what to keep."""
@@ -179,7 +200,7 @@ def _going(decision: Decision, targets: Mapping[Key, tuple[Target, ...]]) -> dic
 def _held(
     database: Database,
     run_id: int,
-    survey: _Survey,
+    survey: Survey,
     authority: Authority,
     going: Mapping[Key, Sequence[Target]],
 ) -> dict[Key, str]:
@@ -222,14 +243,17 @@ def _unknown(database: Database, skipped: Sequence[Skipped], unregistered: Seque
     return tuple(sorted((*skipped, *others), key=lambda each: (each.path, each.reason)))
 
 
-class _Survey:
+class Survey:
     """A run at one moment, as its journals, its catalog and the disk show it.
 
     Its states are judged by the code that hands out restore plans.
     """
 
-    def __init__(self, database: Database, run_id: int) -> None:
-        """Bring the catalog up to the journals and the disk, and read what a decision needs."""
+    def __init__(self, database: Database, run_id: int, tier: Tier | None = None) -> None:
+        """Bring the catalog up to the journals and the disk, and read what a decision needs.
+
+        With a `tier` what that has copies of is there too, whatever became of the files.
+        """
         self.now = utc_now()
         synced = sync_run(database, run_id)
         self.unheard = unread.unheard(synced.skipped)  # why some journal was not read, which may protect any state
@@ -237,8 +261,11 @@ class _Survey:
         self.skipped = [*synced.skipped, *reconcile(database, run_id).skipped]
         with database.read() as connection:
             leaving = removals.leaving(connection, run_id)
-            recorded = reads.files_to_judge(connection, run_id, sorted(leaving))
             self.launches = {launch.id: launch for launch in reads.launches_of(connection, run_id)}
+            has_copies = any(launch.has_copies for launch in self.launches.values())
+            self.copies = copies_of_run(connection, run_id) if has_copies else {}
+            copied = [] if tier is None else [file for file in self.copies if self.copy_in(tier, file) is not None]
+            recorded = reads.files_to_judge(connection, run_id, sorted({*leaving, *copied}))
             first_saves = reads.first_saves(connection, run_id)
             self._failed = reads.failed_loads(connection, run_id)
             self._protection = protection_of(connection, run_id, self.now - CLOCKS_DIFFER)
@@ -274,6 +301,75 @@ class _Survey:
         loadable = [file for file in self.files if not self.launches[file.launch].foreign]
         self._is_mixed = len({_is_foreign(file) for file in loadable}) > 1
         self._tracked: dict[str, int | None] = {}
+
+    def copy_in(self, tier: Tier, file: str) -> Copy | None:
+        """The ready copy of a file, by its id, in a tier."""
+        found = self.copies.get(file, ())
+        return next((copy for copy in found if copy.tier.id == tier.id and copy.state is CopyState.READY), None)
+
+    def not_above(self, tier: Tier, key: Key) -> str:
+        """Why a state may not go from a tier of the nodes' disks: what of it no tier above has. Empty: they have it."""
+        for file in self._training(key):
+            if file.state in _LIVE and not tier.contains(file.path):
+                return f"{file.path} is not in tier {tier.name}"
+            if file.state in _LIVE and not self._above(tier, file):
+                return f"no tier above {tier.name} has {file.path} yet"
+        return ""
+
+    def lost_above(self, tier: Tier, key: Key) -> str:
+        """As `not_above`, by what those tiers say themselves."""
+        for file in self._training(key):
+            copies = self._above(tier, file) if file.state in _LIVE else ()
+            if copies and not any(is_there(copy) for copy in copies):
+                return f"{copies[0].tier.name} does not give {copies[0].key}"
+        return ""
+
+    def _above(self, tier: Tier, file: Checkpoint) -> list[Copy]:
+        some = self.copies.get(file.id, ())
+        return [copy for copy in some if copy.is_of(file.digest) and copy.tier.level > tier.level]
+
+    def judged_in(self, tier: Tier) -> tuple[list[StateFacts], dict[Key, tuple[tuple[Checkpoint, Copy], ...]]]:
+        """The same of each state of which a tier has copies; and those. It counts if the tier has it whole."""
+        states, held = [], {}
+        for key, files in self._by_state.items():
+            copied = [(file, copy) for file in files if (copy := self.copy_in(tier, file.id)) is not None]
+            if copied:
+                held[key] = tuple(copied)
+                states.append(self._state_in(key, held[key]))
+        made = {state.launch for state in states if state.restorable}
+        away = {key: f"{each.path} {each.reason}" for key, each in self._away.items()}
+        return [
+            replace(
+                state,
+                held_by=tuple(each for each in state.held_by if each not in made),
+                doubt=state.doubt or self.unheard or away.get(state.key, ""),
+            )
+            for state in states
+        ], held
+
+    def _state_in(self, key: Key, copied: Sequence[tuple[Checkpoint, Copy]]) -> StateFacts:
+        training = self._training(key)
+        ready = {file.id: (copy,) for file, copy in copied if copy.is_of(file.digest)}
+        state = State(launch=self.launches[key[0]], global_step=key[1], files=tuple(training), failed=self._failed)
+        alone = judge(replace(state, copies=ready), {})
+        anywhere = {
+            file.id: some
+            for file in training
+            if (some := tuple(each for each in self.copies.get(file.id, ()) if each.is_of(file.digest)))
+        }
+        is_spread = isinstance(alone, Rejection) and isinstance(
+            judge(replace(state, copies=anywhere), self._seen), RestorePlan
+        )
+        failed = next((self._failed[file.id] for file in training if file.id in self._failed), "")
+        return replace(
+            self._state(key, ()),
+            bytes=sum(copy.all_bytes for _, copy in copied),
+            files=len(copied),
+            problem=_in_short(alone) if isinstance(alone, Rejection) else "",
+            doubt=failed or ("it can be restored only with what is elsewhere" if is_spread else ""),
+            weights_only=not training,
+            by_replicas=False,
+        )
 
     def judged(self) -> tuple[list[StateFacts], dict[Key, tuple[Target, ...]]]:
         """What retention needs to know of each state of which something is, or may be, there; and its files there."""

@@ -1,0 +1,267 @@
+"""Retention of the copies in one tier: which states stay there, and what becomes of the copies of the others.
+
+A copy that goes is recorded as trashed: no start takes it, and its object stays where it is until the grace is over.
+So undo is a record too. Only purge deletes objects, and none that another copy needs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import copies as known_copies
+from ckptstore.catalog import reads
+from ckptstore.catalog.protection import protection_of
+from ckptstore.catalog.runs import find_run
+from ckptstore.core.copies import CopyState
+from ckptstore.core.events import CopyRecorded
+from ckptstore.core.hints import Command
+from ckptstore.core.limits import CLOCKS_DIFFER
+from ckptstore.core.model import Skipped
+from ckptstore.errors import RefusedError
+from ckptstore.objects.errors import StoreError
+from ckptstore.objects.tiers import open_tier
+from ckptstore.outside import utc_now
+from ckptstore.retention import decide
+from ckptstore.retention.decide import Why
+from ckptstore.retention.plan import Survey, is_there, stated
+from ckptstore.retention.worker import at_work
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import timedelta
+
+    from ckptstore.catalog.engine import Connection, Database
+    from ckptstore.core.copies import Copy, Tier
+    from ckptstore.core.model import Checkpoint
+    from ckptstore.objects.store import Store
+    from ckptstore.retention.decide import Decision, Verdict
+    from ckptstore.retention.plan import Key
+    from ckptstore.retention.policy import Policy
+    from ckptstore.retention.worker import Worker
+
+    Held = tuple[tuple[Checkpoint, Copy], ...]
+
+
+@dataclass(frozen=True)
+class TierPlan:
+    """What gc would do with the copies of a run in a tier, and why. Nothing has been done yet."""
+
+    run: str
+    run_id: int
+    tier: Tier
+    policy: Policy
+    decision: Decision
+    held: Mapping[Key, Held]  # the copies of each state that the tier has, by launch and step
+
+    @property
+    def must_stay(self) -> list[Verdict]:
+        """The states of the floor, and the newest that counts."""
+        newest = [each for each in self.decision.keep if each.state.counts][:1]
+        of_floor = [each for each in self.decision.keep if any(why.rule is Why.FLOOR for why in each.reasons)]
+        return list({each.state.key: each for each in (*newest, *of_floor)}.values())
+
+
+@dataclass(frozen=True)
+class TierCollected:
+    """What was done: copies that were trashed, purged, or brought back, and their bytes; what could not be done."""
+
+    run: str
+    tier: str
+    copies: int = 0
+    bytes: int = 0
+    purged: int = 0
+    purged_bytes: int = 0
+    skipped: tuple[Skipped, ...] = ()
+    troubles: tuple[Skipped, ...] = ()
+
+
+def plan_tier(
+    database: Database,
+    run: str,
+    tier: Tier,
+    policy: Policy | None = None,
+    *,
+    floor: int | None = None,
+    grace: timedelta | None = None,
+) -> TierPlan:
+    """Look at the states of a run that a tier has copies of, and say which stay there and which go.
+
+    Only states that the tier has whole count for the rules and for the floor. One that can be restored only with what
+    is elsewhere stays. Raises as `plan_gc` does.
+    """
+    run_id = find_run(database, run)
+    policy = stated(database, run, policy, floor=floor, grace=grace)
+    survey = Survey(database, run_id, tier)
+    states, held = survey.judged_in(tier)
+    decide.check_metric(run, policy, [state.metrics for state in states if state.counts])
+    return TierPlan(run, run_id, tier, policy, decide.decide(states, policy, survey.now), held)
+
+
+def execute(database: Database, plan: TierPlan, *, allow_mass_delete: bool = False) -> TierCollected:
+    """Trash the copies of the states that go, oldest first, and purge what is over its grace. Can be repeated.
+
+    Raises `RefusedError` for a plan that removes too much, where a copy that must stay is not in the tier, while
+    another process works on the run, and where a journal that may protect a state cannot be read.
+    """
+    decide.check_policy(plan.policy)
+    decide.check(plan.decision, allow_mass_delete=allow_mass_delete)
+    store = open_tier(plan.tier.url)
+    with at_work(database, plan.run, plan.run_id, progress=_unheard) as worker:
+        if plan.decision.remove:
+            worker.refuse_unless_all_is_read()
+            _check_floor(plan)
+        purged = _purge(database, worker, plan.run_id, plan.tier, store, due=utc_now())
+        skipped: list[Skipped] = []
+        gone = _trash(worker, plan, skipped)
+    return TierCollected(
+        plan.run,
+        plan.tier.name,
+        copies=len(gone),
+        bytes=sum(copy.all_bytes for _, copy in gone),
+        purged=purged.purged,
+        purged_bytes=purged.purged_bytes,
+        skipped=tuple(skipped),
+        troubles=purged.troubles,
+    )
+
+
+def undo(database: Database, run: str, tier: Tier) -> TierCollected:
+    """Bring back the copies that the last gc of a run trashed in a tier, those whose objects are there."""
+    run_id, troubles = find_run(database, run), []
+    with at_work(database, run, run_id, progress=_unheard) as worker:
+        trashed = _trashed(database, run_id, tier)
+        last = max((copy.at for _, copy in trashed), default=None)
+        back = []
+        for file, copy in ((file, copy) for file, copy in trashed if copy.at == last):
+            if is_there(copy):
+                back.append((file, copy))
+            else:
+                troubles.append(Skipped(copy.key, f"is not in tier {tier.name} any more"))
+        worker.record(lambda _: [_told(file, copy, CopyState.READY, utc_now()) for file, copy in back])
+    freed = sum(copy.all_bytes for _, copy in back)
+    return TierCollected(run, tier.name, copies=len(back), bytes=freed, troubles=tuple(troubles))
+
+
+def purge(database: Database, run: str, tier: Tier, *, at_once: bool = False) -> TierCollected:
+    """Delete the objects of trashed copies whose grace is over (`at_once`: of all)."""
+    run_id = find_run(database, run)
+    with at_work(database, run, run_id, progress=_unheard) as worker:
+        worker.refuse_unless_all_is_read()
+        return _purge(database, worker, run_id, tier, open_tier(tier.url), due=None if at_once else utc_now(), run=run)
+
+
+def _trash(worker: Worker, plan: TierPlan, skipped: list[Skipped]) -> list[tuple[Checkpoint, Copy]]:
+    """Record that the copies of what goes are trashed, except what is protected by now."""
+    gone: list[tuple[Checkpoint, Copy]] = []
+    now = utc_now()
+    over = (now + plan.policy.grace).isoformat()
+    made = {each.state.launch for each in plan.decision.keep if each.state.restorable}
+
+    def record(connection: Connection) -> list[CopyRecorded]:
+        reads.lock_run(connection, plan.run_id)  # a start that fetches holds its state under that lock
+        protection = protection_of(connection, plan.run_id, now - CLOCKS_DIFFER)
+        gone.clear()
+        skipped.clear()
+        for verdict in reversed(plan.decision.remove):
+            launch, step = key = verdict.state.key
+            holders = [each for each in protection.held.get(key, ()) if each not in made]
+            if step in protection.pinned or step in protection.tags or holders or key in protection.needed:
+                skipped.append(Skipped(f"step {step} of launch {launch}", "it is protected since the plan was made"))
+            else:
+                gone.extend(plan.held[key])
+        known = known_copies.copies_of(connection, [file.id for file, _ in gone])
+        gone[:] = [(file, copy) for file, copy in gone if copy in known.get(file.id, ())]
+        return [_told(file, copy, CopyState.TRASHED, now, over) for file, copy in gone]
+
+    worker.record(record)
+    return gone
+
+
+def _check_floor(plan: TierPlan) -> None:
+    """Raise `RefusedError` unless the copies of the states that must stay are in the tier."""
+    for verdict in plan.must_stay:
+        for _, copy in plan.held[verdict.state.key]:
+            if not is_there(copy):
+                raise RefusedError(
+                    f"step {verdict.state.global_step} must stay, and {copy.key} is not in tier {plan.tier.name}",
+                    f"copy it again: {Command('replicate', plan.run)}",
+                )
+
+
+def _trashed(database: Database, run_id: int, tier: Tier) -> list[tuple[Checkpoint, Copy]]:
+    with database.read() as connection:
+        every = known_copies.copies_of_run(connection, run_id)
+        trashed = {
+            file: copy
+            for file, some in every.items()
+            for copy in some
+            if copy.tier.id == tier.id and copy.state is CopyState.TRASHED
+        }
+        files = reads.files_by_id(connection, list(trashed))
+    return [(files[file], copy) for file, copy in trashed.items() if file in files]
+
+
+def _purge(
+    database: Database,
+    worker: Worker,
+    run_id: int,
+    tier: Tier,
+    store: Store,
+    *,
+    due: datetime | None,
+    run: str = "",
+) -> TierCollected:
+    """Delete the objects of trashed copies that are due (None: all), and record that they are gone.
+
+    Ranks whose files have the same bytes share an object: one that another copy has stays.
+    """
+    trashed = _trashed(database, run_id, tier)
+    over = [(file, copy) for file, copy in trashed if due is None or datetime.fromisoformat(copy.detail) <= due]
+    with database.read() as connection:
+        every = known_copies.copies_of_run(connection, run_id)
+    going = {(file.id, copy.key) for file, copy in over}
+    needed = {
+        key
+        for file, some in every.items()
+        for copy in some
+        if copy.tier.id == tier.id and copy.state is not CopyState.GONE and (file, copy.key) not in going
+        for key in _keys(copy)
+    }
+    deleted: list[tuple[Checkpoint, Copy]] = []
+    troubles: list[Skipped] = []
+    for file, copy in over:
+        try:
+            for key in _keys(copy):
+                if key not in needed:
+                    store.remove(key)
+        except StoreError as error:
+            troubles.append(Skipped(copy.key, error.message))
+            continue
+        deleted.append((file, copy))
+    if deleted:
+        now = utc_now()
+        worker.record(lambda _: [_told(file, copy, CopyState.GONE, now) for file, copy in deleted])
+    return TierCollected(
+        run,
+        tier.name,
+        purged=len(deleted),
+        purged_bytes=sum(copy.all_bytes for _, copy in deleted),
+        troubles=tuple(troubles),
+    )
+
+
+def _keys(copy: Copy) -> list[str]:
+    """The file's first: without it what lies beside it is of no use."""
+    return [copy.key, *(each.key for each in copy.beside)]
+
+
+def _told(file: Checkpoint, copy: Copy, state: CopyState, at: datetime, detail: str = "") -> CopyRecorded:
+    """The event, of the file as it was when it was copied."""
+    of = replace(file, size=copy.size, digest=copy.digest)
+    return replace(CopyRecorded.of(of, copy.tier, state, at, beside=copy.beside, detail=detail), key=copy.key)
+
+
+def _unheard(_: int) -> None:
+    """Copies are few steps of work: nobody is told of their progress."""

@@ -1,0 +1,211 @@
+"""gc of one tier: the newest states stay, what is protected stays, and a local file waits for its copy."""
+
+import json
+import shutil
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ckptstore.api import Catalog
+from ckptstore.catalog import copies
+from ckptstore.cli.main import cli
+from ckptstore.core.copies import CopyState, Tier
+from ckptstore.core.copy_keys import key_of
+from ckptstore.errors import RefusedError
+from ckptstore.objects.tiers import open_tier
+from ckptstore.resume.resolve import resolve
+from ckptstore.resume.resolver import Query
+from ckptstore.retention import in_tier
+from ckptstore.retention.in_tier import TierPlan
+from ckptstore.retention.plan import plan_gc
+from ckptstore.retention.policy import Policy
+from ckptstore.tiers import facts
+from tests.jobs import Job, begun
+from tests.tiers.jobs import copied, declared
+
+pytestmark = pytest.mark.of_files
+
+STEPS = (5, 10, 15, 20)
+KEEP = Policy(keep_last=1, floor=1)
+
+
+@pytest.fixture
+def job(catalog: Catalog, tmp_path: Path) -> Job:
+    return begun(catalog, tmp_path / "ckpt", *STEPS)[0]
+
+
+@pytest.fixture
+def tier(catalog: Catalog, tmp_path: Path) -> Tier:
+    return declared(catalog, tmp_path / "far", "far", 2)
+
+
+def steps(plan: TierPlan) -> tuple[list[int], list[int]]:
+    keep, remove = plan.decision.keep, plan.decision.remove
+    return [each.state.global_step for each in keep], [each.state.global_step for each in remove]
+
+
+def ready(job: Job, tier: Tier) -> set[int]:
+    """The steps that the tier has a ready copy of."""
+    with job.catalog.database.read() as connection:
+        files = {file.id: file for file in job.catalog.files("run")}
+        known = copies.ready_copies(connection, files.values())
+    return {files[file].global_step for file, some in known.items() if tier in [copy.tier for copy in some]}
+
+
+def objects(tier: Tier) -> int:
+    return len(list(open_tier(tier.url).list()))
+
+
+def test_old_states_go_and_come_back_and_are_deleted_after_the_grace(job: Job, tier: Tier) -> None:
+    database = job.catalog.database
+    copied(job.catalog, tier, job.catalog.files("run"))
+    there = objects(tier)
+    plan = in_tier.plan_tier(database, "run", tier, KEEP)
+    assert steps(plan) == ([20], [15, 10, 5])
+    done = in_tier.execute(database, plan)
+    assert (done.copies, done.skipped, done.troubles) == (6, (), ())
+    assert (ready(job, tier), objects(tier)) == ({20}, there), "until the grace is over nothing is deleted"
+    assert facts.lacking(database, "run", tier) == [], "what retention removed is not copied again"
+    assert in_tier.undo(database, "run", tier).copies == 6
+    assert ready(job, tier) == set(STEPS)
+    in_tier.execute(database, in_tier.plan_tier(database, "run", tier, KEEP))
+    assert in_tier.purge(database, "run", tier).purged == 0
+    assert in_tier.purge(database, "run", tier, at_once=True).purged == 6
+    assert {seen.key for seen in open_tier(tier.url).list()} == {key_of(file) for file in job.catalog.show("run", 20)}
+    assert in_tier.undo(database, "run", tier).copies == 0
+    assert facts.lacking(database, "run", tier) == []
+
+
+def test_the_next_gc_deletes_what_is_over_its_grace(job: Job, tier: Tier) -> None:
+    database = job.catalog.database
+    copied(job.catalog, tier, job.catalog.files("run"))
+    at_once = Policy(keep_last=1, floor=1, grace=timedelta(microseconds=1))
+    in_tier.execute(database, in_tier.plan_tier(database, "run", tier, at_once))
+    done = in_tier.execute(database, in_tier.plan_tier(database, "run", tier, at_once))
+    assert (done.copies, done.purged) == (0, 6)
+
+
+def test_only_what_the_tier_has_whole_counts(job: Job, tier: Tier) -> None:
+    """The newest states are not copied yet: the newest that is in the tier stays."""
+    copied(job.catalog, tier, [file for file in job.catalog.files("run") if file.global_step <= 10])
+    copied(job.catalog, tier, [file for file in job.catalog.show("run", 15) if file.rank == 0])
+    assert steps(in_tier.plan_tier(job.catalog.database, "run", tier, KEEP)) == ([15, 10], [5])
+
+
+def test_a_state_that_needs_what_is_elsewhere_stays(job: Job, tier: Tier) -> None:
+    copied(job.catalog, tier, [file for file in job.catalog.files("run") if (file.global_step, file.rank) != (5, 1)])
+    plan = in_tier.plan_tier(job.catalog.database, "run", tier, KEEP)
+    assert steps(plan) == ([20, 5], [15, 10])
+    assert plan.decision.keep[1].reasons[0].detail == "it can be restored only with what is elsewhere"
+
+
+def test_a_lost_node_changes_nothing_of_what_goes_in_the_tier(job: Job, tier: Tier) -> None:
+    copied(job.catalog, tier, job.catalog.files("run"))
+    for rank in (0, 1):
+        for path in job.folder(rank).glob("*.ckpt"):
+            path.unlink()
+    plan = in_tier.plan_tier(job.catalog.database, "run", tier, KEEP)
+    assert steps(plan) == ([20], [15, 10, 5])
+    in_tier.execute(job.catalog.database, plan)
+    assert resolve(job.catalog.database, "run", Query(fetches=True)).plan.global_step == 20
+
+
+def test_pins_and_starts_protect_what_is_in_the_tier_also_at_the_last_moment(job: Job, tier: Tier) -> None:
+    database = job.catalog.database
+    copied(job.catalog, tier, job.catalog.files("run"))
+    job.catalog.pin("run", 10)
+    plan = in_tier.plan_tier(database, "run", tier, KEEP)
+    assert steps(plan) == ([20, 10], [15, 5])
+    job.catalog.tag("run", 5, "final")
+    done = in_tier.execute(database, plan)
+    assert (done.copies, [each.path for each in done.skipped]) == (2, ["step 5 of launch L1"])
+    assert ready(job, tier) == {5, 10, 20}
+
+
+def test_a_state_that_a_launch_starts_from_stays(job: Job, tier: Tier) -> None:
+    copied(job.catalog, tier, job.catalog.files("run"))
+    plan = in_tier.plan_tier(job.catalog.database, "run", tier, KEEP)
+    for launch in job.start(resume=False):
+        launch.resolve(step=10)
+    assert len(in_tier.execute(job.catalog.database, plan).skipped) == 1
+    assert 10 in ready(job, tier)
+
+
+def test_nothing_goes_where_the_floor_is_not_in_the_tier(job: Job, tier: Tier) -> None:
+    copied(job.catalog, tier, job.catalog.files("run"))
+    open_tier(tier.url).remove(key_of(job.catalog.show("run", 20)[0]))
+    with pytest.raises(RefusedError, match="step 20 must stay, and .* is not in tier far"):
+        in_tier.execute(job.catalog.database, in_tier.plan_tier(job.catalog.database, "run", tier, KEEP))
+    assert ready(job, tier) == set(STEPS)
+
+
+def test_an_object_that_another_copy_needs_is_not_deleted(job: Job, tier: Tier) -> None:
+    """Ranks that save the same bytes under one name share an object."""
+    copied(job.catalog, tier, job.catalog.files("run"))
+    first, second = job.catalog.show("run", 5)
+    assert key_of(first) == key_of(second)
+    facts.record_copy(job.catalog.database, first, tier, CopyState.TRASHED, detail="2026-01-01T00:00:00+00:00")
+    assert in_tier.purge(job.catalog.database, "run", tier).purged == 1
+    assert open_tier(tier.url).head(key_of(second)) is not None
+
+
+def test_undo_says_what_is_not_there_any_more(job: Job, tier: Tier) -> None:
+    copied(job.catalog, tier, job.catalog.files("run"))
+    in_tier.execute(job.catalog.database, in_tier.plan_tier(job.catalog.database, "run", tier, KEEP))
+    open_tier(tier.url).remove(key_of(job.catalog.show("run", 5)[0]))
+    done = in_tier.undo(job.catalog.database, "run", tier)
+    assert (done.copies, len(done.troubles)) == (4, 2)
+
+
+def test_a_local_file_waits_until_a_tier_above_has_it(job: Job, tier: Tier, tmp_path: Path) -> None:
+    database = job.catalog.database
+    local = facts.tier_of("local", str(tmp_path / "ckpt"), 0)
+    facts.add(database, local)
+
+    def going() -> list[int]:
+        return [each.state.global_step for each in plan_gc(database, "run", KEEP, tier=local).decision.remove]
+
+    assert going() == []
+    copied(job.catalog, tier, [file for file in job.catalog.files("run") if file.global_step in (5, 10)])
+    assert going() == [10, 5]
+    assert [each.state.global_step for each in plan_gc(database, "run", KEEP).decision.remove] == [15, 10, 5]
+    open_tier(tier.url).remove(key_of(job.catalog.show("run", 10)[0]))
+    assert going() == [5], "the tier is asked"
+    assert plan_gc(database, "run", KEEP, tier=facts.tier_of("other", str(tmp_path / "x"), 0)).removes_nothing
+
+
+def test_what_left_the_node_is_restored_from_the_tier(job: Job, tier: Tier, tmp_path: Path) -> None:
+    database = job.catalog.database
+    local = facts.tier_of("local", str(tmp_path / "ckpt"), 0)
+    copied(job.catalog, tier, job.catalog.files("run"))
+    job.catalog.execute(plan_gc(database, "run", KEEP, tier=local))
+    assert sorted(path.name for path in job.folder(0).glob("*.ckpt")) == ["net-2_10.ckpt"]
+    plan = job.start(resume=False)[0].resolve(step=10)
+    assert plan.global_step == 10
+    assert Path(plan.ranks[0].source.path).exists()
+
+
+def test_what_journals_may_protect_stays_while_they_are_away(job: Job, tier: Tier) -> None:
+    copied(job.catalog, tier, job.catalog.files("run"))
+    shutil.rmtree(job.folder(1))
+    assert in_tier.plan_tier(job.catalog.database, "run", tier, KEEP).decision.remove == ()
+
+
+def test_the_commands(job: Job, tier: Tier) -> None:
+    copied(job.catalog, tier, job.catalog.files("run"))
+
+    def told(*arguments: str) -> str:
+        command = [f"--db={job.catalog.database.url}", *arguments]
+        return CliRunner().invoke(cli, command, catch_exceptions=False, standalone_mode=False).stdout
+
+    rules = ("gc", "run", "--tier", "far", "--keep-last", "1", "--floor", "1")
+    assert "run run, tier far: 1 states stay, 3 go" in told(*rules)
+    assert "nothing was changed; --apply does it" in told(*rules)
+    (shown,) = json.loads(told(*rules, "--json"))
+    assert ([each["global_step"] for each in shown["remove"]], shown["applied"]) == ([15, 10, 5], False)
+    assert "6 copies" in told(*rules, "--apply")
+    assert "6 copies are back" in told("undo", "run", "--tier", "far")
+    told(*rules, "--apply")
+    assert json.loads(told("purge", "run", "--tier", "far", "--now", "--json"))["purged"] == 6
