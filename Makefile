@@ -7,12 +7,13 @@ PEERS := .venv-bench/.ready
 FRAMEWORKS := .venv-frameworks/.ready
 MINDFORMERS := .venv-mindformers/.ready
 BROWSER := .venv-browser/.ready
+DIST := .venv-dist/.ready
 OBJECTS := .venv-objects/.ready
 
 # Else each process of the tests, some hundred, compiles what it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test bytecode test-long simulate test-frameworks test-mindformers test-browser test-objects torture-objects serve-demo pictures demo-mindformers torture mutants bench bench-quick docs lint clean
+.PHONY: demo test bytecode test-long simulate test-frameworks test-mindformers test-browser test-objects torture-objects serve-demo pictures demo-mindformers dist torture mutants bench bench-quick docs lint clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -77,6 +78,13 @@ HISTORIES ?= 1000
 SEED ?= 0
 simulate: $(READY)
 	$(BIN)/python -m tests.world --histories $(HISTORIES) --seed $(SEED) --keep build/found
+
+# What would be released: built, checked, and tried in an empty environment of each Python that is here.
+dist: $(READY) $(DIST)
+	@rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	.venv-dist/bin/twine check --strict dist/*
+	$(BIN)/python -m pytest tests/packaging -m ""
 
 torture: $(READY)
 	$(BIN)/python -m tests.crash.report
@@ -145,6 +153,13 @@ $(OBJECTS): tests/objects/requirements.txt pyproject.toml constraints.txt
 		--requirement tests/objects/requirements.txt --editable '.[objects]' pytest
 	@touch $@
 
+$(DIST): tests/packaging/requirements.txt
+	@echo "setting up .venv-dist"
+	@test -x .venv-dist/bin/python || $(PYTHON) -m venv .venv-dist
+	@.venv-dist/bin/python -m pip install --quiet --disable-pip-version-check \
+		--requirement tests/packaging/requirements.txt
+	@touch $@
+
 # MindFormers asks for another MindSpore and an older pyarrow than it runs with: what it needs is listed by itself.
 $(MINDFORMERS): tests/mindformers/requirements.txt pyproject.toml constraints.txt
 	@echo "setting up .venv-mindformers (2 GB: the first time takes minutes)"
@@ -156,4 +171,4 @@ $(MINDFORMERS): tests/mindformers/requirements.txt pyproject.toml constraints.tx
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-bench .venv-frameworks .venv-mindformers .venv-browser .venv-objects build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	rm -rf .venv .venv-bench .venv-frameworks .venv-mindformers .venv-browser .venv-objects .venv-dist build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

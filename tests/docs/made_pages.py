@@ -9,6 +9,7 @@ import click
 
 from ckptstore.cli.main import cli
 from ckptstore.serve import openapi
+from tests.docs import share_files
 
 HOME = Path(__file__).parents[2] / "docs" / "reference"
 WIDTH = 100
@@ -28,7 +29,7 @@ def pages() -> dict[Path, str]:
     made = {HOME / "commands.md": "\n".join(_overview()), HOME / "json.md": _json()}
     for file, (title, _) in GROUPS.items():
         made[HOME / "commands" / f"{file}.md"] = "\n".join(_page(title, _commands(file)))
-    return made
+    return made | share_files.files()
 
 
 JSON = """# JSON
