@@ -69,3 +69,5 @@ class UnreadableError(DamageError):
 
 class UnknownRunError(CkptstoreError):
     """No run of that name is in the catalog."""
+
+    exit_code = UsageError.exit_code

@@ -104,6 +104,12 @@ def tag_step(connection: sa.Connection, run: int, name: str) -> int | None:
     return connection.execute(sa.select(tags.c.global_step).where(chosen)).scalar()
 
 
+def was_tag(connection: sa.Connection, run: int, name: str) -> bool:
+    """Whether a run has that tag, or had it once."""
+    chosen = (tags.c.run_id == run) & (tags.c.name == name)
+    return connection.execute(sa.select(tags.c.version).where(chosen)).first() is not None
+
+
 def policy_of(connection: sa.Connection, run: int) -> dict[str, Any] | None:
     """The rules that are stored for a run; None if there are none."""
     found: dict[str, Any] | None = connection.execute(

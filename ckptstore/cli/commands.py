@@ -30,6 +30,16 @@ class Whole(click.IntRange):
     name = "whole number"
 
 
+class StepArgument(Whole):
+    """A step behind a run; what else names a state stands in one word with the run."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read it."""
+        if isinstance(value, str) and not value.lstrip("+-").isdigit():
+            self.fail(f"{value!r} is no step; other states have one word: RUN@TAG, RUN@best:METRIC.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 STEP = Whole(0, 2**63 - 1)
 RANKS = Whole(1, MOST_RANKS)
 
@@ -129,7 +139,7 @@ times = click.option(
 run_argument = click.argument("run", shell_complete=complete_runs)
 optional_run = click.argument("run", required=False, shell_complete=complete_runs)
 reference_argument = click.argument("run", metavar="RUN[@STATE]", shell_complete=complete_references)
-step_argument = click.argument("step", type=STEP, required=False)
+step_argument = click.argument("step", type=StepArgument(0, 2**63 - 1), required=False)
 
 
 def named(opened: Catalog, reference: str, step: int | None) -> tuple[str, int]:

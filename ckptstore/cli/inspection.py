@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _ROWS_SHOWN = 1000
 _NUMBERS_SHOWN = 64
+_LETTERS_SHOWN = 200
 
 
 def show(path: Path, found: Header | Strategy | GroupInfo) -> None:
@@ -39,7 +40,7 @@ def _show_header(path: Path, found: Header) -> None:
     metadata = found.metadata if isinstance(found, SafetensorsHeader) else {}
     values = (*metadata.items(), *found.info.items())
     for name, value in values[:_ROWS_SHOWN]:
-        line(f"{name}: {value}")
+        line(f"{name}: {_short(str(value))}")
     _more(values, "values")
     shown = Rows("parameter", "type", "shape")
     parameters = found.parameters
@@ -74,6 +75,11 @@ def _show_group_info(path: Path, found: GroupInfo) -> None:
         shown.add_row(group.name, _numbers(group.ranks))
     shown.print("no groups")
     _more(found.groups, "groups")
+
+
+def _short(text: str) -> str:
+    """A value that has room on a few lines: the state of a random generator has 11,000 letters."""
+    return text if len(text) <= _LETTERS_SHOWN else f"{text[:_LETTERS_SHOWN]}… ({len(text)} letters; --json has all)"
 
 
 def _more(rows: Sequence[object], what: str) -> None:

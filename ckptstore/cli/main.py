@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import sys
 from typing import TYPE_CHECKING
@@ -30,17 +31,25 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.option("--db", metavar="URL", help="The catalog: a URL, or an SQLite file. Default: CKPTSTORE_URL, or your own.")
 @click.version_option(package_name="ckptstore")
 @click.pass_context
 def cli(context: click.Context, db: str | None) -> None:
     """Look after the checkpoints of MindSpore runs.
 
+    Without a command it shows the catalog, its runs, and what to do next.
+
     Exit codes: 0 done, 1 error, 2 usage, 3 nothing restorable, 4 catalog unreachable or its schema not current,
     5 refused by a safety rule, 6 damage found, 7 scan left checkpoints out, 8 exit --wait: not left in time.
     """
     context.obj = db
+    if context.invoked_subcommand is None:
+        from ckptstore.cli import home
+
+        home.show(db)
 
 
 def _take(context: click.Context, _: click.Parameter, url: str | None) -> None:
@@ -82,13 +91,13 @@ for command in (
 
 
 def main() -> None:
-    """Run the command line; errors are one line on stderr."""
+    """Run the command line; errors are one line on stderr, with `--json` one JSON object."""
     outlive_readers()
     log_lines()
     try:
         sys.exit(cli.main(standalone_mode=False) or 0)
     except CkptstoreError as error:
-        _fail(str(error), error.exit_code)
+        _fail(error.message, error.exit_code, error.hint)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         sys.exit(error.exit_code)
@@ -119,10 +128,13 @@ def _in_one_line(error: click.ClickException) -> str:
     return " ".join(error.format_message().split())
 
 
-def _fail(message: str, code: int) -> None:
+def _fail(message: str, code: int, hint: str = "") -> None:
     from ckptstore.cli.terminal import line
 
-    line(f"ckptstore: {message}", err=True)
+    if "--json" in sys.argv[1:]:
+        click.echo(json.dumps({"error": message, "hint": hint, "exit_code": code}), err=True)
+    else:
+        line(f"ckptstore: {message}{'; ' if hint else ''}{hint}", err=True)
     sys.exit(code)
 
 

@@ -270,8 +270,11 @@ def tag(context: click.Context, run: str, step_and_name: tuple[str, ...], *, as_
 def untag(context: click.Context, run: str, name: str, *, as_json: bool) -> None:
     """Take the tag NAME, and its protection, from a step of RUN."""
     from ckptstore.cli import values
+    from ckptstore.retention.protect import check_was_tag
 
-    changed = catalog(context).untag(run, name)
+    opened = catalog(context)
+    check_was_tag(opened.database, run, name)
+    changed = opened.untag(run, name)
     text = f"no step of {run} is tagged {name}{' any more' if changed else ''}"
     values.report({"run": run, "tag": name, "changed": changed}, text, as_json=as_json)
 

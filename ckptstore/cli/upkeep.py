@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -166,29 +165,44 @@ def doctor(context: click.Context, run: str | None, *, strict: bool, as_json: bo
 
 
 def _show(done: Checkup) -> None:
-    """A line a check, and below it what to do; of several runs only what is not as it should be."""
+    """A line a check, and below it what to do; of several runs a line each, and what is not as it should be."""
     from ckptstore.cli.terminal import lines
 
-    are_many = len({check.run for check in done.checks if check.run is not None}) > 1
-    for run, group in groupby(done.checks, key=lambda check: check.run):
-        checks = list(group)
-        if run is not None:
+    of_runs: dict[str, list[Check]] = {}
+    for check in done.checks:
+        if check.run is None:
+            _show_one(check)
+        else:
+            of_runs.setdefault(check.run, []).append(check)
+    are_many = len(of_runs) > 1
+    found = {run: _to_do(checks) if are_many else checks for run, checks in of_runs.items()}
+    well = [run for run, checks in found.items() if are_many and not checks]
+    if well:
+        lines(("",))
+    for run in well:
+        for check in of_runs[run]:
+            if check.name == "restorable":
+                _show_one(check, f"run {run}")
+    for run, checks in found.items():
+        if checks:
             lines(("", f"run {run}"))
-        for check in _in_short(checks) if run is not None and are_many else checks:
+        for check in checks:
             _show_one(check)
     lines(("", _sum(done.checks)))
 
 
-def _in_short(checks: Sequence[Check]) -> list[Check]:
-    """Where the run goes on, and what there is to do."""
+def _to_do(checks: Sequence[Check]) -> list[Check]:
+    """What there is to do for a run, and where it goes on; nothing of one that is well."""
+    if not any(check.status.value in ("warning", "problem") for check in checks):
+        return []
     return [check for check in checks if check.name == "restorable" or check.status.value in ("warning", "problem")]
 
 
-def _show_one(check: Check) -> None:
+def _show_one(check: Check, name: str = "") -> None:
     from ckptstore.cli.terminal import marked
 
     status = check.status.value
-    marked("OK" if status == "ok" else status, f"{check.name:<13} {check.detail}", _COLOURS[status])
+    marked("OK" if status == "ok" else status, f"{name or check.name:<13} {check.detail}", _COLOURS[status])
     if check.hint:
         marked("", f"{'':<13} -> {check.hint}")
 

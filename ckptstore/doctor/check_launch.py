@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _STATES_JUDGED = 32
 _FAR_BACK = 200
 _AGAIN = "start the job again: it goes on from the newest state that can be restored"
+_FROM_THE_BEGINNING = "start the job again: nothing was saved yet, so it begins at step 0"
 
 
 def checks(database: Database, facts: RunFacts) -> Iterator[Check]:
@@ -119,6 +120,10 @@ def newest_launch(facts: RunFacts) -> Check:
     return _goes_on(facts, newest, facts.now - facts.last_sign)
 
 
+def _again(facts: RunFacts) -> str:
+    return _AGAIN if facts.saved else _FROM_THE_BEGINNING
+
+
 _NEVER_WHOLE = (Rule.MISSING_RANK, Rule.IN_PROGRESS, Rule.WEIGHTS_ONLY, Rule.FOREIGN_FORMAT)
 """What is passed over for these was never a state to go on from, as the save that a kill cut short."""
 
@@ -139,19 +144,20 @@ def _goes_on(facts: RunFacts, newest: Launch, silent: timedelta) -> Check:
     if not facts.homes:
         detail = f"{newest.id}: only its files are known, the newest of {span(silent)} ago"
         return facts.check("launch", Status.OK, detail)
+    again = _again(facts)
     silent_since = Fact("silent", f"{newest.id} {facts.last_sign}", facts.last_sign)
     if facts.sign is not None and facts.is_gone:
         detail = f"{newest.id} was killed: {shown(facts.sign.process)} is gone, heard of {span(silent)} ago"
-        return facts.check("launch", Status.WARNING, detail, _AGAIN, silent_since)
+        return facts.check("launch", Status.WARNING, detail, again, silent_since)
     if not facts.is_alive:
         detail = f"{newest.id} gave no sign of life for {span(silent)}: it was killed, or hangs"
-        return facts.check("launch", Status.WARNING, detail, _AGAIN, silent_since)
+        return facts.check("launch", Status.WARNING, detail, again, silent_since)
     moments = list({saved.step: saved.at for saved in facts.saves}.values()) if facts.is_saving else []
     usual = usual_pause(moments)
     if usual is not None and is_overdue(moments, facts.now):
         detail = f"{newest.id} has not saved for {span(facts.now - max(moments))}, and did every {span(usual)} before"
         saves_no_more = Fact("silent", f"{newest.id} {max(moments)}", max(moments))
-        hint = f"see whether it hangs; if it does, {_AGAIN}"
+        hint = f"see whether it hangs; if it does, {again}"
         return facts.check("launch", Status.WARNING, detail, hint, saves_no_more)
     return facts.check("launch", Status.OK, f"{newest.id} runs as far as is known; heard of {span(silent)} ago")
 
@@ -177,13 +183,13 @@ def _ended(facts: RunFacts, newest: Launch) -> Check:
         by = of_ranks({end.rank for end in facts.ends if end.error})
         rest = f"; {of_ranks(silent)} said nothing" if silent else ""
         detail = f"{newest.id} ended by {some(errors)} on {by} after step {step}{rest}"
-        return facts.check("launch", Status.WARNING, detail, f"see the log of {by}; then {_AGAIN}")
+        return facts.check("launch", Status.WARNING, detail, f"see the log of {by}; then {_again(facts)}")
     if silent:
         last = max(end.at for end in facts.ends)
         detail = f"{detail}; {of_ranks(silent)} said nothing"
         if facts.now - last < CLOCKS_DIFFER:
             return facts.check("launch", Status.NOTE, detail)
-        hint = f"see whether they hang; {_AGAIN}"
+        hint = f"see whether they hang; {_again(facts)}"
         return facts.check("launch", Status.WARNING, detail, hint, Fact("silent", f"{newest.id} {last}", last))
     return facts.check("launch", Status.OK, detail)
 

@@ -91,6 +91,14 @@ def untag(database: Database, run: str, name: str) -> bool:
     return record_of_run(database, decide)
 
 
+def check_was_tag(database: Database, run: str, name: str) -> None:
+    """Raises `UsageError` unless a step of the run has that name, or had it once."""
+    run_id = find_called(database, run).id
+    with database.read() as connection:
+        if not user_events.was_tag(connection, run_id, name):
+            raise UsageError(f"run {run!r} has no tag {name!r}", f"see: {Command('list', run)}")
+
+
 def _files_there(connection: Connection, run: str, run_id: int, step: int) -> Sequence[Checkpoint]:
     """The files of a step of which something is there; under the run's lock, as retention asks.
 

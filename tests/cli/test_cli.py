@@ -1,6 +1,7 @@
 """The command line: what it prints, its JSON, its exit codes, and one line for every mistake."""
 
 import contextlib
+import json
 import os
 import sqlite3
 import subprocess
@@ -28,7 +29,7 @@ from tests.command_line import (
 )
 from tests.conftest import new_postgres_database
 from tests.foreign_bytes import pytorch, tensorflow
-from tests.jobs import Job
+from tests.jobs import Job, set_ending
 from tests.projecting import put_files
 
 
@@ -107,12 +108,78 @@ def test_a_time_that_is_none_is_refused_by_name(sqlite_url: str) -> None:
         connect(sqlite_url).saves(since="1d")  # type: ignore[arg-type]
 
 
-def test_without_a_command_there_is_help() -> None:
-    for arguments in ((), ("db",)):
-        result = ckptstore(*arguments)
-        assert (result.code, result.out) == (2, "")
-        assert result.err.startswith("Usage: ckptstore")
-        assert len(result.err.splitlines()) > 5
+def test_a_group_without_a_command_has_help() -> None:
+    result = ckptstore("db")
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("Usage: ckptstore")
+    assert len(result.err.splitlines()) > 5
+
+
+def test_ckptstore_alone_says_where_one_is(sqlite_url: str, tmp_path: Path) -> None:
+    """It makes no catalog, and says what to do in an empty one."""
+    missing = ckptstore("--db", str(tmp_path / "none.db"))
+    assert missing.code == 0
+    assert missing.out.startswith(f"no catalog yet: sqlite:///{tmp_path}/none.db is made by the first training")
+    assert not (tmp_path / "none.db").exists()
+    empty = ckptstore("--db", sqlite_url)
+    assert empty.out.startswith(f"catalog: {sqlite_url}, without runs yet\n")
+    for shown in (missing.out, empty.out):
+        assert "  launch = ckptstore.mindspore.join('my-run')\n" in shown
+        assert "ckptstore scan DIR --dry-run" in shown
+    launch = saved_once(sqlite_url, tmp_path)
+    found = ckptstore("--db", sqlite_url)
+    assert (found.code, found.err) == (0, "")
+    assert found.out.startswith(f"catalog: {sqlite_url}, 1 run\n")
+    for command in (f"ckptstore resolve {launch.run} --explain", f"ckptstore list {launch.run}", "ckptstore --help"):
+        assert f"\n{command} " in found.out
+    away = ckptstore(CKPTSTORE_URL="postgresql://me@127.0.0.1:1/x")
+    assert (away.code, away.out) == (4, "")
+
+
+def test_of_many_runs_those_that_need_somebody_come_first(sqlite_url: str, tmp_path: Path) -> None:
+    catalog = connect(sqlite_url)
+    for number in range(11):
+        launch = catalog.join(f"run-{number:02}", launch_id="L1")
+        launch.resolve()
+    set_ending(launch, 1, 1, "RuntimeError")
+    shown = ckptstore("--db", sqlite_url).out
+    assert [line.split()[0] for line in shown.splitlines()[2:5]] == ["run", "run-10", "run-00"]
+    assert "… and 1 more: ckptstore runs\n" in shown
+    assert "\nckptstore doctor run-10 " in shown
+
+
+def test_an_error_with_json_is_one_object_on_stderr(sqlite_url: str) -> None:
+    unknown = ckptstore("--db", sqlite_url, "show", "digits", "--json")
+    assert (unknown.code, unknown.out) == (2, "")
+    assert json.loads(unknown.err) == {
+        "error": f"no run 'digits' in {sqlite_url}",
+        "hint": "ckptstore runs shows those there are",
+        "exit_code": 2,
+    }
+    usage = ckptstore("--db", sqlite_url, "list", "--json", "--limit", "best")
+    told = json.loads(usage.err)
+    assert (usage.code, told["exit_code"]) == (2, 2)
+    assert "'best' is not a valid whole number" in told["error"]
+
+
+def test_what_is_not_there_is_one_exit_code(sqlite_url: str, tmp_path: Path) -> None:
+    """A run, a step, a tag. A tag that was taken away already is none any more, which is no mistake."""
+    launch = saved_once(sqlite_url, tmp_path)
+    run = launch.run
+    unknown = (
+        ["show", "nope"],
+        ["show", run, "99"],
+        ["show", f"{run}@nope"],
+        ["untag", run, "nope"],
+        ["pin", run, "99"],
+    )
+    for asked in unknown:
+        assert_one_line(ckptstore("--db", sqlite_url, *asked), 2, "")
+    connect(sqlite_url).tag(run, 5, "good")
+    for _ in range(2):
+        assert ckptstore("--db", sqlite_url, "untag", run, "good").code == 0
+    wrong = ckptstore("--db", sqlite_url, "show", run, "best")
+    assert_one_line(wrong, 2, "'best' is no step; other states have one word: RUN@TAG, RUN@best:METRIC.")
 
 
 def test_a_file_that_is_no_catalog_is_one_line(tmp_path: Path) -> None:
@@ -182,7 +249,7 @@ def test_a_reader_that_goes_away_is_no_error(sqlite_url: str, tmp_path: Path) ->
         pytest.param(["resolve", "run", "--step", "15", "--json"], 3, marks=pytest.mark.long),
         pytest.param(["verify", "run"], 6, marks=pytest.mark.long),
         pytest.param(["verify", "run", "--json"], 6, marks=pytest.mark.long),
-        (["doctor", "nobody"], 1),
+        (["doctor", "nobody"], 2),
         pytest.param(["list", "--kind", "none"], 2, marks=pytest.mark.long),
         pytest.param(["gc", "run"], 5, marks=pytest.mark.long),
         (["runs"], 0),
@@ -217,7 +284,12 @@ def test_what_cannot_be_printed_is_one_line(
         command = [COMMAND, "--db", sqlite_url, *arguments]
         done = subprocess.run(command, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr == "ckptstore: what there is to say cannot be written: No space left on device\n"
+    message = "what there is to say cannot be written: No space left on device"
+    assert done.stderr == (
+        json.dumps({"error": message, "hint": "", "exit_code": 1}) + "\n"
+        if "--json" in arguments
+        else f"ckptstore: {message}\n"
+    )
 
 
 @pytest.mark.parametrize("arguments", [["runs"], ["list"], ["resolve", "run"], ["doctor"]])
@@ -385,7 +457,7 @@ def test_sync_takes_up_what_journals_say(url: str, run: Job, tmp_path: Path) -> 
     third = ckptstore("--db", str(tmp_path / "third.db"), "scan", str(tmp_path))
     assert "6 records taken from journals\n" in third.out
     wrong = ckptstore("--db", other, "sync", "nobody")
-    assert (wrong.code, wrong.err.count("\n")) == (1, 1)
+    assert (wrong.code, wrong.err.count("\n")) == (2, 1)
     assert "no run 'nobody'" in wrong.err
 
 

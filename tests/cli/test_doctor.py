@@ -56,12 +56,22 @@ def test_of_several_runs_only_what_there_is_to_do(run: Job, sqlite_url: str, tmp
     (tmp_path / "net-1_5.ckpt").write_bytes(b"1")
     well.register(tmp_path / "net-1_5.ckpt", global_step=5)
     lines = ckptstore("--db", sqlite_url, "doctor").out.splitlines()
-    at = lines.index("run well")
-    assert [line.split()[:2] for line in lines[at + 1 : -2]] == [["OK", "restorable"]]
-    assert [line.split()[:2] for line in lines[lines.index("run run") + 1 : at - 1]][:2] == [
+    (well_line,) = [line for line in lines if "run well" in line]
+    assert well_line.startswith("OK       run well      step 5, saved ")
+    at = lines.index("run run")
+    assert at > lines.index(well_line)
+    assert [line.split()[:2] for line in lines[at + 1 : -2] if not line.startswith(" ")][:2] == [
         ["OK", "restorable"],
         ["warning", "ranks"],
     ]
+
+
+def test_a_run_without_a_save_begins_anew(sqlite_url: str, tmp_path: Path) -> None:
+    _, ranks = begun(connect(sqlite_url), tmp_path / "data")
+    set_ending(ranks[0], 3, 3, "RuntimeError")
+    page = ckptstore("--db", sqlite_url, "doctor", "run").out
+    assert "start the job again: nothing was saved yet, so it begins at step 0" in page
+    assert "goes on from the newest state" not in page
 
 
 def test_what_this_user_may_not_read(run: Job, sqlite_url: str, tmp_path: Path) -> None:
@@ -105,7 +115,7 @@ def test_exit_codes(run: Job, sqlite_url: str, tmp_path: Path) -> None:
     assert (away.code, away.err) == (4, "")
     assert "problem  database" in away.out
     unknown = ckptstore("--db", sqlite_url, "doctor", "other")
-    assert unknown.code == 1
+    assert unknown.code == 2
     assert unknown.err.startswith("ckptstore: no run 'other'")
     assert ckptstore("--db", "mysql://me@host/x", "doctor").code == 2
 

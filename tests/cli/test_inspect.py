@@ -9,6 +9,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor
+from safetensors.numpy import save_file
 
 from tests import ckpt_bytes
 from tests.command_line import COMMAND, HEAVY, as_who_is_not_root, assert_one_line, ckptstore, loaded
@@ -113,8 +114,21 @@ def test_a_cut_file_is_damage(tmp_path: Path) -> None:
     """Cut anywhere but between two entries, where only the one that knows what to expect can tell."""
     for path in (save(tmp_path / "a.ckpt"), save(tmp_path / "a.safetensors")):
         os.truncate(path, path.stat().st_size - 1)
-        for more in ([], ["--json"]):
-            assert_one_line(ckptstore("inspect", str(path), *more), 6, f"{path} is not a whole")
+        assert_one_line(ckptstore("inspect", str(path)), 6, f"{path} is not a whole")
+        told = ckptstore("inspect", str(path), "--json")
+        assert (told.code, told.out) == (6, "")
+        assert json.loads(told.err)["error"].startswith(f"{path} is not a whole")
+
+
+def test_a_long_value_has_room_on_a_few_lines(tmp_path: Path) -> None:
+    """As the state of a random generator that a functional loop keeps."""
+    path = tmp_path / "a.safetensors"
+    kept = {"random": "x" * 11_000, "short": "y" * 200}
+    save_file({"weight": np.ones((2, 2), np.float32)}, path, metadata=kept)
+    (line,) = [line for line in ckptstore("inspect", str(path)).out.splitlines() if line.startswith("random: ")]
+    assert line == f"random: {'x' * 200}… (11000 letters; --json has all)"
+    assert f"short: {'y' * 200}\n" in ckptstore("inspect", str(path)).out
+    assert ckptstore("inspect", str(path), "--json").json["metadata"] == kept
 
 
 def test_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from ckptstore.api import Catalog
+from tests import command_line
 from tests.command_line import ckptstore, on_a_terminal
 from tests.jobs import Job
 
@@ -27,8 +28,15 @@ def test_each_of_several_processes_has_its_shard(job: Job, database_url: str) ->
     assert "sizes and headers, shard 2 of 2\n" in shown.out
 
 
-def test_a_bar_is_shown_on_a_terminal_and_nowhere_else(job: Job, database_url: str) -> None:
+def test_a_bar_is_shown_on_a_terminal_and_nowhere_else(
+    job: Job, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After two seconds; here at once."""
     command = ("--db", database_url, "verify", "run", "--digest", "--json")
+    assert on_a_terminal(*command, stdout=subprocess.DEVNULL) == ""
+    at_once = tmp_path / "at_once.py"
+    at_once.write_text("from ckptstore.cli import main, terminal\nterminal.SHOWN_AFTER_SECONDS = 0.0\nmain.main()\n")
+    monkeypatch.setattr(command_line, "COMMAND", at_once)
     shown = on_a_terminal(*command, stdout=subprocess.DEVNULL)
     assert "verified" in shown
     assert "636/636 bytes" in shown

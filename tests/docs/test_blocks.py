@@ -28,7 +28,7 @@ from tests.docs.blocks import HERE, OUTSIDE, ROOT, Block, blocks, elsewhere, how
 LAUNCH = "20261121T034217-0d35d4"
 PLACES = ("/data/", "/backup/", "/backup ", "/nvme/", "/shared/", "/fast/", "/usr/local/bin/")
 CODES = {
-    "advise": {0, 1},  # no record tells what its saves cost
+    "advise": {0, 1, 2},  # no record tells what its saves cost; the job of the page has another name
     "scan net": {0, 7},
     "resolve my-run --replicas 0,4": {2},  # the job has one rank here
     "tier add s3": {0, 1},  # its package may not be installed
