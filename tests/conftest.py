@@ -25,10 +25,14 @@ settings.load_profile("ckptstore")
 
 collect_ignore = ["browser", "frameworks", "mindformers", "objects/server"]  # their targets have them
 
-SQLITE_SHOWS_IT = ("advise", "doctor", "leave", "retention", "scan", "training")
-"""Folders of which `make test` runs on PostgreSQL only what is about its locks; `make test-long` runs all."""
+SQLITE_SHOWS_IT = ("advise", "doctor", "journal", "leave", "resume", "retention", "scan", "training")
+"""Folders of which `make test` runs on PostgreSQL only what is named below; `make test-long` runs all."""
 
-ABOUT_LOCKS = ("test_gc.py", "test_gc_lock.py", "test_gc_safety.py", "test_grades.py")
+ON_BOTH = (
+    *("test_gc.py", "test_gc_lock.py", "test_gc_safety.py", "test_grades.py"),  # about locks
+    *("test_initial.py", "test_register.py", "test_resolve.py", "test_resolve_scale.py"),  # what a job needs
+    "test_a_catalog_made_anew_has_all_that_the_old_one_had",
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -42,8 +46,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What is about files is the same on every database: the quicker one shows it. The slowest tests begin first."""
     items[:] = [item for item in items if not (item.get_closest_marker("of_files") and "postgres" in item.name)]
     for item in items:
-        is_in = item.path.parent.name in SQLITE_SHOWS_IT and item.path.name not in ABOUT_LOCKS
-        if is_in and "postgres" in item.name:
+        is_on_both = item.path.name in ON_BOTH or item.name.partition("[")[0] in ON_BOTH
+        if item.path.parent.name in SQLITE_SHOWS_IT and not is_on_both and "postgres" in item.name:
             item.add_marker(pytest.mark.long)
     items.sort(key=lambda item: item.get_closest_marker("msrun") is None)
 

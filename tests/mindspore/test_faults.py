@@ -21,7 +21,7 @@ SAVER = "launch.saver"
 @pytest.mark.parametrize(
     ("fault", "kind", "step"),
     [
-        ("kill 17", "periodic", 15),  # in mid-epoch, between two saves
+        pytest.param("kill 17", "periodic", 15, marks=pytest.mark.long),  # in mid-epoch, between two saves
         ("kill-at-once 16", "", 15),  # the save of step 15 may not be in the catalog yet: it is found on disk
         pytest.param(
             "kill 21", "periodic", 20, marks=pytest.mark.long

@@ -105,11 +105,11 @@ FAULTS: list[Any] = [
     pytest.param(("kill 21", KILLED, 20), marks=pytest.mark.long),  # the newest state is exactly the end of an epoch
     ("raise 17", 1, 17),  # between two steps, as far as the loop is told
     ("raise-after-update 17", 1, 15),  # the update is done, and the loop was not told: more may have been to do
-    ("raise-before-update 17", 1, 16),
+    pytest.param(("raise-before-update 17", 1, 16), marks=pytest.mark.long),
     ("raise-in-optimizer 17", 1, 15),  # how much of the update is done is not known
     ("raise-in-data 18", 1, None),  # the pipeline is ahead of the training
     ("terminate 17", LEFT, 17),
-    ("flag 17", LEFT, 17),
+    pytest.param(("flag 17", LEFT, 17), marks=pytest.mark.long),
 ]
 
 
@@ -201,7 +201,7 @@ PATIENT = {"epochs": 8, "patience": 2}
     [
         pytest.param("kill 17", 15, marks=pytest.mark.long),
         ("kill-late 20", 15),  # evaluated, and not saved
-        ("raise 20", 15),  # before the evaluation, or
+        pytest.param("raise 20", 15, marks=pytest.mark.long),  # before the evaluation, or
         ("raise-late 20", 20),  # after it, and its save was asked for
         pytest.param("terminate 20", 20, marks=pytest.mark.long),
         pytest.param("break 20", 20, marks=pytest.mark.long),

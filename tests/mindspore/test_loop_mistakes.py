@@ -39,9 +39,9 @@ def _own_catalog(catalog: Catalog) -> None:
     [
         lambda of: nn.Momentum(of, 0.1, 0.9),
         lambda of: nn.AdamWeightDecay(of, 0.1),
-        lambda of: nn.SGD(of, 0.1),
+        pytest.param(lambda of: nn.SGD(of, 0.1), marks=pytest.mark.long),
         lambda of: optim.AdamW(of, lr=0.1),
-        lambda of: optim.SGD(of, lr=0.1, momentum=0.9),
+        pytest.param(lambda of: optim.SGD(of, lr=0.1, momentum=0.9), marks=pytest.mark.long),
         lambda of: mint.optim.SGD(of, lr=0.1, momentum=0.9),
         lambda of: nn.Adam(of, nn.ExponentialDecayLR(0.1, 0.9, 2)),
     ],

@@ -26,6 +26,7 @@ ASKS = {
 """Where the files alone do not tell: a start asks, at most so often."""
 MOST = 2
 LONG = {
+    "a breakpoint",
     "a prefix that ends in a number",
     "restarted, and killed before it saved",
     "restarted at an epoch's end with initial_epoch=0",

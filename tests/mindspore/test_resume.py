@@ -189,7 +189,14 @@ def test_a_training_for_each_epoch_starts_at_its_epoch_after_a_resume_too(catalo
 
 
 @pytest.mark.parametrize(
-    ("sink_size", "first", "start"), [(-1, 15, 12), (-1, 12, 12), (5, 15, 15), (4, 15, 12), (None, 15, 15)]
+    ("sink_size", "first", "start"),
+    [
+        (-1, 15, 12),
+        pytest.param(-1, 12, 12, marks=pytest.mark.long),
+        (5, 15, 15),
+        (4, 15, 12),
+        pytest.param(None, 15, 15, marks=pytest.mark.long),
+    ],
 )
 def test_data_that_sinks_begins_with_a_whole_sink(
     catalog: Catalog, tmp_path: Path, sink_size: int | None, first: int, start: int

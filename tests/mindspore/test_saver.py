@@ -148,10 +148,17 @@ def test_a_save_that_is_due_while_one_is_written_waits_and_is_counted(
     assert any("saves wait until the one before is written" in each for each in complaints(caplog))
 
 
-@pytest.mark.parametrize("mode", [ms.GRAPH_MODE, ms.PYNATIVE_MODE])
-@pytest.mark.parametrize("data", [{"dataset_sink_mode": False}, {"dataset_sink_mode": True}], ids=str)
+@pytest.mark.parametrize(
+    ("mode", "sinks"),
+    [
+        (ms.GRAPH_MODE, True),
+        (ms.PYNATIVE_MODE, False),
+        pytest.param(ms.GRAPH_MODE, False, marks=pytest.mark.long),
+        pytest.param(ms.PYNATIVE_MODE, True, marks=pytest.mark.long),
+    ],
+)
 def test_fit_with_its_evaluations_in_each_mode(
-    catalog: Catalog, tmp_path: Path, set_mode: Callable[[int], None], mode: int, data: dict[str, bool]
+    catalog: Catalog, tmp_path: Path, set_mode: Callable[[int], None], mode: int, *, sinks: bool
 ) -> None:
     """An exception in the middle of the second epoch, which was evaluated after the first."""
     set_mode(mode)
@@ -161,7 +168,9 @@ def test_fit_with_its_evaluations_in_each_mode(
         job = Job(create_model(metrics={"loss", "accuracy"}), **asked)
         saver = job.launch.saver(directory, every="epoch")
         first = job.start.initial_epoch
-        job.model.fit(3, job.dataset, create_dataset(), callbacks=[*more, saver], initial_epoch=first, **data)
+        job.model.fit(
+            3, job.dataset, create_dataset(), callbacks=[*more, saver], initial_epoch=first, dataset_sink_mode=sinks
+        )
         return job
 
     whole = fit(tmp_path / "whole")
