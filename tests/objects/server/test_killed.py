@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -13,7 +14,7 @@ import pytest
 
 from ckptstore.api import connect
 from ckptstore.catalog import copies
-from ckptstore.core.copies import key_of
+from ckptstore.core.copy_keys import key_of
 from ckptstore.core.model import Checkpoint
 from ckptstore.objects.asked import ask
 from ckptstore.objects.settings import settings
@@ -100,7 +101,7 @@ class Campaign:
         if process.poll() is None:
             process.kill()
             self.kills += 1
-        process.wait()
+        assert process.wait() in (0, -signal.SIGKILL)
 
     def start(self) -> subprocess.Popen[bytes]:
         program = self.directory / self.random.choice(("rank.py", "agent.py"))
