@@ -44,7 +44,7 @@ TRAINING, FINISHED, EXITED, KILLED, NEVER_SAVED, SCANNED_ONLY, IMPORTED_ONLY = (
     "scanned",
     "imported",
 )
-RESTART_LOOP, ENDED, SILENT_FOR = "restart loop: ", "ended: ", "silent for "
+RESTART_LOOP, ENDED, SILENT_FOR, JOINED = "restart loop: ", "ended: ", "silent for ", "joined "
 """How the words for these begin."""
 
 _NOT_BEGUN = (SCANNED, IMPORTED, BRANCH)
@@ -144,8 +144,11 @@ def is_of_last_day(launch: Launch, now: datetime) -> bool:
     return launch.created_at is not None and now - launch.created_at < _DAY
 
 
-def status(newest: str, course: str, *, loop: int, has_saved: bool, silent: timedelta | None) -> str:
-    """What a run is doing, by the id and the course of its newest launch, last heard of `silent` ago (None: never)."""
+def status(newest: str, course: str, *, loop: int, has_saved: bool, has_begun: bool, silent: timedelta | None) -> str:
+    """What a run is doing, by the id and the course of its newest launch, last heard of `silent` ago (None: never).
+
+    `has_saved`: a launch of the run has saved; `has_begun`: the newest one gave a sign of life, or has saved.
+    """
     if loop:
         return f"{RESTART_LOOP}{loop} launches saved nothing"
     if course:
@@ -154,7 +157,9 @@ def status(newest: str, course: str, *, loop: int, has_saved: bool, silent: time
         return NEVER_SAVED
     if newest.startswith(SCANNED):
         return SCANNED_ONLY
-    return IMPORTED_ONLY if newest.startswith(IMPORTED) else f"{SILENT_FOR}{span(silent)}"
+    if newest.startswith(IMPORTED):
+        return IMPORTED_ONLY
+    return f"{SILENT_FOR}{span(silent)}" if has_begun else f"{JOINED}{span(silent)} ago"
 
 
 def laggards(ranks: Iterable[int], last_steps: Mapping[int, int], newest: int) -> dict[int | None, list[int]]:
@@ -183,4 +188,4 @@ def trouble(status: str) -> int:
     """How much a run of this status needs a person: 2 now, 1 perhaps, 0 not."""
     if status.startswith((RESTART_LOOP, ENDED)) or status == KILLED:
         return 2
-    return 1 if status.startswith(SILENT_FOR) or status == NEVER_SAVED else 0
+    return 1 if status.startswith((SILENT_FOR, JOINED)) or status == NEVER_SAVED else 0

@@ -373,6 +373,7 @@ def _status(begun: Sequence[Launch], saved: Mapping[str, int | None], last: Save
         ),
         loop=restart_loop(begun, saved, errors, signs.now),
         has_saved=bool(saved),
+        has_begun=sign is not None or newest.id in saved,
         silent=signs.now - max(heard) if heard else None,
     )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import StreamingResponse
 
 from ckptstore.errors import CatalogUnavailableError
-from ckptstore.resume.liveness import SILENT_FOR
+from ckptstore.resume.liveness import JOINED, SILENT_FOR
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
@@ -76,7 +76,7 @@ def news(before: Mapping[str, RunRow], now: Mapping[str, RunRow]) -> Iterator[tu
 
 def _kind_of(status: str) -> str:
     """The status without for how long it has been so."""
-    return SILENT_FOR if status.startswith(SILENT_FOR) else status
+    return next((kind for kind in (SILENT_FOR, JOINED) if status.startswith(kind)), status)
 
 
 def _save(row: RunRow) -> tuple[str, int, int] | None:

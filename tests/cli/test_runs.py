@@ -57,6 +57,7 @@ def test_what_a_run_is_doing(catalog: Catalog, tmp_path: Path) -> None:
         leases.end_signs(connection, ranks[0].key)
     assert row_of(catalog) == ("ended: RuntimeError", 1)
     second = job.begin()
+    assert row_of(catalog)[0].startswith("joined ")
     job.save(second, 20)
     for launch in second:
         set_ending(launch, 20, 20, None)

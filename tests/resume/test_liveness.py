@@ -45,8 +45,9 @@ def test_how_a_launch_goes(errors: list[str | None], process: str, silent: timed
     ("known", "words"),
     [
         ({}, "silent for 12 min"),
+        ({"has_begun": False}, "joined 12 min ago"),
         ({"course": "training", "has_saved": False}, "training"),
-        ({"newest": f"{SCANNED}1"}, "scanned"),
+        ({"newest": f"{SCANNED}1", "has_begun": False}, "scanned"),
         ({"newest": f"{IMPORTED}1"}, "imported"),
         ({"has_saved": False}, "never saved"),
         ({"silent": None}, "never saved"),
@@ -54,7 +55,7 @@ def test_how_a_launch_goes(errors: list[str | None], process: str, silent: timed
     ],
 )
 def test_what_a_run_is_doing(known: dict[str, object], words: str) -> None:
-    quiet = {"newest": "L1", "course": "", "loop": 0, "has_saved": True, "silent": LONG_AGO}
+    quiet = {"newest": "L1", "course": "", "loop": 0, "has_saved": True, "has_begun": True, "silent": LONG_AGO}
     assert status(**quiet | known) == words
 
 
