@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ckptstore.core.hints import Command
@@ -39,51 +40,78 @@ class CopyThread:
     ) -> None:
         self._tiers = tuple(tiers)
         self._replicator = Replicator(database, rate, recorder=recorder)
-        self._waiting: deque[tuple[float, Checkpoint, tuple[Tier, ...]]] = deque()
+        self._new: deque[Checkpoint] = deque()
+        self._waiting: list[_Waiting] = []
         self._woken = threading.Event()
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
 
     def file_registered(self, file: Checkpoint) -> None:
         """A file of this rank is registered: it is copied once what belongs to it is beside it."""
-        self._waiting.append((time.monotonic() + SETTLED.total_seconds(), file, self._tiers))
+        self._new.append(file)
         if self._thread is None or not self._thread.is_alive():
+            self._ending.clear()  # another training of the same launch
+            self._replicator.stop.clear()
             self._thread = started(self._work, "ckptstore-copy")
         self._woken.set()
 
     def finish(self, seconds: float) -> int:
-        """Training has ended: copy what waits, for so many seconds at most; how many files are left."""
+        """Training has ended: copy what waits, for so many seconds at most; how many files are left.
+
+        Nobody waits for a tier that failed before.
+        """
         self._ending.set()
         self._woken.set()
         if self._thread is not None:
             self._thread.join(seconds)
             self._replicator.stop.set()
             self._thread.join(_END_SECONDS)
-        left = len(self._waiting)
+        left = len(self._waiting) + len(self._new)
         if left:
             log.warning("%s not copied: %s does it", count(left, "file is", "files are"), Command("replicate"))
         return left
 
     def _work(self) -> None:
-        while self._waiting or not self._ending.is_set():
-            due, file, tiers = self._waiting[0] if self._waiting else (None, None, ())
-            if file is None or (due is not None and due > time.monotonic() and not self._ending.is_set()):
-                self._woken.wait(_LOOK_SECONDS if file else None)
-                self._woken.clear()
-                continue
-            try:
-                left = self._replicator.copy(file, tiers)
-            except StoppedError:
+        while not self._replicator.stop.is_set():
+            self._woken.clear()
+            while self._new:
+                due = time.monotonic() + SETTLED.total_seconds()
+                self._waiting.append(_Waiting(due, self._new.popleft(), self._tiers))
+            if self._ending.is_set() and not any(each.is_new for each in self._waiting):
                 return
-            except CkptstoreError as error:
-                log.warning("%s is not copied now: %s", file.path, error)
-                left = list(tiers)
-            except Exception:
-                log.exception("%s is not copied; training goes on", file.path)
-                left = []
-            self._waiting.popleft()
-            if left:
-                due = time.monotonic() + max(self._replicator.rests(), _LOOK_SECONDS)
-                self._waiting.append((due, file, tuple(left)))
-                if self._ending.is_set() and self._replicator.stop.wait(_LOOK_SECONDS):
-                    return
+            if self._waiting:
+                self._copy_due()
+            else:
+                self._woken.wait()
+
+    def _copy_due(self) -> None:
+        """Copy the file that waits for the least time; the end of training does not wait for what belongs to it."""
+        first = min(self._waiting)
+        wait = first.due - time.monotonic()
+        if wait > 0 and not (self._ending.is_set() and first.is_new):
+            self._woken.wait(min(wait, _LOOK_SECONDS))
+            return
+        try:
+            left = self._replicator.copy(first.file, first.tiers)
+        except StoppedError:
+            return
+        except CkptstoreError as error:
+            log.warning("%s is not copied now: %s", first.file.path, error)
+            left = list(first.tiers)
+        except Exception:
+            log.exception("%s is not copied; training goes on", first.file.path)
+            left = []
+        self._waiting.remove(first)
+        if left:
+            due = time.monotonic() + max(self._replicator.rests(), _LOOK_SECONDS)
+            self._waiting.append(_Waiting(due, first.file, tuple(left), is_new=False))
+
+
+@dataclass(order=True)
+class _Waiting:
+    """A file that is to be copied to tiers, and from when on that can be tried."""
+
+    due: float
+    file: Checkpoint = field(compare=False)
+    tiers: tuple[Tier, ...] = field(compare=False)
+    is_new: bool = field(default=True, compare=False)  # it was not tried yet

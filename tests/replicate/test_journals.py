@@ -45,6 +45,7 @@ def test_a_tier_alone_makes_a_catalog_anew_and_gives_the_newest_state(
     assert lines(tmp_path / "back") == told
 
 
+@pytest.mark.of_files
 def test_only_what_is_new_is_copied(catalog: Catalog, tmp_path: Path) -> None:
     declared(catalog, tmp_path / "far")
     job, ranks = begun(catalog, tmp_path / "ckpt", 5)
@@ -103,6 +104,7 @@ def test_parts_that_overlap_or_lack_and_names_that_lead_elsewhere(tmp_path: Path
         bring_back(store, str(back))
 
 
+@pytest.mark.of_files
 def test_a_store_that_has_none_is_named(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     far = declared(catalog, tmp_path / "far")
     with pytest.raises(UsageError, match="has no journals"):

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import time
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from ckptstore.disk.owner import this_process
 from ckptstore.errors import UsageError
 from ckptstore.objects.errors import UnreachableError
 from ckptstore.objects.tiers import open_tier
+from ckptstore.replicate import copy_thread
 from ckptstore.replicate import replicator as replicating
 from ckptstore.replicate.copy_thread import CopyThread
 from ckptstore.replicate.copy_up import Rate
@@ -54,6 +56,7 @@ def test_what_a_tier_lacks_is_copied_with_what_belongs_to_it_and_not_again(
     assert len(copies_below(tmp_path / "far")) == 3  # both ranks have the same bytes under one name: one object
 
 
+@pytest.mark.of_files
 def test_a_file_is_copied_to_tiers_that_are_farther_than_where_it_lies(catalog: Catalog, tmp_path: Path) -> None:
     declared(catalog, tmp_path / "ckpt", "near", 1)
     declared(catalog, tmp_path / "nodes", "local", 0)
@@ -64,6 +67,7 @@ def test_a_file_is_copied_to_tiers_that_are_farther_than_where_it_lies(catalog: 
     assert len(copies_below(tmp_path / "far")) == 1
 
 
+@pytest.mark.of_files
 def test_a_file_that_changed_is_not_copied_and_said_once(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -86,6 +90,7 @@ def test_a_file_that_changed_is_not_copied_and_said_once(
     assert states(catalog, files) == [[CopyState.READY]] * 2
 
 
+@pytest.mark.of_files
 def test_files_of_another_node_are_left_to_it(catalog: Catalog, tmp_path: Path) -> None:
     declared(catalog, tmp_path / "far")
     job, ranks = begun(catalog, tmp_path / "ckpt")
@@ -96,6 +101,7 @@ def test_files_of_another_node_are_left_to_it(catalog: Catalog, tmp_path: Path) 
     assert states(catalog, files) == [[CopyState.READY], []]
 
 
+@pytest.mark.of_files
 def test_a_tier_that_fails_rests_is_said_once_and_stops_no_other(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +157,7 @@ def test_one_of_several_copies_a_file(catalog: Catalog, tmp_path: Path, monkeypa
     assert states(catalog, files) == [[CopyState.READY]] * 2
 
 
+@pytest.mark.of_files
 def test_a_copy_under_way_gives_signs_and_can_be_stopped(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,6 +196,7 @@ def test_without_a_catalog_files_are_copied_and_the_journal_tells(catalog: Catal
     assert states(catalog, files) == [[CopyState.READY]] * 2
 
 
+@pytest.mark.of_files
 def test_what_a_rank_registers_is_copied_while_it_trains(catalog: Catalog, tmp_path: Path) -> None:
     far = declared(catalog, tmp_path / "far")
     job, ranks = begun(catalog, tmp_path / "ckpt")
@@ -200,6 +208,7 @@ def test_what_a_rank_registers_is_copied_while_it_trains(catalog: Catalog, tmp_p
     assert states(catalog, files) == [[CopyState.READY]] * 2
 
 
+@pytest.mark.of_files
 def test_what_could_not_be_copied_in_time_is_left_to_the_command(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -215,9 +224,34 @@ def test_what_could_not_be_copied_in_time_is_left_to_the_command(
         thread = CopyThread(catalog.database, [far])
         for file in files:
             thread.file_registered(file)
-        assert thread.finish(0.5) == 2
+        assert thread.finish(60) == 2
     assert "2 files are not copied: ckptstore replicate does it" in caplog.text
     assert one_round(catalog).files == 2
+
+
+@pytest.mark.of_files
+def test_a_tier_that_rests_keeps_no_other_waiting_and_a_second_training_goes_on(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copy_thread, "SETTLED", AT_ONCE)
+    monkeypatch.setattr(Replicator, "rests", lambda _: 1000.0)
+    far = declared(catalog, tmp_path / "far")
+    away = declared(catalog, tmp_path / "mnt" / "away", "away", 2)
+    (tmp_path / "mnt").rename(tmp_path / "not-mounted")
+    job, ranks = begun(catalog, tmp_path / "ckpt")
+    thread = CopyThread(catalog.database, [far, away])
+    for step in (5, 10):
+        files = job.save(ranks, step)
+        for file in files:
+            thread.file_registered(file)
+        while states(catalog, files) != [[CopyState.READY]] * 2:
+            time.sleep(0.01)
+    assert thread.finish(60) == 4
+    files = job.save(ranks, 15)
+    thread.file_registered(files[0])
+    while states(catalog, files[:1]) != [[CopyState.READY]]:
+        time.sleep(0.01)
+    assert thread.finish(60) == 5
 
 
 def test_a_rate_holds_for_all_that_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,6 +265,7 @@ def test_a_rate_holds_for_all_that_share_it(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(waited) == 3
 
 
+@pytest.mark.of_files
 def test_the_command(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     declared(catalog, tmp_path / "far")
     begun(catalog, tmp_path / "ckpt", 5)
@@ -272,6 +307,7 @@ def test_a_copy_that_a_start_found_damaged_is_made_anew(catalog: Catalog, tmp_pa
     assert states(catalog, [file]) == [[CopyState.READY]]
 
 
+@pytest.mark.of_files
 def test_a_copy_that_never_ended_is_no_copy(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file is there, and its record is not: it is proven, and not sent again."""
     declared(catalog, tmp_path / "far")
