@@ -96,13 +96,20 @@ def timeline_of(bars: Sequence[Bar], title: str) -> Markup:
     return _svg("timeline", _WIDE, len(bars) * _ROW, title, Markup().join(rows))
 
 
-def grid_of(rows: Sequence[tuple[str, Sequence[Cell]]], title: str) -> Markup:
-    """A row of cells for each name; each cell is a link, which the keyboard passes over: the table has them too."""
+def grid_of(rows: Sequence[tuple[str, Sequence[Cell]]], heads: Sequence[str], title: str) -> Markup:
+    """A row of cells for each name; each cell is a link, which the keyboard passes over: the table has them too.
+
+    The first row has the `heads` of the columns; there is room for one in four.
+    """
     if not rows:
         return Markup()
     size = _CELL + _GAP
-    drawn = []
-    for at, (name, cells) in enumerate(rows):
+    drawn = [
+        Markup('<text class="head" x="{}" y="{}">{}</text>').format(_NAMES + i * size, _CELL - 1, head)
+        for i, head in enumerate(heads)
+        if head
+    ]
+    for at, (name, cells) in enumerate(rows, 1):
         drawn.append(Markup('<text x="{}" y="{}">{}</text>').format(_NAMES - 6, at * size + _CELL - 1, name))
         drawn += [
             Markup(
@@ -113,7 +120,16 @@ def grid_of(rows: Sequence[tuple[str, Sequence[Cell]]], title: str) -> Markup:
         ]
     width = _NAMES + size * max(len(cells) for _, cells in rows)
     frame = Markup('<svg class="grid" role="group" aria-label="{}" viewBox="0 0 {} {}" width="{}" height="{}">{}</svg>')
-    return frame.format(title, width, len(rows) * size, width, len(rows) * size, Markup().join(drawn))
+    height = (len(rows) + 1) * size
+    return frame.format(title, width, height, width, height, Markup().join(drawn))
+
+
+def swatch_of(kind: str) -> Markup:
+    """A cell of that class, for a legend."""
+    frame = Markup(
+        '<svg aria-hidden="true" width="{0}" height="{0}"><rect class="cell-{1}" width="{0}" height="{0}"/></svg>'
+    )
+    return frame.format(_CELL, kind)
 
 
 def strip_of(cells: Iterable[tuple[str, str]], title: str) -> Markup:

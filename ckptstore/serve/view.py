@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
+from ckptstore.core.model import Rule
 from ckptstore.core.picture import MEANINGS, folded, signs_by_record, signs_of
 from ckptstore.core.text import count
 from ckptstore.resume.liveness import ENDED, KILLED
@@ -23,8 +24,10 @@ _COLUMNS = 64
 
 _STEPS, _LAUNCHES, _MARKS = 16, 12, 200
 _NAMES = ("own", "replica", "writing", "weights", "quarantined", "none", "gone", "damaged")
-_KINDS = dict(zip(MEANINGS, _NAMES, strict=True))
+KINDS = dict(zip(MEANINGS, _NAMES, strict=True))
+"""The class of a cell, by its sign."""
 
+_LOST = (Rule.MISSING_FILE, Rule.SIZE_MISMATCH, Rule.DIGEST_MISMATCH)
 _CHOSEN, _ABANDONED = "chosen", "abandoned"
 
 
@@ -58,6 +61,21 @@ def picture(resolution: Resolution, saves: Sequence[SaveRow], details: SaveDetai
     return rows[:_STEPS]
 
 
+def lost(resolution: Resolution) -> set[tuple[str, int]]:
+    """The states, by launch and step, of which files are gone or changed: the catalog may count them still."""
+    return {
+        (each.launch, each.global_step)
+        for each in resolution.rejections
+        if any(reason.rule in _LOST for reason in each.reasons)
+    }
+
+
+def heads(world_size: int) -> list[str]:
+    """The ranks that columns of the picture begin with, of one column in four."""
+    ranks = -(-world_size // _COLUMNS)
+    return ["" if first // ranks % 4 else str(first) for first in range(0, world_size, ranks)]
+
+
 def _step(
     run: str, step: int, signs: str, world_size: int, *, why: Mapping[int, str] | None = None, note: str = ""
 ) -> Step:
@@ -69,7 +87,7 @@ def _step(
         first, last = column * ranks, min((column + 1) * ranks, world_size) - 1
         named = f"rank {first}" if first == last else f"ranks {first} to {last}"
         reason = next((reasons[rank] for rank in range(first, last + 1) if rank in reasons), MEANINGS[sign])
-        cells.append(Cell(_KINDS[sign], f"step {step}, {named}: {reason}", f"{at_step}#rank-{first}"))
+        cells.append(Cell(KINDS[sign], f"step {step}, {named}: {reason}", f"{at_step}#rank-{first}"))
     return Step(step, note, signs, cells)
 
 
