@@ -6,6 +6,7 @@ python -m bench.serve_ranks HOME DATABASE RANKS
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
@@ -16,7 +17,7 @@ from ckptstore import connect
 from ckptstore.training.rank_launch import RankLaunch
 
 EVERY_SECONDS = 5.0
-RUN = "registering"
+RUN = f"registering-{os.getpid()}"
 
 
 class Rank:

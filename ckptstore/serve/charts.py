@@ -133,10 +133,10 @@ def swatch_of(kind: str) -> Markup:
 
 
 def strip_of(cells: Iterable[tuple[str, str]], title: str) -> Markup:
-    """A cell for each class and words, from left to right; nothing for none."""
+    """A cell for each class and words, from left to right; one to remove is half as high. Nothing for none."""
     drawn = [
-        Markup('<rect class="cell-{}" x="{}" y="0" width="{}" height="24"><title>{}</title></rect>').format(
-            kind, i * (_CELL + _GAP), _CELL, words
+        Markup('<rect class="cell-{}" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>').format(
+            kind, i * (_CELL + _GAP), *((12, _CELL, 12) if kind == "remove" else (0, _CELL, 24)), words
         )
         for i, (kind, words) in enumerate(cells)
     ]
