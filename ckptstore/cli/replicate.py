@@ -72,7 +72,7 @@ def _watch(replicator: Replicator, run: str | None, *, as_json: bool) -> None:
             complained = ""
         except StoppedError:
             return
-        except CatalogUnavailableError as error:
+        except (CatalogUnavailableError, UsageError) as error:  # a tier may be declared later
             if str(error) != complained:
                 complained = str(error)
                 logging.getLogger("ckptstore").warning("%s. It is tried again; this is said once.", error)

@@ -42,6 +42,7 @@ class CopyThread:
         self._replicator = Replicator(database, rate, recorder=recorder)
         self._new: deque[Checkpoint] = deque()
         self._waiting: list[_Waiting] = []
+        self._said: set[str] = set()
         self._woken = threading.Event()
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
@@ -96,7 +97,9 @@ class CopyThread:
         except StoppedError:
             return
         except CkptstoreError as error:
-            log.warning("%s is not copied now: %s", first.file.path, error)
+            if error.message not in self._said:
+                self._said.add(error.message)
+                log.warning("%s is not copied now: %s. Training goes on; this is said once.", first.file.path, error)
             left = list(first.tiers)
         except Exception:
             log.exception("%s is not copied; training goes on", first.file.path)

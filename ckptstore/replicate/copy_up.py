@@ -26,15 +26,23 @@ def copy_up(store: Store, file: Checkpoint, limit: Limit | None = None, *, anew:
     `anew`: what the store has of it was found to be damaged, which its checksum need not tell. It is deleted, once the
     file here is proven. Raises `StoreError`; `SourceError` where the file is not as recorded.
     """
-    beside = tuple(_beside(file))
     if anew:
         for _ in read_pieces(file.path, file.size or 0, file.digest or ""):
             pass
-        for key in (*(each.key for each in beside), key_of(file)):
+        for key in (*(each.key for each in _beside(file)), key_of(file)):
             store.remove(key)
+    try:
+        beside = _copy_beside(store, file, limit)
+    except SourceError:  # it was written anew meanwhile
+        beside = _copy_beside(store, file, limit)
+    store.put(file.path, key_of(file), file.size or 0, file.digest or "", limit)
+    return beside
+
+
+def _copy_beside(store: Store, file: Checkpoint, limit: Limit | None) -> tuple[Beside, ...]:
+    beside = tuple(_beside(file))
     for each in beside:
         store.put(f"{file.path.rpartition('/')[0]}/{each.name}", each.key, each.size, each.digest, limit)
-    store.put(file.path, key_of(file), file.size or 0, file.digest or "", limit)
     return beside
 
 

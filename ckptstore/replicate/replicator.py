@@ -46,6 +46,7 @@ SETTLED = timedelta(seconds=10)
 """How long after its record what belongs to a file is beside it."""
 _RENEW_SECONDS = 20.0
 _LONGEST_REST_SECONDS = 300.0
+_BAD_SECONDS = 3600.0  # until a file that was not as recorded, and has not changed since, is read again
 _FIRST_RESTS = 50  # times the first pause of a `Backoff`
 _MOST = 100_000
 
@@ -85,7 +86,7 @@ class Replicator:
         self._rate = Rate(rate, self.stop.wait)
         self._stores: dict[Tier, Store] = {}
         self._rests: dict[Tier, _Rest] = {}
-        self._bad: dict[tuple[str, Tier], int | None] = {}
+        self._bad: dict[tuple[str, Tier], tuple[int, float]] = {}  # time of the file, and until when it is left alone
         self._failed: set[tuple[str, Tier]] = set()
         self._said: set[str] = set()
         self._homes: dict[tuple[Tier, str, str], set[int]] = {}
@@ -146,6 +147,8 @@ class Replicator:
             if missing:
                 raise UsageError(f"no tier to copy to is named {missing[0]!r}", f"see: {Command('tier', 'list')}")
             found = [tier for tier in found if tier.name in self._names]
+        if not found:
+            raise UsageError("there is no tier to copy to", f"declare one: {Command('tier', 'add', 'NAME', 'URL')}")
         return found
 
     def _copy_all(self, files: Iterable[Checkpoint], tier: Tier, done: Done) -> None:
@@ -165,12 +168,13 @@ class Replicator:
         if seen is None or seen.size != file.size:
             done.elsewhere += 1
             return True
-        if self._bad.get((file.id, tier)) == seen.mtime_ns:
+        bad, until = self._bad.get((file.id, tier), (None, 0.0))
+        if bad == seen.mtime_ns and time.monotonic() < until:
             return True
         try:
             copied = self._copy_if_free(file, tier, done)
         except (SourceError, WrongBytesError) as error:
-            self._bad[file.id, tier] = seen.mtime_ns
+            self._bad[file.id, tier] = seen.mtime_ns, time.monotonic() + _BAD_SECONDS
             self._trouble(done, file.path, error)
             self._record(file, tier, CopyState.FAILED, detail=error.message)
             return True

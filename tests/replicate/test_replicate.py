@@ -15,12 +15,13 @@ from ckptstore.api import Catalog
 from ckptstore.catalog import copies, copying
 from ckptstore.catalog.clock import clock
 from ckptstore.cli.main import cli
-from ckptstore.core.copies import CopyState
+from ckptstore.core.copies import Beside, CopyState
+from ckptstore.core.model import Checkpoint
 from ckptstore.disk.owner import this_process
 from ckptstore.errors import UsageError
 from ckptstore.objects.errors import UnreachableError
 from ckptstore.objects.tiers import open_tier
-from ckptstore.replicate import copy_thread
+from ckptstore.replicate import copy_thread, copy_up
 from ckptstore.replicate import replicator as replicating
 from ckptstore.replicate.copy_thread import CopyThread
 from ckptstore.replicate.copy_up import Rate
@@ -88,6 +89,28 @@ def test_a_file_that_changed_is_not_copied_and_said_once(
     os.utime(path, ns=(files[0].mtime_ns or 0, files[0].mtime_ns or 0))
     assert agent.round(settled_for=AT_ONCE).files == 1
     assert states(catalog, files) == [[CopyState.READY]] * 2
+
+
+@pytest.mark.of_files
+def test_a_companion_that_is_written_anew_meanwhile_is_read_again(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared(catalog, tmp_path / "far")
+    job, ranks = begun(catalog, tmp_path / "ckpt", world_size=1)
+    (file,) = job.save(ranks, 5)
+    companions.write(file, {"kept": 1}, durable=False)
+    real = copy_up._beside
+
+    def beside(of: Checkpoint) -> list[Beside]:
+        found = real(of)
+        monkeypatch.setattr(copy_up, "_beside", real)
+        companions.write(file, {"kept": 22}, durable=False)
+        return found
+
+    monkeypatch.setattr(copy_up, "_beside", beside)
+    assert one_round(catalog).files == 1
+    (copied,) = (each for each in copies_below(tmp_path / "far") if each.endswith(".companion"))
+    assert json.loads((tmp_path / "far" / copied).read_text())["content"]["kept"] == 22
 
 
 @pytest.mark.of_files
@@ -267,9 +290,10 @@ def test_a_rate_holds_for_all_that_share_it(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.of_files
 def test_the_command(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="there is no tier to copy to"):
+        one_round(catalog)
     declared(catalog, tmp_path / "far")
     begun(catalog, tmp_path / "ckpt", 5)
-    monkeypatch.setattr(replicating, "SETTLED", AT_ONCE)
     monkeypatch.setattr(Replicator.round, "__kwdefaults__", {"settled_for": AT_ONCE})
     url = catalog.database.url.render_as_string(hide_password=False)
 
