@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from ckptstore.catalog import rows
 from ckptstore.catalog.any_of import any_of, one_of
-from ckptstore.catalog.tables import checkpoints, copies, launches, saves, tiers
+from ckptstore.catalog.tables import FILES_OF_LAUNCHES, checkpoints, copies, launches, saves, tiers
 from ckptstore.core.copies import Beside, Copy, CopyState, Declared, Tier, nearest_first
 from ckptstore.core.events import moment_of
 from ckptstore.core.model import Content, FileState
@@ -89,6 +89,39 @@ def tallies(connection: sa.Connection) -> list[Tally]:
         Tally(tier, CopyState(state), count, int(size), oldest)
         for tier, state, count, size, oldest in connection.execute(query)
     ]
+
+
+def ranks_in_tiers(connection: sa.Connection, ids: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Of how many ranks of these saves each tier has a ready copy, by the save's id and the tier's name."""
+    found: dict[str, dict[str, int]] = {}
+    for save, tier, ranks in connection.execute(_ranks_in_tiers(), {"own_ids": list(ids)}) if ids else ():
+        found.setdefault(save, {})[tier] = ranks
+    return found
+
+
+class Backlog(NamedTuple):
+    """Files that a tier has no copy of though one is made of them: how many, their bytes, since when the oldest is."""
+
+    files: int
+    size: int
+    oldest: datetime | None
+
+
+def backlog(connection: sa.Connection, run: int, tier: Tier) -> Backlog:
+    """What `lacking` would give, counted."""
+    counts = (
+        sa.func.count(),
+        sa.func.coalesce(sa.func.sum(checkpoints.c.size), 0),
+        sa.func.min(checkpoints.c.created_at),
+    )
+    query = _lacking().with_only_columns(*counts).order_by(None).limit(None)
+    count, size, oldest = connection.execute(query, {"own_run": run, "own_tier": tier.id}).one()
+    return Backlog(count, int(size), oldest)
+
+
+def only_on_nodes(connection: sa.Connection, run: int) -> tuple[int, int]:
+    """How many states of a run have a file that no tier beyond the nodes has; and how many states there are."""
+    return tuple(connection.execute(_only_on_nodes(), {"own_run": run}).one())
 
 
 def runs_in(connection: sa.Connection, tier: Tier) -> list[int]:
@@ -190,3 +223,43 @@ def _lacking() -> sa.Select[Any]:
         .order_by(launches.c.launch_order.desc(), saves.c.global_step.desc(), checkpoints.c.rank)
         .limit(sa.bindparam("own_most", type_=sa.Integer))
     )
+
+
+@cache
+def _ranks_in_tiers() -> sa.Select[Any]:
+    joined = _IN_TIERS.join(checkpoints, checkpoints.c.id == copies.c.checkpoint_id)
+    return (
+        sa.select(checkpoints.c.save_id, tiers.c.name, sa.func.count(checkpoints.c.rank.distinct()))
+        .select_from(joined)
+        .where(
+            any_of(checkpoints.c.save_id, "own_ids"),
+            copies.c.state == CopyState.READY.value,
+            copies.c.digest == checkpoints.c.digest,
+            _IN_USE,
+        )
+        .group_by(checkpoints.c.save_id, tiers.c.name)
+    )
+
+
+@cache
+def _only_on_nodes() -> sa.Select[Any]:
+    is_beyond = sa.exists().where(
+        copies.c.checkpoint_id == checkpoints.c.id,
+        copies.c.digest == checkpoints.c.digest,
+        copies.c.state == CopyState.READY.value,
+        copies.c.tier_id == tiers.c.id,
+        tiers.c.level > 0,
+        _IN_USE,
+    )
+    of_state = (
+        sa.select(sa.func.max(sa.case((is_beyond, 0), else_=1)).label("lacks"))
+        .select_from(FILES_OF_LAUNCHES)
+        .where(
+            launches.c.run_id == sa.bindparam("own_run", type_=sa.Integer),
+            checkpoints.c.state == FileState.COMPLETE.value,
+            checkpoints.c.content != Content.WEIGHTS.value,
+        )
+        .group_by(saves.c.launch_id, saves.c.global_step)
+        .subquery()
+    )
+    return sa.select(sa.func.coalesce(sa.func.sum(of_state.c.lacks), 0), sa.func.count()).select_from(of_state)

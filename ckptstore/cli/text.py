@@ -44,7 +44,8 @@ def saves(rows: Sequence[SaveRow]) -> None:
     has_tags = any(row.pinned or row.tags for row in rows)
     has_loss = any("loss" in row.metrics for row in rows)
     has_begun = any(row.began for row in rows)
-    columns = (">loss", has_loss), ("tags", has_tags), ("began from it", has_begun)
+    has_copies = any(row.tiers for row in rows)
+    columns = (">loss", has_loss), ("tags", has_tags), ("began from it", has_begun), ("copies", has_copies)
     more = [name for name, is_there in columns if is_there]
     shown = Rows(">step", ">epoch", "kind", ">ranks", ">size", "restorable", "saved", *more)
     before = None
@@ -67,12 +68,19 @@ def saves(rows: Sequence[SaveRow]) -> None:
             *([_loss(row.metrics)] if has_loss else []),
             *([", ".join([*(["pinned"] if row.pinned else []), *row.tags])] if has_tags else []),
             *([f"run {', '.join(row.began)}" if row.began else ""] if has_begun else []),
+            *([_copies(row)] if has_copies else []),
             colour="red" if tally.quarantined else "" if row.restorable else "yellow",
         )
     shown.print("no saves yet")
     _doubts((row.launch.id, row.grade, row.doubt) for row in rows)
     for row in first([row for row in rows if row.quarantine], "quarantined"):
         line(f"quarantined: step {row.global_step} of launch {row.launch.id}: {row.quarantine}")
+
+
+def _copies(row: SaveRow) -> str:
+    """The tiers that have it, and of how many ranks those that have a part."""
+    whole = row.launch.world_size
+    return ", ".join(tier if ranks == whole else f"{tier} {ranks}/{whole}" for tier, ranks in sorted(row.tiers.items()))
 
 
 def _doubts(of: Iterable[tuple[str, Grade | None, str]]) -> None:

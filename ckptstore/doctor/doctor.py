@@ -11,7 +11,7 @@ from ckptstore.catalog import reads
 from ckptstore.catalog.engine import in_memory, open_to_look
 from ckptstore.catalog.runs import find_run, run_names
 from ckptstore.disk.run_directories import DIRECTORIES, known_directories
-from ckptstore.doctor import check_database, check_launch, check_storage
+from ckptstore.doctor import check_database, check_launch, check_storage, check_tiers
 from ckptstore.doctor.checkup import Check, Checkup, Status
 from ckptstore.doctor.run_facts import gather
 from ckptstore.errors import CatalogDamagedError, CatalogUnavailableError, DamageError
@@ -43,7 +43,7 @@ def examine(url: str | None, run: str | None = None, *, now: datetime | None = N
     try:
         checks += check_database.checks(database)
         if Checkup(tuple(checks)).exit_code != CatalogUnavailableError.exit_code:
-            return Checkup((*checks, *_runs(database, run, now)))
+            return Checkup((*checks, *check_tiers.checks(database), *_runs(database, run, now)))
     except CatalogUnavailableError as error:  # it went away meanwhile, or is damaged
         if not (isinstance(error, CatalogDamagedError) and Checkup(tuple(checks)).exit_code == DamageError.exit_code):
             checks.append(check_database.unusable(error))
@@ -56,7 +56,9 @@ def _runs(database: Database, run: str | None, now: datetime, *, is_away: bool =
     checks: list[Check] = []
     with database.connected():
         for name in run_names(database, run):
-            facts = gather(database, name, find_run(database, name), now)
+            run_id = find_run(database, name)
+            facts = gather(database, name, run_id, now)
+            checks += check_tiers.of_run(database, name, run_id, now)
             checks += [*check_launch.checks(database, facts), *check_storage.checks(database, facts, is_away=is_away)]
     return checks or [Check("runs", Status.OK, "none yet")]
 

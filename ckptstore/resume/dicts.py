@@ -41,7 +41,7 @@ def save(row: SaveRow) -> dict[str, Any]:
         "launch": row.launch.id,
         **fields(row.tally, "kind global_step epoch step_in_epoch ranks"),
         "world_size": row.launch.world_size,
-        **fields(row, "bytes restorable abandoned pinned tags began quarantine metrics grade doubt created_at"),
+        **fields(row, "bytes restorable abandoned pinned tags began tiers quarantine metrics grade doubt created_at"),
     }
 
 

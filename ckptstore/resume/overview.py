@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.catalog import gauges, leases, reads, tallies, user_events
 from ckptstore.catalog.clock import clock
+from ckptstore.catalog.copies import ranks_in_tiers
 from ckptstore.catalog.protection import began_from
 from ckptstore.catalog.runs import called_in, find_run, run_names
 from ckptstore.core import validate
@@ -43,7 +44,7 @@ class SaveRow:
     `abandoned`: the run went back to an older state, and on from there. `tags` are the names that its step was given,
     `quarantine` is what is wrong with it though its files are whole (empty: nothing), `metrics` are those of rank 0,
     and so are `grade`, how sure its step is where a scan found it (None: it was registered), and `doubt`, what is open.
-    `began` are the other runs that began from its state.
+    `began` are the other runs that began from its state. `tiers` are those that have copies, each with how many ranks'.
     """
 
     run: str
@@ -59,6 +60,7 @@ class SaveRow:
     doubt: str = ""
     by_replicas: bool = False
     began: tuple[str, ...] = ()
+    tiers: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def kind(self) -> Kind:
@@ -120,7 +122,7 @@ def saves(
     since: timedelta | None = None,
     limit: int | None = None,
 ) -> list[SaveRow]:
-    """The saves of a run, or of all, of which a file is there; newest launch first, then newest step.
+    """The saves of a run, or of all, of which a file is there, or in a tier; newest launch first, then newest step.
 
     `since` asks for what was saved within that time, `limit` for so many of them at most.
     """
@@ -132,9 +134,8 @@ def saves(
         rows = _save_rows(connection, known, names, found)
     rows.sort(key=lambda row: row.run)  # of each run they are in their order
     after = _after(since)
-    return [row for row in rows if row.tally.files and kind in (None, row.kind.value) and row.created_at >= after][
-        :limit
-    ]
+    there = [row for row in rows if row.tally.files or row.tiers]
+    return [row for row in there if kind in (None, row.kind.value) and row.created_at >= after][:limit]
 
 
 def files(
@@ -388,6 +389,8 @@ def _save_rows(
     said = tallies.said(connection, [tally.save_id for tally in found])
     nothing = tallies.Said("", {}, None, "")
     whole = _whole(connection, launches, found)
+    copied = [tally.save_id for tally in found if launches[tally.run_id, tally.launch].has_copies]
+    in_tiers = ranks_in_tiers(connection, copied)
     return [
         SaveRow(
             run=names[tally.run_id],
@@ -399,6 +402,7 @@ def _save_rows(
             pinned=(tally.run_id, tally.global_step) in known.pinned,
             tags=known.tags.get((tally.run_id, tally.global_step), ()),
             began=known.began.get((tally.run_id, tally.launch, tally.global_step), ()),
+            tiers=in_tiers.get(tally.save_id, {}),
             **said.get(tally.save_id, nothing)._asdict(),
         )
         for tally in found

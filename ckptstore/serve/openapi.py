@@ -12,7 +12,7 @@ _FIELDS = {
     "restorable_created_at:date-time?",
     "Save": "run:string launch:string kind:string global_step:integer epoch:integer? step_in_epoch:integer? "
     "ranks:integer world_size:integer bytes:integer restorable:boolean abandoned:boolean pinned:boolean tags:string[] "
-    "began:string[] quarantine:string? metrics:Metrics grade:string? doubt:string? created_at:date-time",
+    "began:string[] tiers:Metrics quarantine:string? metrics:Metrics grade:string? doubt:string? created_at:date-time",
     "File": "run:string launch:string kind:string global_step:integer optimizer_step:integer? epoch:integer? "
     "step_in_epoch:integer? rank:integer path:string size:integer? digest:string? format:string strategy_file:string? "
     "state:string quarantine:string? metrics:Metrics grade:string? doubt:string? timing:Timing? created_at:date-time?",

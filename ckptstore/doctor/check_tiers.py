@@ -1,0 +1,67 @@
+"""Checks of tiers: whether each can be used, what waits to be copied, and what is on nodes only."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import copies
+from ckptstore.core.hints import Command
+from ckptstore.core.text import count, size, span
+from ckptstore.doctor.checkup import Check, Status
+from ckptstore.objects.errors import StoreError
+from ckptstore.objects.tiers import open_tier
+from ckptstore.tiers import facts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
+    from ckptstore.catalog.engine import Database
+    from ckptstore.core.copies import Tier
+
+_NAME = "tiers"
+_LATE = timedelta(hours=1)
+"""What was saved so long ago and has no copy is told of: an agent may not be running."""
+
+
+def checks(database: Database) -> list[Check]:
+    """Of each tier beyond the nodes: whether it can be reached and written to, its clock, its rules and versions."""
+    return [check for tier in facts.declared(database) if tier.level > facts.NODE_LEVEL for check in _of_tier(tier)]
+
+
+def _of_tier(tier: Tier) -> Iterator[Check]:
+    try:
+        findings = open_tier(tier.url).check()
+    except StoreError as error:
+        yield Check(_NAME, Status.PROBLEM, f"tier {tier.name}: {error.message}", error.hint)
+        return
+    for each in findings:
+        status = Status.WARNING if each.is_fault else Status.NOTE
+        yield Check(_NAME, status, f"tier {tier.name}: {each.what}", each.remedy)
+    if not any(each.is_fault for each in findings):
+        yield Check(_NAME, Status.OK, f"tier {tier.name} takes copies and gives them back")
+
+
+def of_run(database: Database, run: str, run_id: int, now: datetime) -> list[Check]:
+    """What of a run waits to be copied to each tier, and how many of its states are on nodes only."""
+    tiers = [tier for tier in facts.declared(database) if tier.level > facts.NODE_LEVEL]
+    if not tiers:
+        return []
+    with database.read() as connection:
+        waiting = {tier: copies.backlog(connection, run_id, tier) for tier in tiers}
+        lacking, states = copies.only_on_nodes(connection, run_id)
+    found = [_waiting(run, tier, left, now) for tier, left in waiting.items() if left.files]
+    if lacking:
+        detail = f"{lacking} of {count(states, 'state', 'states')} {'is' if lacking == 1 else 'are'} on nodes only"
+        found.append(Check(_NAME, Status.NOTE, detail, f"{Command('replicate', run)} copies them", run=run))
+    return found or [Check(_NAME, Status.OK, f"each of {count(states, 'state', 'states')} is in a tier", run=run)]
+
+
+def _waiting(run: str, tier: Tier, left: copies.Backlog, now: datetime) -> Check:
+    since = now - left.oldest if left.oldest is not None else timedelta()
+    what = f"{count(left.files, 'file', 'files')}, {size(left.size)}, not copied to {tier.name}"
+    detail = f"{what}; the oldest was saved {span(since)} ago"
+    if since < _LATE:
+        return Check(_NAME, Status.NOTE, detail, run=run)
+    return Check(_NAME, Status.WARNING, detail, f"on each node: {Command('replicate', '--watch')}", run=run)

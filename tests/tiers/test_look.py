@@ -1,0 +1,87 @@
+"""`list` and `doctor` tell what tiers have."""
+
+import shutil
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ckptstore.api import Catalog
+from ckptstore.cli.main import cli
+from ckptstore.core.copies import Tier
+from ckptstore.core.model import FileState
+from ckptstore.doctor import check_tiers
+from ckptstore.doctor.checkup import Check, Status
+from ckptstore.doctor.doctor import examine
+from ckptstore.journal.writers import shared
+from ckptstore.objects.directory import DirectoryStore
+from ckptstore.objects.store import Finding
+from ckptstore.outside import utc_now
+from ckptstore.resume import dicts
+from tests.jobs import Job, begun
+from tests.tiers.jobs import copied, declared
+
+
+@pytest.fixture
+def job(catalog: Catalog, tmp_path: Path) -> Job:
+    return begun(catalog, tmp_path / "ckpt", 5, 10)[0]
+
+
+@pytest.fixture
+def tier(catalog: Catalog, tmp_path: Path) -> Tier:
+    return declared(catalog, tmp_path / "far", "far", 2)
+
+
+def told(job: Job, *, later: timedelta = timedelta()) -> list[Check]:
+    url = job.catalog.database.url.render_as_string(hide_password=False)
+    return [each for each in examine(url, now=utc_now() + later).checks if each.name == "tiers"]
+
+
+def test_list_shows_which_tiers_have_a_save(job: Job, tier: Tier) -> None:
+    copied(job.catalog, tier, [*job.catalog.show("run", 5), job.catalog.show("run", 10)[0]])
+    assert [dicts.save(row)["tiers"] for row in job.catalog.saves("run")] == [{"far": 1}, {"far": 2}]
+    shared(job.catalog.database).mark(job.catalog.files("run"), FileState.MISSING)
+    assert [row.global_step for row in job.catalog.saves("run")] == [10, 5], "what only a tier has is shown"
+
+
+@pytest.mark.of_files
+def test_list_has_a_column_of_copies(job: Job, tier: Tier) -> None:
+    copied(job.catalog, tier, [*job.catalog.show("run", 5), job.catalog.show("run", 10)[0]])
+    printed = CliRunner().invoke(cli, [f"--db={job.catalog.database.url}", "list", "run"]).stdout
+    assert [line.split()[-1] for line in printed.splitlines() if line.strip()[:1].isdigit()] == ["1/2", "far"]
+
+
+def test_doctor_says_what_waits_and_what_is_on_nodes_only(job: Job, tier: Tier) -> None:
+    copied(job.catalog, tier, job.catalog.show("run", 5))
+    first, waits, nodes = told(job)
+    assert (first.status, first.detail) == (Status.OK, "tier far takes copies and gives them back")
+    assert waits.detail.startswith("2 files, ")
+    assert (waits.status, nodes.status) == (Status.NOTE, Status.NOTE)
+    assert nodes.detail == "1 of 2 states is on nodes only"
+    assert told(job, later=timedelta(hours=2))[1].status is Status.WARNING
+    copied(job.catalog, tier, job.catalog.show("run", 10))
+    assert [each.detail for each in told(job)[1:]] == ["each of 2 states is in a tier"]
+
+
+@pytest.mark.of_files
+def test_doctor_names_a_tier_that_cannot_be_used(
+    job: Job, tier: Tier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = (
+        Finding("a rule deletes objects", "end that rule"),
+        Finding("no versions", "none is needed", is_fault=False),
+    )
+    monkeypatch.setattr(DirectoryStore, "check", lambda _: found)
+    assert [(each.status, each.hint) for each in check_tiers.checks(job.catalog.database)] == [
+        (Status.WARNING, "end that rule"),
+        (Status.NOTE, "none is needed"),
+    ]
+    monkeypatch.undo()
+    shutil.rmtree(tmp_path / "far")
+    assert [each.status for each in check_tiers.checks(job.catalog.database)] == [Status.PROBLEM]
+
+
+@pytest.mark.of_files
+def test_without_tiers_doctor_says_nothing_of_them(job: Job) -> None:
+    assert told(job) == []
