@@ -13,6 +13,7 @@ import pytest
 from ckptstore.api import Catalog, connect
 from ckptstore.core.model import Checkpoint
 from ckptstore.objects.store import PIECE, Store
+from ckptstore.replicate import replicator as replicating
 from ckptstore.replicate.replicator import Replicator
 from ckptstore.tiers import facts
 from ckptstore.tiers.fetch import Fetched
@@ -54,8 +55,9 @@ def catalog(tmp_path: Path) -> Catalog:
 
 
 def test_what_was_copied_is_enough_without_the_nodes_and_the_catalog(
-    catalog: Catalog, store: Store, tmp_path: Path
+    catalog: Catalog, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(replicating, "_RENEW_SECONDS", 0)  # a sign with each piece, on the thread that asks for it
     catalog.runs()
     facts.add(catalog.database, facts.tier_of("s3", store.name))
     files = saved(catalog, tmp_path / "nodes", 2, PIECE + 2)
