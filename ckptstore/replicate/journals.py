@@ -70,7 +70,8 @@ def bring_back(store: Store, into: str) -> list[str]:
     for each in store.list():
         if parsed := _KEY.fullmatch(each.key):
             identity, name, begin, end = parsed.groups()
-            found.setdefault((identity, name), []).append((int(begin), int(end), each.key))
+            if each.size == int(end) - int(begin):
+                found.setdefault((identity, name), []).append((int(begin), int(end), each.key))
     directories: dict[str, str] = {}
     for (identity, name), parts in sorted(found.items()):
         directory = directories.setdefault(identity, f"{into.rstrip('/')}/{identity}")

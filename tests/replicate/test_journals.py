@@ -81,6 +81,7 @@ def test_parts_that_overlap_or_lack_and_names_that_lead_elsewhere(tmp_path: Path
         (f"{prefix}/2-6", "cdef"),
         (f"{prefix}/2-3", "c"),
         (f"{prefix}/9-10", "j"),
+        (f"{prefix}/6-99999", "gh"),  # not the bytes that its key says
         ("run/journals/0123456789abcdef/..jsonl/0-1", "x"),
         ("run/journals/not-an-identity/rank_0-abc.jsonl/0-1", "x"),
         ("run/L1/5/0123-net.ckpt", "x"),
