@@ -11,6 +11,7 @@ from ckptstore.cli.commands import Parsed, as_json, catalog, optional_run
 from ckptstore.errors import UsageError
 
 if TYPE_CHECKING:
+    from ckptstore.catalog.engine import Database
     from ckptstore.verify.verify import Verified
 
 DAMAGE_FOUND = 6
@@ -52,6 +53,7 @@ def _shard(text: str) -> tuple[int, int]:
     metavar="I/N",
     help="The I-th of N parts of the files: one for each process.",
 )
+@click.option("--tier", metavar="NAME", help="The copies in this tier instead of the files.")
 @as_json
 @click.pass_context
 def verify(
@@ -61,6 +63,7 @@ def verify(
     digest: bool,
     sample: float | None,
     shard: tuple[int, int] | None,
+    tier: str | None,
     as_json: bool,
 ) -> int:
     """Compare the files of RUN, or of all runs, with the catalog.
@@ -73,12 +76,38 @@ def verify(
     from ckptstore.verify import verify as verifying
 
     database = catalog(context).database
+    if tier is not None:
+        if sample is not None or shard is not None:
+            raise click.UsageError("--tier looks at every copy: no --sample and no --shard with it.")
+        return _verify_in_tier(database, run, tier, digest=digest, as_json=as_json)
     with terminal.progress_of("verified", in_bytes=digest) as show:
         done = verifying.verify(database, run, digest=digest, sample=sample, shard=shard, progress=show)
     values.write(_values(done)) if as_json else _show(done, digest=digest, sample=sample, shard=shard)
     if done.damaged:
         return DAMAGE_FOUND
     return 1 if done.troubles else 0
+
+
+def _verify_in_tier(database: Database, run: str | None, tier: str, *, digest: bool, as_json: bool) -> int:
+    from ckptstore.cli import values
+    from ckptstore.cli.terminal import first, line
+    from ckptstore.core.text import count, size
+    from ckptstore.resume.dicts import fields, reasons
+    from ckptstore.tiers import facts
+    from ckptstore.verify import in_tier
+
+    done = in_tier.verify(database, run, facts.named(database, tier), digest=digest)
+    if as_json:
+        found = {name: reasons(getattr(done, name)) for name in ("damaged", "troubles")}
+        values.write({**fields(done, "tier checked bytes"), **found})
+    else:
+        what = "sizes and digests" if digest else "sizes"
+        line(f"{count(done.checked, 'copy', 'copies')} in tier {done.tier} verified, {size(done.bytes)}: {what}")
+        for word, some in (("damaged", done.damaged), ("not looked at", done.troubles)):
+            for each in first(some, word):
+                line(f"{word}: {each.reason}")
+        line(f"{count(len(done.damaged), 'copy is', 'copies are')} damaged" if done.damaged else "no damage was found")
+    return DAMAGE_FOUND if done.damaged else 1 if done.troubles else 0
 
 
 def _values(done: Verified) -> dict[str, Any]:

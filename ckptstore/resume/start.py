@@ -162,7 +162,7 @@ def _store(database: Database, launch: Launch, run: Called, query: Query, decisi
             return None
         if plan is not None and plan.copies:
             fetched = [file for file in sources if file.id in plan.copies]
-            if ready_copies(connection, fetched).keys() != plan.copies.keys():
+            if ready_copies(connection, fetched).keys() != {file.id for file in fetched}:
                 return None
         start = started(
             launch,

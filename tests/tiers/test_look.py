@@ -10,7 +10,9 @@ from click.testing import CliRunner
 from ckptstore.api import Catalog
 from ckptstore.cli.main import cli
 from ckptstore.core.copies import Tier
+from ckptstore.core.copy_keys import key_of
 from ckptstore.core.model import FileState
+from ckptstore.core.naming import companion_of
 from ckptstore.doctor import check_tiers
 from ckptstore.doctor.checkup import Check, Status
 from ckptstore.doctor.doctor import examine
@@ -19,6 +21,8 @@ from ckptstore.objects.directory import DirectoryStore
 from ckptstore.objects.store import Finding
 from ckptstore.outside import utc_now
 from ckptstore.resume import dicts
+from ckptstore.tiers import facts
+from ckptstore.verify import in_tier
 from tests.jobs import Job, begun
 from tests.tiers.jobs import copied, declared
 
@@ -85,3 +89,35 @@ def test_doctor_names_a_tier_that_cannot_be_used(
 @pytest.mark.of_files
 def test_without_tiers_doctor_says_nothing_of_them(job: Job) -> None:
     assert told(job) == []
+
+
+@pytest.mark.of_files
+@pytest.mark.parametrize("digest", [False, True])
+def test_verify_marks_the_copies_that_are_no_good(job: Job, tier: Tier, tmp_path: Path, *, digest: bool) -> None:
+    files = job.catalog.show("run", 5)
+    Path(companion_of(files[0].path)).write_text("what goes with it")
+    copied(job.catalog, tier, [*files, *job.catalog.show("run", 10)])
+    found = in_tier.verify(job.catalog.database, "run", tier, digest=digest)
+    assert (found.checked, found.damaged, found.troubles) == (4, (), ())
+    other = tmp_path / "far" / key_of(job.catalog.show("run", 10)[0])  # of both ranks: they saved the same bytes
+    if digest:
+        other.write_bytes(bytes(other.stat().st_size))
+    else:
+        other.unlink()
+    printed = (
+        CliRunner()
+        .invoke(cli, [f"--db={job.catalog.database.url}", "verify", "--tier", "far", *(["--digest"] if digest else [])])
+        .stdout
+    )
+    assert "2 copies are damaged" in printed
+    assert {file.global_step for file in facts.lacking(job.catalog.database, "run", tier)} == {10}
+    assert in_tier.verify(job.catalog.database, None, tier, digest=digest).checked == 2
+
+
+@pytest.mark.of_files
+def test_a_tier_that_does_not_answer_marks_nothing(job: Job, tier: Tier, tmp_path: Path) -> None:
+    copied(job.catalog, tier, job.catalog.show("run", 5))
+    shutil.rmtree(tmp_path / "far")
+    found = in_tier.verify(job.catalog.database, "run", tier)
+    assert (len(found.damaged), len(found.troubles)) == (0, 2)
+    assert {file.global_step for file in facts.lacking(job.catalog.database, "run", tier)} == {10}

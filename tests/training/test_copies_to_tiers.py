@@ -24,6 +24,9 @@ def test_each_rank_copies_what_it_registers(catalog: Catalog, tmp_path: Path) ->
         thread.file_registered(file)
     for thread in threads:
         thread.finish(30)
+    for thread, file in zip(threads, job.save(ranks, 10), strict=True):  # another training in the same process
+        thread.file_registered(file)
+        thread.finish(30)
     assert [tier.name for tier in facts.declared(catalog.database)] == ["shared"]
     assert facts.lacking(catalog.database, "run", facts.named(catalog.database, "shared")) == []
 

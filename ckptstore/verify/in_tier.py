@@ -1,0 +1,78 @@
+"""Compares the copies in a tier with what is recorded of them, and marks those that are no good."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import copies, reads
+from ckptstore.catalog.runs import find_run, run_names
+from ckptstore.core.copies import CopyState
+from ckptstore.core.model import Skipped
+from ckptstore.disk.waiting import for_each
+from ckptstore.errors import DamageError
+from ckptstore.objects.errors import MissingError, StoreError, WrongBytesError
+from ckptstore.objects.tiers import open_tier
+from ckptstore.tiers.facts import CopyRecords
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ckptstore.catalog.engine import Database
+    from ckptstore.core.copies import Copy, Tier
+    from ckptstore.core.model import Checkpoint
+    from ckptstore.objects.store import Store
+
+
+@dataclass(frozen=True)
+class CopiesVerified:
+    """What was found: copies looked at, and their bytes; those that are cut, damaged or gone; and no answers."""
+
+    tier: str
+    checked: int
+    bytes: int
+    damaged: tuple[Skipped, ...]
+    troubles: tuple[Skipped, ...]
+
+
+def verify(database: Database, run: str | None, tier: Tier, *, digest: bool = False) -> CopiesVerified:
+    """Look at the ready copies of a run, or of all runs, in a tier: sizes, and with `digest` every byte.
+
+    One that is no good is recorded as failed, and no start takes it. Nothing is deleted. Raises `UnknownRunError`.
+    """
+    held = [each for name in run_names(database, run) for each in _ready(database, find_run(database, name), tier)]
+    store, records = open_tier(tier.url), CopyRecords(database)
+    looks = for_each(partial(_look, store, digest), [copy for _, copy in held], waits=True)
+    damaged, troubles = [], []
+    for (file, copy), error in zip(held, looks, strict=True):
+        if isinstance(error, DamageError | MissingError):
+            records.record(file, tier, CopyState.FAILED, detail=error.message)
+            damaged.append(Skipped(copy.key, error.message))
+        elif error is not None:
+            troubles.append(Skipped(copy.key, error.message))
+    every = sum(copy.all_bytes for _, copy in held)
+    return CopiesVerified(tier.name, len(held), every, tuple(damaged), tuple(troubles))
+
+
+def _ready(database: Database, run_id: int, tier: Tier) -> Iterator[tuple[Checkpoint, Copy]]:
+    with database.read() as connection:
+        files = {file.id: file for file in reads.files_of(connection, run_id)}
+        known = copies.ready_copies(connection, files.values())
+    for file, some in known.items():
+        yield from ((files[file], copy) for copy in some if copy.tier.id == tier.id)
+
+
+def _look(store: Store, digest: bool, copy: Copy) -> StoreError | None:  # noqa: FBT001 — `for_each` gives the last one
+    """What is wrong with a copy, or with what lies beside it; None if nothing is."""
+    parts = [(copy.key, copy.size or 0, copy.digest), *((each.key, each.size, each.digest) for each in copy.beside)]
+    try:
+        for key, size, told in parts:
+            seen = store.head(key)
+            if seen is None:
+                return MissingError(f"{key} is not in {store.name}")
+            if seen.size != size or (digest and store.digest_of(key, size) != told):
+                return WrongBytesError(f"{key} of {store.name} does not hold the recorded bytes")
+    except StoreError as error:
+        return error
+    return None
