@@ -41,6 +41,7 @@ TASKS = (
     "collect",
     "scan_tree",
     "registry",
+    "serve",
 )
 QUICK_OUT = ROOT / "build" / "bench"
 

@@ -32,6 +32,7 @@ TITLES = {
     "restore": "Loading a file into a network",
     "states": "Loading a state to evaluate it, and comparing two",
     "commands": "Process time of commands",
+    "serve": "Pages of the server, and records beside it",
 }
 WHY = {
     "sync nothing": "syncs nothing: after a power failure what it recorded may be gone",

@@ -153,7 +153,7 @@ def measure(work: Path, found: Found, *, quick: bool) -> None:
     ranks, seconds = (QUICK_RANKS, QUICK_SECONDS) if quick else (RANKS, SECONDS)
     pages: dict[str, list[float]] = {kind: [] for kind in KINDS}
     without, beside = list[float](), list[float]()
-    news = 0
+    news, refused = 0, list[str]()
     with (
         Worker(OWN, "bench.serve_ranks", work / "ranks", address, str(ranks)) as registering,
         server(address) as (process, port),
@@ -169,6 +169,7 @@ def measure(work: Path, found: Found, *, quick: bool) -> None:
             beside += registering.ask(seconds=seconds)["seconds"]
             looked = readers.end()
             news += looked["news"]
+            refused += looked["refused"]
             for kind, taken in looked["seconds"].items():
                 pages[kind] += taken
         memory = highest_memory(process.pid)
@@ -182,6 +183,8 @@ def measure(work: Path, found: Found, *, quick: bool) -> None:
     ratio = row.spread(CKPTSTORE).median / row.spread("without a server").median
     found.check(Budget("one record while 50 clients read / without a server", ratio, TIMES_WITHOUT))
     say(f"    nine of ten within {ninetieth(beside):.4f} s, without {ninetieth(without):.4f} s; {news} events told")
+    say("\n".join(f"    {each}" for each in refused))
+    found.check(Budget("requests refused", len(refused), 0, ""))
     found.check(Budget("memory of the server", memory, MEMORY_MB, "MB"))
 
 

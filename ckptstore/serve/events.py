@@ -12,7 +12,7 @@ from ckptstore.errors import CatalogUnavailableError
 from ckptstore.resume.liveness import JOINED, SILENT_FOR
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
     from starlette.requests import Request
     from starlette.responses import Response
@@ -33,20 +33,23 @@ class Events:
 
     async def stream(self, request: Request) -> Response:  # noqa: ARG002
         """It ends when the client goes."""
-        return StreamingResponse(self._lines(), media_type="text/event-stream")
+        rows = await self._ask.runs()  # what this raises is an answer: there is no stream yet
+        return StreamingResponse(self._lines(rows), media_type="text/event-stream")
 
-    async def _lines(self) -> AsyncIterator[str]:
-        before = {row.run: row for row in await self._ask.runs()}
+    async def _lines(self, seen: Sequence[RunRow]) -> AsyncIterator[str]:
+        before = {row.run: row for row in seen}
         yield ": watching\n\n"
         quiet = 0
         while True:
             await asyncio.sleep(_EVERY_SECONDS)
             try:
-                now = {row.run: row for row in await self._ask.runs()}
+                rows = await self._ask.runs()
             except CatalogUnavailableError as error:
                 yield _event("unavailable", {"detail": error.message})
                 continue
-            found = list(news(before, now))
+            now = before if rows is seen else {row.run: row for row in rows}
+            found = [] if rows is seen else list(news(before, now))
+            seen = rows
             for _, data in found:
                 self._ask.outdate(data["run"])
             told = "".join(_event(*each) for each in found)

@@ -83,9 +83,9 @@ class Measured:
         yield from (step, at, last, took, stored, trash, damaged, lagging, quarantined, backlog, available, launches)
 
 
-def measure(database: Database) -> Measured:
-    """Every run, by the catalog; of the disks their free bytes alone."""
-    rows = overview.runs(database)
+def measure(database: Database, known: Sequence[RunRow] | None = None) -> Measured:
+    """Every run (`known`, if they were asked for before), with its journals and the free bytes of its disk."""
+    rows = overview.runs(database) if known is None else known
     with database.read() as connection:
         damaged, quarantined = gauges.damaged_files(connection), gauges.quarantined_states(connection)
         saves = gauges.last_saves(connection, [row.last.tally.save_id for row in rows if row.last])

@@ -147,7 +147,8 @@ class Questions:
 
     async def metrics(self) -> Measured:
         """What Prometheus scrapes."""
-        return await self._answers.get("metrics", lambda: measure(self._catalog.database))
+        rows = await self.runs()
+        return await self._answers.get("metrics", lambda: measure(self._catalog.database, rows))
 
     async def names(self) -> list[str]:
         """The names of all runs: the least that shows whether the catalog answers."""

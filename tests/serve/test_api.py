@@ -98,7 +98,7 @@ def test_a_catalog_that_does_not_answer(catalog: Catalog, monkeypatch: pytest.Mo
     monkeypatch.setattr(Answers, "get", late)
     with TestClient(make_app(catalog, Rules()), base_url="http://localhost") as client:
         assert client.get("/healthz").text == "ok\n"
-        for address in ("/readyz", "/api/v1/runs", "/metrics", "/"):
+        for address in ("/readyz", "/api/v1/runs", "/api/v1/events", "/metrics", "/"):
             assert client.get(address).status_code == 503
         assert "did not answer within 5 s" in client.get("/").text
 
