@@ -31,9 +31,9 @@ def damaged(catalog: Catalog, tmp_path: Path) -> Catalog:
     """A catalog with two runs, of each of which a state is damaged."""
     for run in ("one", "two"):
         job = Job(catalog, tmp_path / run, 1, run=run)
-        job.save(job.begin(), 20)
+        job.save(job.start(resume=False), 20)
         (job.folder(0) / "net-2_10.ckpt").write_bytes(b"")
-        catalog.verify(run)
+    catalog.verify()
     return catalog
 
 
