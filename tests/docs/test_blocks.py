@@ -32,6 +32,7 @@ CODES = {
     "scan net": {0, 7},
     "resolve my-run --replicas 0,4": {2},  # the job has one rank here
     "tier add s3": {0, 1},  # its package may not be installed
+    "scan s3:": {0, 1},
     "scan /data/old": {0, 1, 2, 5},
     "doctor": {0, 1},
 }
