@@ -459,12 +459,12 @@ def _back_at_their_paths(
 
 
 def _is_gone_for(other: Checkpoint, file: Checkpoint) -> bool:
-    """Whether another file of the run, recorded later at the path of a file that is there, is gone."""
+    """Whether another file of the run, recorded later at the path of a file that is there, is gone, or never came."""
     if other.run != file.run or other.created_at is None or file.created_at is None:
         return False
     if (other.created_at, other.id) <= (file.created_at, file.id):
         return False
     has_other_bytes = other.size != file.size or other.digest not in (None, file.digest or other.digest)
-    return other.state is FileState.MISSING or (
+    return other.state in (FileState.MISSING, FileState.IN_PROGRESS) or (
         has_other_bytes and other.state in (FileState.COMPLETE, FileState.DAMAGED)
     )
