@@ -161,6 +161,10 @@ class _Removal(NamedTuple):
         return self.event.settled and self.event.wanted is place
 
     @property
+    def path(self) -> str:
+        return f"{self.event.directory.rstrip('/')}/{self.file.place}"
+
+    @property
     def is_over(self) -> bool:
         return self.event.settled and self.event.wanted is not Location.TRASH
 
@@ -226,8 +230,10 @@ class _Facts:
         what it passes over.
         """
         removals: dict[str, list[_Removal]] = {}
+        in_trash: set[str] = set()  # the paths: in a tree that was moved the records have other ids than were told
         for removal in self._removals.values():
             removals.setdefault(removal.file.checkpoint, []).append(removal)
+            in_trash |= set() if removal.is_over else {removal.path}
         last_at: dict[tuple[str, str], tuple[datetime, str]] = {}
         last_of: dict[tuple[LaunchKey, int], tuple[int, str]] = {}
         for file_id, (file, _, at, _) in self._files.items():
@@ -237,7 +243,7 @@ class _Facts:
         names = cache(names_in)
         over = set()
         for file_id, (file, *_) in self._files.items():
-            if any(not each.is_over for each in removals.get(file_id, ())):
+            if file.path in in_trash:
                 continue
             directory, _, name = file.path.rpartition("/")
             is_known_gone = file.state in (FileState.MISSING, FileState.MOVED) or _is_removed(file, removals)
@@ -246,9 +252,15 @@ class _Facts:
             if is_known_gone or (directory == self._directory and not is_last):
                 with suppress(OSError):
                     over |= {file_id} if not is_in(names(directory), name) else set()
-            if last_at[file.run, file.path][1] != file_id:
+            last = last_at[file.run, file.path][1]
+            if last != file_id and not _is_seen_after(file, self._files[last].newest):
                 over.add(file_id)
         return over - {file for (file, _), (event, _) in self._copies.items() if event.state is CopyState.READY}
+
+
+def _is_seen_after(file: Checkpoint, other: Checkpoint) -> bool:
+    """Whether a file was seen at its path after another one, which was recorded later there, was gone."""
+    return other.state is FileState.MISSING and file.revision is not None and file.revision > other.newness
 
 
 def _is_removed(file: Checkpoint, removals: Mapping[str, Iterable[_Removal]]) -> bool:

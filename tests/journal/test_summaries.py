@@ -221,3 +221,19 @@ def test_a_lost_catalog_is_made_anew_from_all(catalog: Catalog, tmp_path: Path) 
     assert len(anew.files("run")) < len(catalog.files("run"))
     anew.scan(job.directory)
     assert contents(anew, but=WORK) == contents(catalog, but=WORK)
+
+
+def test_what_undo_brought_back_where_a_later_file_was_is_in_it(catalog: Catalog, tmp_path: Path) -> None:
+    job, _ = begun(catalog, tmp_path, 5, 10, world_size=1)
+    catalog.execute(catalog.plan_gc("run", Policy(keep_last=1, floor=1)), allow_mass_delete=True)
+    second = job.begin()
+    path = job.write(second[0], 5, name="net-1_5.ckpt")  # the name of the one in the trash
+    second[0].register(path, global_step=5)
+    path.unlink()
+    second[0].live_files.notice_vanished(job.folder(0))
+    assert catalog.undo("run").files == 1
+    summarise(job.directory)
+    for each in (catalog, by_journals(job.directory)):
+        known = {file.launch: file.state for file in each.files("run") if file.global_step == 5}
+        assert known.pop(second[0].id) is FileState.MISSING
+        assert list(known.values()) == [FileState.COMPLETE]

@@ -1,4 +1,4 @@
-"""A later launch announced a file of the same path and the disk was full: what undo brought back there did not count."""
+"""A later launch announced a file of the path, which never came: what undo brought back there did not count."""
 
 from tests.world.machine import simulated
 from tests.world.world import World
