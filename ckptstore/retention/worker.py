@@ -205,8 +205,8 @@ class Worker:
     def _records(self, items: Sequence[Item]) -> dict[str, list[Checkpoint]]:
         """The records that these files may have at their paths, by the ids of the items.
 
-        Of a tree that was moved, what is in the trash was told with the records that it had at the path before. A file
-        that was touched since it was recorded is known by its bytes.
+        Of a tree that was moved, what is in the trash was told with the records that it had at the path before: those
+        of this path are missing. A file that was touched since it was recorded is known by its bytes.
         """
         told = [item for item in items if item.checkpoint]
         with self.database.read() as connection:
@@ -219,7 +219,8 @@ class Worker:
             found[item.id] = [
                 file
                 for file in at_paths.get(item.path, ())
-                if (file.run, file.size) == (item.run, item.size) and (file.digest or file.mtime_ns == item.mtime_ns)
+                if (file.run, file.size, file.state) == (item.run, item.size, FileState.MISSING)
+                and (file.digest or file.mtime_ns == item.mtime_ns)
             ]
         return found
 
