@@ -105,9 +105,9 @@ def _show(found: Advice) -> None:
     if found.present and found.present.seconds < found.cost.shortest:
         line("it saves faster than the disk takes it: each save waits for the one before")
     if found.policy is None:
-        line("no policy is stored: the room is that of a run of which nothing is removed")
+        line("no policy is stored: the space is that of a run from which nothing is removed")
     else:
-        line("the room is what the stored policy keeps at most")
+        line("the space is the most that the stored policy keeps")
 
 
 def _show_grace(found: Advice, given: float | None) -> None:
@@ -118,7 +118,7 @@ def _show_grace(found: Advice, given: float | None) -> None:
     if given is None:
         line(f"{needs}: terminationGracePeriodSeconds, or what your scheduler calls it")
     elif given < found.grace:
-        line(f"{needs}, and has {_time(given)}: TOO SHORT, what is saved at the end would be cut")
+        line(f"{needs}, and has {_time(given)}: TOO SHORT, the last save would be cut")
     else:
         line(f"{needs}, and has {_time(given)}")
 

@@ -205,7 +205,7 @@ def _watch(show: Callable[[], None]) -> None:
 @click.option("--kind", type=click.Choice(KINDS), help="Only saves of this kind.")
 @click.option("--files", is_flag=True, help="One row a file, those that are gone too.")
 @click.option("--limit", type=Whole(1), metavar="N", help="The first N rows.")
-@click.option("--since", type=Parsed("time", duration), metavar="2d", help="What was saved within that time.")
+@click.option("--since", type=Parsed("time", duration), metavar="2d", help="Only saves of that time, as 2d or 12h.")
 @times
 @as_json
 @click.pass_context

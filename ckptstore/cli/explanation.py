@@ -52,14 +52,15 @@ def resolution(found: Resolution, *, in_full: bool) -> None:
 
 
 def _unplaced(found: Resolution, *, in_full: bool) -> None:
-    """The newer files that have no place in the run, and what would place them: a start beside them is refused."""
+    """Print the newer files without a certain step or rank, and the commands that place them."""
     if not found.unplaced:
         return
     many = count(len(found.unplaced), "newer file has", "newer files have")
     if not in_full:
-        line(f"{many} no place in it: a start stops there; --explain says why")
+        line(f"{many} no certain step or rank: a start stops there; --explain says why")
         return
-    line(f"{many} no place in it: a start stops until they have, or is told {Call('resume', 'step=…')}")
+    way = Call("resume", "step=…")
+    line(f"{many} no certain step or rank: a start stops until they have, or until you write {way}")
     for each in first(found.unplaced, "", _UNPLACED_SHOWN, indent="  "):
         guess = "" if each.best_guess is None else f" (perhaps step {each.best_guess})"
         line(f"  {each.path}{guess}: {each.reason}")

@@ -38,8 +38,8 @@ _LEAST_ANSWER_SECONDS = 0.1
     metavar="10m",
     help=f"How long to wait at most. [10m; with --from-env nine tenths of {GRACE}, or of 30 s]",
 )
-@click.option("--reason", default="", metavar="TEXT", help="Why, for whoever asks later.")
-@click.option("--cancel", is_flag=True, help="Take the request back. Ranks that have heard it leave all the same.")
+@click.option("--reason", default="", metavar="TEXT", help="The reason; `history` and the catalog keep it.")
+@click.option("--cancel", is_flag=True, help="Withdraw the request. Ranks that have seen it leave anyway.")
 @as_json
 @click.pass_context
 def exit_(

@@ -44,7 +44,7 @@ def _kind_count(text: str) -> tuple[str, int]:
 _RULES = (
     click.option("--keep-last", type=COUNT, metavar="N", help="The newest N states."),
     click.option("--keep-every", type=COUNT, metavar="N", help="The first state from each multiple of N steps on."),
-    click.option("--keep-within", type=Parsed("time", duration), metavar="7d", help="What was saved within that time."),
+    click.option("--keep-within", type=Parsed("time", duration), metavar="7d", help="States saved within that time."),
     click.option("--keep-hourly", type=COUNT, metavar="N", help="The newest of each of the last N hours with a state."),
     click.option("--keep-daily", type=COUNT, metavar="N", help="The same by days."),
     click.option("--keep-weekly", type=COUNT, metavar="N", help="The same by weeks."),

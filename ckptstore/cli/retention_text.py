@@ -132,7 +132,7 @@ def _unseen(plan: GcPlan) -> None:
     if len(plan.unseen) > _SHOWN:
         line(f"ckptstore: … and {len(plan.unseen) - _SHOWN} more directories; --json has all", err=True)
     line(
-        f"ckptstore: what run {plan.run} has there stays: mount what is not mounted, see the permissions; if a "
+        f"ckptstore: files of run {plan.run} there stay: mount the disk, check the permissions; if a "
         "directory is gone for good, make it again, with a .ckptstore in it, and: "
         f"{Command('scan', 'DIRECTORY', '--run', plan.run)}",
         err=True,

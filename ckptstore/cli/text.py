@@ -91,10 +91,10 @@ def _doubts(of: Iterable[tuple[str, Grade | None, str]]) -> None:
 
 
 def unplaced(run: str | None, found: Sequence[Unplaced]) -> None:
-    """That files of a run have no place in it; `resolve` says which of them are newer, and what would place them."""
+    """Name a file without a certain step or rank, and the command that shows the newer ones and what places them."""
     if run is not None and found:
         many = count(len(found), "file has", "files have")
-        line(f"{many} no place in it, as {found[0].path}: {Command('resolve', run, '--explain')}")
+        line(f"{many} no certain step or rank, as {found[0].path}: {Command('resolve', run, '--explain')}")
 
 
 def _loss(metrics: Mapping[str, float]) -> str:

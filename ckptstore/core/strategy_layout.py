@@ -97,7 +97,7 @@ def _stage(parameter: Spread, stage_size: int, world_size: int) -> int:
     if stage is None and stage_size == world_size:
         return 0
     if stage is None:
-        raise _impossible(parameter, f"is on {stage_size} of {world_size} ranks, and no pipeline stage is told")
+        raise _impossible(parameter, f"is on {stage_size} of {world_size} ranks, and no pipeline stage is given")
     if stage < 0 or world_size % stage_size or (stage + 1) * stage_size > world_size:
         raise _impossible(parameter, f"is on the {stage_size} ranks of stage {stage}, and the job has {world_size}")
     return stage

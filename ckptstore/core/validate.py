@@ -47,5 +47,5 @@ def path(what: str, value: object) -> str:
     try:
         return limits.path(value.__fspath__() if hasattr(value, "__fspath__") else value)
     except (TypeError, ValueError) as error:
-        hint = f"give it, and what it is in, names in UTF-8, of {limits.LONGEST_PATH} bytes together"
+        hint = f"give it and its directory names in UTF-8, of {limits.LONGEST_PATH} bytes together"
         raise UsageError(f"{what} is {error}", hint) from None

@@ -88,7 +88,9 @@ def _give(path: str, final: str) -> None:
         members = members_at(path, status)
         if not members:
             left = ", ".join(sorted(names_in(str(Path(path).parent)))) or "nothing"
-            raise UsageError(f"what was given to save wrote nothing at {path}, but {left}", "write to that very path")
+            raise UsageError(
+                f"the function given to save wrote nothing at {path}, but {left}", "write to that very path"
+            )
         if status is not None and S_ISDIR(status.st_mode):
             for each in members:
                 make_durable(each.path)

@@ -39,7 +39,7 @@ _NO_FOLDER = f"has no {FOLDER} any more: it may not be mounted"
 _ANOTHER = "is not the directory that was recorded: its disk may not be mounted"
 _UNPROVEN = "has none of its recorded files any more: it may not be mounted; if they are gone for good: scan it"
 _LINK = "is a link: no link is followed"
-_CAME_BACK = "was away while it was looked at"
+_CAME_BACK = "was unmounted while gc looked at it"
 
 
 class Home(NamedTuple):

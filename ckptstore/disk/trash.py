@@ -300,7 +300,7 @@ class Trash:
         rest = self._rest(case.root, case.place)
         if rest:
             if not self._is_planned(case, _found(naming.DIRECTORY, rest)):
-                raise OSError(errno.EBUSY, "what is in the trash has changed since it was looked at")
+                raise OSError(errno.EBUSY, "the trash has changed since it was listed")
             inside = self._open_inside(case)
             self._delete_files(_prefixed(case.name, inside), inside)
             if not _is_free(FOLDER, inside):

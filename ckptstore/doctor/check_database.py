@@ -90,14 +90,14 @@ def _written_to(file: Path, detail: str) -> Check:
     detail = f"{detail}; {size(room)} free on its disk"
     if room < _LITTLE_ROOM:
         status = Status.PROBLEM if room < _NO_ROOM else Status.WARNING
-        return Check(_NAME, status, detail, "free some, or what is saved is registered in the journals only")
+        return Check(_NAME, status, detail, "free some: until then new saves are registered in the journals only")
     return Check(_NAME, Status.OK, detail)
 
 
 def _mode(database: Database, file: Path, mode: str) -> Check:
     kind = mounts.network_file_system(str(file))
     if kind is not None and mode == "wal":
-        hint = "run any other command once, when nobody uses it: it turns the log off; or take PostgreSQL"
+        hint = "run any other command once while no process uses the catalog: it turns the log off; or use PostgreSQL"
         return Check("catalog_disk", Status.PROBLEM, f"{kind}, where its write-ahead log does not work", hint)
     if kind is not None:
         hint = "for one machine at a time; for several take PostgreSQL"

@@ -111,7 +111,7 @@ def newest_launch(facts: RunFacts) -> Check:
     loop = restart_loop(facts.launches, facts.saved, [end.error for end in facts.ends], facts.now)
     if loop:
         detail = f"the last {loop} launches saved nothing"
-        hint = "see their logs: they end before the first save, or are told to save too seldom"
+        hint = "see their logs: they end before the first save, or save too seldom"
         return facts.check("launch", Status.WARNING, detail, hint, Fact("restart_loop", facts.launches[-loop].id))
     if facts.ends:
         return _ended(facts, newest)

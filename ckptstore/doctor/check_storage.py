@@ -63,7 +63,7 @@ def disks(facts: RunFacts) -> Iterator[Check]:
     if facts.doubled and not any(facts.around[each].device is None for each in facts.doubled if each in facts.around):
         one, other = facts.doubled
         detail = f"a rank's files of one launch are in {one} and in {other}: one is a copy"
-        hint = f"move away the one that nobody trains in, then: {Command('resolve', facts.run)}"
+        hint = f"move the copy that no job uses to another place, then: {Command('resolve', facts.run)}"
         yield facts.check("copies", Status.WARNING, detail, hint)
 
 
@@ -73,7 +73,7 @@ def _directories(facts: RunFacts) -> Check:
     if away:
         detail = f"{len(away)} of {every} cannot be seen: {away[0].directory} ({away[0].trouble})"
         hint = (
-            "mount what is not mounted, or ask on a machine that sees all; if they were "
+            "mount the disks, or run this on a machine that sees all; if they were "
             f"moved: {Command('scan', 'NEW', '--run', facts.run)}, where NEW is the directory now"
         )
         return facts.check("directories", Status.WARNING, detail, hint)
@@ -137,7 +137,7 @@ def _file_system(facts: RunFacts, directories: list[str]) -> Check:
     if kind is None:
         return facts.check("file_system", Status.NOTE, f"{where}: of unknown kind")
     if kind in _IN_MEMORY:
-        hint = "what is saved there is gone when the machine restarts: save to a disk"
+        hint = "checkpoints there are lost when the machine restarts: save to a disk"
         return facts.check("file_system", Status.WARNING, f"{where}: {kind}, in memory", hint)
     if mounts.is_network(kind):
         detail = f"{where}: {kind}, a network file system; another node may see a new file some seconds late"
@@ -170,8 +170,8 @@ def _but(hidden: Mapping[str, str], check: Check) -> Check:
     if not hidden:
         return check
     reason = next(iter(hidden.values()))
-    detail = f"what is in {some(list(hidden))} cannot be read ({reason}); else {check.detail}"
-    hint = "let this user read it, or ask as one who may" + (f"; {check.hint}" if check.hint else "")
+    detail = f"files in {some(list(hidden))} cannot be read ({reason}); else {check.detail}"
+    hint = "let this user read them, or run this as another user" + (f"; {check.hint}" if check.hint else "")
     return replace(check, status=Status.WARNING, detail=detail, hint=hint)
 
 
@@ -194,7 +194,7 @@ def _judged(
         detail += f"; {spoiled}" if spoiled else ""
         return facts.check("journals", Status.WARNING, detail, str(Command("sync", facts.run)))
     if spoiled:
-        hint = "nothing: what was not written to its end was never said to be kept"
+        hint = "nothing to do: only records that were never completed are lost"
         return facts.check("journals", Status.NOTE, f"{what}, all in the catalog; {spoiled}", hint)
     return facts.check("journals", Status.OK, f"{what}, all in the catalog")
 
@@ -221,7 +221,7 @@ def _lock(facts: RunFacts, lock: Lock) -> Check:
         detail = f"{shown(lock.owner)} died, or lost touch, at work on the run's files"
         return facts.check("gc_lock", Status.NOTE, detail, "the next gc, undo or purge takes over")
     detail = f"{shown(lock.owner)} is at work on the run's files"
-    return facts.check("gc_lock", Status.NOTE, detail, "gc, undo and purge are refused meanwhile")
+    return facts.check("gc_lock", Status.NOTE, detail, "until then gc, undo and purge are refused")
 
 
 def _unconfirmed(database: Database, facts: RunFacts) -> Iterator[Check]:

@@ -178,7 +178,7 @@ def _judged(groups: Sequence[Group], stated: Stated) -> list[tuple[Group, list[V
         if lags:
             verdicts = [_less_sure(one, Grade.ASSUMED, "the optimizer's counter alone says so") for one in verdicts]
         elif each.by_times_alone:
-            doubt = "that its files are of one save is told by their times alone"
+            doubt = "only their times show that its files are of one save"
             verdicts = [_less_sure(one, Grade.CONSISTENT, doubt) for one in verdicts]
         judged.append((each, verdicts))
     return judged

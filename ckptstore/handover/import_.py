@@ -151,7 +151,7 @@ class _New:
         for part in self.manifest.parts:
             path = f"{self.directory}/{part.place}"
             if part.place not in rewritten and digest(path) != part.digest:
-                raise DamageError(f"{path} is not what was imported", f"remove {self.directory}, and import it again")
+                raise DamageError(f"{path} changed since the import", f"remove {self.directory}, and import it again")
             done += part.size
             progress(done, self.manifest.size)
 
@@ -248,7 +248,7 @@ def _record(database: Database, new: _New) -> None:
     try:
         recorder.decide(decide)
     except RefusedError as error:  # it was free when the copy began
-        raise RefusedError(error.message, f"{error.hint}; what is in {new.directory} is of no run: remove it") from None
+        raise RefusedError(error.message, f"{error.hint}; remove the files in {new.directory}") from None
     remember(database.name, new.launch.run, new.directory)
 
 

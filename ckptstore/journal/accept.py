@@ -142,7 +142,7 @@ class Acceptor:
         if owner in whose or is_for_later or self._trust.is_full(owner):
             return ""
         writer = user_name(owner)
-        told_by = f"of user {user_name(min(whose))}" if whose else "of nobody"
+        told_by = f"of user {user_name(min(whose))}" if whose else "of no known user"
         return (
             f"run {run!r} is {told_by}: what user {writer} tells of it is left out, but for with --trust {writer}, or "
             f"if {TRUST} names {writer}"

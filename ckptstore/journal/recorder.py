@@ -194,7 +194,7 @@ class Recorder:
             self._say(
                 directory,
                 f"{directory} is not the directory that run {source.run} saved to before: its disk may not be mounted. "
-                "What was saved there is not taken for deleted; if it is gone for good, scan the directory",
+                "Its files do not count as deleted; if they are gone for good, scan the directory",
             )
         self.home(directory, Home({identity} - {""}, set()))
         told = event.with_identity(identity)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ckptstore.core.model import Checkpoint
 
-_AWAY = "was away as its journals were to be read: they may protect what is beside them"
+_AWAY = "was unmounted when its journals were read: they may protect files beside them"
 
 
 def unread(skipped: Iterable[Skipped]) -> tuple[Skipped, ...]:

@@ -98,7 +98,7 @@ def _begin(run: str, dataset: Any, config: Any) -> None:
         if _wish.path:
             raise RefusedError(
                 f"the YAML asks to resume from {_wish.path}, and run {run} has no state to go on from",
-                f"to take in what is there: {Command('scan', _wish.path, '--run', run)}, and start again; to begin "
+                f"to adopt those files: {Command('scan', _wish.path, '--run', run)}, and start again; to begin "
                 "anew: leave out resume_training",
             )
         return

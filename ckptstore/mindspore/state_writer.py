@@ -149,8 +149,8 @@ class StateWriter:
             return None
         if file.quarantine:
             self._session.complaints.warn(
-                f"step {step} of run {self._launch.name} is quarantined: {file.quarantine}. What is saved while that "
-                "is so is registered, and no start takes it"
+                f"step {step} of run {self._launch.name} is quarantined: {file.quarantine}. Saves in this "
+                "condition are registered, and no start takes them"
             )
         began = time.monotonic()
         values = (self._state.copied() if self._copies else self._state.uncopied()).with_numbers(numbers or {})

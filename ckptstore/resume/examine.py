@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint
     from ckptstore.disk.files import FileFacts
 
-_NOT_IT = "the catalog takes it to be gone, and what is there now is not the file that was recorded"
+_NOT_IT = "the catalog has it as gone, and the file there now is another one"
 _UNPROVEN = "it was written again since it was recorded, and no digest is known: scan its directory again"
 
 

@@ -495,7 +495,7 @@ def _adopted(
     doubt = doubt or doubt_of(new, header, here, facts, replaced=replaced)
     step = None if doubt else _step(launch, new, header, facts)
     if step is None:
-        return Skipped(new.path, doubt or "its name, what is in it and the launch's history do not agree on its step")
+        return Skipped(new.path, doubt or "its name, its content and the launch's history disagree on its step")
     try:
         described = register.describe(
             launch,

@@ -103,7 +103,7 @@ def settle(database: Database, launch: Launch, query: Query, ask_ranks: AskRanks
             settled = _store(database, launch, run, query, _decide(database, launch, run, query, ask_ranks))
             if settled is not None:
                 break
-            log.info("the state chosen for launch %s was removed meanwhile: choosing again", launch.id)
+            log.info("the state chosen for launch %s was deleted while it started: choosing again", launch.id)
         else:
             raise RefusedError(
                 f"every candidate state was deleted while launch {launch.id} of run {run.name!r} was choosing",

@@ -70,6 +70,6 @@ def told(run: str, found: tuple[Unplaced, ...], steps_per_epoch: int | None = No
     first = found[0]
     guess = "" if first.best_guess is None else f", perhaps of step {first.best_guess}"
     many = count(len(found), "newer file has", "newer files have")
-    return f"{many} no place in it: {first.path}{guess}: {first.reason}", how_to_place(
+    return f"{many} no certain step or rank: {first.path}{guess}: {first.reason}", how_to_place(
         run, first, steps_per_epoch=steps_per_epoch
     )

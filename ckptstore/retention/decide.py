@@ -169,7 +169,7 @@ def check(decision: Decision, *, allow_mass_delete: bool = False) -> None:
         raise RefusedError(
             f"this plan removes {len(decision.remove)} of {len(decision.remove) + len(decision.keep)} states, "
             f"more than {MASS_DELETE:.0%} of the bytes",
-            "look at the plan, then give --allow-mass-delete if that is meant",
+            "check the plan, then give --allow-mass-delete",
         )
 
 

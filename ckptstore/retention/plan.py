@@ -56,7 +56,7 @@ _LIVE = (FileState.COMPLETE, FileState.IN_PROGRESS, FileState.DAMAGED)
 _KNOWN = (*_LIVE, FileState.TRASHED)
 _GRAPH = ".mindir"
 _UNCONFIRMED = "a scan found it, its step is consistent, and no start has confirmed that yet"
-_OF_OTHERS = "MindSpore cannot load it, as it can the run's other states: whose it is nobody knows"
+_OF_OTHERS = "MindSpore cannot load it, unlike the run's other states: its owner is unknown"
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,7 @@ def _files_there(connection: Connection, run: str, run_id: int, step: int) -> Se
     if any(FileState.TRASHED in states for states in there or of_launch.values()):
         raise RefusedError(
             f"gc has removed {'files of ' if there else ''}step {step} of run {run!r}: "
-            "what is in the trash cannot be protected",
+            "a state in the trash cannot be protected",
             f"first, while it is there: {Command('undo', run)}",
         )
     if not there:

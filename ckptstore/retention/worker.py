@@ -395,8 +395,8 @@ class GcLock:
         self._renewed = time.time()
         if not removals.renew_lock(connection, self.run_id, self._owner, clock(connection) + LOCK):
             raise RefusedError(
-                f"another process has taken over the files of run {self.run!r} since this one was last heard of",
-                "this one stops here; look at what is there, then do it again",
+                f"another process has taken over the files of run {self.run!r} since this one last renewed its lock",
+                "this one stops here; check the run, then run the command again",
             )
 
 

@@ -48,7 +48,7 @@ class Copies:
 
 def _reason(original: str, whose: str) -> str:
     home = original.rpartition("/")[0]
-    return f"a copy of what is in {home}, of {whose}: to make it a run of its own, scan it with --run NEW"
+    return f"a copy of files in {home}, of {whose}: to make it a run of its own, scan it with --run NEW"
 
 
 def copies_of_known(

@@ -121,7 +121,7 @@ class Asked:
 
 
 _MAY_BE_AWAY = (
-    "its disk may not be mounted: what was recorded there stays recorded; if that is gone for good, make .ckptstore in "
+    "its disk may not be mounted: its records stay; if its files are gone for good, make .ckptstore in "
     "it and scan that very directory"
 )
 
@@ -181,7 +181,7 @@ class _Planner:
         with self.database.read() as connection:
             found = reads.called(connection, name)
             if found is not None and found.forgotten:
-                which = f"what is in {root} would be of run {name!r}, which was forgotten"
+                which = f"the files in {root} would be of run {name!r}, which was forgotten"
                 raise RefusedError(which, f"{how_back(name)}; or give another name with --run")
             homes = set() if found is None or self.asked.run else reads.directories_of(connection, found.id)
         if homes and not any(Path(home) == root or root in Path(home).parents for home in homes):

@@ -63,7 +63,7 @@ def begin(
         launch = _without_catalog(database, facts, rank)
         _look_back(launch, temporary)
         launch.recorder.complain(
-            f"{error}. Training goes on without: journals beside the checkpoints have what is recorded."
+            f"{error}. Training goes on without the catalog: journals beside the checkpoints have the records."
         )
     return launch
 

@@ -458,7 +458,7 @@ class RankLaunch:
         try:
             self.adopt()
         except CkptstoreError as error:
-            log.warning("%s. The next start adopts what was saved last.", error)
+            log.warning("%s. The next start adopts the last saves.", error)
         self.let_go()  # many launches may end here
 
     def record_left(self, ending: TrainingEnded, expected: frozenset[str]) -> None:

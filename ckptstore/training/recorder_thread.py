@@ -120,7 +120,7 @@ class RecorderThread:
             self._launch.live_files.quarantine_after(step, reason)
 
         if not self.call(job):
-            log.error("what was saved after step %d is not quarantined: too many files wait for their records", step)
+            log.error("saves after step %d are not quarantined: too many files wait for their records", step)
 
     def measure(self, step: int, metrics: Mapping[str, float]) -> None:
         """Add metrics to the files of a step, also to those that are recorded later."""
@@ -261,7 +261,7 @@ class RecorderThread:
         try:
             self._launch.let_go()
         except Exception:
-            log.exception("journals or catalog could not be closed; what was recorded is there")
+            log.exception("journals or catalog could not be closed; their records are safe")
         with self._idle:
             is_over = self._may_rest and self._has_all()  # a job may have come meanwhile
             if is_over:
@@ -293,7 +293,7 @@ class RecorderThread:
             log.exception("the journals could not be taken into the catalog; training goes on")
         else:
             if could_not_be_used:
-                log.warning("the catalog %s can be used again, and has what was recorded", self._launch.database.name)
+                log.warning("the catalog %s can be used again, and has all records", self._launch.database.name)
             self._backoff.reset()
             self._next_try = 0.0
         with self._idle:

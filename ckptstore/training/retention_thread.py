@@ -125,7 +125,7 @@ class RetentionThread:
                 log.info("%s: %s were deleted to make room: steps %s", what, gone, list(freed.states))
                 self._complaints.warn(
                     f"{what}, and it would not fit: the trash is deleted before its grace is over, and then the oldest "
-                    f"states but the newest {self._policy.floor}; this is said once"
+                    f"states but the newest {self._policy.floor}; this is logged once"
                 )
             if not freed.is_enough:
                 self._complaints.warn(f"{what}, and nothing more may go: free some of that disk")

@@ -99,7 +99,7 @@ def verify(
         with closing(_Verifier(database, selections, digest=digest, progress=progress)) as verifier:
             verifier.work()
     except CatalogUnavailableError as error:
-        hint = f"{error.hint}; then the same command again: what was found until now is marked"
+        hint = f"{error.hint}; then run the same command again: the findings up to now are recorded"
         raise CatalogUnavailableError(error.message, hint) from error
     found = verifier.findings
     return Verified(

@@ -109,12 +109,12 @@ def test_a_run_that_failed_twice(catalog: Catalog, database_url: str) -> None:
     assert shown[2].startswith("failures: 2 in 30 h of training: one each 15 h, between 4 h and ")
     assert [row.split()[:2] for row in shown[3:6]] == [["saves", "every"], ["now", "1000"], ["best", "927"]]
     assert shown[6:] == [
-        "the room is what the stored policy keeps at most",
+        "the space is the most that the stored policy keeps",
         "to save and leave on request it needs 26 s: terminationGracePeriodSeconds, or what your scheduler calls it",
     ]
     for given, said in (
         ("30s", "and has 30 s"),
-        ("25", "and has 25 s: TOO SHORT, what is saved at the end would be cut"),
+        ("25", "and has 25 s: TOO SHORT, the last save would be cut"),
     ):
         lines = ckptstore("--db", database_url, "advise", "run", "--grace", given).out.splitlines()
         assert lines[-1] == f"to save and leave on request it needs 26 s, {said}"

@@ -57,7 +57,7 @@ def test_worked_cases_of_eight_ranks(parameters: list[Spread], groups: tuple[tup
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ([spread(stage=None, grid=(4,))], "'w' is on 4 of 8 ranks, and no pipeline stage is told"),
+        ([spread(stage=None, grid=(4,))], "'w' is on 4 of 8 ranks, and no pipeline stage is given"),
         ([spread(stage=1)], "'w' is on the 8 ranks of stage 1, and the job has 8"),
         ([spread(stage=-1, grid=(4,))], "'w' is on the 4 ranks of stage -1"),
         ([spread(grid=(3,))], "'w' is on the 3 ranks of stage 0, and the job has 8"),

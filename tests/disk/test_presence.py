@@ -87,7 +87,7 @@ def test_a_file_that_is_there_is_not_gone(tmp_path: Path) -> None:
     """The look that did not see it was at a disk that was away for a moment."""
     file = record(tmp_path / "a.ckpt", made(tmp_path))
     (tmp_path / "a.ckpt").touch()
-    assert absence(file) == "was away while it was looked at"
+    assert absence(file) == "was unmounted while gc looked at it"
 
 
 def test_a_record_without_identity_needs_another_file_that_is_there(tmp_path: Path) -> None:

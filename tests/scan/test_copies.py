@@ -48,7 +48,7 @@ def test_a_scan_of_a_copy_moves_no_run(catalog: Catalog, plain: Path, how: str) 
         assert (done.adopted, done.damaged, done.missing) == ((), (), ())
         told = {each.path: each.reason for each in done.skipped}
         assert told.keys() == set(map(str, backup.rglob("*.ckpt")))
-        assert all(f"a copy of what is in {plain}/rank_" in each and "--run NEW" in each for each in told.values())
+        assert all(f"a copy of files in {plain}/rank_" in each and "--run NEW" in each for each in told.values())
     shutil.rmtree(backup)
     plan = catalog.resolve("plain1").plan
     assert (plan.global_step, homes(catalog, "plain1")) == (16, {"plain1"})

@@ -247,7 +247,7 @@ def test_a_full_queue_says_what_is_not_quarantined(
 ) -> None:
     monkeypatch.setattr(module, "MOST_JOBS", 0)
     RecorderThread(launch).quarantine_after(4, "wrong")
-    assert "what was saved after step 4 is not quarantined: too many files wait for their records" in caplog.messages
+    assert "saves after step 4 are not quarantined: too many files wait for their records" in caplog.messages
 
 
 def test_a_file_that_is_cut_is_registered_as_damaged(
