@@ -164,7 +164,7 @@ class Catalog:
         progress: Callable[[int], None] = lambda _: None,
         into: str | Path | None = None,
     ) -> Scanned:
-        """Adopt what is below a directory into a run (None: that of the journals there, else the directory's name).
+        """Adopt the checkpoints below a directory into a run (None: the journals' run, else the directory's name).
 
         `world_size` is the number of ranks, `steps_per_epoch` that of the dataset (None: by what is there), `steps` the
         steps that are known to you, by the paths of files, prefixes of TensorFlow or directories that are a checkpoint,
@@ -221,7 +221,7 @@ class Catalog:
         *,
         shard: tuple[int, int] | None = None,
     ) -> Verified:
-        """Compare the files of a run, or of every run, with the catalog; what is damaged or gone is marked there.
+        """Compare the files of a run, or of every run, with the catalog, and mark damaged and missing ones there.
 
         Sizes and headers; every byte with `digest`. `sample` is the part of the files that is looked at, chosen by
         chance, above 0 and up to 1 (None: all). `shard` (I, N) is the I-th of N parts of the files, I from 1: N
@@ -371,7 +371,7 @@ class Catalog:
     def record(self, reference: str, **metrics: float) -> None:
         """Add metrics to a state that is there, as those of an evaluation: `record("digits@1200", accuracy=0.93)`.
 
-        The value counts that was recorded last. Raises `UsageError` for what is no metric, and
+        The value that was recorded last counts. Raises `UsageError` if it is no metric, and
         `NothingRestorableError` for a state that is not whole.
         """
         from ckptstore.resume.measure import measure
@@ -408,7 +408,7 @@ class Catalog:
         return undo(self.database, run)
 
     def purge(self, run: str, *, now: bool = False) -> Purged:
-        """Delete what has been in the trash of a run for longer than its grace of a day, or all of it `now`."""
+        """Delete files that have been in the trash of a run for longer than their grace, or all of them `now`."""
         from ckptstore.retention.in_trash import purge
 
         return purge(self.database, run, at_once=now)

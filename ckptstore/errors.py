@@ -30,7 +30,7 @@ class NothingRestorableError(CkptstoreError):
 
 
 class CatalogUnavailableError(CkptstoreError):
-    """The catalog cannot be reached, or what is there is not a catalog."""
+    """The catalog cannot be reached, or its file or database is no catalog."""
 
     exit_code = 4
 
@@ -54,11 +54,11 @@ class RefusedError(CkptstoreError):
 
 
 class PlanChangedError(RefusedError):
-    """What gc would do is another thing by now than what was agreed to."""
+    """The plan of gc has changed since the user agreed to it."""
 
 
 class DamageError(CkptstoreError):
-    """A file is not what was recorded of it."""
+    """A file differs from its record."""
 
     exit_code = 6
 

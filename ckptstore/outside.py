@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 CHANCE = random.SystemRandom()
-"""Not the generator of the process: whoever trains draws from that, and must get the numbers of an undisturbed run."""
+"""A generator of its own: training draws from the process's, and must get the numbers of an undisturbed run."""
 
 
 def utc_now() -> datetime:

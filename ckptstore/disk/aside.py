@@ -64,7 +64,7 @@ class Aside:
         return final
 
     def clear(self) -> None:
-        """Delete what is left of a save that never ended."""
+        """Delete the files of a save that never ended."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
@@ -134,10 +134,10 @@ def named_last(target: str) -> Iterator[str]:
 
 
 def named_once(target: str, mark: str, write: Callable[[str], object], is_there: Callable[[], bool]) -> None:
-    """As `named_last`, but what `write` left aside when it was killed is there when it is called again.
+    """Like `named_last`, but if `write` is killed, its temporary files are there when it is called again.
 
-    `mark` tells what belongs together: what was left under another one is deleted. Another process that writes the
-    target is waited for; `is_there` tells then whether it did what is asked for here. Raises as `named_last` does.
+    Temporary files of another `mark` are deleted. If another process writes the target, this one waits; `is_there` then
+    says whether that process has done the work. Raises as `named_last` does.
     """
     above, name = os.path.split(target)
     folder = f"{above}/.{name}.{_UNFINISHED}"
@@ -168,7 +168,7 @@ def clear_unfinished(target: str) -> None:
 
 @contextmanager
 def _alone(target: str) -> Iterator[str]:
-    """The path of what is aside of a target, which no other process has meanwhile; it is not there, now and after."""
+    """The temporary path of a target, held by this process alone. It does not exist before and after."""
     above, name = os.path.split(target)
     folder = f"{above}/.{name}.{_UNFINISHED}"
     own = f"{folder}/{FOLDER}"
@@ -189,7 +189,7 @@ def _refuse_taken(target: str) -> None:
 
 
 def _lock(folder: str, target: str, *, waits: bool = False) -> int:
-    """Make the folder and hold it alone, until what is returned is closed. Raises `RefusedError` and `OSError`."""
+    """Make the folder and lock it until the returned descriptor is closed. Raises `RefusedError` and `OSError`."""
     while True:
         with suppress(FileExistsError):
             os.mkdir(folder)
@@ -228,7 +228,7 @@ def _sync_all(path: str) -> None:
 
 
 def _name(path: str, target: str) -> None:
-    """Give what is whole its name."""
+    """Give a complete file or directory its name."""
     try:
         if os.path.isdir(path):
             os.rename(path, target)  # never over a directory with anything in it

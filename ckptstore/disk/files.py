@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ckptstore.disk.walk import Seen
 
 DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-"""How a directory is opened to reach what is in it, and no link."""
+"""Flags to open a directory, and no link."""
 
 _CHUNK = 1 << 20
 _LONGEST_NUMBER = 20  # digits
@@ -93,7 +93,7 @@ def remove_own(directory: str, name: str) -> None:
 
 
 def facts(path: str) -> FileFacts | None:
-    """What is at `path` now; None if nothing is. Raises `OSError` if it cannot be looked at or is no checkpoint."""
+    """The status of the file at `path`, or None. Raises `OSError` if it is unreadable or no checkpoint."""
     status = status_of(path)
     if status is not None and S_ISREG(status.st_mode):
         return FileFacts(status.st_size, status.st_mtime_ns)
@@ -110,10 +110,10 @@ def facts_if_seen(path: str) -> FileFacts | None:
 
 
 def identity(path: str) -> tuple[int, int, str] | None:
-    """What tells a file from every other one, whatever paths it has; None where there is none that can be looked at.
+    """Identify a file under all its paths; None if there is none, or it is unreadable.
 
-    The names of a file with several hard links are told apart: one can be removed, and the others still have it. Two
-    network mounts of one file system have two devices: those are not seen through.
+    Hard links of one file have different identities: if one is removed, the others still have the file. Two network
+    mounts of one file system have two devices, and are not recognized.
     """
     try:
         status = status_of(path)
@@ -131,7 +131,7 @@ def identity(path: str) -> tuple[int, int, str] | None:
 
 
 def digest(path: str, progress: Callable[[int], None] = lambda _: None) -> str:
-    """BLAKE3 of a file's bytes, in hexadecimal, read in pieces of 1 MiB; `progress` is told the bytes of each.
+    """BLAKE3 of a file's bytes, in hexadecimal, read in pieces of 1 MiB; `progress` gets the bytes of each.
 
     Of several files, that of the name, the size and the bytes of each.
     """
@@ -192,14 +192,14 @@ def _observe(read_bytes: bool, file: Checkpoint) -> Observed:  # noqa: FBT001 �
 
 
 def against(path: str, record: Recorded, found: FileFacts | Seen, *, read_bytes: bool = False) -> Observed:
-    """What was found at a path, with its digest where that may tell more than size and time. Raises `OSError`."""
+    """Observe a path, with the digest if that can tell more than size and time. Raises `OSError`."""
     is_rewritten = record.mtime_ns not in (None, found.mtime_ns)
     to_read = found.size == record.size and record.digest is not None and (read_bytes or is_rewritten)
     return Observed(found.size, digest(path) if to_read else None, "", found.mtime_ns)
 
 
 def make_durable(path: str) -> None:
-    """Have a file's bytes, and its name, on the disk; MindSpore does not wait for that (mindspore.md §1).
+    """Sync a file and its directory to the disk; MindSpore does not (mindspore.md §1).
 
     Raises `OSError`.
     """
@@ -240,7 +240,7 @@ def number_in(path: str) -> int | None:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a small file in one step: whoever reads meanwhile sees the old one or the new one. Raises `OSError`.
+    """Write a small file atomically: a reader sees the old content or the new one. Raises `OSError`.
 
     Mode and owner stay as they were.
     """

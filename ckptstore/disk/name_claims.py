@@ -32,7 +32,7 @@ def host_name() -> str:
 
 
 def claim(directory: str, name: str, *, launch: str, rank: int) -> Writer | None:
-    """Say that this rank writes `name` in `directory`; who said so before it in this launch, None if nobody did.
+    """Claim `name` in `directory` for this rank; return the rank that claimed it before in this launch, or None.
 
     A file made in one step tells: over a shared file system too, and never between disks that are only named alike.
     Claims of other launches in the directory are over, and removed. Raises `OSError`, if the directory is gone too.
@@ -64,7 +64,7 @@ def release(directory: str, name: str, *, launch: str, rank: int) -> None:
 
 
 def _put(draft: Path, path: Path) -> None:
-    """Make `path` with what is in the draft, unless it is there. Raises `FileExistsError`."""
+    """Make `path` with the content of the draft. Raises `FileExistsError` if it exists."""
     try:
         os.link(draft, path)
     except OSError as error:

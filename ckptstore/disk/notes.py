@@ -42,7 +42,7 @@ class Note:
         return int(self.process.split("|")[1])
 
     def may_be_of(self, catalog: str) -> bool:
-        """Whether the run may be of that catalog, whoever logs in to it: others may have runs of that name."""
+        """Whether the run may be of that catalog, for any login: other catalogs may have runs of that name."""
         return not self.catalog or _without_user(self.catalog) == _without_user(catalog)
 
 

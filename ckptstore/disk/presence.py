@@ -1,13 +1,13 @@
-"""Whether a directory of a run is there: the recorded one, and no empty mount point or other disk in its place.
+"""Whether a recorded directory of a run is present, and not an empty mount point or another disk in its place.
 
 - A directory that a run saves to has an identity: the name of an empty file in its `.ckptstore`. It moves with the
   directory, and a copy has it too. Files and announcements are recorded with it.
 - The directory of a file is present if it can be opened through no link, and has the identity of the record.
-- A record without an identity (nobody may write there, or a scan found the file below its directory): the directory is
-  present if another such file of it is there.
-- A file is gone if its directory is present and, asked by what was opened, lacks it.
-- Who scans a directory says that what is missing in it is gone, unless it is empty. Of one below it that is another
-  directory by now, or not there, a scan says nothing (`scan.tree.changed`).
+- A record may have no identity (the directory is read-only, or a scan found the file below its root). Then the
+  directory is present if another such file of it is there.
+- A file is gone if its directory is present, and the opened directory lacks it.
+- A scan of a directory that is not empty states that files missing in it are gone. It states nothing about a directory
+  below it that is another one by now, or is not there (`scan.tree.changed`).
 - Nothing is written to a directory that is not present. It gets an identity where a launch announces that it saves
   there, or where a file that is there is recorded: a new one is another directory at the same path.
 """
@@ -43,7 +43,7 @@ _CAME_BACK = "was unmounted while gc looked at it"
 
 
 class Home(NamedTuple):
-    """What is recorded of a directory: its identities, and files of it (paths below it) whose record has none."""
+    """The records of a directory: its identities, and files of it (paths below it) whose record has none."""
 
     identities: set[str]
     places: set[str]

@@ -20,7 +20,7 @@ _THREADS = 4
 
 
 def read_into(descriptor: int, views: Iterable[memoryview]) -> str:
-    """Fill writable views of bytes, in this order, with a whole file; the digest of what was read.
+    """Fill writable views of bytes, in this order, with a whole file; return the digest of its bytes.
 
     Nothing is mapped: if a file is cut, touching its mapping would end the process. Views of 4 MiB may be two that take
     turns. Raises `EOFError` if the file ends before or after the views do, `OSError` if it cannot be read, with EFAULT
@@ -50,7 +50,7 @@ def read_into(descriptor: int, views: Iterable[memoryview]) -> str:
 
 
 def _batches(views: Iterable[memoryview]) -> Iterator[list[memoryview]]:
-    """Cut views into what is read at once: a piece of a large one, or many small ones."""
+    """Group views for one read each: a piece of a large one, or many small ones."""
     batch: list[memoryview] = []
     left = _PIECE
     for view in views:
@@ -78,7 +78,7 @@ def _fill(descriptor: int, batch: Sequence[memoryview], offset: int) -> int:
 
 
 def _rest(batch: Sequence[memoryview], count: int) -> Sequence[memoryview]:
-    """What is left of views whose first bytes are filled."""
+    """The unfilled rest of views whose first bytes are filled."""
     for index, view in enumerate(batch):
         if count < view.nbytes:
             return [view[count:], *batch[index + 1 :]]

@@ -77,7 +77,7 @@ def _memory(catalog: str, run: str) -> Path:
 def checkpoint_tree(directory: str | os.PathLike[str]) -> Path:
     """The real path of a directory with checkpoints in it or below it.
 
-    Raises `UsageError` for what is no directory, and for ckptstore's own: purge deletes what is in the trash.
+    Raises `UsageError` if it is no directory, or one of ckptstore's own: purge deletes the trash.
     """
     if directory == "":  # an empty variable; as a path it is where one happens to be
         raise UsageError("the directory is ''", "give the directory that the checkpoints are in")

@@ -30,7 +30,7 @@ class Member(NamedTuple):
 
 
 def status_of(path: str) -> os.stat_result | None:
-    """What is at a path itself; None if nothing is. Raises `OSError`."""
+    """The status of a path itself; None if nothing is there. Raises `OSError`."""
     try:
         return os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -58,7 +58,7 @@ def members_at(path: str, status: os.stat_result | None) -> list[Member]:
 
 
 def format_at(path: str) -> str:
-    """The format of what is at a path, by what is there. Raises `OSError`."""
+    """The format of the checkpoint at a path, by its files. Raises `OSError`."""
     status = status_of(path)
     if status is not None:
         return DIRECTORY if S_ISDIR(status.st_mode) else format_of(path)
@@ -101,9 +101,9 @@ def prefixed(prefix: str, directory: str | int) -> Iterator[tuple[str, os.stat_r
 
 
 def below(directory: str, above: int | None = None) -> Iterator[tuple[str, os.stat_result]]:
-    """What is in a directory of that name (`above`: in which directory), by its path from there; itself is "".
+    """The files in a directory (`above`: its parent's descriptor), by their paths from there; itself is "".
 
-    Each directory is opened in the one above, through no link. Raises `OSError` where it is no checkpoint.
+    Each directory is opened in the one above, through no link. Raises `OSError` if it is no checkpoint.
     """
     for path, folders, names, opened in os.fwalk(directory, onerror=refuse, dir_fd=above):
         inside = path[len(directory) :].lstrip("/")

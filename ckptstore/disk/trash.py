@@ -5,8 +5,8 @@ Everything happens relative to directories that were opened without following li
 size and time is another file, and is left alone.
 
 Of several files all go, or none. A directory goes by one rename. Of a prefix the index goes first and comes back last:
-without it there is no checkpoint, so a move that was interrupted can be ended either way. What is purged is first made
-no checkpoint: a directory is renamed `.ckptstore`, which no place may be called; of a prefix the index goes first.
+without it there is no checkpoint, so an interrupted move can be ended either way. A purge first makes it no checkpoint:
+a directory is renamed `.ckptstore`, a name that no place has; a prefix loses its index first.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Found(NamedTuple):
 
 
 class _Case(NamedTuple):
-    """A file to settle, and what is at its place and in the trash."""
+    """A file to settle, and the files at its place and in the trash."""
 
     root: str
     place: str
@@ -106,15 +106,15 @@ class Trash:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Close what is open."""
+        """Close the open directories."""
         for folder in self._folders.values():
             os.close(folder)
         self._folders.clear()
 
     def find(self, root: str, place: str, *, inside: bool = False) -> Found | None:
-        """What is at a place, or `inside` the trash, where it may be half purged; None if nothing is.
+        """The file at a place, or `inside` the trash, where it may be half purged; None if there is none.
 
-        Raises `OSError` for what is no regular file, nor several.
+        Raises `OSError` unless it is a regular file, or several.
         """
         folders, name = _split(place)
         with suppress(FileNotFoundError):
@@ -204,7 +204,7 @@ class Trash:
         return Settled(Location.TRASH, _OCCUPIED)
 
     def _purge(self, case: _Case) -> Settled:
-        """Delete what is in the trash."""
+        """Delete a checkpoint in the trash."""
         if case.there is None or case.there.facts != case.expected:
             return Settled(Location.TRASH, _ANOTHER)
         name, inside = case.name, self._open_inside(case)
@@ -248,7 +248,7 @@ class Trash:
         return self._open(case.root, (*self._inside, *case.folders))
 
     def _move(self, name: str, names: Iterable[str], home: int, inside: int) -> None:
-        """Move what belongs to a checkpoint into the trash; if one cannot be moved, what is there goes back."""
+        """Move the files of a checkpoint into the trash; if one cannot be moved, the others go back."""
         try:
             for each in names:
                 os.rename(each, each, src_dir_fd=home, dst_dir_fd=inside)
@@ -257,7 +257,7 @@ class Trash:
             raise
 
     def _return(self, name: str, inside: int, home: int) -> bool:
-        """Move back what is in the trash without replacing anything; False if another file is there."""
+        """Move a checkpoint back from the trash, without replacing anything; False if another file is there."""
         there = _at(name, inside)
         if there is None:
             return True
@@ -375,7 +375,7 @@ class Trash:
 
 
 def _at(name: str, folder: int) -> Found | None:
-    """What is in a directory under this name; None if nothing is. Raises `OSError` for what is no checkpoint."""
+    """The checkpoint in a directory under this name; None if there is none. Raises `OSError` if it is no checkpoint."""
     status = _status(name, folder)
     if status is None:
         index = _status(f"{name}{INDEX}", folder)
@@ -401,7 +401,7 @@ def _found(form: str, statuses: dict[str, os.stat_result]) -> Found:
 
 
 def _in_order(name: str, found: Found) -> list[str]:
-    """What is moved, the index first."""
+    """The files to move, the index first."""
     index = f"{name}{INDEX}"
     return sorted(found.statuses, key=lambda each: (each != index, each)) if found.format == TENSORFLOW else [name]
 

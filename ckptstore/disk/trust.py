@@ -1,7 +1,7 @@
-"""Whose word counts: who owns a file cannot be forged, what is in it can.
+"""Which users' journals are believed: the owner of a file cannot be forged, its content can.
 
-A journal speaks for its own directory. It is believed where its owner owns the directory, or is who reads it, root, or
-named in CKPTSTORE_TRUST.
+A journal is about its own directory. It is believed if its owner owns the directory, is the reader or root, or is named
+in CKPTSTORE_TRUST.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ROOT = 0
 
 @dataclass(frozen=True)
 class Trust:
-    """Who is trusted, by number, beside root and whoever asks."""
+    """The trusted users, by number, beside root and the user of this process."""
 
     users: frozenset[int] = frozenset()
 
@@ -38,11 +38,11 @@ class Trust:
         return cls(frozenset(user for name in (*named, *names) for user in _users(name.strip())))
 
     def is_full(self, owner: int) -> bool:
-        """Whether what a user says counts wherever it is said, of whatever run."""
+        """Whether a user's journals are believed in any directory and about any run."""
         return owner in (_ROOT, os.geteuid()) or owner in self.users
 
     def may_go_on(self, launch: Launch) -> bool:
-        """Whether a launch may go on from what that one saved. Root may from what was found by a scan."""
+        """Whether a launch may go on from that user's states. Root may from states that a scan found."""
         owner = launch.owner
         is_found = launch.id.startswith(SCANNED) and os.geteuid() == _ROOT
         return owner is None or is_found or self.is_full(owner)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _THREADS = 16
 
 LOST_AND_FOUND = "lost+found"
-"""What ext4 has at the top of each file system, for e2fsck alone: no user may read it, and nobody saves there."""
+"""The directory at the top of each ext4 file system, for e2fsck alone: no user can read it, and no job saves there."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class Directory:
 def walk(root: str, *, skip: Callable[[str], bool]) -> Iterator[Directory]:
     """Every directory of the tree at `root`, in no order; one for whose name `skip` holds is left out, and lost+found.
 
-    A directory that cannot be read, a link, a name that is not UTF-8, a time that no catalog holds and what is no
-    regular file are among what was passed. A file that vanishes meanwhile is as if it had never been.
+    Unreadable directories, links, names that are not UTF-8, times that no catalog holds and irregular files are listed
+    as passed. A file that vanishes during the walk is ignored.
     """
     with ThreadPoolExecutor(_THREADS) as pool:
         done: queue.SimpleQueue[Future[tuple[Directory, list[str]]]] = queue.SimpleQueue()

@@ -1,1 +1,1 @@
-"""Evidence of an unregistered file: who may have written it, of which step it is, and how sure that is."""
+"""Evidence of an unregistered file: which launch may have written it, of which step it is, and how sure that is."""

@@ -1,4 +1,4 @@
-"""What a checkpoint file that nobody registered holds, by its own bytes: one reader for starts and for scans."""
+"""Reads the content of unregistered checkpoint files: one reader for starts and for scans."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Groups unregistered files into launches, by their times, or by the numbers that MindSpore gave where times are lost.
 
-Of several ranks only what is evident is put together; else each has launches of its own.
+Files of several ranks are grouped only if that is evident; otherwise each rank has launches of its own.
 """
 
 from __future__ import annotations

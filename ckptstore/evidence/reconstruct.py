@@ -1,7 +1,8 @@
-"""Reconstructs launches, steps and world size from the files of a run that nobody registered.
+"""Reconstructs launches, steps and world size from unregistered files of a run.
 
-Names and contents of such files lie (mindspore.md §3). A file has a step where every way to read its launch's names and
-counters gives the same; else it is uncertain, with a reason. Files that may be of two launches are never put into one.
+Names and contents of such files can be wrong (mindspore.md §3). A file has a step if every reading of its launch's
+names and counters gives the same; otherwise it is uncertain, with a reason. Files that may be of two launches are never
+put into one.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class PlacedLaunch:
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """What the files show: launches, oldest first, what is uncertain, and what people must know of it."""
+    """The findings: launches, oldest first, uncertain files, and warnings."""
 
     launches: tuple[PlacedLaunch, ...] = ()
     uncertain: tuple[Uncertain, ...] = ()
@@ -56,10 +57,11 @@ class Reconstruction:
 
 @dataclass(frozen=True)
 class Stated:
-    """What the user says of a tree.
+    """Statements of the user about a tree.
 
-    `steps_per_epoch` is that of the dataset (None: by what is there), `trusted` are witnesses that are enough alone,
-    `steps` the steps of files by path. `replicas` says who is whose replica, as a resolution takes it (None: nobody).
+    `steps_per_epoch` is that of the dataset (None: by the files), `trusted` are witnesses that are enough alone,
+    `steps` the steps of files by path. `replicas` names the replica groups, as a resolution takes them (None: no
+    replicas).
     """
 
     steps_per_epoch: int | None = None
@@ -160,7 +162,7 @@ def _whole_remedy(remedy: str, file: Ranked, length: int | None) -> str:
 
 
 def _judged(groups: Sequence[Group], stated: Stated) -> list[tuple[Group, list[Verdict]]]:
-    """Every launch with what is known of each of its files.
+    """Every launch, with a verdict on each of its files.
 
     If no file of the tree can lag, the counter is the step. Else it is no witness, and the name is none either: both
     agree by chance, where a launch began as many steps inside an epoch as updates were skipped.
@@ -285,12 +287,12 @@ def _inner_rank(file: FoundFile) -> int | None:
 
 
 def rank_of(file: FoundFile) -> int | None:
-    """The rank that wrote a file, by its path, or else by what is in it; None where neither says one."""
+    """The rank that wrote a file, by its path, or else by its content; None if neither names one."""
     return _inner_rank(file) if file.rank is None else file.rank
 
 
 def size_of_job(given: int | None, ranks: set[int], warnings: list[str]) -> int:
-    """How many ranks a job had, as its user says, or else by the highest one that is named: then that is said."""
+    """The number of ranks of a job, stated by its user, or else by the highest rank in a name, with a warning."""
     inferred = max(ranks, default=0) + 1
     if given is None:
         why = f"the highest rank found is {inferred - 1}" if ranks else "no file or directory names a rank"

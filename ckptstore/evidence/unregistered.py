@@ -44,7 +44,7 @@ class Trusted(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class FoundFile:
-    """A checkpoint file that nobody registered: what its path says, and what is in it. Nothing is believed yet.
+    """An unregistered checkpoint file: the facts of its path and of its content. None of them is believed yet.
 
     `rank` is that of its directory or name (None: neither says one). `family` is what one callback of one rank calls
     its files, without the number of the relaunch, so that files of several ranks and relaunches compare; `relaunch`
@@ -79,7 +79,7 @@ class FoundFile:
 class PlacedFile:
     """A file, its rank, and the batches consumed since the run began when it was saved.
 
-    `grade` says how sure that step is, `doubt` what is open (empty: nothing).
+    `grade` says how sure that step is, `doubt` names the open question (empty: none).
     """
 
     file: FoundFile
@@ -119,7 +119,7 @@ class ScannedLaunch:
 
 
 def launch_id(*told: str) -> str:
-    """An id that is the same in every scan, made of what makes the launch what it is."""
+    """An id that is the same in every scan, made of the launch's own facts."""
     return f"{SCANNED}{blake2b(chr(31).join(told).encode('utf-8', 'surrogatepass'), digest_size=6).hexdigest()}"
 
 

@@ -128,7 +128,7 @@ def as_others(launch: Sequence[Ranked], verdicts: Sequence[Verdict]) -> list[Ver
 
 
 def skipping(file: Ranked, length: int | None) -> Uncertain:
-    """What is known of a file of a tree where updates may have been skipped: how many, nothing tells."""
+    """The verdict on a file of a tree where an unknown number of updates may have been skipped."""
     guess = by_name(file, length)
     if not file.file.updates_every_step:
         reason = "updates may have been skipped (loss scale or gathered gradients): only its name tells its step"

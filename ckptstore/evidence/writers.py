@@ -1,4 +1,4 @@
-"""Which launch wrote a file that nobody registered: launches announce where they save what, under which names.
+"""Finds the launch that wrote an unregistered file: launches announce their directories and names.
 
 TTP's directories get their last name once every rank is done (mindspore.md §7). One that a cascaded fault left under
 its first name is written on by a launch that fails at the same step, and renamed with all that is in it.
@@ -123,7 +123,7 @@ def list_ttp(source: Source) -> dict[str, frozenset[str]]:
 
 
 class Iterations:
-    """What is in the directories of iterations, each listed once: all ranks write into the same."""
+    """The files in the directories of iterations, each listed once: all ranks write into the same."""
 
     def __init__(self) -> None:
         self._roots: dict[str, dict[str, dict[int, set[str]]]] = {}
@@ -151,7 +151,7 @@ def _by_rank(directory: str) -> dict[int, set[str]]:
 
 
 def ttp_names_before(root: str, rank: int) -> list[str]:
-    """The names below the root that a launch finds when it begins: what is in it, and a rank's unfinished files.
+    """The names below the root when a launch begins: its files, and a rank's unfinished files.
 
     Raises `OSError` if the root cannot be read.
     """
@@ -233,7 +233,7 @@ def doubt_of(new: UnregisteredFile, header: Header, here: FileFacts, facts: Laun
 
 
 def _doubt_of_ttp(new: UnregisteredFile, here: FileFacts, facts: LaunchFacts, *, replaced: bool) -> str:
-    """Launches that fail at one step write one name: what was there when one began is not its own, unless `replaced`.
+    """Launches that fail at one step write one name: a file that was there before is not its own, unless `replaced`.
 
     The newer one's is what may have come since.
     """
@@ -293,7 +293,7 @@ def _ended_otherwise(source: Source, header: Header, facts: LaunchFacts) -> bool
 
 
 def _is_newer(launch: Launch, other: Launch) -> bool:
-    """Whether a launch began after another one; those of two runs are told by their clocks, if they can be."""
+    """Whether a launch began after another one; launches of two runs are compared by their clocks, if possible."""
     if launch.run == other.run:
         return launch.order > other.order
     if launch.created_at is None or other.created_at is None:

@@ -42,7 +42,7 @@ _ENCRYPTED = (b"\xd8\x5e\x3a\x7f", b"\xd9\x5e\x3a\x7f", b"\xda\x5e\x3a\x7f")
 
 @dataclass(frozen=True)
 class CkptHeader(Header):
-    """What a `.ckpt` file holds."""
+    """The entries of a `.ckpt` file."""
 
     format = "ckpt"
 
@@ -50,7 +50,7 @@ class CkptHeader(Header):
 
     @property
     def names(self) -> frozenset[str]:
-        """What to expect of another file of the same callback: every entry's name, and `crc_num` for the trailer."""
+        """The names that another file of the same callback must have: every entry's, and `crc_num` for the trailer."""
         names = frozenset(entry.name for entry in self.entries)
         return names | {_CRC_MARK.decode()} if self.has_crc else names
 

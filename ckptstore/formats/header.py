@@ -1,4 +1,4 @@
-"""What the formats of checkpoints have in common: entries, and which of them are appended information."""
+"""Entries of checkpoints of any format, and which of them are appended values."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Header:
-    """What a checkpoint file holds; a cut file has no header."""
+    """The entries of a checkpoint file. A cut file has no header."""
 
     format: ClassVar[str]
 

@@ -1,4 +1,4 @@
-"""Finds out by its bytes which format a file has, and reads it: a strategy may end in `.ckpt` (mindspore.md §2)."""
+"""Recognizes a file's format by its bytes, and reads it: a strategy may end in `.ckpt` (mindspore.md §2)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ZIPPED = b"PK\x03\x04"
 
 
 def inspect(path: Path) -> Header | Strategy | GroupInfo:
-    """Read whatever MindSpore file it is.
+    """Read the header of a file of any MindSpore format.
 
     Raises `UnreadableError` where it is cut, encrypted or of no known format; `OSError` where it cannot be opened.
     """
@@ -103,7 +103,7 @@ def read_checkpoint(path: Path) -> Header:
 
 
 def read_unless_encrypted(path: Path) -> Header | None:
-    """As `read_checkpoint`; None where the file is encrypted: then nobody can tell whether it is whole."""
+    """Like `read_checkpoint`; None for an encrypted file: without its key its end cannot be checked."""
     try:
         return read_checkpoint(path)
     except UnreadableError:
@@ -114,7 +114,7 @@ def read_unless_encrypted(path: Path) -> Header | None:
 
 
 def is_broken(path: str) -> bool:
-    """Whether the bytes of a checkpoint are cut, or not those of one. One that is encrypted, or away, is not."""
+    """Whether a checkpoint is cut, or has other bytes. Encrypted and missing files are not broken."""
     try:
         read_unless_encrypted(Path(path))
     except UnreadableError:

@@ -42,7 +42,7 @@ _PACKED = "Int4"  # two in a byte: stored as Int8, and the metadata has the para
 
 @dataclass(frozen=True)
 class SafetensorsHeader(Header):
-    """What a `.safetensors` file holds."""
+    """The entries of a `.safetensors` file."""
 
     format = "safetensors"
 

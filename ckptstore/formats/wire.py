@@ -173,7 +173,7 @@ class WireReader:
         return found
 
     def skip(self, limit: int, wire_type: int) -> None:
-        """Pass over the value of a field that nobody asked for."""
+        """Skip the value of a field without a reader."""
         if wire_type == VARINT:
             self.number(limit)
         elif wire_type in (FIXED32, FIXED64):

@@ -104,19 +104,19 @@ def write(file: BinaryIO, pieces: Iterable[memoryview]) -> str:
 
 
 def _head(place: str, size: int, moment: int) -> bytes:
-    """What stands before a file in a tar file."""
+    """The header of a file in a tar file."""
     info = tarfile.TarInfo(place)
     info.size, info.mtime, info.mode = size, moment, 0o644
     return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
 
 
 def _padding(size: int) -> bytes:
-    """What fills up the last block of a file."""
+    """The padding of the last block of a file."""
     return bytes(-size % tarfile.BLOCKSIZE)
 
 
 def _ending(position: int) -> bytes:
-    """Two empty blocks, and what fills up the last record."""
+    """Two empty blocks, and the padding of the last record."""
     ending = 2 * tarfile.BLOCKSIZE
     return bytes(ending + -(position + ending) % tarfile.RECORDSIZE)
 
@@ -134,7 +134,7 @@ def pieces_of(descriptor: int, offset: int, size: int) -> Iterator[memoryview]:
 
 
 class DirectorySource:
-    """Reads an export that is a directory. What its manifest does not name is not looked at."""
+    """Reads an export that is a directory. Files that its manifest does not name are ignored."""
 
     def __init__(self, path: str) -> None:
         self._root = path
@@ -260,7 +260,7 @@ Source = DirectorySource | TarSource
 
 
 def open_source(path: str) -> Source:
-    """An export to read. Raises `UsageError` where it is none, `DamageError` where it is not as it was written."""
+    """Open an export to read. Raises `UsageError` if it is none, `DamageError` if it was changed."""
     try:
         return DirectorySource(path) if os.path.isdir(path) else TarSource(path)
     except OSError as error:

@@ -53,7 +53,7 @@ class Exported:
 
 @dataclass(frozen=True)
 class Asked:
-    """What is exported of a state, and as what.
+    """Which part of a state is exported, and in which format.
 
     `weights_only` leaves out the optimizer's parameters, and `.ckpt` files become `.safetensors` with it or with
     `as_safetensors`: then one file is exported, which must be the whole state.
@@ -186,7 +186,7 @@ def _strategies(files: Iterable[Checkpoint], kept: AbstractSet[str]) -> dict[str
 
 
 def _exported(file: Checkpoint, strategies: Mapping[str, Item], asked: Asked) -> tuple[Checkpoint, list[Item]]:
-    """The record of a file as it is in the export, without what is known of this disk alone; and what is written."""
+    """The record of a file in the export, without the facts of this disk; and the item to write."""
     strategy = strategies.get(file.strategy_file or "")
     record = replace(
         file,

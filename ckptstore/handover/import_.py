@@ -106,7 +106,7 @@ def import_(
 
 @dataclass(frozen=True)
 class _New:
-    """What is to be: the launch of the new run, and where its files lie. `records` are by those of the manifest."""
+    """The launch of the new run, and where its files go. `records` are by those of the manifest."""
 
     manifest: Manifest
     directory: str
@@ -181,7 +181,7 @@ def _refuse_other(connection: Connection, new: _New) -> None:
 
 
 def _copy(source: Source, new: _New, aside: str, progress: Progress) -> None:
-    """Write what is to be named: the files, each proved, their companions for the new run, and the manifest."""
+    """Write the files, each proved, their companions for the new run, and the manifest."""
     done, rewritten = 0, new.companions()
     times = {place_of(file.path): file.mtime_ns for file in new.manifest.files}
     for part in new.manifest.parts:

@@ -1,4 +1,4 @@
-"""What goes into an export: files as they are, or what is made of the tensors in them."""
+"""The items of an export: files as they are, or files made of their tensors."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _kept(opened: TensorFile, *, is_weights: bool, weights_only: bool) -> list[E
 
 
 def prove(file: Checkpoint) -> str:
-    """The digest of a checkpoint, which is the recorded one. Raises `DamageError` where it is not."""
+    """Compute the digest of a checkpoint. Raises `DamageError` if it is not the recorded one."""
     found = digest_of(file.path)
     if file.digest not in (None, found):
         raise other_bytes(file.path)
@@ -125,7 +125,7 @@ def prove(file: Checkpoint) -> str:
 
 
 def digest_of(path: str) -> str:
-    """The digest of what is at a path. Raises `CkptstoreError` where it cannot be read."""
+    """The digest of the file at a path. Raises `CkptstoreError` if it cannot be read."""
     try:
         return digest(path)
     except OSError as error:

@@ -73,7 +73,7 @@ class Manifest:
 
     @property
     def first(self) -> Checkpoint:
-        """The file of the lowest rank: what is told of the state is told of it."""
+        """The file of the lowest rank, whose step and epoch are those of the state."""
         return self.files[0]
 
     @cached_property

@@ -1,8 +1,8 @@
 """Tells the weights in a checkpoint from the optimizer's parameters, by their names alone.
 
 An optimizer of MindSpore has parameters of its own for each that it trains: `moments.fc.weight` beside `fc.weight`, of
-the same shape. Which prefixes belong together is known of each (`nn/optim`, `experimental/optim`, `mint/optim`). What
-is not told by that is refused: weights that lack a parameter load nowhere, and nobody would see why.
+the same shape. The prefixes of each are known (`nn/optim`, `experimental/optim`, `mint/optim`). Names
+that these prefixes leave open are refused: weights that lack a parameter would fail to load later, without a reason.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where ckptstore comes into a training of MindFormers: every name of MindFormers that is wrapped or relied on.
+"""Hooks ckptstore into a training of MindFormers: every name of MindFormers that is wrapped or relied on.
 
 The path of a start, in MindFormers 1.9 (`trainer/trainer.py`, `trainer/base_trainer.py`):
 
@@ -6,7 +6,7 @@ The path of a start, in MindFormers 1.9 (`trainer/trainer.py`, `trainer/base_tra
     BaseTrainer._train_dataset_postprocess  the data are known: join, decide, point the configuration at the plan
     transform_and_load_checkpoint           MindFormers loads
     CkptstoreRegistrar                      the callback is the registrar of that launch
-    Model.train                             what was loaded is compared with the plan's files, before the first step
+    Model.train                             the network is compared with the plan's files, before the first step
 """
 
 from __future__ import annotations

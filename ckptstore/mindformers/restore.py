@@ -64,7 +64,7 @@ class Wish:
 def point_at(launch: TrainingLaunch, start: Start, plan: RestorePlan, config: Any) -> None:
     """Have MindFormers load this rank's files of the plan, and go on after it.
 
-    They are proven by their digests first. Raises `DamageError` for one that is not what was recorded, and
+    They are proven by their digests first. Raises `DamageError` for one that differs from its record, and
     `RefusedError` for a YAML with which MindFormers would not go on after it.
     """
     for name, meaning in _REFUSED.items():
@@ -134,7 +134,7 @@ def check_restored(launch: TrainingLaunch, config: Any, params: Any) -> None:
 
 
 def _compare(params: Any, files: Sequence[Checkpoint]) -> None:
-    """Compare a sample of the parameters with what is in the files, and the names of all."""
+    """Compare a sample of the parameters, and all names, with the files."""
     network = params.train_network
     parts = [network.network, network.optimizer] if parse_part(Path(files[0].path).name) else [network]
     entries = {name: (entry, file) for file in files for name, entry in _entries(file).items()}

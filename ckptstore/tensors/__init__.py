@@ -1,1 +1,1 @@
-"""What states hold: their tensors as NumPy arrays, and how those of two states differ."""
+"""Tensors of states as NumPy arrays, and the differences between two states."""

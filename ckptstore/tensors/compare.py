@@ -34,7 +34,7 @@ _THREADS = min(4, os.cpu_count() or 1)
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """What is known of one of the two; of a file the path, and the counter in it (None: not known)."""
+    """One of the two sides; of a file the path, and the counter in it (None: not known)."""
 
     name: str  # the reference, or the path
     run: str | None = None
@@ -83,7 +83,7 @@ class Changed(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RankCompared:
-    """What ranks with the same pair of files have in common."""
+    """The comparison of ranks that share one pair of files."""
 
     ranks: tuple[int, ...]
     paths: tuple[tuple[str, ...], tuple[str, ...]]  # of the first of these ranks: the files of both sides
@@ -114,7 +114,7 @@ class _Files:
     opened: tuple[TensorFile, ...] = field(default=(), compare=False)
 
     def tensors(self) -> dict[str, Place]:
-        """What is in them, by name."""
+        """Their tensors by name."""
         return tensors_in(self.opened or (TensorFile(Path(path)) for path in self.paths))
 
 
@@ -144,7 +144,7 @@ def compare(
 
 
 def is_file(given: str | Path) -> bool:
-    """Whether a file is meant, and not a reference."""
+    """Whether the text names a file, and not a state."""
     return isinstance(given, Path) or given.endswith(tuple(f".{form}" for form in ONE_FILE))
 
 
@@ -218,7 +218,7 @@ def _changed(what: Described, apart: Apart) -> Changed:
 
 
 def largest_first(changed: Iterable[Changed]) -> list[Changed]:
-    """In the order of what they mean: what is not finite, then the relative norm; of equals by the norm itself."""
+    """Sort key: parameters that are not finite first, then by the relative norm, then by the norm."""
     return sorted(
         changed, key=lambda each: (sum(each.nan + each.inf), each.relative or 0.0, each.l2 or 0.0), reverse=True
     )

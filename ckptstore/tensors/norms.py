@@ -1,4 +1,4 @@
-"""How far two tensors are apart, piece by piece: L2 norms and the largest difference, of what is finite on both sides.
+"""Compares two tensors piece by piece: L2 norms and the largest difference, of elements that are finite on both sides.
 
 By NumPy, which ckptstore does not install: this module is imported when somebody compares.
 """

@@ -1,4 +1,4 @@
-"""Compares files with what the catalog has of them, and marks there what is damaged or gone."""
+"""Compares files with their records, and marks damaged and missing ones in the catalog."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _LOOKED_AT = (FileState.COMPLETE, FileState.DAMAGED, FileState.MISSING)
 
 @dataclass(frozen=True)
 class Damage:
-    """A file that is not what was recorded of it: the rule that it breaks, and the particulars."""
+    """A file that differs from its record: the rule that it breaks, and the details."""
 
     path: str
     rule: Rule
@@ -81,13 +81,13 @@ def verify(
     shard: tuple[int, int] | None = None,
     progress: _Progress = lambda _done, _all: None,
 ) -> Verified:
-    """Compare the files of a run, or of every run, with the catalog, and mark there what is damaged or gone.
+    """Compare the files of a run, or of every run, with the catalog, and mark damaged and missing ones there.
 
     Sizes and headers; with `digest` every byte. `sample` is the part of the files, above 0 and up to 1, that is chosen
     at random; the state that the run would go on from, newer ones and damaged files are always looked at. `shard`
     (I, N) is the I-th of N parts, I from 1: they are disjoint, and together all files. `progress` gets how much is
     done, and of how much, in bytes with `digest`, else in files. Raises `UnknownRunError`, `UsageError`, and
-    `CatalogUnavailableError` if the catalog fails: what was found until then is marked.
+    `CatalogUnavailableError` if the catalog fails: the findings up to then are recorded.
     """
     if sample is not None and not 0 < sample <= 1:
         raise UsageError(f"the sample is {sample:g}", "give the part of the files, as 0.1 or 10%")
@@ -121,7 +121,7 @@ def _sorted(paths: Iterable[Skipped]) -> tuple[Skipped, ...]:
 
 @dataclass
 class _Findings:
-    """What was found until now; the fields are those of `Verified`."""
+    """The findings up to now; the fields are those of `Verified`."""
 
     checked: int = 0
     bytes: int = 0
@@ -150,7 +150,7 @@ class _Findings:
 
 
 class _Verifier:
-    """Has files looked at on threads, and records what they show, portion by portion."""
+    """Looks at files on threads, and records the findings in portions."""
 
     def __init__(
         self, database: Database, selections: Sequence[_Selection], *, digest: bool, progress: _Progress
@@ -220,14 +220,14 @@ class _Verifier:
             self._done += more
 
     def _finish(self, run_id: int, looks: Sequence[_Look]) -> None:
-        """Wait for the looks at a portion, and record what they show."""
+        """Wait for a portion of files, and record the findings."""
         while wait(looks, _SHOWN_EVERY).not_done:
             self._progress(min(self._done, self._all), self._all)
         for each in self._recorded(run_id, [each for future in looks if (each := future.result()) is not None]):
             self.findings.add(each)
 
     def _recorded(self, run_id: int, seen: Sequence[Examined]) -> list[Examined]:
-        """What stands of what was seen once it is recorded: nothing where a record has changed meanwhile."""
+        """The findings that still hold after they are recorded: none for a record that has changed since."""
         if any(isinstance(each, Damaged) and each.rewritten_ns is not None for each in seen):
             seen = self._without_overwritten(run_id, seen)
         news = [each for each in seen if isinstance(each, Whole | Damaged) and each.file != each.after]
@@ -236,7 +236,7 @@ class _Verifier:
         return [each for each in seen if each.file.id not in changed]
 
     def _without_overwritten(self, run_id: int, seen: Sequence[Examined]) -> list[Examined]:
-        """What later launches have written over is no damage: their save is registered by now, or about to be."""
+        """Leave out files that later launches have overwritten: their saves are registered now, or will be."""
         sync_run(self._database, run_id)
         with self._database.read() as connection:
             orders = {launch.id: launch.order for launch in reads.launches_of(connection, run_id)}
@@ -258,7 +258,7 @@ class _Verifier:
 
 @dataclass(frozen=True)
 class _Selection:
-    """The files of a run to look at, newest first, and what choosing them showed."""
+    """The files of a run to look at, newest first, and the findings of choosing them."""
 
     run_id: int
     files: tuple[Candidate, ...]
@@ -270,7 +270,7 @@ class _Selection:
 def _select(database: Database, run: str, *, sample: float | None, shard: tuple[int, int] | None) -> _Selection:
     """Choose the files of a run that are in a shard. Raises `UnknownRunError`.
 
-    What has vanished is in the selection of whoever notices first, whatever its shard.
+    A vanished file is in the selection of the process that notices it first, in any shard.
     """
     run_id = find_run(database, run)
     vanished = resolve.bring_up_to_date(database, run_id).vanished
@@ -320,7 +320,7 @@ def _quiet_since_ns() -> int:
 
 
 def _recorded_as_gone(database: Database, sizes: dict[str, int]) -> tuple[list[Candidate], list[str]]:
-    """Of files that are there: those that the catalog takes to be gone, and those that it does not know."""
+    """Files on disk that the catalog has as gone, and files that it has no record of."""
     with database.read() as connection:
         recorded = reads.files_at_paths(connection, list(sizes))
     back: list[Candidate] = []
@@ -339,7 +339,7 @@ def _recorded_as_gone(database: Database, sizes: dict[str, int]) -> tuple[list[C
 def _sampled(
     database: Database, run: str, run_id: int, candidates: Sequence[Candidate], sample: float | None
 ) -> list[Candidate]:
-    """The part of the files that is looked at: always what the run would go on from, what is newer, what is damaged."""
+    """The sampled files, and always those that the run would go on from, newer ones and damaged ones."""
     if sample is None or not candidates:
         return list(candidates)
     plan = resolve.choose(database, run, run_id, NEWEST).plan
