@@ -152,7 +152,7 @@ def named(opened: Catalog, reference: str, step: int | None) -> tuple[str, int]:
 def catalog(context: click.Context) -> Catalog:
     """The catalog that the command line names.
 
-    What is imported for it is no garbage: to look for some took a quarter of the time of a short command.
+    Its imports are no garbage: collecting took a quarter of the time of a short command.
     """
     gc.disable()
     from ckptstore.api import connect
@@ -396,7 +396,7 @@ def _report_pin(run: str, step: int, *, pinned: bool, changed: bool, as_json: bo
 @click.argument("file", type=click.Path(path_type=Path, readable=False))
 @as_json
 def inspect(file: Path, *, as_json: bool) -> None:
-    """What is in a checkpoint, strategy or group info file.
+    """Print the content of a checkpoint, strategy or group info file.
 
     Reads the header only, without MindSpore and without a catalog. Exit code 6: the file is cut, or of another format.
     """

@@ -72,7 +72,7 @@ def _show_sides(first: Side, second: Side) -> None:
 
 
 def _facts(side: Side) -> dict[str, str]:
-    """What is known of a side, by what it is called."""
+    """The facts of a side, by their names."""
     place = "" if side.epoch is None else f" (epoch {side.epoch}, step {side.step_in_epoch})"
     facts = {
         "file" if side.run is None else "state": side.name,

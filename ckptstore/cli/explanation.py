@@ -1,4 +1,4 @@
-"""What `resolve` prints for people: the plan, and in full what is wrong with every newer state."""
+"""Prints a resolution for people: the plan, and in full the faults of every newer state."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def _numbers(numbers: Sequence[object]) -> str:
 
 
 def value(path: Path, found: Header | Strategy | GroupInfo) -> dict[str, Any]:
-    """What is in a file: the shape depends on `format`."""
+    """The content of a file: the shape depends on `format`."""
     match found:
         case Strategy():
             content = {

@@ -117,7 +117,7 @@ def main() -> None:
 
 
 def shown(error: click.UsageError) -> str:
-    """What is printed of it: one line, and where to read on."""
+    """The error as one line, with the command that helps."""
     message = _in_one_line(error)
     asked = error.ctx.command_path if error.ctx else "ckptstore"
     return f"{message}{'' if message.endswith(('.', '?')) else '.'} See: {asked} --help"
@@ -178,7 +178,7 @@ def log_lines() -> None:
 
 
 def outlive_readers() -> None:
-    """From now on writing to stdout or stderr does not fail where nobody reads it any more."""
+    """Let writes to stdout and stderr succeed after their reader has ended."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):  # None where the caller has closed it

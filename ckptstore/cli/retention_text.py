@@ -28,7 +28,7 @@ _SHOWN = 20
 
 
 def collected(outcomes: Sequence[RunCollected], *, only_errors: bool) -> int:
-    """The plan of each run and what was done; errors on stderr. The exit code."""
+    """Print the plan and the outcome of each run; errors on stderr. Return the exit code."""
     code = 0
     for outcome in outcomes:
         if outcome.plan is not None and not only_errors:
@@ -53,7 +53,7 @@ def collected(outcomes: Sequence[RunCollected], *, only_errors: bool) -> int:
 
 
 def _in_trash(waiting: Sequence[Waiting]) -> None:
-    """What is in the trash, and when it goes."""
+    """Print the size of the trash, and when it goes."""
     if waiting:
         files, room = sum(each.files for each in waiting), sum(each.bytes for each in waiting)
         goes = moment(min(each.purge_after for each in waiting))
@@ -77,7 +77,7 @@ def not_undone(done: Undone) -> int:
 
 
 def purged(done: Purged) -> None:
-    """What was deleted, and what waits."""
+    """Print the deleted and the waiting files."""
     line(f"run {done.run}: {count(done.files, 'file', 'files')} deleted for good, {size(done.bytes)}")
     if done.waiting:
         until = f" until {moment(done.next_at)}" if done.next_at else ""
@@ -126,7 +126,7 @@ def _plan(plan: GcPlan) -> None:
 
 
 def _unseen(plan: GcPlan) -> None:
-    """What could not be looked at, on stderr: a disk that is away must not pass for one that is empty."""
+    """Print unreadable places on stderr: an unmounted disk must not look like an empty one."""
     for each in plan.unseen[:_SHOWN]:
         line(f"ckptstore: {each.path}: {each.reason}", err=True)
     if len(plan.unseen) > _SHOWN:

@@ -84,7 +84,7 @@ def _copies(row: SaveRow) -> str:
 
 
 def _doubts(of: Iterable[tuple[str, Grade | None, str]]) -> None:
-    """What is open of the steps that a scan found, once for each launch."""
+    """Print the open questions about scanned steps, once for each launch."""
     for launch, grade, doubt in dict.fromkeys(of):
         if doubt:
             line(f"{grade}: launch {launch}: {doubt}")
@@ -102,7 +102,7 @@ def _loss(metrics: Mapping[str, float]) -> str:
 
 
 def history(rows: Sequence[LaunchRow]) -> None:
-    """A line a launch, and below them what was passed over."""
+    """Print a line for each launch, and the states that each passed over."""
     shown = Rows("launch", "began", "from", ">to step", "ran", "ended", ">ranks", "host")
     for row in rows:
         told = row.launch

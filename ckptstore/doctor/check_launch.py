@@ -125,7 +125,7 @@ def _again(facts: RunFacts) -> str:
 
 
 _NEVER_WHOLE = (Rule.MISSING_RANK, Rule.IN_PROGRESS, Rule.WEIGHTS_ONLY, Rule.FOREIGN_FORMAT)
-"""What is passed over for these was never a state to go on from, as the save that a kill cut short."""
+"""Rules of states that were never complete, such as a save that a kill cut short."""
 
 
 def _passed_over(facts: RunFacts) -> Check:
@@ -239,7 +239,7 @@ def _behind(behind: Mapping[int | None, list[int]], hosts: dict[int, str]) -> st
 
 
 def _clocks(facts: RunFacts) -> Check:
-    """What is dated in the future proves that the clock of who wrote it, or this machine's, is wrong."""
+    """Check for dates in the future: they prove that the clock of the writer, or of this machine, is wrong."""
     dates = [(max(saved.at, moment(saved.mtime_ns or 0)), saved) for saved in facts.saves]
     newest, saved = max(dates, key=lambda each: each[0])
     if newest - facts.now <= CLOCKS_DIFFER:

@@ -35,9 +35,9 @@ _MOST_JOURNAL_BYTES = 16 << 20
 
 
 def checks(database: Database, facts: RunFacts, *, is_away: bool) -> Iterator[Check]:
-    """The directories and what is left on their disks, the journals, the trash.
+    """Check directories, the room on their disks, journals and trash.
 
-    `is_away`: the catalog cannot be used, so that nobody knows which of the journals' records it has.
+    `is_away`: the catalog cannot be used, so it is unknown which of the journals' records it has.
     """
     yield from disks(facts)
     yield _journals(facts, is_away=is_away)
@@ -48,7 +48,7 @@ def checks(database: Database, facts: RunFacts, *, is_away: bool) -> Iterator[Ch
 
 
 def disks(facts: RunFacts) -> Iterator[Check]:
-    """The directories, and what is left on their disks."""
+    """Check the directories, and the room on their disks."""
     here: dict[int, list[str]] = {}
     for directory in facts.directories:
         device = facts.around[directory].device
@@ -122,7 +122,7 @@ def _next_save(facts: RunFacts, device: int) -> tuple[int, int]:
 
 
 def _fits(room: Room, files: int, taken: int) -> tuple[int, str]:
-    """How many saves fit, and what is short where that is not the bytes."""
+    """The number of saves that fit, and the scarce resource if it is not bytes."""
     by_bytes = room.bytes // taken if taken else _UNLIMITED
     by_files = _UNLIMITED if room.files is None else room.files // files
     if by_files < by_bytes:
@@ -151,7 +151,7 @@ def _file_system(facts: RunFacts, directories: list[str]) -> Check:
 
 
 def _journals(facts: RunFacts, *, is_away: bool) -> Check:
-    """What is in the journals and not in the catalog; `is_away`: that cannot be asked which of it it has."""
+    """Check for records in journals that the catalog lacks; `is_away`: the catalog cannot be asked."""
     sizes = {path: length for seen in facts.around.values() for path, length in seen.journals.items()}
     hidden = {f"{directory}/{FOLDER}": seen.hidden for directory, seen in facts.around.items() if seen.hidden}
     what = count(len({jsonl.directory_of(path) for path in sizes}), "journal", "journals")
@@ -166,7 +166,7 @@ def _journals(facts: RunFacts, *, is_away: bool) -> Check:
 
 
 def _but(hidden: Mapping[str, str], check: Check) -> Check:
-    """The check, with what could not be read: nobody knows whether the catalog has what is there."""
+    """The check, with the unreadable journals: it is unknown whether the catalog has their records."""
     if not hidden:
         return check
     reason = next(iter(hidden.values()))
@@ -225,7 +225,7 @@ def _lock(facts: RunFacts, lock: Lock) -> Check:
 
 
 def _unconfirmed(database: Database, facts: RunFacts) -> Iterator[Check]:
-    """A note for each shared journal that takes protection away and that nobody has confirmed."""
+    """A note for each shared journal that removes protection and is not confirmed."""
     shared = [path for path in facts.journals if path.rpartition("/")[2].startswith(jsonl.SHARED)]
     found, _ = jsonl.read_tails(dict.fromkeys(sorted(shared), 0), _MOST_JOURNAL_BYTES)
     for path, contents in found.items():

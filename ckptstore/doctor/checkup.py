@@ -1,4 +1,4 @@
-"""What `doctor` says: checks, each with what was found and what to do about it."""
+"""The result of `doctor`: checks, each with a finding and a hint."""
 
 from __future__ import annotations
 

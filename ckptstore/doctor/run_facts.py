@@ -1,4 +1,4 @@
-"""What `doctor` judges a run by: what the catalog says it did last, and what is around its files.
+"""The facts by which `doctor` judges a run: its last actions by the catalog, and the surroundings of its files.
 
 Directories are looked at, the files in them are not; and the journals in them are listed.
 """

@@ -1,4 +1,4 @@
-"""For training scripts: join a launch, resume from the newest whole state, register what is saved.
+"""For training scripts: join a launch, resume from the newest complete state, register saves.
 
     launch = ckptstore.mindspore.join("my-run")
     start = launch.resume(model, dataset)

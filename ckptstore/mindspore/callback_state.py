@@ -137,7 +137,7 @@ class Keeper:
         self._params: Any = None
 
     def callbacks(self, listed: Sequence[Any], registrar: Any) -> dict[str, Any]:
-        """What is kept of these callbacks, by name."""
+        """The kept state of these callbacks, by name."""
         places = [place for place, each in enumerate(listed) if each is registrar]
         before = listed[: places[0]] if places else listed
         chosen = [*self._keeps, *(each for each in before if _has_state(each) and not _is_in(self._keeps, each))]
@@ -247,7 +247,7 @@ class Keeper:
         return bool(self._kept) and self.ends_epoch(step) and self._heard_epoch != step
 
     def _state(self) -> dict[str, Any]:
-        """What is to be kept, as it is now; empty where nothing is."""
+        """The present state to keep; empty if there is none."""
         state: dict[str, Any] = {}
         if self._kept:
             told = dict(self._states())
@@ -321,7 +321,7 @@ def _part(content: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _attributes(state: dict[str, Any], callback: Any) -> dict[str, Any]:
-    """No attribute takes the place of a method, whoever wrote the file."""
+    """Refuse attributes that would replace methods: the file may be of another user."""
     is_own = hasattr(callback, "load_state_dict")
     return {name: value for name, value in state.items() if is_own or not hasattr(type(callback), name)}
 

@@ -56,12 +56,12 @@ def layout() -> str:
 
 
 def strategy_file() -> str | None:
-    """The strategy file that MindSpore was told to write, if it was."""
+    """The strategy file that MindSpore will write, if it is configured to."""
     return str(mindspore.get_auto_parallel_context("strategy_ckpt_save_file")) or None
 
 
 def layout_files() -> list[str]:
-    """Where MindSpore writes this rank's strategy and group info files when it compiles, as far as it was told.
+    """Where MindSpore writes this rank's strategy and group info files when it compiles, if it is configured to.
 
     `AutoParallel(...)` sets the first for the time of `Model.train` (`parallel/_utils.py`).
     """
@@ -78,7 +78,7 @@ def decided_by_rank_0(decide: Callable[[], Any]) -> Any:
 
 
 def decided_together(decide: Callable[[Callable[[Any], int]], Any], answer: Callable[[Any], bool]) -> Any:
-    """As `decided_by_rank_0`, where `decide` may ask: what it is given sends a JSON question to all ranks.
+    """Like `decided_by_rank_0`, but `decide` gets a function that sends a JSON question to all ranks.
 
     Each calls `answer` with it, and the number of those that say yes is returned.
     """

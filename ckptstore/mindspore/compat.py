@@ -26,7 +26,7 @@ class Private(Generic[T]):
     purpose: str
 
     def of(self, owner: object) -> T:
-        """Its value. Raises `AttributeError`, with what it is needed for, where this MindSpore lacks it."""
+        """Its value. Raises `AttributeError`, which names its use, if this MindSpore lacks it."""
         missing = self.missing_in(owner)
         if missing:
             raise AttributeError(missing)
@@ -41,7 +41,7 @@ class Private(Generic[T]):
         setattr(owner, self.name, value)
 
     def missing_in(self, owner: object) -> str:
-        """What is lost where it is missing; empty if it is there."""
+        """The loss if it is missing; empty if it is there."""
         if hasattr(owner, self.name):
             return ""
         lacks = f"MindSpore {mindspore.__version__} has no {self.owner}.{self.name}"

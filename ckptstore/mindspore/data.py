@@ -27,7 +27,7 @@ class Steps(NamedTuple):
 
 
 def steps_of(dataset: Any, world_size: int) -> Steps:
-    """What is known of the steps of a dataset that each of `world_size` ranks has its own of."""
+    """The steps of a dataset of which each of `world_size` ranks has its own part."""
     an_epoch = int(dataset.get_dataset_size())
     batch_size: int | None = None
     in_turn = True

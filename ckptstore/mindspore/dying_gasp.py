@@ -27,7 +27,7 @@ log = logging.getLogger("ckptstore")
 
 
 class DyingGasp:
-    """Saves the train network when an exception of whatever kind ends training, as its ModelCheckpoint would.
+    """Saves the train network when any exception ends training, as its ModelCheckpoint would.
 
     It does so where MindSpore's `exception_save` does not: with `callbacks=` given by position, and in the format of
     the callback. Within `interval` seconds of the last one in the directory it does not: a job that fails again and

@@ -71,7 +71,7 @@ def load(
 
 
 def _target(network: Any) -> TrainState:
-    """The parameters of a network, or of several, as a file has them. Raises `UsageError` for what is none."""
+    """The parameters of one or several networks, as a file has them. Raises `UsageError` if it is no network."""
     if not isinstance(network, (nn.Cell, list, tuple, Mapping)):
         call = Call("load", "…", "network")
         raise UsageError(f"load needs a network, not {type(network).__name__}", f"write {call}; a Model is made of one")
@@ -118,7 +118,7 @@ def _read(
 
 
 def _nobody(*_: object) -> None:
-    """No launch passes the file over: `verify` records what is wrong with it."""
+    """Do not mark the file: `verify` records its faults."""
 
 
 def _check(target: TrainState, there: _Kinds, plan: RestorePlan, rank: int) -> None:

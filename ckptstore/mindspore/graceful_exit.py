@@ -79,7 +79,7 @@ class ExitWatch(Watch):
             log.warning("%s is of an exit that the catalog does not know: not loaded, kept as %s", self.path, kept)
 
     def _is_deaf(self, session: Session) -> bool:
-        """Whether it will leave at no request; that is said."""
+        """Whether it cannot leave on request; then warn."""
         if not self.callback.use_graceful:
             log.warning(
                 "OnRequestExit is in the callbacks, but MS_ENABLE_GRACEFUL_EXIT=1 was not set when it was made: "

@@ -214,7 +214,7 @@ def _read_some(
 
 
 def _nobody(*_: object) -> None:
-    """It is another run's file: whoever verifies that run records what is wrong with it."""
+    """Do not mark the file: it is another run's, and `verify` of that run records its faults."""
 
 
 def _compared(
@@ -224,7 +224,7 @@ def _compared(
     fits: Collection[str],
     passed: Collection[str],
 ) -> Fitted:
-    """What is taken and what is left over; of the file, what is `passed` over is not."""
+    """The parameters to take, and the rest; `passed` ones of the file are in neither."""
     return Fitted(
         taken=len(fits),
         absent=tuple(name for name in own if name not in in_file),

@@ -139,7 +139,7 @@ class TrainingLaunch(RankLaunch):
         `initial` is a reference to a state of another run, as "pretrain@best:loss": while this run
         has none of its own, it begins at step 0 with the weights of that one, those that fit by name and shape.
         `rename` has prefixes of names in the file, each with what the network has in its place. `initial_optimizer`
-        takes the optimizer's parameters too, but for its counter and learning rates. What is left over on either side
+        takes the optimizer's parameters too, but for its counter and learning rates. The rest on either side
         is logged; `strict` refuses it. A restart takes the same state, whatever the reference names by then; `fresh`
         chooses anew.
 
@@ -344,7 +344,7 @@ class TrainingLaunch(RankLaunch):
         return start
 
     def watch_calls(self, model: Any) -> None:
-        """See what `model.train` is asked, and what `model.eval` finds meanwhile.
+        """Watch the arguments of `model.train`, and the results of `model.eval` during it.
 
         A call that has nothing left to train returns at once.
         """
@@ -585,7 +585,7 @@ class TrainingLaunch(RankLaunch):
         self._say(f"run {self.name}: {why}: nothing is left to train")
 
     def _say_again(self) -> None:
-        """At exit, after all that a script has printed: what was saved without a registrar."""
+        """At exit, warn of files that were saved without a registrar."""
         log.warning(
             "%s was saved while no registrar was among the callbacks: it is not registered, and %s; to take in what "
             "can be proven: %s",

@@ -1,4 +1,4 @@
-"""Whoever loads another state than the one that `resume` decided on is noticed before the first step, and named."""
+"""Notices before the first step if another state was loaded over the one of `resume`, and names the loader."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class DoesNotFitError(Exception):
 
 
 class Place(NamedTuple):
-    """The memory of a parameter, and what it is for."""
+    """The memory of a parameter, and its use."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -154,7 +154,7 @@ class _Filling:
         return memory[begin : begin + part.nbytes]
 
     def _memory_to_drop(self, size: int) -> Iterator[memoryview]:
-        """Memory for bytes that nobody wants, the same again and again."""
+        """Memory for bytes to drop, used again and again."""
         if not self._dropped.nbytes:
             self._dropped = memoryview(bytearray(min(_PASSED, self._size)))
         while size > 0:

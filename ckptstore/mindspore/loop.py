@@ -223,7 +223,7 @@ class Loop:
         self._schedule.saved()
 
     def _companion(self, kept: dict[str, Any]) -> dict[str, Any]:
-        """What is saved beside the parameters."""
+        """The state that is saved beside the parameters."""
         self._saved_keep = kept["keep"]
         others = self._plain("others", {name: extra_state.state_of(each) for name, each in self._others.items()})
         return {
@@ -312,7 +312,7 @@ class Loop:
             atexit.register(self._at_exit)
 
     def _save_keep(self, kept: dict[str, Any]) -> None:
-        """Save what was kept since the state was saved, or restored: nothing else has changed."""
+        """Save `keep` again if it changed since the last save or the restore: nothing else has changed."""
         if self.global_step > self.start.global_step:
             self._writer.save_beside(self._companion(kept))
         else:

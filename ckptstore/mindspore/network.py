@@ -105,7 +105,7 @@ class NetworkState:
     def check_device(self) -> None:
         """See, after an exception, whether the device still answers: a peer that died may have left it waiting.
 
-        Whoever waits for it without end keeps the process from ending, and the job from being started again.
+        An endless wait for it would keep the process from ending, and the job from being started again.
         """
         reader = threading.Thread(target=lambda: (self.optimizer_step(), self.loss()), daemon=True)
         reader.start()

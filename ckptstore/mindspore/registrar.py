@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ckptstore")
 
 _LOOK_SECONDS = 60.0
-"""Between two looks at what else is saved beside what is watched."""
+"""Between two looks for unwatched files beside the watched ones."""
 
 
 def never_stops_training(hook: Callable[..., None]) -> Callable[..., None]:
@@ -159,7 +159,7 @@ class Registrar(Callback):
         self._termination.arm(data_sink=bool(params.get("dataset_sink_mode")))
 
     def _begin_saving(self) -> None:
-        """Training begins, and what is watched is known: see where each callback saves."""
+        """Training begins, and the watched callbacks are known: find out where each saves."""
         for watch in self._watches:
             with self.surviving(f"watching {type(watch.callback).__name__}", refuses=True):
                 watch.begin(self._session)
@@ -228,7 +228,7 @@ class Registrar(Callback):
 
     @never_stops_training
     def on_train_step_end(self, run_context: Any) -> None:
-        """Count the step, and register what was saved after it."""
+        """Count the step, and register its saves."""
         now = time.monotonic()
         self._steps.end_step()
         self._times.ends(now, self._session.progress.global_step)
@@ -241,7 +241,7 @@ class Registrar(Callback):
         self._times.done(saved=self._save_or_poll())
 
     def _save_or_poll(self) -> bool:
-        """A step has ended: hand over what was saved after it; whether there was anything."""
+        """A step has ended: hand over its saves; return whether there were any."""
         return self._poll()
 
     def _keep_layout_files(self) -> None:
@@ -250,7 +250,7 @@ class Registrar(Callback):
 
     @never_stops_training
     def on_train_epoch_end(self, run_context: Any) -> None:  # noqa: ARG002
-        """Register what was saved at the end of the epoch, and see what else was, once in a while."""
+        """Register the saves at the end of the epoch, and look for unwatched files once in a while."""
         self._poll()
         self._evaluated(self._session.params.get("eval_results") or {})  # MindSpore takes them away after this hook
         with self.surviving("what callbacks keep"):
@@ -275,7 +275,7 @@ class Registrar(Callback):
 
     @never_stops_training
     def on_train_end(self, run_context: Any) -> None:  # noqa: ARG002
-        """Register what was saved at the end of training."""
+        """Register the saves at the end of training."""
         self._poll()
 
     def __enter__(self) -> Registrar:
@@ -360,7 +360,7 @@ class Registrar(Callback):
             self._dying_gasp.save(self._session)
 
     def _poll(self) -> bool:
-        """Hand over what was saved since the last time; whether there was anything."""
+        """Hand over the saves since the last time; return whether there were any."""
         has_saved = False
         for watch in self._watches:
             for saved in watch.poll_all():

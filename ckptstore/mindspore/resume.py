@@ -112,7 +112,7 @@ def asks_mindspore(decryption: Mapping[str, Any]) -> bool:
 
 
 def prove(file: Checkpoint, on_failure: OnFailure) -> None:
-    """Raise as `load` does for a file that is not what was recorded."""
+    """Raise as `load` does for a file that differs from its record."""
     with telling(file, on_failure):
         if file.digest is not None and digest(file.path) != file.digest:
             raise ChangedError(OTHER_BYTES)

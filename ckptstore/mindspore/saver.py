@@ -157,7 +157,7 @@ class Saver(Registrar):
 
     @never_stops_training
     def on_train_epoch_end(self, run_context: Any) -> None:
-        """Save what is due after the last step of the epoch: the callbacks have heard of its end by now."""
+        """Make the save that is due after the last step of the epoch: all callbacks have handled its end."""
         super().on_train_epoch_end(run_context)
         self._save_what_is_due()
 

@@ -109,7 +109,7 @@ def _handle_sigterm(handler: Any) -> None:
 
 
 def check_every(every: object) -> None:
-    """Raise `UsageError` for what is no number of steps, no time and not "auto"."""
+    """Raise `UsageError` unless it is a number of steps, a time or "auto"."""
     is_time = every == "auto" or (isinstance(every, timedelta) and every > timedelta())
     if not is_time and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
         raise UsageError(f"every is {every!r}", 'give a number of steps, a datetime.timedelta, or "auto"')

@@ -38,7 +38,7 @@ _SAVER = "saver "
 
 @dataclass(frozen=True)
 class Asked:
-    """What is tried: so many ranks on a device, in graph or pynative mode."""
+    """The parameters of a self-test: number of ranks, device, graph or pynative mode."""
 
     ranks: int = 1
     device: str = "CPU"
@@ -47,7 +47,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Row:
-    """A promise: whether it held (None: it could not be tried), and what was seen."""
+    """A promise: whether it held (None: it could not be tried), and the observation."""
 
     promise: str
     held: bool | None
@@ -55,7 +55,7 @@ class Row:
 
 
 class _SeenError(Exception):
-    """A promise did not hold: what was seen."""
+    """A promise did not hold; the message is the observation."""
 
 
 # The parent: launches, and what came of them

@@ -90,7 +90,7 @@ class Session:
             self._copies.file_registered(file)
 
     def take(self, network: Any, dataset: Any) -> None:
-        """What is trained: a train network or a `TrainState`, with these data."""
+        """The object of a training: a train network or a `TrainState`, with these data."""
         self.problem = ""
         self.network = NetworkState(network, self.complaints)
         self.recorder.state_names = frozenset(self.network.names)
@@ -108,7 +108,7 @@ class Session:
             self._retention.begin(writers or self.launch.world_size)
 
     def check_forgotten(self, *, begins_anew: bool) -> None:
-        """Raise `RefusedError` where the first training begins at step 0, and nobody said so, though the run has saved.
+        """Raise `RefusedError` if the first training begins at step 0 without being asked to, though the run has saved.
 
         A script may have restored by itself: then the optimizer tells, or the driver (`begins_anew`).
         """
@@ -146,7 +146,7 @@ class Session:
     ) -> Checkpoint:
         """The record of a file that holds the state after `global_step` steps (None: those done so far).
 
-        `written` tells what is there, if it is known to be whole: nothing else at the path is that file.
+        `written` describes the file if it is known to be complete: any other file at the path is not it.
         """
         step = self.progress.global_step if global_step is None else global_step
         epoch, step_in_epoch = epoch_and_step(step, self.steps.an_epoch)
@@ -173,7 +173,7 @@ class Session:
             self.recorder.submit(good, asynchronous=asynchronous)
 
     def quarantine(self) -> str:
-        """What is wrong with the state as it is now; empty if nothing is."""
+        """The fault of the present state; empty if there is none."""
         return self.problem or self.network.problem()
 
     def _measures(self) -> dict[str, float]:
@@ -212,7 +212,7 @@ class Session:
             self.recorder.call(lambda: self.launch.record_left(ending, self.recorder.state_names))
 
     def close(self) -> None:
-        """Training is over: wait, for so long at most, for what is recorded and removed, and leave nothing open."""
+        """End the training: wait, for so long at most, for records and removals, and close everything."""
         began_at = time.monotonic()
         self.recorder.call(self.places.look_for_unwatched)
         self.progress.recorder = None

@@ -35,7 +35,7 @@ _PART = 10
 """The copies may take one part in so many of the memory that is free."""
 
 _MUCH = 1.0
-"""Seconds that saves have waited for others, from which on that is said."""
+"""Seconds of waiting for earlier saves, from which on a warning is logged."""
 
 _MEASURED = 5
 """How many of the last saves tell what one costs: the first one is slower, and now and then another."""

@@ -149,7 +149,7 @@ class StepCount:
 
 
 def is_wrong_result(error: object) -> bool:
-    """Whether MindSpore ended training since it found what was computed to be wrong: a training result error.
+    """Whether MindSpore ended training because of a wrong result: a training result error.
 
     `_handle_tft` in its `train/model.py` tells it by "TREError" in the text of a `RuntimeError`, and each rank loads an
     older state by its `ckpt_load_fn`, or its snapshot. All else (UCEError, HCCEError, ForceStopError, "ARF FINISH") it

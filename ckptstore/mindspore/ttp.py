@@ -77,7 +77,7 @@ class TtpWatch(Watch):
         self._flush()
 
     def exit(self, ctx: Any) -> None:
-        """Finish what is being recorded, then let the process end."""
+        """Finish the records under way, then let the process end."""
         self._flush()
         compat.TTP_EXIT.of(self._module)(ctx)
 

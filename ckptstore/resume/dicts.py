@@ -81,7 +81,7 @@ def unplaced(found: Unplaced) -> dict[str, Any]:
 
 
 def reasons(found: Iterable[Skipped]) -> list[dict[str, str]]:
-    """Paths, each with what is said of it."""
+    """Paths, each with its reason."""
     return [fields(each, "path reason") for each in found]
 
 

@@ -26,7 +26,7 @@ _UNPROVEN = "it was written again since it was recorded, and no digest is known:
 
 @dataclass(frozen=True)
 class Whole:
-    """It is as it was recorded, as far as was looked. `after` is its record with what is known now; `size` in bytes."""
+    """The file is as recorded, as far as it was checked. `after` is its record with new findings; `size` in bytes."""
 
     file: Checkpoint
     after: Checkpoint
@@ -35,7 +35,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class Damaged:
-    """It is not what was recorded. `after` is its record with that; `size` is that of what is there, in bytes.
+    """The file differs from its record. `after` is its record with that finding; `size` is that of the file, in bytes.
 
     `rewritten_ns` is when it was written, in nanoseconds since 1970, where that is not as recorded.
     """
@@ -50,7 +50,7 @@ class Damaged:
 
 @dataclass(frozen=True)
 class Unseen:
-    """Nobody knows: it cannot be looked at from here."""
+    """Unknown: the file cannot be read from here."""
 
     file: Checkpoint
     reason: str
@@ -142,7 +142,7 @@ def _compare(file: Checkpoint, found: FileFacts, *, read_bytes: bool, progress: 
 def _fault(
     file: Checkpoint, header: tuple[Rule, str] | None, digest: str | None, sighting: Sighting
 ) -> tuple[Rule, str] | None:
-    """What is wrong with a file of the recorded size: by its digest, if it was taken, else by its header."""
+    """The fault of a file of the recorded size: by its digest, if one was taken, else by its header."""
     if sighting in (Sighting.DAMAGED, Sighting.ANOTHER):
         return header or (Rule.DIGEST_MISMATCH, "has other bytes than those recorded")
     if file.digest is not None and digest is not None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def resolution(found: Resolution) -> dict[str, Any]:
-    """A resolution: the plan, if there is one, and what was rejected."""
+    """A resolution: the plan, if there is one, and the rejected states."""
     plan = found.plan
     of_plan = "global_step epoch step_in_epoch initial_epoch"
     return {

@@ -42,7 +42,7 @@ def join(
     layout: str | None,
     seen: Mapping[str, int] = MappingProxyType({}),
 ) -> Launch:
-    """Add the launch if this rank is its first, and return what is known of it.
+    """Add the launch if this rank is its first, and return its facts.
 
     The id is `launch_id`, else CKPTSTORE_LAUNCH_ID, else made here if there is only one rank. `layout` is
     "data_parallel" or "stand_alone" (None: no replicas are known), `seen` that of `sync_run`. Raises `UsageError` for

@@ -1,4 +1,4 @@
-"""Renames a run, hides it, or brings it back; files and records stay, the journals are told."""
+"""Renames a run, hides it, or brings it back; files and records stay, and the journals get an event."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def saves(
 ) -> list[SaveRow]:
     """The saves of a run, or of all, of which a file is there, or in a tier; newest launch first, then newest step.
 
-    `since` asks for what was saved within that time, `limit` for so many of them at most.
+    `since` selects saves of that time, `limit` is their largest number.
     """
     _check(kind)
     with database.read() as connection:

@@ -2,7 +2,7 @@
 
 `global_step` counts the batches of one rank. A step of all ranks takes `batch_size` samples of each of the `shards`
 that the data is dealt into, in turn: after n samples of an epoch the same ones are consumed, whatever the batch and the
-number of shards. What is not known to be dealt so has a position at the end of an epoch only.
+number of shards. Other datasets have a position at the end of an epoch only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Brings the catalog up to what is on disk, before it is decided where a run goes on: adopts files, marks others gone.
+"""Brings the catalog up to date with the disk before a start is decided: adopts files, marks others gone.
 
 A process that dies leaves files that nobody registered: the breakpoint that MindSpore writes after the callbacks
 are gone, a file whose registration was under way. And files vanish: MindSpore's own retention, or a person.
@@ -69,7 +69,7 @@ class Reconciled:
 def reconcile(
     database: Database, run_id: int, *, only: _OfRank | None = None, recorder: Recorder | None = None
 ) -> Reconciled:
-    """Adopt what is on disk and new, finish what was in progress, mark what is gone. Can be repeated.
+    """Adopt new files, finish those in progress, mark missing ones. Can be repeated.
 
     `only` names one launch and rank to do it for (None: every rank of the launches since the last reconciliation),
     `recorder` who records it (None: this process, for others).
@@ -119,7 +119,7 @@ def reconcile(
 
 
 class _Known(NamedTuple):
-    """The paths of what is there, as far as the catalog knows (None: they cannot be told apart so quickly).
+    """The paths of present files, as far as the catalog knows (None: they cannot be distinguished so quickly).
 
     `unsettled` are the ranks that have a file of which the path does not say enough.
     """
@@ -214,7 +214,7 @@ def _look(
 
 
 def _leave_to_the_living(database: Database, run_id: int, seen: _Seen) -> None:
-    """What a living launch saved it registers itself: it alone knows the loss. What it did not for long is told."""
+    """Leave files of a living launch to it: it alone knows the loss. Report old unregistered ones."""
     with database.read() as connection:
         key = living(connection, run_id)
     theirs = [new for new in seen.unknown if new.source.launch_key == key]
@@ -474,7 +474,7 @@ def _adopted(
     *,
     replaced: bool,
 ) -> Checkpoint | Skipped:
-    """The record of a file that nobody registered; its step is what can be proved, never what the name says alone.
+    """The record of an unregistered file; its step is the proven one, never the name's alone.
 
     `expected` tells which parameters others of its kind have. `replaced`: it is another one than was recorded of its
     place before the directory was renamed.

@@ -1,4 +1,4 @@
-"""The state that a reference names (`core.reference`), for whoever loads, copies or compares it."""
+"""The state that a reference names (`core.reference`), to load, copy or compare it."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def tagged(database: Database, run_id: int, reference: Reference) -> Reference:
 
 
 def bring_up_to_date(database: Database, run_id: int) -> Reconciled:
-    """Take in what journals and directories tell and the catalog lacks; what was not taken is logged."""
+    """Take up journals and directories into the catalog; log the files that were not taken."""
     synced = sync_run(database, run_id)
     reconciled = reconcile(database, run_id)
     for skipped in (*synced.skipped, *reconciled.skipped):

@@ -69,7 +69,7 @@ class Loads(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
-    """Which state of a run is asked for, and by whom: the newest whole one of its lineage, unless one is named."""
+    """The question for a state of a run: the newest complete one of its lineage, unless one is named."""
 
     step: int | None = None  # that step only
     best: Best | None = None  # the best by a metric first, instead of the newest
@@ -170,7 +170,7 @@ def judge(
 def _unfit(state: State, query: Query) -> list[Reason]:
     """Why the state is not taken, whatever the disk shows.
 
-    It is quarantined as a whole: what was wrong on one rank has reached the others' weights.
+    It is quarantined as a whole: the fault of one rank has reached the others' weights.
     """
     launch = state.launch
     if state.global_step == 0:

@@ -61,7 +61,7 @@ class Settled(NamedTuple):
 
 
 class _Decision(NamedTuple):
-    """What was chosen, not yet stored."""
+    """A choice that is not stored yet."""
 
     resolution: Resolution
     start_step: int | None = None
@@ -384,7 +384,7 @@ def _check_fresh(database: Database, launch: Launch, run_id: int, resolution: Re
 
 
 def _begun_anew(launches: Sequence[Launch]) -> list[str]:
-    """The launches since one that began afresh on purpose, itself among them; none if nobody did."""
+    """The launches since one that began afresh on purpose, itself among them; none without such a start."""
     since: list[str] = []
     for each in reversed(launches):
         if each.parent is not None:
@@ -436,7 +436,7 @@ def earlier_start(
 
 
 def _highest_beside(database: Database, run_id: int, query: Query, resolution: Resolution) -> RestorePlan | None:
-    """The highest state, if it is whole and of another history that nobody gave up: two jobs at once leave one."""
+    """The highest state, if it is complete and of another history that was not given up: two jobs at once leave one."""
     after = resolution.plan.global_step if resolution.plan else 0
     beside = {
         (each.launch, each.global_step)
@@ -467,7 +467,7 @@ def _passed_over(decision: _Decision) -> tuple[PassedOver, ...]:
 
 
 def _say_what_is_missed(decision: _Decision) -> None:
-    """Warn of newer states that once were whole, of many that never were, and of a history that nobody gave up."""
+    """Warn of newer states that were complete once, of many that never were, and of a history that was not given up."""
     resolution, plan, beside = decision.resolution, decision.plan, decision.beside
     run, see = resolution.run, f"see: {Command('resolve', resolution.run, '--explain')}"
     missed = [rejection for rejection in resolution.rejections if rejection.was_whole]
@@ -493,7 +493,7 @@ def _say_what_is_missed(decision: _Decision) -> None:
         log.warning("%s: of %s saved after that none is whole; of the newest, %s; %s", goes_on, steps, why, see)
     if plan is not None and beside is not None:
         log.warning(
-            "%s of launch %s, though step %d of launch %s is whole, of a history that nobody gave up: to go on from "
+            "%s of launch %s, though step %d of launch %s is whole, of a history that was not given up: to go on from "
             "that one instead, stop it and start again with %s",
             goes_on,
             plan.launch.id,

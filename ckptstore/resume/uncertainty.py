@@ -1,4 +1,4 @@
-"""Why nobody can tell what became of a recorded file: its directory is not present, or it was written again.
+"""Reasons to be unsure about a recorded file: its directory is not present, or it was written again.
 
 Retention keeps the state of such a file.
 """
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint, Observed
 
 QUIET = timedelta(hours=1)
-"""What was written since may be being written still."""
+"""A file changed within this time may still be being written."""
 
 
 class Uncertainties:
-    """What is uncertain of the states of a run at a moment.
+    """Judges which states of a run are uncertain at a moment.
 
     `lost` says of the files that are not seen why they may be there all the same. `unseen` are the directories in which
     something could not be looked at, with the reason: it may be whole.
@@ -37,7 +37,7 @@ class Uncertainties:
         self.unseen: dict[str, str] = {}
 
     def of(self, files: Sequence[Checkpoint], seen: Mapping[str, Observed]) -> str:
-        """Why nobody knows whether the state of these files is what it seems; empty if it is."""
+        """Why the state of these files is uncertain; empty if it is certain."""
         for file in files:
             here = seen[file.path]
             if here.unreadable:
@@ -69,7 +69,7 @@ class Uncertainties:
         return f"{directory} {reason}"
 
     def _of_bytes(self, file: Checkpoint, here: Observed) -> str:
-        """A file that is not the recorded one may be a checkpoint that nobody registered, unless it is provably cut.
+        """A file that is not the recorded one may be an unregistered checkpoint, unless it is provably cut.
 
         So may one that was found to be damaged, and does not look so any more.
         """
@@ -87,12 +87,12 @@ class Uncertainties:
 
 
 def is_a_link(path: str) -> str:
-    """Why what is below a link stays."""
+    """The reason to keep files below a link."""
     return f"{path} is a link: no link is followed"
 
 
 def _is_repaired(file: Checkpoint, here: Observed) -> bool:
-    """Whether what was wrong with a file is not any more: a disk, or a network, may have failed for a moment only."""
+    """Whether the fault of a file has gone: a disk, or a network, may have failed for a moment only."""
     if file.problem is Rule.SIZE_MISMATCH:
         return here.size == file.size
     if file.problem is Rule.UNREADABLE:

@@ -66,7 +66,7 @@ def how_to_place(
 
 
 def told(run: str, found: tuple[Unplaced, ...], steps_per_epoch: int | None = None) -> tuple[str, Command]:
-    """What is said of newer files that have no place: what they are, and the command that places them."""
+    """The message about newer files without a certain step or rank, and the command that places them."""
     first = found[0]
     guess = "" if first.best_guess is None else f", perhaps of step {first.best_guess}"
     many = count(len(found), "newer file has", "newer files have")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ckptstore")
 
 MOST_BYTES = 64 << 20
-"""Of what is kept in one."""
+"""The most bytes of a companion's content."""
 _MOST_AROUND = 1000
 
 
@@ -47,7 +47,7 @@ class Companions:
         self._newest: dict[str, Checkpoint] = {}
 
     def keep(self, path: str, step: int, content: Callable[[], Content]) -> None:
-        """Write what `content` returns beside the file of a step, now or when it is recorded; over what was there."""
+        """Write the result of `content` beside the file of a step, now or when it is recorded, over an older one."""
         self._waiting[path] = step, content
         if path in self._newest:
             self._write(self._newest[path])

@@ -1,4 +1,4 @@
-"""What is left of a training whose states go bad: the newest good ones are kept where MindSpore deletes nothing."""
+"""Keeps the newest good states of a training whose states go bad, where MindSpore does not delete them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class GoodStates:
         self._is_bad = False
 
     def saved(self, file: Checkpoint) -> list[Checkpoint]:
-        """A file was saved. At the first bad one that is said, and what the good ones are kept as is returned."""
+        """Handle a saved file. At the first bad one log it, and return the paths under which the good ones are kept."""
         if not file.quarantine:
             self._good.append(file)
             self._is_bad = False

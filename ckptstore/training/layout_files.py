@@ -1,4 +1,4 @@
-"""Strategy and group info files: what was written of a launch's layout is kept before the next start overwrites it."""
+"""Keeps the strategy and group info files of a launch before the next start overwrites them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = logging.getLogger("ckptstore")
 
 
 class LayoutFiles:
-    """The files that the framework was told to write, with what was there before.
+    """The files that the framework is configured to write, with their earlier content.
 
     `named` gives their paths, as far as they are known by then. A file that is as it was when this rank joined may be
     of an earlier launch. Clocks of hosts differ, so only a change proves that it was written since.
@@ -40,7 +40,7 @@ class LayoutFiles:
         self.note()
 
     def note(self) -> None:
-        """Remember what is there, of the files that are named now and were not before."""
+        """Remember the content of files that are named now and were not before."""
         for path in self._named():
             if path not in self._before:
                 with suppress(OSError):  # what cannot be looked at proves nothing later

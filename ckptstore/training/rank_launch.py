@@ -164,7 +164,7 @@ class RankLaunch:
         strategy_file: str | os.PathLike[str] | None = None,
         metrics: Mapping[str, float] | None = None,
     ) -> Checkpoint:
-        """Have `write(path)` write a checkpoint, of whatever framework, and register it; return the record.
+        """Let `write(path)` write a checkpoint of any framework, and register it; return the record.
 
         `write` gets a path aside, and leaves a file there, a directory, or the files of a prefix of TensorFlow. When
         they are whole and on the disk they get their name in `directory`: `name`, or `step-N`; where that is taken,
@@ -234,7 +234,7 @@ class RankLaunch:
             self.live_files.on_added = Links(f"{self.name}/{self.id}", *trackers).add
 
     def record(self, *, step: int, **metrics: float) -> None:
-        """Add metrics to what was saved of a step, as those of an evaluation that came after the save.
+        """Add metrics to the saves of a step, such as those of a later evaluation.
 
         They go to the file of this rank, or to the state of that step from before this launch. The value counts that
         was recorded last. Raises `UsageError` for what is no metric, `NothingRestorableError` for a step without a
@@ -264,7 +264,7 @@ class RankLaunch:
         return recorded
 
     def _summarise(self) -> None:
-        """Summarise what is over in the directories of this rank, once, and far from the first step: that takes long.
+        """Summarize finished journals in this rank's directories, once, and far from the first step: that takes long.
 
         Of ranks that share one the first does it.
         """
@@ -338,7 +338,7 @@ class RankLaunch:
         """Record how many batches of one rank an epoch has, and, where it is known, what a step takes of the data.
 
         `batch_size` is the samples of one rank a step; `shards` into how many parts the samples are dealt, in turn.
-        Raises `UsageError` for what is no number of them.
+        Raises `UsageError` if it is no such number.
         """
         self.note_steps_per_epoch(steps, batch_size=batch_size, shards=shards)
         self.recorder.tell(self.key)
@@ -484,7 +484,7 @@ class RankLaunch:
             self.recorder.complain(f"{error}. Training goes on.")
 
     def let_go(self) -> None:
-        """Close connections to the catalog. What is recorded later opens them again."""
+        """Close connections to the catalog. Later records open them again."""
         self.database.disconnect()
 
 
@@ -533,7 +533,7 @@ class LiveFiles:
         return bool(amended)
 
     def quarantine_after(self, step: int, reason: str) -> None:
-        """Record what is wrong with all files after a step. One that is saved again later gets a new record."""
+        """Record a fault of all files after a step. A file that is saved again later gets a new record."""
         wrong = [file.amended(quarantine=file.quarantine or reason) for file in self._all() if file.global_step > step]
         if wrong:
             self._recorder.record_files(wrong)

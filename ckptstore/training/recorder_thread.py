@@ -83,7 +83,7 @@ class RecorderThread:
     def submit(self, file: Checkpoint, *, asynchronous: bool) -> None:
         """Record a file that was just saved; one that another thread or process still writes, once it is there.
 
-        A digest in it is that of what was written: the file is not read again.
+        A digest in it is that of the written bytes: the file is not read again.
 
         Where too many wait, it is noted in the journal as being written: the next start finishes the record.
         """
@@ -222,7 +222,7 @@ class RecorderThread:
         atexit.unregister(self.close)
 
     def finish(self) -> None:
-        """Flush, and say, once, what is not in the catalog then, and where it is."""
+        """Flush, and log once which records are not in the catalog, and where they are."""
         if self.flush():
             return
         left = ""

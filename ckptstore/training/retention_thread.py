@@ -63,7 +63,7 @@ class RetentionThread:
         self._woken.set()
 
     def finish(self, seconds: float) -> None:
-        """Training has ended: run gc once more, for so many seconds at most. The next gc does what is left."""
+        """Run gc once more after training, for so many seconds at most. The next gc does the rest."""
         if self._thread is None:
             return
         self._ended.set()

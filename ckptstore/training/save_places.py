@@ -104,7 +104,7 @@ class SavePlaces:
     def look_for_unwatched(self) -> None:
         """Warn, once, of a checkpoint that appeared beside those of the watched callbacks, and that none of them wrote.
 
-        On the recorder's thread, after what was saved is recorded.
+        On the recorder's thread, after the saves are recorded.
         """
         for directory, before in self._names_before.items():
             try:
@@ -171,8 +171,8 @@ class SavePlaces:
     def _check(self, view: View) -> None:
         """Raise `RefusedError` if the launch started without a newer state of its run that is in this directory.
 
-        The catalog was away or lost when it started. Without a catalog an unregistered checkpoint stops a fresh start
-        too; with one that does not know the file, that is logged.
+        The catalog was unreachable or lost when it started. Without a catalog an unregistered checkpoint stops a fresh
+        start too; with one that does not know the file, that is logged.
         """
         launch, start, directory = self._launch, self._progress.start, view.directory
         overlooked = self._overlooked(view)
@@ -341,7 +341,7 @@ def unregistered(database: Database, directory: str, names: Sequence[str] | None
 
 
 def _readable(synced: Synced) -> Synced:
-    """What was taken up. Raises `CkptstoreError` where a journal cannot be read; one that is not believed is none."""
+    """The events that were taken up. Raises `CkptstoreError` if a journal that is believed cannot be read."""
     for unseen in synced.unreadable:
         if not os.access(unseen.path, os.R_OK):
             raise CkptstoreError(f"{unseen.path} cannot be read ({unseen.reason})")

@@ -1,4 +1,4 @@
-"""SIGTERM that nobody handles: what is being recorded is finished before the process ends."""
+"""Finishes records before the process ends at a SIGTERM that no other code handles."""
 
 from __future__ import annotations
 

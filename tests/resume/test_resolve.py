@@ -531,7 +531,7 @@ def test_a_start_says_which_history_it_leaves_behind(
     job.save([third], 50)
     caplog.clear()
     job.start()
-    assert "of a history that nobody gave up" not in caplog.text
+    assert "of a history that was not given up" not in caplog.text
 
 
 def test_an_id_that_was_used_before_starts_nothing_from_an_old_state(catalog: Catalog, tmp_path: Path) -> None:
