@@ -1,4 +1,4 @@
-"""What is asked of tiers and of copies in them."""
+"""Queries about tiers and the copies in them."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def take(
 
 
 def renew(connection: sa.Connection, file: Checkpoint, tier: Tier, process: str, *, until: datetime) -> bool:
-    """Let it go on until then; whether nobody else has taken the file over."""
+    """Extend the lease until then; False if another process has taken the file over."""
     return _put(connection, {"own_file": file.id, "own_tier": tier.id}, process, expires_at=until)
 
 

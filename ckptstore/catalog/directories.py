@@ -63,7 +63,7 @@ def files_after(connection: sa.Connection, directory: str, launch: LaunchKey, st
 
 
 def files_in(connection: sa.Connection, some: Iterable[str]) -> list[Checkpoint]:
-    """What was ever recorded of files in these directories, of whatever run."""
+    """All records of files in these directories, of any run."""
     ends = [f"{directory.rstrip('/')}/" for directory in some]
     return list(rows.files(connection.execute(_files_in(), {"own_ends": ends}))) if ends else []
 
@@ -90,13 +90,13 @@ def written_within(connection: sa.Connection, begin_ns: int, end_ns: int) -> Ite
 
 
 def at_paths(connection: sa.Connection, paths: Iterable[str]) -> Iterator[Recorded]:
-    """What is there by one of these paths, of whatever run."""
+    """The present files with one of these paths, of any run."""
     found = connection.execute(_at_paths(), {"own_paths": list(paths)})
     return (Recorded._make(row) for row in many(found))
 
 
 def at_the_paths_of(connection: sa.Connection, ids: Iterable[str]) -> Iterator[Recorded]:
-    """The other files that are there by a path of one of these, of whatever run, and that may be the same file.
+    """Other present files, of any run, that may be the same file under a path of one of these.
 
     Their times do not tell: a look at the one file may have written a new one to one of its records only. Where sizes
     or digests are known and differ, the one was written over the other.

@@ -59,7 +59,7 @@ class Database:
         return Path(self.url.database) if self.is_sqlite and self.url.database else None
 
     def disconnect(self) -> None:
-        """Close the connections that nobody uses; the next transaction opens one. To PostgreSQL none is kept."""
+        """Close idle connections; the next transaction opens one. To PostgreSQL none is kept."""
         if self.is_sqlite:
             self._engine.dispose()
 
@@ -101,7 +101,7 @@ class Database:
             self._close()
 
     def let_go_if_idle(self) -> None:
-        """Close it if it was not used for a second: what is under way takes long. To be called again and again."""
+        """Close it if it was idle for a second: the work under way takes long. Call it again and again."""
         if time.monotonic() - self._own.used_at > _TRUSTED_SECONDS:
             self.let_go()
 

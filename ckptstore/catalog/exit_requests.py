@@ -27,7 +27,7 @@ def take_back(connection: sa.Connection, key: LaunchKey) -> bool:
 
 
 def reason(connection: sa.Connection, key: LaunchKey) -> str | None:
-    """Why a launch was asked to leave (empty: nobody said); None if it was not."""
+    """The reason why a launch was asked to leave (empty: none was given); None if it was not asked."""
     return connection.execute(_REASON, {"own_launch": key}).scalar()
 
 

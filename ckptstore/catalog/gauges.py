@@ -91,7 +91,7 @@ def quarantined_states(connection: sa.Connection) -> dict[str, int]:
 
 
 def last_saves(connection: sa.Connection, ids: Sequence[str]) -> dict[str, LastSave]:
-    """What is known of these saves, by their ids."""
+    """The records of these saves, by their ids."""
     found = connection.execute(_LAST_SAVES, {"own_ids": list(ids)}) if ids else ()
     return {save: LastSave(seconds, path) for save, seconds, path in found}
 

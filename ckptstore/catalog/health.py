@@ -15,7 +15,7 @@ _ERRORS_SHOWN = 3
 
 @dataclass(frozen=True)
 class SqliteHealth:
-    """The journal mode ("wal": readers and a writer do not wait for each other), and what is damaged."""
+    """The journal mode ("wal": readers and a writer do not wait for each other), and the damage."""
 
     mode: str
     damage: tuple[str, ...]

@@ -83,9 +83,9 @@ def set_read_to(connection: sa.Connection, ends: Mapping[str, ReadTo], run_ids: 
 
 
 def went_on(connection: sa.Connection, told: AbstractSet[str], path: str, begin: int, end: int) -> bool:
-    """What was just written to the catalog is in a segment from `begin` to `end`, and tells of these runs.
+    """Note that events just written to the catalog are in a segment from `begin` to `end`, about these runs.
 
-    False where the catalog lacks what is before it.
+    False if the catalog lacks events before them.
     """
     if len(told) != 1:
         return False

@@ -1,4 +1,4 @@
-"""What is kept of strategy and group info files. Each takes a connection inside a transaction, and never commits."""
+"""Reads and writes kept strategy and group info files. Each takes a connection in a transaction, and never commits."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def give_sign(connection: sa.Connection, key: LaunchKey, process: str, now: date
 
 
 def end_signs(connection: sa.Connection, key: LaunchKey) -> None:
-    """A launch has ended, or rests: nobody needs to wait for its signs of life."""
+    """Note that a launch has ended, or rests: no start needs to wait for its signs of life."""
     connection.execute(_SET_LEASE, {"own_launch": key, "process": None})
 
 

@@ -1,4 +1,4 @@
-"""Files that are there, or being written, as far as the catalog knows; what was deleted before costs nothing."""
+"""Reads files that exist or are being written, by the catalog. Deleted files cost nothing."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def files(connection: sa.Connection, key: LaunchKey) -> list[Checkpoint]:
 
 
 class Doubt(NamedTuple):
-    """What is wrong with the state of a step; empty if nothing is known to be."""
+    """The recorded fault of a step's state; empty if there is none."""
 
     step: int
     reason: str
 
 
 def quarantine_before(connection: sa.Connection, file: Checkpoint) -> Doubt:
-    """What was wrong with the newest file that this rank saved before this one in its launch."""
+    """The fault of the newest file that this rank saved before this one in its launch."""
     asked = {"own_launch": file.launch_key, "own_rank": file.rank, "own_step": file.global_step}
     row = connection.execute(_quarantine_before(), asked).one_or_none()
     return Doubt(0, "") if row is None else Doubt(row[0], row[1] or "")

@@ -29,13 +29,13 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 def network_file_system(path: str) -> str | None:
-    """The name of the network file system that a path is on; None if it is on a local one, or nobody can tell."""
+    """The name of the network file system that a path is on; None if it is local or unknown."""
     kind = kind_of(path)
     return kind if kind is not None and is_network(kind) else None
 
 
 def kind_of(path: str) -> str | None:
-    """The kind of file system that a path is on, as `ext4`; None if nobody can tell."""
+    """The kind of file system that a path is on, as `ext4`; None if unknown."""
     return file_system(path, _table())
 
 

@@ -1,4 +1,4 @@
-"""What is PostgreSQL's own: how it is connected to, when it is given up, and which of its errors pass.
+"""PostgreSQL's own part: connecting, timeouts, and the errors that pass by themselves.
 
 Nothing of a session outlives a transaction, so that PgBouncer may give each transaction another connection to the
 server (pgbouncer.org/features.html, "transaction pooling"): limits are SET LOCAL, locks are the transaction's, and
@@ -50,7 +50,7 @@ _PASSING_REFUSALS = (
     "server login has been failing",  # PgBouncer: the server is away
     "pgbouncer cannot connect to server",
 )
-"""What is said where no connection comes about: the driver has no SQLSTATE for that."""
+"""Messages of failed connections: the driver has no SQLSTATE for them."""
 
 
 _REMEDIES = (
@@ -120,7 +120,7 @@ def opening(wait: float, *, writes: bool) -> str:
 def passes(error: sa.exc.DBAPIError) -> bool:
     """Whether the same may work a moment later: another was served first, or the server ended the connection.
 
-    A server where nobody listens is not meant: that may last.
+    A refused connection is not among them: that may last.
     """
     state = getattr(error.orig, "sqlstate", None)
     if state is not None:

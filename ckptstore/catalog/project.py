@@ -337,7 +337,7 @@ def _is_before(row: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def _put_files(connection: sa.Connection, files: Sequence[Checkpoint], done: Projected, *, are_new: bool) -> None:
-    """Put records of files in, and count those that were new or changed what is known.
+    """Insert records of files, and count those that were new or changed a record.
 
     `are_new`: nothing is known of their paths, each of which is that of one of them.
     """
@@ -405,7 +405,7 @@ def _newer(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lock_paths(connection: sa.Connection, files: Sequence[Checkpoint]) -> None:
-    """Let nobody else write records of these paths before the transaction has ended: what is at a path is one file.
+    """Lock the records of these paths until the transaction ends: one path has one file.
 
     SQLite has one writer at a time anyway. Paths share locks, so that many take few, in one order.
     """
@@ -713,7 +713,7 @@ def _source(dialect: str) -> Any:
 
 
 def _put_newest(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows that have a version, where that is greater than what is there."""
+    """Write rows that have a version, if it is greater than the stored one."""
     if rows:
         connection.execute(_newest(connection.dialect.name, table, tuple(rows[0])), list(rows))
 

@@ -85,7 +85,7 @@ def _has_own_state(connection: sa.Connection, run: int) -> bool:
 
 
 def _initials(connection: sa.Connection, ids: Sequence[int]) -> list[tuple[int, Initial, int]]:
-    """The states of these runs that launches began from, of whatever run: its run, the state, and the run of those."""
+    """The states of these runs from which launches of any run began: its run, the state, and the launch's run."""
     found = connection.execute(_INITIALS, {"own_runs": list(ids)})
     return [(run, Initial(*told), child) for run, told, child in found]
 

@@ -1,4 +1,4 @@
-"""What is asked of the catalog. Each takes a connection inside a transaction; rows end here."""
+"""Queries of the catalog. Each takes a connection in a transaction; rows end here."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _SAVES_ASKED = 4  # all of the newest step's kinds
 
 
 class Called(NamedTuple):
-    """A run by its names: `first` is what its events and ids are made of, `name` what it is called now."""
+    """A run by its names: `first` is the one in its events and ids, `name` the present one."""
 
     id: int
     first: str
@@ -105,14 +105,14 @@ def first_names(connection: sa.Connection) -> frozenset[str]:
 
 
 def lock_run(connection: sa.Connection, run: int) -> None:
-    """Let nobody else who locks this run go on before the transaction has ended. SQLite's are one at a time anyway."""
+    """Lock the run until the transaction ends. SQLite has one writer at a time anyway."""
     connection.execute(_LOCK_RUN, {"own_run": run})
 
 
 def next_moment(connection: sa.Connection, run: str, now: datetime) -> datetime:
     """The moment of a launch that begins now: after all others of its run, whatever the clocks of their hosts said.
 
-    Nobody else begins one before the transaction has ended.
+    No other process begins one before the transaction ends.
     """
     known = run_id(connection, run)
     if known is None:
@@ -149,7 +149,7 @@ def launches_of_runs(connection: sa.Connection, ids: Sequence[int]) -> dict[int,
 
 
 def launch(connection: sa.Connection, key: LaunchKey) -> Launch | None:
-    """One launch, of whatever run."""
+    """One launch, of any run."""
     row = connection.execute(_LAUNCH_OF_KEY, {"own_launch": key}).one_or_none()
     return None if row is None else _launch(row)
 
@@ -232,7 +232,7 @@ def files_of(connection: sa.Connection, run: int, *, step: int | None = None) ->
 
 
 def consistent_files(connection: sa.Connection, key: LaunchKey) -> list[Checkpoint]:
-    """The files of a launch whose step fits what is known, with something open."""
+    """The files of a launch whose step is consistent, with an open question."""
     return list(rows.files(connection.execute(_consistent_files(), {"own_launch": key})))
 
 
@@ -246,7 +246,7 @@ def files_to_judge(connection: sa.Connection, run: int, others: Sequence[str] = 
 
 
 def files_at_paths(connection: sa.Connection, paths: Sequence[str]) -> dict[str, list[Checkpoint]]:
-    """What was ever recorded of these paths; one may have been written at several steps."""
+    """All records of these paths; one path may have been written at several steps."""
     found: dict[str, list[Checkpoint]] = {}
     for file in rows.files(connection.execute(_FILES_AT_PATHS, {"own_paths": list(paths)})) if paths else ():
         found.setdefault(file.path, []).append(file)
@@ -254,7 +254,7 @@ def files_at_paths(connection: sa.Connection, paths: Sequence[str]) -> dict[str,
 
 
 def files_below(connection: sa.Connection, directory: str) -> list[Checkpoint]:
-    """What was ever recorded below a directory, of whatever run."""
+    """All records below a directory, of any run."""
     prefix = f"{directory.rstrip('/')}/"
     return list(rows.files(connection.execute(_files_below(), {"own_prefix": prefix})))
 

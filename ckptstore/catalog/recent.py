@@ -221,7 +221,7 @@ def lock_of(connection: sa.Connection, run: int) -> Lock | None:
 
 
 def waiting(connection: sa.Connection, run: int) -> list[Waiting]:
-    """What is in the trash of a run, by gc, oldest first."""
+    """The trash of a run, by gc, oldest first."""
     query = (
         sa.select(sa.func.count(trash.c.id), sa.func.sum(trash.c.size), collections.c.purge_after, collections.c.ended)
         .join(collections, (collections.c.id == trash.c.collection_id) & (collections.c.run_id == trash.c.run_id))

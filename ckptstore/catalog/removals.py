@@ -185,7 +185,7 @@ def leaving(connection: sa.Connection, run: int) -> dict[str, Item]:
 
 
 def take_lock(connection: sa.Connection, run: int, owner: str, now: datetime, until: datetime) -> str | None:
-    """Let `owner` work on the files of a run until then. Returns who does so already, None if nobody did."""
+    """Lock the files of a run for `owner` until then. Returns the process that has the lock already, or None."""
     held = connection.execute(_LOCK_OF, {"own_run": run}).one_or_none()
     if held is not None and held.owner != owner and held.expires_at > now:
         return str(held.owner)

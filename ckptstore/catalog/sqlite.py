@@ -1,4 +1,4 @@
-"""What is SQLite's own: how a file is opened, and how a transaction begins."""
+"""SQLite's own part: opening a file, and beginning a transaction."""
 
 from __future__ import annotations
 

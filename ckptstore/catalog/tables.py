@@ -131,7 +131,7 @@ sources = sa.Table(
     sa.Column("directory_id", sa.String(16)),
     sa.Column("created_at", UtcDateTime, nullable=False),
 )
-"""Where a rank of a launch saves and runs: what belongs to it though nobody registered it is found there.
+"""The place where a rank of a launch saves and runs: its unregistered files are found there.
 
 `content` is what its files hold, `directory_id` the identity of the directory (NULL: not known).
 """
@@ -289,7 +289,7 @@ pins = sa.Table(
     sa.Column("pinned", sa.Boolean, nullable=False),
     sa.Column("version", sa.String(64), nullable=False),
 )
-"""What was last said of a step: one that is not pinned any more stays here, so that an older word changes nothing."""
+"""The last statement about a step. One that is unpinned stays here, so that an older statement changes nothing."""
 
 journals = sa.Table(
     "journals",
@@ -335,7 +335,7 @@ policies = sa.Table(
     sa.Column("rules", sa.JSON(none_as_null=True)),
     sa.Column("version", sa.String(64), nullable=False),
 )
-"""What retention keeps of a run where nobody says it on the command line; NULL: no rules any more."""
+"""The rules of retention for a run, if the command line has none; NULL: cleared."""
 
 renamed = sa.Table(
     "renamed",

@@ -105,7 +105,7 @@ def _tallies() -> sa.Select[Any]:
 
 
 class Said(NamedTuple):
-    """What was said of a save: what is wrong with its state (empty: nothing), and the metrics of rank 0.
+    """Facts about a save: the fault of its state (empty: none), and the metrics of rank 0.
 
     `grade` is how sure its step is where a scan found it (None: it was registered), `doubt` what is open.
     """
@@ -117,7 +117,7 @@ class Said(NamedTuple):
 
 
 def said(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Said]:
-    """What was said of these saves, by their ids."""
+    """Facts about these saves, by their ids."""
     found: dict[str, Said] = {}
     for save_id, rank, quarantine, metrics, grade, doubt in connection.execute(_SAID, {"own_ids": list(ids)}):
         before = found.get(save_id, Said("", {}, None, ""))

@@ -1,4 +1,4 @@
-"""Which database is meant by what a user gives: a URL, the path of a file, or nothing."""
+"""Finds the database that a user names: by a URL, the path of a file, or the default."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ TABLES: dict[type[UserEvent], sa.Table] = {
     RunRenamed: renamed,
     RunForgotten: forgotten,
 }
-"""Where the newest of each is: its fields are columns, and the table's key is what it is said of."""
+"""The table of the newest of each: its fields are columns, and its subject is the key."""
 
 Said = TypeVar("Said", StepPinned, StepTagged, PolicySet, RunRenamed, RunForgotten)
 
@@ -125,7 +125,7 @@ def runs_with_policy(connection: sa.Connection) -> Sequence[str]:
 
 
 def files_to_tell(connection: sa.Connection, run: int) -> list[Checkpoint]:
-    """Files of a run beside which can be journalled what is said of it.
+    """Files of a run beside which statements about it can be journalled.
 
     Those of the newest step that has any; where nothing is left, the first by path of all that ever were.
     """

@@ -1,4 +1,4 @@
-"""Show, check and upgrade the schema of a catalog; `connect` does by itself what is safe."""
+"""Show, check and upgrade the schema of a catalog; `connect` does the safe upgrades by itself."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Named:
 
     `family` is the same for the files that one callback writes on every rank in every launch: the path with the rank
     and the relaunch's number taken out. `relaunch` is that number (0: none). `rank`, `epoch`, `step_in_epoch` and
-    `named_step` are None where the path does not say them. `kind` is None for what is no checkpoint.
+    `named_step` are None where the path does not say them. `kind` is None if it is no checkpoint.
     """
 
     what: What

@@ -88,7 +88,7 @@ class SourceAdded:
 
 @dataclass(frozen=True)
 class FileRecorded:
-    """What is known of a file: that it was written, or what a look at the disk found."""
+    """A record of a file: it was written, or a look at the disk found something."""
 
     file: Checkpoint
 
@@ -104,7 +104,7 @@ class FileUnplaced:
 
 @dataclass(frozen=True)
 class TrainingEnded:
-    """How training ended on a rank: the step, and what was wrong with the state at it (empty: nothing)."""
+    """The end of training on a rank: the step, and the fault of its state (empty: none)."""
 
     run: Name
     launch: Name
@@ -182,7 +182,7 @@ class RunRenamed:
 
 @dataclass(frozen=True)
 class RunForgotten:
-    """A run was hidden from every command, or brought back; what is known of it stays."""
+    """A run was hidden from every command, or brought back; its records stay."""
 
     run: Name
     forgotten: bool
@@ -341,7 +341,7 @@ def version_of(at: datetime, *content: object) -> str:
 
 
 def version_of_user_event(event: UserEvent) -> str:
-    """The version of what was said of a step, a name or a run."""
+    """The version of a statement about a step, a name or a run."""
     match event:
         case StepPinned():
             return version_of(event.at, event.pinned)

@@ -6,6 +6,6 @@ import hashlib
 
 
 def derived_id(*parts: object) -> str:
-    """An id made of what it is about: 16 bytes in hexadecimal."""
+    """An id made of the content: 16 bytes in hexadecimal."""
     text = "\x1f".join(map(str, parts))
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -45,7 +45,7 @@ def best_steps(cost: Cost, mtbf: float, step: float) -> int:
 
 
 def lost(interval: float, cost: Cost, mtbf: float) -> float:
-    """Which part of the time is lost: to pauses, and to what is trained again after failures."""
+    """The part of the time that is lost: to pauses, and to training again after failures."""
     period = max(interval + cost.pause, cost.written)
     if period > _MOST_EXPONENT * mtbf:
         return 1.0

@@ -35,7 +35,7 @@ CLOCKS_DIFFER = timedelta(minutes=10)
 
 
 def whole(value: object, highest: int = HIGHEST, *, lowest: int = 0) -> int:
-    """A whole number, numpy's too, from `lowest` to `highest`. Raises `ValueError` that says what is needed."""
+    """A whole number, numpy's too, from `lowest` to `highest`. Raises `ValueError`, which names the range."""
     needed = f"{value!a}, not a whole number from {lowest} to {highest}"
     if isinstance(value, bool):
         raise ValueError(needed)  # noqa: TRY004 — one error for all that a column does not hold
@@ -49,7 +49,7 @@ def whole(value: object, highest: int = HIGHEST, *, lowest: int = 0) -> int:
 
 
 def finite(value: object) -> float:
-    """A number that is finite. Raises `ValueError` that says what is needed."""
+    """A finite number. Raises `ValueError`, which says so."""
     try:
         number = float(value)  # type: ignore[arg-type]  # it says itself what is none
     except (TypeError, OverflowError, ValueError):

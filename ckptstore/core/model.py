@@ -435,7 +435,7 @@ class RestorePlan(Tabular):
 
     @property
     def doubt(self) -> str:
-        """What is open of its step; empty where nothing is."""
+        """The open question about its step; empty if there is none."""
         return next((each.source.doubt for each in self.ranks if each.source.doubt), "")
 
     @property

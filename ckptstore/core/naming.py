@@ -51,7 +51,7 @@ SEVERAL = (TENSORFLOW, DIRECTORY)
 _PYTORCH = (".pth.tar", ".pth", ".pt")
 INDEX = ".index"
 SEAL = ".metadata"
-"""What is written last into a directory of shards."""
+"""The file that is written last into a directory of shards."""
 POINTER = "latest_checkpoint_iteration.txt"
 """HyperParallel's, beside its directories of shards: the step of the newest (`components/checkpoint`)."""
 COMPANION = ".companion"

@@ -40,7 +40,7 @@ MEANINGS = {
 
 
 def picture(states: Sequence[Rejection | RestorePlan]) -> list[str]:
-    """A legend and a row a state, in their order; states of which nothing is known by rank are left out."""
+    """A legend and a row for each state, in their order; states rejected as a whole are left out."""
     rows = [(state, signs) for state in states if (signs := _signs(state))]
     if not rows:
         return []

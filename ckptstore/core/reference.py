@@ -40,7 +40,7 @@ class Best:
 
 @dataclass(frozen=True)
 class Reference:
-    """A state of a run, by its step, its tag, or what it is best at (none: the newest). A tag counts before `best`."""
+    """A state of a run, by its step, its tag, or its best metric (none: the newest). A tag counts before `best`."""
 
     run: str
     launch: str | None = None  # of the history that leads to it; None: to the newest

@@ -58,7 +58,7 @@ class Layout:
 
 
 def stand_alone() -> Layout:
-    """Nobody is anybody's replica."""
+    """The layout without replicas."""
     return Layout("stand_alone")
 
 

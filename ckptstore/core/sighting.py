@@ -23,7 +23,7 @@ class Sighting(str, Enum):
 
 
 class Bytes(NamedTuple):
-    """What is known of a file that has no record of its own: size in bytes, time in nanoseconds since 1970."""
+    """The facts of a file without a record of its own: size in bytes, time in nanoseconds since 1970."""
 
     size: int | None
     mtime_ns: int | None

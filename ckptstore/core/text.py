@@ -15,7 +15,7 @@ _SPANS = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
 def count(number: int, one: str, many: str) -> str:
-    """A number and the word for what is counted."""
+    """A number and the counted word."""
     return f"{number} {one if number == 1 else many}"
 
 

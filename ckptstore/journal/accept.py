@@ -135,7 +135,7 @@ class Acceptor:
         return claimed | reads.owners_of(self._connection, runs)
 
     def _foreign(self, event: Event, owner: int, owners: Mapping[str, AbstractSet[int]]) -> str:
-        """Why a user's word on a run of others is left out, or on one that nobody has; empty if it counts."""
+        """Why a user's lines about a run of others, or of no known user, are left out; empty if they count."""
         run = run_of(event)
         whose = owners.get(run, frozenset())
         is_for_later = not whose and launch_of(event) is not None  # it is read again once its launch is known
@@ -151,7 +151,7 @@ class Acceptor:
     def _others_of_that_id(self, launches: Iterable[Launch]) -> dict[LaunchKey | None, str]:
         """The launches that have the id of another one, and why: one launch has one number of ranks.
 
-        Of the two the first that was told of counts. What a scan found may grow, by files that are found later.
+        Of the two the first one taken up counts. What a scan found may grow, by files that are found later.
         """
         reasons: dict[LaunchKey | None, str] = {}
         for launch in launches:
@@ -214,7 +214,7 @@ def _key(event: Event) -> LaunchKey | None:
 
 
 def unconfirmed(connection: Connection, run: str, lines: Sequence[dict[str, Any]]) -> list[str]:
-    """What these lines of a journal say against protection in a run, and the catalog does not: nobody confirmed it."""
+    """Lines of a journal that remove protection in a run, and that no user has confirmed in the catalog."""
     of_marks = [line for line in lines if line.get("t") in ("pin", "tag", "policy", "forget")]
     newest: dict[object, UserEvent] = {}
     for event in from_lines(of_marks, "/")[0]:

@@ -1,4 +1,4 @@
-"""Journals beside checkpoints: what was recorded of them, in files that only grow.
+"""Reads and writes journals beside checkpoints: files of records that only grow.
 
 The journal of a directory is cut into segments, one for each process that writes there: the process of rank R in a
 launch writes `.ckptstore/rank_{R}-{launch}-{token}.jsonl`, who speaks for others `shared-{process}-{token}.jsonl`. No
@@ -38,7 +38,7 @@ VERSION = 1
 """Of the format; a line with a higher one was written by a newer program, and is left to it."""
 
 MOST_LINE = 16 << 20
-"""Bytes of a line, at most: what is longer is none. The plan of 100,000 ranks is half of it."""
+"""The most bytes of a line. The plan of 100,000 ranks has half of it."""
 
 MOST_JOURNAL = 4 << 30
 """Bytes that are looked through at once, at most: a power loss may leave a long file of zeros."""
@@ -55,7 +55,7 @@ _APPENDED = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
 @dataclass(frozen=True)
 class Contents:
-    """What was read of a journal: its entries in order, and where the next ones will begin, in bytes.
+    """A part of a journal: its entries in order, and the offset of the next ones, in bytes.
 
     `spoiled` counts lines that are torn or of others, `newer` those of a newer program.
     `has_more`: there were too many to read them at once.
@@ -109,7 +109,7 @@ def _checksum(body: bytes) -> bytes:
 
 
 def _opened(path: str) -> BinaryIO:
-    """Open a journal. Raises `OSError`, for a link and for what is no regular file too: a pipe would be waited for."""
+    """Open a journal. Raises `OSError`, also for a link or an irregular file: a pipe would block."""
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     if S_ISREG(os.fstat(file.fileno()).st_mode):
         return file
@@ -118,7 +118,7 @@ def _opened(path: str) -> BinaryIO:
 
 
 def read(path: str, begin: int = 0, most: int | None = None) -> Contents:
-    """What is in a journal from a byte on, to the last end of a line, or to the first line of a newer program.
+    """Read a journal from a byte on, to the last end of a line, or to the first line of a newer program.
 
     No more than `most` bytes of lines, or one line (None: `MOST_KEPT`). What follows a newer program's line is told
     too; that program reads it again from there. A file that is no journal, as one of zeros that a power loss left,
@@ -198,7 +198,7 @@ def size(path: str) -> int | None:
 def sizes_in(folder: str) -> dict[str, int] | None:
     """The journals in a folder of a directory, by path, and how long each is, in bytes; None if there is no folder.
 
-    Raises `OSError`, for a folder that is a link too: what is behind it is of another directory.
+    Raises `OSError`, also for a folder that is a link: its files are of another directory.
     """
     try:
         opened = os.open(folder, _FOLDER)
@@ -310,7 +310,7 @@ class JournalWriter:
         return True
 
     def _leave_to_parent(self) -> None:
-        """A child of a fork begins a segment of its own: whoever held the lock is not in this process."""
+        """Begin a new segment in a child of a fork: the lock belongs to the parent."""
         if self._process != os.getpid():
             self._lock, self._process, self.path = threading.Lock(), os.getpid(), ""
 

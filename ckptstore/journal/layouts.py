@@ -30,7 +30,7 @@ MOST_BYTES = 64 << 20
 
 
 def read(path: str) -> bytes | None:
-    """What is in a regular file; None if that is too much, or it is none. Raises `OSError`."""
+    """Read a regular file; None if it is too large or irregular. Raises `OSError`."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # else a pipe would be waited for
     with os.fdopen(descriptor, "rb") as file:
         content = file.read(MOST_BYTES + 1) if S_ISREG(os.fstat(descriptor).st_mode) else None
@@ -50,7 +50,7 @@ def is_as_told(event: Event) -> bool:
 
 
 def _unpacked(content: bytes) -> bytes | None:
-    """What was compressed; None if that is too much. Raises `zlib.error`."""
+    """Decompress; None if the result is too large. Raises `zlib.error`."""
     found = zlib.decompressobj().decompress(content, MOST_BYTES + 1)
     return found if len(found) <= MOST_BYTES else None
 

@@ -163,7 +163,7 @@ class Recorder:
         return [before.id in stood for before, _ in changes]
 
     def adopt(self, files: Sequence[Checkpoint]) -> None:
-        """Keep records of files that were found on the disk: they count for more than what was known before."""
+        """Record files that were found on the disk: these records count for more than older ones."""
         with self.database.read() as connection:
             known = reads.files_by_id(connection, [file.id for file in files])
             others, seen = _back_at_their_paths(
@@ -173,7 +173,7 @@ class Recorder:
         self.record_files([*others, *(replace(file, directory_id=ids[file.path]) for file in seen.values())])
 
     def announce(self, event: SourceAdded) -> None:
-        """Keep where a rank saves: from now on the journal of that directory has what is in and below it.
+        """Record where a rank saves: from now on the journal of that directory covers it and all below.
 
         A directory without an identity gets one. If the run saved to another directory at this path before, its disk
         may not be mounted: that is logged, and training goes on.
@@ -204,7 +204,7 @@ class Recorder:
         self._announced.setdefault(directory, []).append(told)
 
     def tell(self, launch: LaunchKey, files: Iterable[Checkpoint] = ()) -> None:
-        """Keep what is known of a launch now: in the journals of its records, beside `files`, and in the catalog."""
+        """Record the present facts of a launch: in the journals of its records, beside `files`, and in the catalog."""
         for file in files:
             self.home_beside(file)
         written = self._append({directory: [] for directory in self._writers}, self._started, [launch])
@@ -217,7 +217,7 @@ class Recorder:
             self.fall_behind(error)
 
     def note(self, file: Checkpoint) -> bool:
-        """Journal that a file is being recorded, waiting for nobody and nothing; whether that could be done.
+        """Journal without waiting that a file is being recorded; return whether that was possible.
 
         Without a size: only of a file that was whole a start says that it is lost.
         """
@@ -265,11 +265,11 @@ class Recorder:
         self.complain(f"{error}. Records are in the journals, and reach the catalog later.")
 
     def complain(self, message: str) -> None:
-        """Say what is wrong with the catalog, once, until it can be used again."""
+        """Log the catalog's fault, once, until it can be used again."""
         self._say(_CATALOG, message)
 
     def home(self, directory: str, recorded: Home | None = None) -> None:
-        """Have a journal in a directory: for what is in and below it, and, of the first, for what has no directory.
+        """Open a journal in a directory: for events in and below it; the first one also has events without a directory.
 
         It is written if the directory is present, by what is recorded of it.
         """
@@ -348,7 +348,7 @@ class Recorder:
             recorded.places.add(presence.below(directory, file.path))
 
     def _take_up(self, written: _Written, events: Sequence[Event], *, is_kept: bool = False) -> None:
-        """Project what was written just now, and what the catalog lacks before it. Raises `CatalogUnavailableError`."""
+        """Project the events just written, and earlier ones that the catalog lacks. Raises `CatalogUnavailableError`."""
         gaps = self.database.in_write(lambda connection: self._project(connection, written, events), is_kept=is_kept)
         take_up(self.database, gaps)
         if self._owes and not written.missed:
@@ -356,7 +356,7 @@ class Recorder:
             unwritten.write(self.database)
 
     def _project(self, connection: Connection, written: _Written, events: Sequence[Event]) -> list[str]:
-        """Put events into the catalog, after their launches; the segments of which it lacks what is before them."""
+        """Project events, after their launches; return the segments of which the catalog lacks earlier events."""
         news = [*written.launches.values(), *written.sources, *events]
         project(connection, news, layout_by)
         for directory, lines in written.missed.items():
@@ -391,7 +391,7 @@ class Recorder:
         return written
 
     def _is_for_later(self) -> bool:
-        """Whether what is journalled now is left to `catch_up`."""
+        """Whether new events are left to `catch_up`."""
         with self._leaving:
             self._left += self.is_late
             return self.is_late
@@ -420,7 +420,7 @@ class Recorder:
 
 @dataclass
 class _Written:
-    """What was written to journals: where, the launches and sources told first, the lines that could not be written."""
+    """The result of writing to journals: places, the launches and sources written first, and the lines that failed."""
 
     spans: list[Span] = field(default_factory=list)
     launches: dict[LaunchKey, LaunchStarted] = field(default_factory=dict)

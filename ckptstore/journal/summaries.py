@@ -1,4 +1,4 @@
-"""What a start needs of the segments of a journal that nobody writes any more: one small file for each user's.
+"""Summaries of finished segments, with the lines that a start needs: one small file for each user.
 
 `.ckptstore/summary-{user's number}.jsonl` names the segments that it stands for, with their sizes, and has those of
 their lines that still matter, as they are. One that is torn, or a segment that has another size by now, counts for
@@ -141,7 +141,7 @@ def _write(directory: str, name: str, covers: Mapping[str, int], lines: Iterable
 
 
 class _File(NamedTuple):
-    """What is told of a file: its newest record, and when it was first recorded, with the lines that tell it."""
+    """The records of a file: the newest, the time of the first, and their lines."""
 
     newest: Checkpoint
     line: Line
@@ -271,7 +271,7 @@ def _is_removed(file: Checkpoint, removals: Mapping[str, Iterable[_Removal]]) ->
 
 
 def _is_settled(removal: _Removal, over: AbstractSet[str]) -> bool:
-    """Whether nobody needs to know what became of a file that retention gave up."""
+    """Whether a file that retention gave up is no longer needed in a summary."""
     checkpoint = removal.file.checkpoint
     if removal.is_at(Location.GONE):
         return not checkpoint or checkpoint in over

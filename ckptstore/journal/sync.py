@@ -45,7 +45,7 @@ _NOTHING = ReadTo()
 
 @dataclass(frozen=True)
 class Synced:
-    """What was taken up: journals looked at and read, records that were new or changed, and what could not be used.
+    """The result of taking up journals: those looked at and read, new or changed records, and unusable lines.
 
     `spoiled` counts lines that are torn, or of other programs; `runs` are those that the journals tell of. Of what was
     `skipped`, `unreadable` are the journals, and directories that may have some, that could not be looked into at all,
@@ -156,7 +156,7 @@ def _below_here(path: str, depth: int, known: ReadTo) -> str:
 
 
 def sync_below(database: Database, root: Path, trust: Trust | None = None) -> Synced:
-    """Take up all that the journals below a directory say, what is over too.
+    """Take up all journals below a directory, finished ones too.
 
     Raises `UsageError` where that is no directory.
     """
@@ -259,7 +259,7 @@ def _take_up(
 
 
 def _by_summaries(places: Sequence[_Place], sizes: Mapping[str, int]) -> list[_Place]:
-    """The places to read, those of segments of which nothing was read replaced by that of their summary."""
+    """The places to read, with the summary in place of segments that were never read."""
     unread = {place.path for place in places if not place.before.end}
     found: list[_Place] = []
     for summary in summaries.of(unread):
@@ -307,7 +307,7 @@ def _sizes_in(folder: str) -> dict[str, int] | Skipped | None:
 
 
 class _Place(NamedTuple):
-    """Where a segment is read from, and up to where all of it was used: what is left out is read again.
+    """The offset at which a segment is read, and the one up to which all was used: omitted lines are read again.
 
     Of a summary what it says, and the segments that need not be read then, with their sizes.
     """

@@ -19,18 +19,18 @@ _AWAY = "was unmounted when its journals were read: they may protect files besid
 
 
 def unread(skipped: Iterable[Skipped]) -> tuple[Skipped, ...]:
-    """Which of what was skipped are journals, or folders of them: all or some of what they tell is not known."""
+    """The skipped journals, or folders of them: some or all of their events are unknown."""
     return tuple(each for each in skipped if _home(each.path))
 
 
 def unheard(skipped: Iterable[Skipped]) -> str:
-    """Why nobody knows all that was said of a run, as that a step is pinned; empty if every journal was read."""
+    """Why events of a run may be unknown, such as a pin; empty if every journal was read."""
     first = next(iter(unread(skipped)), None)
     return "" if first is None else f"{first.path}, which may protect it, was not read: {first.reason}"
 
 
 def unheard_states(files: Iterable[Checkpoint], away: Collection[str]) -> dict[tuple[str, int], Skipped]:
-    """The states, by launch and step, with a file below a directory that was away as its journals were to be read.
+    """The states, by launch and step, with a file below a directory that was unmounted when its journals were read.
 
     With that directory: what protects a state is said beside one of its files.
     """

@@ -44,17 +44,17 @@ def append(database: Database, lacking: Iterable[Unwritten]) -> None:
 
 
 def home_to_json(home: Home) -> dict[str, list[str]]:
-    """What is recorded of a directory, as the catalog keeps it."""
+    """The catalog's record of a directory."""
     return {"identities": sorted(home.identities), "places": sorted(home.places)}
 
 
 def _reach(directory: str, home: Home) -> int:
-    """The directory, opened. One of which nothing is known is the one if it has journals."""
+    """Open the directory. Without a record it counts as the right one if it has journals."""
     return presence.enter(directory, home if any(home) else Home(set(), {FOLDER}))[0]
 
 
 def _is_own(directory: str) -> bool:
-    """Whether this user writes the journals of a directory: a line counts as the word of whoever wrote it."""
+    """Whether this user writes the journals of a directory: a line counts for its author."""
     try:
         owner = os.lstat(directory).st_uid
     except OSError:

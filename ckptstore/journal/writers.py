@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def for_rank(database: Database, rank: int, launch: Launch, started: Callable[[], LaunchStarted]) -> Recorder:
-    """What one rank of a launch writes; `started` tells what is known of the launch by now."""
+    """The recorder of one rank of a launch; `started` returns the present facts of the launch."""
     return Recorder(database, f"rank_{rank}", launch.key, lambda named: started() if named == launch.key else None)
 
 
@@ -43,7 +43,7 @@ def shared(database: Database, recorded: Mapping[str, Home] = MappingProxyType({
 
 
 def homes(connection: Connection, run: int) -> dict[str, Home]:
-    """What is recorded of the directories of a run, and of those that have a journal of what is below them."""
+    """The records of the directories of a run, and of those whose journals cover directories below."""
     found: dict[str, Home] = {}
     journalled = {directory_of(path) for path in journals.journals_of(connection, run)}
     for source in reads.sources_of(connection, run):

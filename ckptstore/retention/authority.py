@@ -1,4 +1,4 @@
-"""Which files of a run whoever runs gc may remove: the disk says it, since a record may be anybody's word.
+"""Decides which files of a run this user's gc may remove: by the disk, since any user may have written a record.
 
 The owner of a file cannot be forged. So a file goes only if it is the user's own, or if a journal beside it that its
 owner wrote tells of it; and only if it begins as its recorded format does, in a directory of its run.
@@ -104,7 +104,7 @@ class Authority:
         return user_name(max(found.owners, key=lambda owner: owner != self._user))
 
     def _owners_beside(self, target: Target) -> set[int]:
-        """The users whose journals tell of a file of this run and launch; of a by-product, of what it is beside."""
+        """The users whose journals record a file of this run and launch; of a by-product, the file beside it."""
         stem = target.path if target.format else target.path.rpartition(".")[0]
         return {
             owner
@@ -165,7 +165,7 @@ def _told_in(directory: str) -> set[tuple[int, str, str, str]]:
 
 
 def _shared(found: Found) -> str:
-    """Why what is several files may change on its way, or is somebody else's too; empty if it is this user's alone."""
+    """Why a checkpoint of several files may change during the move, or has other owners; empty if it is this user's."""
     for name, status in found.statuses.items():
         if S_ISDIR(status.st_mode) and S_IMODE(status.st_mode) & 0o222 != S_IWUSR:
             return f"{name or 'the directory'} must be writable to its owner, and to no one else: chmod -R u+w,go-w"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Launch, Source
 
 OLD = timedelta(hours=24)
-"""What is younger may be in use."""
+"""Younger files may be in use."""
 
 _TMP = ".tmp"
 _META = "-graph.meta"
@@ -109,7 +109,7 @@ class _Search:
     before_ns: int
 
     def files(self, listed: Directory, sources: Sequence[Source]) -> Iterator[Target]:
-        """What is of no use among the files of a directory."""
+        """The useless files of a directory."""
         names = [seen.name for seen in listed.files if f"{listed.path}/{seen.name}" not in self.going]
         prefixes = {parsed.prefix for name in names if (parsed := parse_name(name)) is not None}
         for seen in listed.files:
@@ -134,7 +134,7 @@ class _Search:
                 yield Target(listed.path, seen.name, seen.size, seen.mtime_ns, reason=reason)
 
     def unregistered(self, listed: Directory) -> Iterator[Skipped]:
-        """What has the name of a checkpoint, and is not in the catalog."""
+        """Files with the name of a checkpoint that the catalog has no record of."""
         for seen in listed.files:
             path = f"{listed.path}/{seen.name}"
             if path not in self.known and classify([seen.name]).what is What.CHECKPOINT:

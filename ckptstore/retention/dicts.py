@@ -1,4 +1,4 @@
-"""The plan of a gc, and what was done of it, as dicts: the JSON of the command line."""
+"""The plan of a gc and its outcome as dicts: the JSON of the command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def collected(outcome: RunCollected) -> dict[str, Any]:
-    """The plan of a gc, and what was done of it."""
+    """The plan of a gc and its outcome."""
     plan, done = outcome.plan, outcome.done
     if plan is None:
         return {"run": outcome.run, "applied": False}

@@ -1,4 +1,4 @@
-"""Carries a retention plan out: what is unchanged and unprotected goes to the trash, or is deleted at once."""
+"""Carries out a retention plan: unchanged, unprotected files go to the trash, or are deleted at once."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ class _Gc:
             self._worker.settle(self._worker.want(left, Location.GONE), takes=True)
 
     def _record(self, states: Sequence[Going]) -> list[Item]:
-        """Record that these go, except what is protected by now. Returns their files, the oldest state first."""
+        """Record that these go, except states protected by now. Returns their files, the oldest state first."""
         going: list[Going] = []
         items: list[Item] = []
 
@@ -248,7 +248,7 @@ class _Gc:
         return items
 
     def _unheard(self, targets: Sequence[Target]) -> str:
-        """Why nobody knows what protects a state by now; empty if all journals were read."""
+        """Why a state's protection is unknown; empty if all journals were read."""
         reasons = (self._worker.unheard.get(each.checkpoint or "") for each in targets)
         return self._worker.unread or next(filter(None, reasons), "")
 

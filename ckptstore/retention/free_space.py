@@ -65,7 +65,7 @@ class Disk:
 
 @dataclass(frozen=True)
 class Freed:
-    """What was deleted to free space on a disk."""
+    """The files deleted to free space on a disk."""
 
     disk: Disk
     trash: int  # bytes of the trash, before their grace was over

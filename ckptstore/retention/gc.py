@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunCollected:
-    """What came of the gc of a run: its plan, what was done, the error that ended it; each None if there is none.
+    """The outcome of a run's gc: its plan, its actions, the error that ended it; each None if there is none.
 
     `waiting` is what is in the trash after it, the gc first whose grace ends first.
     """
@@ -73,7 +73,7 @@ def collect(
     tier: Tier | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> RunCollected:
-    """Plan, and carry the plan out if `apply_it`. What is refused, or fails, is in the outcome.
+    """Plan, and carry the plan out if `apply_it`. Refusals and failures are in the outcome.
 
     `tier` is one of the nodes' own disks: what goes there must be in a tier above.
     `agreed` is the digest of the plan that somebody has seen: another plan is not carried out.

@@ -89,7 +89,7 @@ def purge(
     now: datetime | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Purged:
-    """Delete what has been in the trash of a run for longer than its grace, or all of it `at_once`. Can be repeated.
+    """Delete the trash of a run that is older than its grace, or all of it `at_once`. Can be repeated.
 
     Files of a step that is pinned or tagged by now stay. Raises `RefusedError` if a journal of the run cannot be read,
     which may tell of pins, and while another process works on the run's files.

@@ -234,7 +234,7 @@ def _as_it_was(file: Checkpoint, leaving: Mapping[str, Item], places: Mapping[st
 
 
 def _unknown(database: Database, skipped: Sequence[Skipped], unregistered: Sequence[Skipped]) -> tuple[Skipped, ...]:
-    """What nobody knows, each once. What another run has is known; what was recorded as gone and is there is not."""
+    """The unknown files, each once. Files of another run are known; files recorded as gone that are there are not."""
     told = {each.path for each in skipped}
     with database.read() as connection:
         recorded = reads.files_at_paths(connection, [each.path for each in unregistered])

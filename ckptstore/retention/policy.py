@@ -18,7 +18,7 @@ _HIGHEST = 2**63 - 1
 _MODES = ("min", "max")
 _RULES = ("keep_last", "keep_every", "keep_hourly", "keep_daily", "keep_weekly", "keep_best")
 GRACE = timedelta(hours=24)
-"""How long what was removed can be brought back, unless a policy says another time."""
+"""How long removed states can be brought back, unless a policy says another time."""
 
 FLOOR = 2
 """How many of the newest restorable states every policy keeps, unless it says another number."""
@@ -80,7 +80,7 @@ class Policy:
         return not (any(getattr(self, name) for name in _RULES) or self.keep_within or any(self.keep_kind.values()))
 
     def to_json(self) -> dict[str, Any]:
-        """What is not as by default, as the catalog and `policy --json` show it."""
+        """The settings that differ from the defaults, as the catalog and `policy --json` show them."""
         shown: dict[str, Any] = {}
         for each in fields(self):
             value = getattr(self, each.name)

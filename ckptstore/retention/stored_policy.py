@@ -28,7 +28,7 @@ def show(database: Database, run: str) -> Policy | None:
 
 
 def store(database: Database, run: str, policy: Policy) -> None:
-    """Store what gc keeps of a run where nobody says it.
+    """Store the policy that gc of a run uses by default.
 
     Raises `RefusedError` for a policy without a rule, and for a metric where the run has states with others only.
     """

@@ -109,7 +109,7 @@ class Worker:
         self.unheard = {id_: f"{each.path} {each.reason}" for id_, each in why.items() if each is not None}
 
     def refuse_unless_all_is_read(self) -> None:
-        """Raise `RefusedError` if a journal of the run could not be read: what is deleted does not come back."""
+        """Raise `RefusedError` if a journal of the run could not be read: a deletion cannot be undone."""
         if self.unread:
             told = f"nothing of run {self.lock.run!r} is deleted: {self.unread}"
             raise RefusedError(told, "make it readable, or take it away")
@@ -152,7 +152,7 @@ class Worker:
         return [each for each in gcs if not each.ended]
 
     def want(self, items: Iterable[Item], wanted: Location) -> list[Item]:
-        """Record where these are wanted now, except those whose directory is away, which are told."""
+        """Record where these are wanted now. Files in an absent directory are left out and reported."""
         present: list[Item] = []
         for item in items:
             if reason := self._absence(item):
@@ -232,7 +232,7 @@ class Worker:
         return ended
 
     def purge_due(self, now: datetime) -> None:
-        """Delete what has been in the trash for longer than its grace, which begins when its gc has ended."""
+        """Delete trash that is older than its grace, which begins when its gc has ended."""
         due = now - CLOCKS_DIFFER
         self.purge({each.id for each in self.collections() if each.ended and each.purge_after <= due})
 
@@ -247,7 +247,7 @@ class Worker:
             self.settle(self.want(items, Location.GONE))
 
     def in_trash_by_mark(self) -> tuple[list[Item], list[Item]]:
-        """What is in the trash: first what may be purged; then what is, or may be, of a pinned or tagged step.
+        """The trash: first the files that may be purged; then those that are, or may be, of a pinned or tagged step.
 
         A pin or tag may have been journalled before the gc and heard after it. What went with such a file stays too.
         """
@@ -423,7 +423,7 @@ class Reach:
         self._seen: dict[tuple[str, str], str] = {}
 
     def look_again(self) -> None:
-        """Forget what was seen."""
+        """Forget the observations."""
         self._seen.clear()
 
     def absence(self, directory: str, collection: str = "") -> str:

@@ -42,7 +42,7 @@ class Copies:
     told: tuple[Checkpoint, ...]
 
     def not_taken(self) -> list[Skipped]:
-        """What is said of them."""
+        """Their reason."""
         return [Skipped(path, _reason(original.path, f"run {original.run!r}")) for path, original in self.of.items()]
 
 
@@ -132,7 +132,7 @@ def _is_double(own: Checkpoint, other: Checkpoint, tree: Tree) -> bool:
 
 
 def _alike(databases: Sequence[Database], tree: Tree, sizes: Mapping[str, int]) -> Iterable[tuple[str, Checkpoint]]:
-    """Files that nobody recorded, with the known ones that have their name or time, their size and their rank."""
+    """Unrecorded files, with the known ones of the same name or time, size and rank."""
     named: dict[tuple[int | None, object], dict[str, Checkpoint]] = defaultdict(dict)
     for database in databases if sizes else ():
         with database.read() as connection:
@@ -158,7 +158,7 @@ def _has_bytes_of(path: str, seen: Seen | None, original: Checkpoint) -> bool:
 
 
 def copies_among(found: Sequence[FoundFile], is_same: Callable[[str, str], bool] = files.same_bytes) -> dict[str, str]:
-    """Of new files the copies of others of them, each with what it is a copy of: of the one that was written first.
+    """Copies among new files, each with its original: the one that was written first.
 
     A copy is in another directory under its name or with its time. Two callbacks write one state at nearly one time.
     """

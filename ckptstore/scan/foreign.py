@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 def gather(tree: Tree) -> None:
-    """Put what is several files under one path: that of the prefix, or of a directory whose name tells a step.
+    """Group several files under one path: the prefix, or a directory whose name has a step.
 
     A directory with checkpoints of MindSpore in it is none.
     """
@@ -122,7 +122,7 @@ def take_directory(tree: Tree, path: str) -> bool:
 
 
 class Foreign:
-    """What is known of those of a tree, by path: `placed` are those that have a step and a rank.
+    """The verdicts on those of a tree, by path: `placed` are those that have a step and a rank.
 
     `warnings` are what people must know of the launches.
     What is as the run's records say keeps their word, unread. What is in a directory that was recorded is no

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PartsFound:
-    """What is known of the parts below a directory: launches with their new files only, and what people must know."""
+    """The parts below a directory: launches with their new files only, and warnings."""
 
     launches: tuple[ScannedLaunch, ...] = ()
     uncertain: tuple[Uncertain, ...] = ()

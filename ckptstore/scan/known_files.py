@@ -68,7 +68,7 @@ class KnownFiles:
 
 
 def recorded_below(connection: Connection, root: Path) -> tuple[list[Checkpoint], dict[str, Checkpoint]]:
-    """What was ever recorded below a directory; and by their paths there, files recorded under one that is a link now.
+    """All records below a directory; and by their paths there, files recorded under one that is a link now.
 
     A run's disk may have been moved, and a link left in its place.
     """
@@ -144,7 +144,7 @@ def _is_another(file: Checkpoint, here: Seen) -> bool:
 
 
 def _not_taken(file: Checkpoint, here: Seen) -> str:
-    """Why the file at the path of a record is not taken in; empty where it is what was recorded."""
+    """Why the file at the path of a record is not adopted; empty if it is the recorded one."""
     if file.state is FileState.TRASHED and not is_as_recorded(file, here.size, here.mtime_ns):
         return _IN_TRASH.format(purge=Command("purge", file.run, "--now"))
     return "" if _claims(file, here) else _MAY_BE_A_COPY
@@ -212,7 +212,7 @@ class Unowned(NamedTuple):
 def unowned_files(
     database: Database, run: str, tree: Tree, paths: Iterable[str], recorded: KnownFiles, *, told: Iterable[str]
 ) -> Unowned:
-    """Which of these paths may not be taken in for a run that nobody named, by where they lie, with the reason.
+    """The paths that may not be adopted without `--run`, by their directories, with the reason.
 
     A run goes on from its newest state, and files of another experiment would be that state. So into a run that is
     trained with ckptstore goes only what is in directories that it saves to; into one that was scanned nothing from a

@@ -1,4 +1,4 @@
-"""Plans a scan: what of a directory tree goes into the catalog, and what is left alone and why.
+"""Plans a scan: which files of a tree go into the catalog, and which are left alone and why.
 
 The journals there are taken up, and the run's own directories reconciled, before; no record is made of anything else.
 """
@@ -209,7 +209,7 @@ class _Planner:
         self.new = [path for path in candidates if path not in self.reasons]
 
     def _unowned(self, paths: Sequence[str]) -> dict[str, str]:
-        """Which of these paths may not be taken in for a run that nobody named, and why."""
+        """The paths that may not be adopted without `--run`, and why."""
         told, root = self.synced.runs, self.tree.root
         reasons, homes, claimed = unowned_files(self.database, self.run, self.tree, paths, self.recorded, told=told)
         if not are_several(homes):
@@ -297,7 +297,7 @@ class _Planner:
         return RefusedError(told, f"a run has one network: {hint}")
 
     def put_into_launches(self) -> None:
-        """Put what was read into launches, and these in order."""
+        """Group the files into launches, and order these."""
         asked, tree = self.asked, self.tree
         self.history = (
             reconstruct(self.found, world_size=asked.world_size, ranks_seen=tree.ranks, stated=asked.said)
@@ -378,7 +378,7 @@ class _Planner:
             )
 
     def _too_small(self, files: Iterable[Checkpoint]) -> set[str]:
-        """The scanned launches whose files are of more ranks than the catalog was told."""
+        """The scanned launches whose files are of more ranks than the catalog has."""
         scanned = (file for file in files if file.launch.startswith(SCANNED) and file.launch in self.sizes)
         return {file.launch for file in scanned if file.rank >= self.sizes[file.launch]}
 
@@ -434,7 +434,7 @@ class _Planner:
         )
 
     def _skipped(self, away: Iterable[Checkpoint], adopted: Iterable[Checkpoint]) -> tuple[Skipped, ...]:
-        """What was left alone, and why; but for what was adopted by its name, though no journal tells of its launch."""
+        """The files left alone, and why; without those adopted by their names, though no journal has their launch."""
         taken = {file.path for file in adopted}
         found = [
             *self.tree.skipped,

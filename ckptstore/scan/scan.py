@@ -56,7 +56,7 @@ def scan(
     trust: Trust | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Scanned:
-    """Adopt what is below `directory` into a run. Can be repeated: then nothing changes.
+    """Adopt the checkpoints below `directory` into a run. Can be repeated: then nothing changes.
 
     Without `run` it is the one that the journals there tell of, if that is one, else the run of the directory's name;
     and of a run that is trained with ckptstore only what lies in its own directories is taken in. `world_size` is the
@@ -196,7 +196,7 @@ def _apply(database: Database, tree: Tree, plan: ScanPlan) -> None:
 
 
 def _new_trash(database: Database, run: str, known: AbstractSet[str]) -> tuple[FoundTrash, ...]:
-    """What is in the trash of a run by gc, but for the items that were known before."""
+    """The trash of a run by gc, without the items that were known before."""
     with database.read() as connection:
         items = removals.items_of(connection, reads.run_id(connection, run) or 0, settled=True)
     found: dict[str, list[removals.Item]] = {}

@@ -44,7 +44,7 @@ class Opaque:
 
 @dataclass
 class Tree:
-    """What is below a root: checkpoints by path with what their paths say, and the ranks that anything names.
+    """The files below a root: checkpoints by path with the facts of their paths, and all ranks in names.
 
     `foreign` are those that MindSpore cannot load. Of what was `skipped`, `unread` is what the file system did not let
     be looked at.
@@ -120,7 +120,7 @@ def _ranks_of(strategy: Path) -> set[int]:
 
 
 def read_files(tree: Tree, paths: Sequence[str]) -> tuple[list[FoundFile], list[Skipped]]:
-    """What is in these files, and what their paths say; those that are cut or cannot be read, and why."""
+    """Read these files: return their content and the facts of their paths, and unreadable ones with reasons."""
     reader = ContentsReader()
 
     def read(path: str) -> Contents | Skipped:
@@ -137,7 +137,7 @@ def read_files(tree: Tree, paths: Sequence[str]) -> tuple[list[FoundFile], list[
 
 
 def found_file(tree: Tree, path: str, contents: Contents | None = None) -> FoundFile:
-    """What the path of a checkpoint of the tree says, and what was read of it (None: nothing was)."""
+    """The facts of a checkpoint's path in the tree, and of its content (None: it was not read)."""
     named, seen = tree.checkpoints.get(path) or tree.foreign[path]
     return FoundFile(
         path=path,
@@ -184,7 +184,7 @@ def sighted(file: Checkpoint, here: Seen) -> Sighting:
 
 
 def changed(known: Mapping[str, Checkpoint], tree: Tree) -> tuple[list[Checkpoint], ...]:
-    """Of what the catalog has: files of another size than recorded, that are gone, that are back, and that are away.
+    """Compare the catalog's files: those of another size, gone, back, and unreachable.
 
     Who scans a directory says that what is missing in it is gone: but not if it is empty, nor if one below it that had
     an identity is empty, not there, or another one. Those may be disks that are not mounted.
