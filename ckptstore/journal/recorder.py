@@ -348,7 +348,7 @@ class Recorder:
             recorded.places.add(presence.below(directory, file.path))
 
     def _take_up(self, written: _Written, events: Sequence[Event], *, is_kept: bool = False) -> None:
-        """Project the events just written, and earlier ones that the catalog lacks. Raises `CatalogUnavailableError`."""
+        """Project new events, and earlier ones that the catalog lacks. Raises `CatalogUnavailableError`."""
         gaps = self.database.in_write(lambda connection: self._project(connection, written, events), is_kept=is_kept)
         take_up(self.database, gaps)
         if self._owes and not written.missed:
