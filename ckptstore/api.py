@@ -166,7 +166,7 @@ class Catalog:
     ) -> Scanned:
         """Adopt the checkpoints below a directory into a run (None: the journals' run, else the directory's name).
 
-        `world_size` is the number of ranks, `steps_per_epoch` that of the dataset (None: by what is there), `steps` the
+        `world_size` is the number of ranks, `steps_per_epoch` that of the dataset (None: by the files), `steps` the
         steps that are known to you, by the paths of files, prefixes of TensorFlow or directories that are a checkpoint,
         `replicas` as in `resolve`. `dry_run` writes nothing and tells the same. `trust` names users as in `sync`, and
         witnesses that are enough alone: "counter", "name", "info". `progress` hears how many more files were looked at.

@@ -11,7 +11,7 @@ MOST_DEPTH = 32
 
 
 def parse(raw: bytes | str) -> Any:
-    """Parse JSON. Raises `ValueError` for what is none, and for what is nested too deeply for whoever walks it."""
+    """Parse JSON. Raises `ValueError` if it is none, or is nested too deeply to be walked."""
     try:
         value = json.loads(raw)
     except RecursionError:

@@ -63,7 +63,7 @@ class LaunchStarted:
 
     `plan` has (rank, file) for each rank, of the origin's state or of `launch.initial`, and `passed` the newer states
     that were passed over, in the journal of the rank that says it for all. `data_at` is when the steps of the launch in
-    its data were told (None: not known).
+    its data were recorded (None: unknown).
     """
 
     launch: Launch
@@ -229,7 +229,7 @@ class GcEnded:
 
 @dataclass(frozen=True)
 class TierDeclared:
-    """A tier was declared, or taken back; `run` is one whose journals are told (empty: none is)."""
+    """A tier was declared, or taken back; `run` is one whose journals get the event (empty: none)."""
 
     run: Name
     tier: Tier
@@ -239,7 +239,7 @@ class TierDeclared:
 
 @dataclass(frozen=True)
 class CopyRecorded:
-    """What is known of the copy of a file in a tier. Of `file` it has what identifies it, its size and its digest.
+    """A record of the copy of a file in a tier. Of `file` it has the identifying fields, the size and the digest.
 
     `trusted` is False where another user's journal tells of it: nothing is copied to that tier until it is declared.
     """
@@ -397,7 +397,7 @@ MOST_CONTENT = 8 << 20
 
 
 def to_line(event: Event, directory: str) -> Line:
-    """An event as one line of the journal of a directory. What is as it is by default is left out."""
+    """An event as one line of the journal of a directory. Fields with their default values are left out."""
     told = _said(event)
     match event:
         case LaunchStarted():

@@ -29,7 +29,7 @@ _PLACE = (
     r"file:///[^?#\0\ud800-\udfff]*|(?!file:)[a-z][a-z0-9+.-]*://[^/@?#\0\ud800-\udfff]+(?:/[^?#\0\ud800-\udfff]*)?"
 )
 TierUrl = Annotated[str, Meta(pattern=rf"\A(?:{_PLACE})\Z", max_length=2000)]
-"""A directory of this machine, or a bucket; what is before an `@` may be a password."""
+"""A directory of this machine, or a bucket; the part before an `@` may be a password."""
 Key = Annotated[
     str, Meta(pattern=r"\A(?!\.{0,2}(?:/|\Z))(?:(?!/\.{0,2}(?:/|\Z))[^\0\ud800-\udfff])+\Z", max_length=2000)
 ]

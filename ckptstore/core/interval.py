@@ -2,7 +2,7 @@
 
 The formulas and their sources are in docs/explanation/interval.md.
 
-All times are in seconds. Failures come at random, one each `mtbf` on average. An interval is what is trained between
+All times are in seconds. Failures come at random, one each `mtbf` on average. An interval is the training between
 two saves, without the pause that a save makes.
 """
 

@@ -1,7 +1,7 @@
 """Replica groups by strategy files: how each parameter is cut and spread over the ranks (mindspore.md §8).
 
-Two ranks are replicas if they hold the same slice of every parameter. Which ranks hold the same slice of one is what
-`mindspore.train._utils.get_parameter_redundancy` computes. What is done otherwise here, so that no group is wrong:
+Two ranks are replicas if they hold the same slice of every parameter. `mindspore.train._utils.get_parameter_redundancy`
+computes which ranks hold the same slice of one. This module differs from it, so that no group is wrong:
 
 - An axis of a tensor that is cut along several axes of the grid makes MindSpore write a `tensor_map` for each axis
   (`StrategyCheckpointInfo::to_protobuf`). `get_parameter_redundancy` reads only the first; here all of them count.

@@ -85,7 +85,7 @@ def _restorable(facts: RunFacts, found: RestorePlan | None, judged: int) -> Chec
 def _newest_restorable(database: Database, facts: RunFacts) -> tuple[RestorePlan | None, int]:
     """The newest state that the catalog takes for whole, and how many were judged to find it; no file is looked at.
 
-    Of a tree that was moved it knows two places: what is in a directory that can be seen serves first.
+    Of a tree that was moved it knows two places: files in a directory that can be seen count first.
     """
     away = {directory for directory, seen in facts.around.items() if seen.device is None}
     segments = lineage(list(facts.launches), facts.saved)

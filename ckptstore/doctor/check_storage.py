@@ -37,7 +37,7 @@ _MOST_JOURNAL_BYTES = 16 << 20
 def checks(database: Database, facts: RunFacts, *, is_away: bool) -> Iterator[Check]:
     """Check directories, the room on their disks, journals and trash.
 
-    `is_away`: the catalog cannot be used, so it is unknown which of the journals' records it has.
+    `is_away`: the catalog cannot be used, so nothing says which of the journals' records it has.
     """
     yield from disks(facts)
     yield _journals(facts, is_away=is_away)

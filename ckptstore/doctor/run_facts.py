@@ -62,8 +62,9 @@ class Room:
 class RunFacts:
     """One run: `launches` oldest first, those that saved anything (`saved`), and the newest of them with its saves.
 
-    `homes` are where the newest launch saves, `saving_homes` where the one does that saved last; `around` is what was
-    seen of all these directories, and of those that have a journal of the run (`journals`: how far each was taken up).
+    `homes` are the directories of the newest launch, `saving_homes` those of the launch that saved last. `around` has
+    the observations of these directories, and of those with a journal of the run (`journals`: how far each was taken
+    up).
     """
 
     run: str

@@ -114,7 +114,7 @@ def reconstruct(
     apart = _kept_apart(groups)
     if apart:
         warnings.append(
-            f"nothing proves which files of several ranks are of one launch, so they are kept apart: {apart}; "
+            f"it is not proven which files of several ranks are of one launch; they are kept apart: {apart}; "
             f"if no rank missed a launch: {Trusted.NUMBERS.remedy}"
         )
     launches: list[PlacedLaunch] = []

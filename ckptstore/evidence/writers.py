@@ -265,8 +265,9 @@ def _may_have_written(
 def _was_over(source: Source, newer: Launch, new: UnregisteredFile, here: FileFacts) -> bool:
     """Whether a source wrote no more when a newer launch began: it had left its breakpoint.
 
-    One that writes on then can be told at an exception only: what it saves as ever has its own prefix, unless it never
-    had saved before; and a launch that fails before its first save is common. Another run's trains on meanwhile.
+    A source that writes on can be recognized at an exception only: its periodic saves have a prefix of their own,
+    unless it had never saved before; and launches that fail before their first save are common. One of another run
+    trains on.
     """
     if any(wrote(source, name) for name in new.source.names_before):
         return True

@@ -60,7 +60,7 @@ class LayoutFiles:
 def keep(recorder: Recorder, launch: Launch, rank: int, path: str) -> bool:
     """Keep the content of a strategy or group info file of this launch, and set the layout by all that are kept.
 
-    What is the same on many ranks is kept and looked at once. Returns whether it is kept: what cannot be used is
+    A file that many ranks have alike is kept and read once. Returns whether it is kept: an unusable one is
     logged and left. Raises `CatalogUnavailableError` where neither journal nor catalog took it; doing it again changes
     nothing.
     """

@@ -236,8 +236,8 @@ class RankLaunch:
     def record(self, *, step: int, **metrics: float) -> None:
         """Add metrics to the saves of a step, such as those of a later evaluation.
 
-        They go to the file of this rank, or to the state of that step from before this launch. The value counts that
-        was recorded last. Raises `UsageError` for what is no metric, `NothingRestorableError` for a step without a
+        They go to the file of this rank, or to the state of that step from before this launch. The value
+        recorded last counts. Raises `UsageError` if it is no metric, `NothingRestorableError` for a step without a
         state, and `CatalogUnavailableError` where neither journal nor catalog took them.
         """
         self.measure(validate.step_of(step), registering.checked(metrics))
@@ -290,7 +290,7 @@ class RankLaunch:
         return None if plan is None else self.fetched(plan)
 
     def fetched(self, plan: RestorePlan) -> RestorePlan:
-        """The plan with the files that this rank reads here: what is not is fetched from the nearest tier that has it.
+        """The plan with the files that this rank reads here: others are fetched from the nearest tier that has them.
 
         Raises `NothingRestorableError` where no tier gives a file.
         """
@@ -474,7 +474,7 @@ class RankLaunch:
     def renew_lease(self) -> None:
         """Renew the lease on the state that this launch started from: the launch is alive.
 
-        While the catalog cannot be used that waits for the next time: no gc can remove the state meanwhile.
+        If the catalog cannot be used, the next call does it: until then no gc can remove the state either.
         """
         if self.recorder.behind:
             return

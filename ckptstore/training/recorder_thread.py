@@ -186,9 +186,9 @@ class RecorderThread:
             thread.join(self._seconds_left)
 
     def flush(self, seconds: float | None = None) -> bool:
-        """Wait until all is recorded and the catalog has it; whether that is so.
+        """Wait until everything is recorded, in the catalog too; return whether it is.
 
-        At most `seconds` (None: what is left of FLUSH_SECONDS, in all the calls since the last job; and no longer than
+        At most `seconds` (None: the rest of FLUSH_SECONDS, over all calls since the last job; and no longer than
         it takes to see that the catalog still cannot be used).
         """
         if os.getpid() != self._process:

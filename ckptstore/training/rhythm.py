@@ -33,7 +33,7 @@ class Question(NamedTuple):
 class Rhythm:
     """Of one rank. `every` is a number of steps, or a time between two saves; `alone` tells that there is one rank.
 
-    With "auto" that time is what `adapt` was told last.
+    With "auto" that time is the last argument of `adapt`.
 
     Moments are seconds of the monotonic clock.
     """

@@ -15,9 +15,9 @@ _FEWEST = 3
 class StepTimes:
     """Of one training. Moments are seconds of the monotonic clock, taken by the last callback in the list.
 
-    A step begins when all callbacks have heard that it does, and ends when all have heard that it has: what is read of
-    the dataset before it, and evaluations between epochs, are in the time from end to end only. With data sinking, a
-    step is here what the callbacks hear of at once.
+    A step begins when all callbacks have handled its begin, and ends when all have handled its end. So reading the
+    dataset before it, and evaluations between epochs, are in the time from end to end only. With data sinking, the
+    steps of one sink count as one.
     """
 
     def __init__(self) -> None:
