@@ -441,8 +441,8 @@ def inspect(file: Path, *, as_json: bool) -> None:
 def scan(context: click.Context, /, directory: str, *, as_json: bool, verbose: bool, **asked: Any) -> int:
     """Adopt the checkpoints below DIRECTORY that no catalog knows.
 
-    Names and headers say what they are; a file whose step they leave open is told and not taken, with the option that
-    would place it. A run that is trained with ckptstore gets files from outside its own directories only by --run. It
+    Names and headers say what they are; a file whose step they leave open is listed and not adopted, with the option
+    that places it. A run that is trained with ckptstore gets files from outside its own directories only by --run. It
     may be done again, and while training writes. DIRECTORY may be the URL of a tier, as s3://bucket/prefix: its
     journals are brought back, and a start fetches the files. Exit code 1: a directory or a journal could not be read;
     5: there are several experiments, and the commands that scan each are printed; 7: checkpoints were left out.

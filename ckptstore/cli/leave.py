@@ -132,7 +132,8 @@ def _leave_here(url: str | None, reason: str, patience: float | None, *, as_json
 class _Exit:
     """A run that is asked to leave, and how far it is; each change is `shown`.
 
-    With `patience`, in seconds, all is done on a thread: a disk or a catalog that hangs keeps nobody longer than that.
+    With `patience`, in seconds, all is done on a thread: a disk or a catalog that hangs does not delay the command
+    longer than that.
     """
 
     def __init__(

@@ -188,7 +188,7 @@ def outlive_readers() -> None:
 
 
 _replaced: list[io.TextIOWrapper] = []
-"""Kept: one that is dropped closes its descriptor, and what is opened next would get what is printed."""
+"""Kept: a dropped stream closes its descriptor, and the next opened file would get the output."""
 
 
 def _outliving(stream: io.TextIOWrapper) -> io.TextIOWrapper:

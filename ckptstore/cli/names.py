@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def rename(context: click.Context, run: str, new: str, *, as_json: bool) -> None:
     """Give RUN the name NEW.
 
-    No file is touched. The first name of the run goes on leading to it: a script that joins it is told of the new one,
-    and goes on from the run's newest state.
+    No file is touched. The first name of the run stays valid: a script that joins it goes on from the run's newest
+    state, and a warning names the new one.
     """
     from ckptstore.cli import values
 

@@ -68,7 +68,7 @@ def verify(
 ) -> int:
     """Compare the files of RUN, or of all runs, with the catalog.
 
-    Sizes and headers; every byte with --digest. What is damaged or gone is marked in the catalog; no file is
+    Sizes and headers; every byte with --digest. Damaged and missing files are marked in the catalog; no file is
     changed. With --shard I/N, each of N processes verifies its own part of the files.
     Exit code 6: damage was found. 1: some files could not be looked at.
     """

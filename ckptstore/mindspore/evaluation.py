@@ -52,8 +52,8 @@ def load(
 
     Raises `UnknownRunError` and `NothingRestorableError` for a state that is not there, or not whole; `UsageError`,
     before the network changes, naming the parameters that the file lacks or has in another type or shape;
-    `UnreadableError` for an encrypted file without its key; `DamageError` for one that is not what was recorded, of
-    which a part may be in the network then; `CkptstoreError` where it cannot be read.
+    `UnreadableError` for an encrypted file without its key; `DamageError` for one that differs from its record, of
+    which a part may be in the network then; `CkptstoreError` if it cannot be read.
     """
     target = _target(network)
     opened = catalog or connect()

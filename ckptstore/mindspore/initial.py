@@ -122,7 +122,7 @@ def begin_from(
     """Put what fits of a file into a train network, or a `TrainState`, once the file is proved.
 
     `loading` gets the parameters that change, and is entered while they do. Raises `UsageError` where nothing fits, or
-    something is left over and `asked.strict`; `DamageError` for a file that is not what was recorded, `CkptstoreError`
+    something is left over and `asked.strict`; `DamageError` for a file that differs from its record, `CkptstoreError`
     for one that cannot be read.
     """
     own = asked_for(target, asked)

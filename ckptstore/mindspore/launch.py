@@ -145,7 +145,7 @@ class TrainingLaunch(RankLaunch):
 
         Raises `NothingRestorableError` where states were lost or are of another branch, or that of another run cannot
         be loaded, `RefusedError` where it cannot be told whether any were saved, `UsageError` where the network is not
-        the one that was saved, or the state has no place in the dataset, `DamageError` for a file that is not what was
+        the one that was saved, or the state has no place in the dataset, `DamageError` for a file that differs from its
         recorded.
         """
         check_arguments(model, dataset)

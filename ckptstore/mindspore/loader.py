@@ -69,8 +69,8 @@ def read_plain(file: Checkpoint, places: Mapping[str, Place], wanted: Collection
     """Read a checkpoint: entries that have a place into that, by name, the others into new memory.
 
     Of those only the ones that are `wanted`, by name (None: all); the rest is read for its digest alone. The file is
-    read once, from its beginning to its end, and proved by its digest at last: what is raised leaves places with some
-    of its bytes. So does None: that is any file that only MindSpore may read, or nobody. Raises `ChangedError` where
+    read once, from its beginning to its end, and proved by its digest at last: an error leaves some of its bytes in the
+    places. So does None, for a file that only MindSpore can read, or that is unreadable. Raises `ChangedError` if
     its digest is not the recorded one, `DoesNotFitError`, and `OSError`: EFAULT where memory cannot be written to.
     """
     form = _FORMATS.get(file.format)

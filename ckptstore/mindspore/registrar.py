@@ -4,7 +4,7 @@ The path of a save, which crosses from here to training/ once, at the line:
 
     ModelCheckpoint, OnRequestExit …    save a file
     watch.poll()                        says which file is new, and what it holds
-    Session.describe()                  makes its record: step, epoch, loss, what is wrong with it
+    Session.describe()                  makes its record: step, epoch, loss, faults
     --------------------------------------------------------------------------- no MindSpore from here on
     RecorderThread.submit()             waits on its own thread for the whole file, reads size and digest
     RankLaunch.record()                 writes the record to the journal, then to the catalog
@@ -57,7 +57,7 @@ _LOOK_SECONDS = 60.0
 def never_stops_training(hook: Callable[..., None]) -> Callable[..., None]:
     """Whatever goes wrong in a hook is logged, once a hook, and training goes on.
 
-    Only before its first step may it be refused: nothing was done yet, and to go on would hide what was saved before,
+    Only before its first step may it be refused: nothing was done yet, and to go on would hide the earlier saves,
     or save under a wrong step.
     """
 

@@ -66,9 +66,9 @@ def load(
 
     `decryption` is what `mindspore.load_checkpoint` needs for files that were saved with `enc_key`, `layout` that of
     the launch that loads. `on_failure` is called for a file that cannot be loaded, before
-    `DamageError` is raised for one that is not what was recorded, or is cut, `CkptstoreError` for one that cannot be
+    `DamageError` is raised for one that differs from its record, or is cut, `CkptstoreError` for one that cannot be
     read now. Raises `UsageError` for one that needs another key, and naming the parameters that it lacks or that do not
-    fit: the network is not the one that was saved. `on_put` is called before the network changes: what is raised after
+    fit: the network is not the one that was saved. `on_put` is called before the network changes: an error after
     that leaves it with a part of the state.
     """
     sources = plan.files_for(rank, layout)
@@ -126,7 +126,7 @@ def read_plain_into(
     What the network lacks is kept only if it is `wanted` (None: all is). Raises as `read_plain` does.
 
     Where the network has memory for all, it is read into there, which takes half of the time: a second copy's pages
-    have to be found and cleared. A file that turns out not to be what was recorded has the network half loaded then:
+    have to be found and cleared. If a file turns out to differ from its record, the network is half loaded then:
     the start stops, and nothing trains it.
     """
     own = {name: item for name, item in named(network).items() if name not in EXIT_FLAGS}
@@ -185,7 +185,7 @@ def put(
 ) -> tuple[Iterable[str], Iterable[str]]:
     """Give the parameters of a network these values; which parameters got none, and which values none took.
 
-    Those `in_place` have theirs already; then what is left is the counter, if anything.
+    Those `in_place` have theirs already; then only the counter is left, if it is in the file.
 
     In PyNative they are copied to where the parameters are. MindSpore's own loading gives a parameter another tensor
     (`Parameter.set_data`), and a network that has trained in this process goes on updating the one before: its weights

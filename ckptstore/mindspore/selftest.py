@@ -1,6 +1,6 @@
 """Tries on this machine what ckptstore promises: a small training is saved, killed, restored and compared.
 
-`ckptstore selftest` runs this module, with what is asked for in JSON, and reads a row of JSON for each promise. With a
+`ckptstore selftest` runs this module, with its parameters in JSON, and reads a row of JSON for each promise. With a
 fault in it the module is one rank of such a training.
 """
 

@@ -83,7 +83,7 @@ class TrainState(Parameters):
 
     One of a kind has MindSpore's own names. Of several, given as a list or by names, each name begins with that of its
     network or optimizer. Learning rates that are parameters of `param_groups` belong to it (`has_rates`). Raises
-    `UsageError` for what is no network or optimizer, and where two parameters have one name.
+    `UsageError` if one is no network or optimizer, or if two parameters have one name.
     """
 
     def __init__(self, network: Any, optimizer: Any) -> None:

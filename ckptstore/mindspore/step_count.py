@@ -153,7 +153,7 @@ def is_wrong_result(error: object) -> bool:
 
     `_handle_tft` in its `train/model.py` tells it by "TREError" in the text of a `RuntimeError`, and each rank loads an
     older state by its `ckpt_load_fn`, or its snapshot. All else (UCEError, HCCEError, ForceStopError, "ARF FINISH") it
-    leaves to MindIO's controller: hardware failed there, and what was saved before is as good as ever.
+    leaves to MindIO's controller: hardware failed there, and the earlier saves are good.
     """
     return isinstance(error, RuntimeError) and "TREError" in str(error)
 

@@ -79,7 +79,7 @@ def examine(
     None where the record takes the file to be gone, and it is.
 
     The bytes are read too where there is a reason to: it was written again, its header is broken, or its record says
-    that it is damaged or gone. `progress` is told how many bytes were read. An error of the disk is damage; a file that
+    that it is damaged or gone. `progress` gets the number of bytes read. An error of the disk is damage; a file that
     cannot be looked at for another reason may be whole. `places` are those of the run's `presence.unidentified` files.
     """
     try:

@@ -1,7 +1,7 @@
 """Keep the files of graceful exits apart: all have one name, and MindSpore loads it at any start (mindspore.md §5).
 
 Each gets a name with its step in it, in the directory it is in: the next exit does not overwrite it, and
-OnRequestExit does not find it and load it over what was restored.
+OnRequestExit does not find it and load it over the restored state.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def keep_graph(path: str, new_path: str) -> None:
 def keep_unknown(path: str) -> str | None:
     """Rename an exit's file that no catalog knows, before the next exit overwrites it; its new path.
 
-    The step in its name is what it says itself, MindSpore's count or the optimizer's; nobody vouches for it, and it is
+    The step in its name is its own, MindSpore's count or the optimizer's; it is not proven, and the file is
     not registered. None where it cannot be read or renamed: it stays what and where it is.
     """
     try:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class LaunchRow:
     """One launch as `history` shows it.
 
-    `hosts` are those of its ranks, as far as they were told. `passed` are the newer states that it passed over, newest
+    `hosts` are those of its ranks, as far as recorded. `passed` are the newer states that it passed over, newest
     first, at most `resume.start.MOST_PASSED`. `last_step` is the highest that it saved, or ended at (None: it saved
     nothing), `heard_at` when it was last heard of. `ending` says how it ended, as `liveness.course` does.
     """

@@ -93,7 +93,7 @@ class RunRow:
     """One run as `runs` shows it: its launches counted, its newest save, its newest restorable one, its bytes.
 
     `status` says what it is doing (`resume.liveness`), `launches_last_day` how often it was started within a day,
-    `trash_bytes` what gc moved to the trash: `bytes` are those of its states.
+    `trash_bytes` the size of its trash: `bytes` are those of its states.
     """
 
     run: str
@@ -228,7 +228,7 @@ def moments(database: Database, rows: Sequence[RunRow], count: int) -> dict[str,
 
 
 def hosts(database: Database, run: str, step: int) -> dict[tuple[str, int], str]:
-    """The host of each rank that saved a step, by launch and rank, as far as it was told."""
+    """The host of each rank that saved a step, by launch and rank, as far as recorded."""
     launches = {file.launch: file.launch_key for file in show(database, run, step)}
     with database.read() as connection:
         found = {launch: reads.hosts_of(connection, key) for launch, key in launches.items()}

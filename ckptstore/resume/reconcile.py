@@ -1,6 +1,6 @@
 """Brings the catalog up to date with the disk before a start is decided: adopts files, marks others gone.
 
-A process that dies leaves files that nobody registered: the breakpoint that MindSpore writes after the callbacks
+A process that dies leaves unregistered files: the breakpoint that MindSpore writes after the callbacks
 are gone, a file whose registration was under way. And files vanish: MindSpore's own retention, or a person.
 """
 
@@ -430,7 +430,7 @@ def left_at(
 ) -> list[Checkpoint]:
     """The records of the breakpoints that a rank left when its training ended so, told by the rank itself.
 
-    Nobody else is asked: it knows its `sources` and what it has registered in them (`known`). `expected` are the
+    It needs no other launch: it knows its `sources`, and its registered files in them (`known`). `expected` are the
     parameters that a whole file has. Raises `OSError` where a directory cannot be listed.
     """
     told = LaunchFacts({launch.key: launch}, {(launch.key, ending.rank): ending}, {launch.key: 0}, {}, {})

@@ -4,7 +4,7 @@
 could mend (`_unfit`, `_refuse_world_size`), then gives each rank a file, in `_cover` alone: its own, or that of a rank
 which the layout proves to hold the same. A file is given only if `faults.fault` finds nothing wrong with it. Where
 files are lost, the state is judged once more with the copies of it that tiers have: those a rank can fetch. Nothing
-here looks at the disk: the caller brings the candidates, what is seen of their files, and their copies.
+here looks at the disk: the caller brings the candidates, the observations of their files, and their copies.
 """
 
 from __future__ import annotations
@@ -435,7 +435,7 @@ def _why_not(part: _Part, lacking: Sequence[int], faults: Mapping[str, Reason], 
     reasons = [faults[file.id] for file in would_serve if file.id in faults]
     explained = {reason.rank for reason in reasons}
     others = f" nor of its replicas {show(part.ranks)}" if len(part.ranks) > 1 else ""
-    left = f"; {unfinished} was never renamed, and what is in it does not cover the rank" if unfinished else ""
+    left = f"; {unfinished} was never renamed, and its files do not cover the rank" if unfinished else ""
     for rank in lacking:
         if part.unequal:
             detail = f"no file of its own, and none stands in since the replicas differ: {part.unequal}"

@@ -76,8 +76,8 @@ class _Decision(NamedTuple):
 def settle(database: Database, launch: Launch, query: Query, ask_ranks: AskRanks = lambda _: None) -> Settled:
     """Where this launch starts, the same for every rank that asks: the first answer stored is the launch's answer.
 
-    A launch that asks for a step or a lineage branches off there. `ask_ranks` is told what was chosen as this process
-    sees the disk, and returns what each rank sees if one of them does not see its file.
+    A launch that asks for a step or a lineage branches off there. `ask_ranks` gets the choice by this process's view
+    of the disk, and returns each rank's view if one of them does not see its file.
     Raises `NothingRestorableError` if the state asked for cannot be restored, and if states once were whole, of any
     branch, and none can be restored: a fresh start would hide them; `UsageError` if the state has no position in the
     launch's data; `RefusedError` if files of each chosen state change before it can be stored, and if the launch's
@@ -343,8 +343,8 @@ def _check_fresh(database: Database, launch: Launch, run_id: int, resolution: Re
     """Raise `NothingRestorableError` if a fresh start would hide what the run has or had.
 
     That is a state of any branch, a state that is lost, one whose files no journal here tells of, and a launch that
-    saved again and again without one that was ever whole, as where ranks save at other steps. What was saved before
-    somebody began afresh on purpose is no loss.
+    saved again and again without one that was ever whole, as where ranks save at other steps. Saves before
+    a fresh start on purpose are no loss.
     """
     run, nothing = resolution.run, f"nothing of run {resolution.run!r} can be restored"
     with database.read() as connection:

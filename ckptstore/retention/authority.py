@@ -124,7 +124,7 @@ class Authority:
     def in_trash(self, item: Item, trash: Trash) -> str:
         """Why what lies in the trash, or its place, is not this user's to bring back or delete; empty if it is.
 
-        It is of whoever owns the directory, or of somebody whose journals there tell of the run.
+        Its owner is that of the directory, or a user whose journals there mention the run.
         """
         try:
             home = os.lstat(item.root).st_uid

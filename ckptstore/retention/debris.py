@@ -69,8 +69,8 @@ def find(
     """What goes, and files with the names of checkpoints that the catalog does not know: those stay.
 
     The directories that a run saves to are looked into. `known` are the paths in the catalog, `going` those that go.
-    A directory may have two paths, where a disk was moved and a link left. It is looked into once: what is of no use to
-    the launches of one path may be of use to one that saves under the other.
+    A directory may have two paths, where a disk was moved and a link left. It is read once: a file that is useless to
+    the launches of one path may be useful to one that saves under the other.
     """
     recorded = {source.directory for source in sources}
     real = {directory: real_directory(directory) for directory in recorded}

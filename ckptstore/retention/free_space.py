@@ -81,7 +81,7 @@ def free_space(database: Database, run: str, policy: Policy) -> list[Freed]:
     """Free what a save as large as the last one needs, if it would not fit, and little more.
 
     The oldest gc in the trash goes first; then the oldest states that only a rule of the policy keeps are deleted at
-    once: the floor and what is protected stay. Raises as `execute` and `purge` do.
+    once: the floor and protected states stay. Raises as `execute` and `purge` do.
     """
     run_id = find_run(database, run)
     return [_free_on(database, run, run_id, policy, disk) for disk in _disks(database, run_id) if disk.is_short]

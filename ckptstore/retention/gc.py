@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class RunCollected:
     """The outcome of a run's gc: its plan, its actions, the error that ended it; each None if there is none.
 
-    `waiting` is what is in the trash after it, the gc first whose grace ends first.
+    `waiting` is the trash after it, the gc first whose grace ends first.
     """
 
     run: str

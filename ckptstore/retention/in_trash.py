@@ -37,8 +37,8 @@ def undo(database: Database, run: str, *, progress: Callable[[int], None] = lamb
     """Bring back what the last gc of a run moved to the trash, and what it had not come to. Can be repeated.
 
     Once more brings back the gc before. So does the first call if nothing of the last gc can come back now: other files
-    are in its place, or its disk is away. After an interrupted purge, or `gc --now`, what is still there comes back.
-    Raises `UsageError` if nothing is in the trash, `RefusedError` while another process works on the run's files.
+    are in its place, or its disk is unmounted. After an interrupted purge, or `gc --now`, the remaining files come
+    back. Raises `UsageError` if nothing is in the trash, `RefusedError` while another process works on the run's files.
     """
     run_id = find_run(database, run)
     passed_over: list[datetime] = []

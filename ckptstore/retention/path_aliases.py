@@ -1,7 +1,7 @@
 """Reasons to keep a state that the policy would remove: a file of it is also that of another state, or of another run.
 
 The catalog has each file by its real path. It has one twice where a file system is mounted in two places, or a disk was
-moved since and a link left. Whoever removes the one path loses the other: so both stay, and count as one state.
+moved since and a link left. To remove the one path would lose the other: so both stay, and count as one state.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def copied_by_others(
 ) -> dict[Key, str]:
     """Why some of these states may not go: a rank has a file of theirs twice, and once where another run saves.
 
-    Who begins an experiment with `cp -r A B` copies the journals too, and what they tell is told of B's files as well.
+    An experiment that begins with `cp -r A B` copies the journals too, and their records then cover B's files as well.
     `files` are all of these states, those too that are gone: a copy is one also when its original is in the trash.
     """
     named: dict[tuple[Key, int, Kind, str], list[str]] = defaultdict(list)

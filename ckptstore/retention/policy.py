@@ -29,7 +29,7 @@ class Policy:
     """What retention keeps. A state is kept if any rule keeps it.
 
     `keep_last`: the newest N states. `keep_every`: the first state at or after each multiple of N steps.
-    `keep_within`: what is younger. `keep_hourly`, `keep_daily`, `keep_weekly`: the newest state of each of the last
+    `keep_within`: younger states. `keep_hourly`, `keep_daily`, `keep_weekly`: the newest state of each of the last
     N hours, days, weeks (of UTC) that have one. `keep_best`: the N states whose `metric`, the mean over the ranks, is
     the lowest or the highest (`mode` "min" or "max"). `keep_kind`: the newest N of a kind. `keep_parents`: every
     state that a launch resumed from. `drop_branches`: the newest state of an abandoned branch is not kept.

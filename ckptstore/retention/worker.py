@@ -78,7 +78,7 @@ class Worker:
     """Settles files under the lock of their run, and records it.
 
     Nothing is done in a directory that is not present: it may be an empty mount point. Raises `RefusedError` if the
-    lock was lost: what was moved since it was last held goes back, and nothing more is done.
+    lock was lost: files moved since it was last held go back, and nothing more is done.
     """
 
     def __init__(self, database: Database, lock: GcLock, *, progress: Callable[[int], None]) -> None:
@@ -145,7 +145,7 @@ class Worker:
     def recover(self) -> list[Collection]:
         """Settle what a process that died, or was refused something, had recorded. Returns the gcs that did not end.
 
-        What was to go and is still at its place stays there: since then the run may have come to need it.
+        A file that was to go and is still at its place stays there: the run may need it by now.
         """
         gcs = self.collections()
         self.bring_home(self.items(settled=False))
@@ -406,7 +406,7 @@ _NOTHING = Home(set(), set())
 class Reach:
     """The directories of a run, each looked at once, until all are to be looked at again.
 
-    What is in the trash is in the directory that its files were recorded in, not in another one at that path.
+    The trash is in the directory in which its files were recorded, not in another one at that path.
     """
 
     def __init__(self, database: Database, run_id: int) -> None:

@@ -1,6 +1,6 @@
 """Puts checkpoints that MindSpore cannot load into saves: files of PyTorch, prefixes of TensorFlow, directories.
 
-What their names say of a step is one witness, of scripts that nobody knows: it counts where it is trusted.
+The step in their names is one witness, of unknown scripts: it counts if it is trusted.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Foreign:
     """The verdicts on those of a tree, by path: `placed` are those that have a step and a rank.
 
     `warnings` are what people must know of the launches.
-    What is as the run's records say keeps their word, unread. What is in a directory that was recorded is no
+    Files that are as recorded keep their records, unread. A file in a directory that was recorded is no
     checkpoint of its own.
     """
 

@@ -135,7 +135,7 @@ def _weight(file: Checkpoint, here: Seen | None) -> int:
 def _is_another(file: Checkpoint, here: Seen) -> bool:
     """Whether a file that is not as recorded is proven to be no copy of the recorded one that has lost its time.
 
-    To take in such a copy would be a launch that went back. What nobody registered is judged by its header alone.
+    To adopt such a copy would be a launch that went back. Unregistered files are judged by their headers alone.
     """
     sighting = sighted(file, here)
     return sighting in (Sighting.CUT, Sighting.ANOTHER) or (

@@ -358,7 +358,7 @@ class _Planner:
     def _check_world_size(self, world_size: int) -> None:
         """Raise `UsageError` where a rank beyond the stated size left one of the new files.
 
-        Launches that the catalog has keep their size; what is of no launch may be of any of them.
+        Launches that the catalog has keep their size; a file without a launch may be of any of them.
         """
         ranks = {path: self.tree.checkpoints[path][0].rank for path in self.new if path in self.tree.checkpoints}
         ranks = {path: rank for path, rank in ranks.items() if not self.tree.is_part(path)}

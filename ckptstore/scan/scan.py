@@ -1,6 +1,6 @@
 """Takes a directory tree into the catalog that no catalog ever saw, or that has changed without it.
 
-What the files' names and headers prove becomes launches and saves (`history.py`); what is not proven is reported, and
+Names and headers of the files prove launches and saves (`history.py`); files that they do not prove are reported, and
 not adopted. Files of launches that a registrar watches are left to reconciliation, which knows more of them: a scan
 while training writes is safe.
 """
@@ -60,7 +60,7 @@ def scan(
 
     Without `run` it is the one that the journals there tell of, if that is one, else the run of the directory's name;
     and of a run that is trained with ckptstore only what lies in its own directories is taken in. `world_size` is the
-    number of ranks (None: by what is there, with a warning), `said` what the user knows of its files. `dry_run` writes
+    number of ranks (None: by the files, with a warning), `said` what the user knows of its files. `dry_run` writes
     nothing. `trust` says whose journals are believed (None: those whom the environment names). `progress` hears how
     many more files were looked at. Raises `UsageError` for what makes no sense, as a `world_size` that a new file's
     rank is beyond, or a step of a file that is no checkpoint there; `RefusedError` where the directory's name is that

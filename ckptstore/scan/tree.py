@@ -46,8 +46,8 @@ class Opaque:
 class Tree:
     """The files below a root: checkpoints by path with the facts of their paths, and all ranks in names.
 
-    `foreign` are those that MindSpore cannot load. Of what was `skipped`, `unread` is what the file system did not let
-    be looked at.
+    `foreign` are those that MindSpore cannot load. Of the `skipped`, `unread` are those that the file system did not
+    let be read.
     """
 
     root: str
@@ -186,7 +186,7 @@ def sighted(file: Checkpoint, here: Seen) -> Sighting:
 def changed(known: Mapping[str, Checkpoint], tree: Tree) -> tuple[list[Checkpoint], ...]:
     """Compare the catalog's files: those of another size, gone, back, and unreachable.
 
-    Who scans a directory says that what is missing in it is gone: but not if it is empty, nor if one below it that had
+    A scan of a directory states that files missing in it are gone: but not if it is empty, or if one below it that had
     an identity is empty, not there, or another one. Those may be disks that are not mounted.
     """
     unseen = [skipped.path for skipped in tree.skipped]
