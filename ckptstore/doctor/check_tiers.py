@@ -1,4 +1,4 @@
-"""Checks of tiers: whether each can be used, what waits to be copied, and what is on nodes only."""
+"""Checks of tiers: whether each can be used, files that wait to be copied, and files on nodes only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _NAME = "tiers"
 _LATE = timedelta(hours=1)
-"""What was saved so long ago and has no copy is told of: an agent may not be running."""
+"""Saves that are older and have no copy are reported: an agent may not be running."""
 
 
 def checks(database: Database) -> list[Check]:

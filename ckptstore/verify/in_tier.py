@@ -1,4 +1,4 @@
-"""Compares the copies in a tier with what is recorded of them, and marks those that are no good."""
+"""Compares the copies in a tier with their records, and marks bad ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CopiesVerified:
-    """What was found: copies looked at, and their bytes; those that are cut, damaged or gone; and no answers."""
+    """The findings: copies looked at, and their bytes; those that are cut, damaged or gone; and no answers."""
 
     tier: str
     checked: int
@@ -64,7 +64,7 @@ def _ready(database: Database, run_id: int, tier: Tier) -> Iterator[tuple[Checkp
 
 
 def _look(store: Store, digest: bool, copy: Copy) -> StoreError | None:  # noqa: FBT001 — `for_each` gives the last one
-    """What is wrong with a copy, or with what lies beside it; None if nothing is."""
+    """The fault of a copy, or of the files beside it; None if there is none."""
     parts = [(copy.key, copy.size or 0, copy.digest), *((each.key, each.size, each.digest) for each in copy.beside)]
     try:
         for key, size, told in parts:
