@@ -29,7 +29,7 @@ def put_back(catalog: Catalog, backup: Path) -> Catalog:
     return connect(str(file))
 
 
-WORK = ("journals", "unwritten", "leases", "exit_requests", "views", "gc_locks", "notifications")
+WORK = ("journals", "unwritten", "leases", "exit_requests", "views", "gc_locks", "copying", "notifications")
 """Tables of what is under way: no journal tells of it."""
 
 
