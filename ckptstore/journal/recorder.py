@@ -164,13 +164,14 @@ class Recorder:
 
     def adopt(self, files: Sequence[Checkpoint]) -> None:
         """Record files that were found on the disk: these records count for more than older ones."""
-        with self.database.read() as connection:
-            known = reads.files_by_id(connection, [file.id for file in files])
-            others, seen = _back_at_their_paths(
-                connection, [_seen_after(known[file.id], file) if file.id in known else file for file in files]
-            )
         ids = self._identities(files)
-        self.record_files([*others, *(replace(file, directory_id=ids[file.path]) for file in seen.values())])
+        here = [replace(file, directory_id=ids[file.path]) for file in files]
+        with self.database.read() as connection:
+            known = reads.files_by_id(connection, [file.id for file in here])
+            others, seen = _back_at_their_paths(
+                connection, [_seen_after(known[file.id], file) if file.id in known else file for file in here]
+            )
+        self.record_files([*others, *seen.values()])
 
     def announce(self, event: SourceAdded) -> None:
         """Record where a rank saves: from now on the journal of that directory covers it and all below.
