@@ -1,6 +1,7 @@
 """Makes the pictures of docs/pictures: `make pictures`."""
 
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -43,7 +44,7 @@ def main() -> None:
             page.screenshot(path=folder / f"{name}.png")
             print(folder / f"{name}.png")
         browser.close()
-    demo.terminate()
+    demo.send_signal(signal.SIGINT)  # as Ctrl-C: it ends its server
     demo.communicate()
 
 
