@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from ckptstore.api import Catalog
 from ckptstore.catalog import copies
+from ckptstore.catalog.runs import find_run
 from ckptstore.cli.main import cli
 from ckptstore.core.copies import CopyState, Tier
 from ckptstore.core.copy_keys import key_of
@@ -16,13 +17,14 @@ from ckptstore.core.naming import companion_of
 from ckptstore.errors import NothingRestorableError, RefusedError
 from ckptstore.objects.tiers import open_tier
 from ckptstore.resume import explained
-from ckptstore.resume.resolve import resolve
+from ckptstore.resume.resolve import choose, resolve
 from ckptstore.resume.resolver import Query
 from ckptstore.tiers import facts
 from ckptstore.training.begin import decide
 from ckptstore.training.start import start_from_json
 from tests import ckpt_bytes
 from tests.jobs import Job, begun
+from tests.resume.wide import statements
 from tests.tiers.jobs import copied, declared
 
 pytestmark = pytest.mark.of_files
@@ -208,3 +210,28 @@ def test_it_is_told_what_must_be_fetched_and_what_an_older_state_costs(job: Job,
             catch_exceptions=False,
             standalone_mode=False,
         )
+
+
+def test_nothing_more_is_asked_where_every_file_is_at_home(job: Job, tmp_path: Path) -> None:
+    """Neither of the catalog nor of the disk: not without tiers, and not with copies of all that is there."""
+    database = job.catalog.database
+
+    def asked(*, fetches: bool) -> int:
+        with statements() as made:
+            assert step_of(job, fetches=fetches) == 10
+        return len(made)
+
+    without = asked(fetches=False)
+    assert asked(fetches=True) == without
+    copied(job.catalog, declared(job.catalog, tmp_path / "shared"), job.catalog.files("run"))
+    assert asked(fetches=True) == without
+    Path(of(job, 10, 1).path).unlink()
+    with database.read() as connection:
+        assert copies.copies_of_state(connection, of(job, 10, 1).launch_key, 10)
+    resolve(database, "run", Query(fetches=True))  # it is recorded as gone
+    with statements() as made:
+        assert choose(database, "run", find_run(database, "run"), Query(fetches=True)).plan.global_step == 10
+    lost = len(made)
+    with statements() as made:
+        assert choose(database, "run", find_run(database, "run"), Query()).plan.global_step == 5
+    assert lost < len(made), "one statement for the copies of a state, in place of the next state"
