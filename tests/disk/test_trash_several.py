@@ -230,7 +230,7 @@ def test_what_a_purge_left_is_what_was_looked_at(tmp_path: Path) -> None:
     for act in (PURGE, TAKE_BACK, RECOVER):
         with Trash("gc") as trash:
             trash.identities = {str(tmp_path / "sub" / "x"): ()}
-            with pytest.raises(OSError, match="has changed since it was looked at"):
+            with pytest.raises(OSError, match="has changed since it was listed"):
                 trash.settle(str(tmp_path), "sub/x", expected, act.wanted)
     assert len(tree(tmp_path / INSIDE / "sub" / ".ckptstore")) == 3
 

@@ -345,7 +345,7 @@ def test_a_breakpoint_whose_step_cannot_be_proved_is_not_taken(
     job, ranks = begun(catalog, tmp_path, 15, world_size=1)
     path = job.write(ranks[0], 17, name="net-2_8_breakpoint.ckpt")
     assert chosen(catalog.resolve("run")) == (15, [0])
-    assert f"{path} was not taken into the catalog: its name, what is in it" in caplog.text
+    assert f"{path} was not taken into the catalog: its name, its content" in caplog.text
 
 
 @pytest.mark.of_files

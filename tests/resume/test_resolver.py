@@ -249,7 +249,7 @@ def test_a_directory_that_was_never_renamed_counts_only_where_it_covers_every_ra
     assert sources(planned(state(PAIRS, *files))) == [0, 5, 2, 3, 0, 5, 2, 3]
     found = rejected(state(PAIRS, *files[:3]))
     assert rules(found) == [(Rule.MISSING_RANK, 3), (Rule.MISSING_RANK, 7)]
-    assert f"{directory} was never renamed, and what is in it does not cover" in found.reasons[0].detail
+    assert f"{directory} was never renamed, and its files do not cover" in found.reasons[0].detail
     assert "never renamed" not in rejected(saved(PAIRS, 0, 1, 2)).reasons[0].detail
 
 

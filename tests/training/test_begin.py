@@ -163,7 +163,7 @@ def test_a_run_that_was_scanned_does_not_start_afresh_when_its_catalog_is_lost(t
         path.unlink()
     anew = connect(url)
     for _ in range(2):  # and the next start is no other
-        with pytest.raises(RefusedError, match=r"is away or lost.* ckptstore scan .*/ckpt --run run") as refused:
+        with pytest.raises(RefusedError, match=r"is unreachable or lost.* ckptstore scan .*/ckpt --run run") as refused:
             decided(anew.database, tmp_path / "elsewhere", 1, ONE, None)
     assert follow(url, str(refused.value)).code == 0
     found = decided(anew.database, tmp_path / "elsewhere", 1, ONE, None)

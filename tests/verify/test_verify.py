@@ -249,7 +249,7 @@ def test_a_catalog_that_fails_in_the_middle_keeps_what_was_found(
     flip(newest, 40)
     with monkeypatch.context() as patch:
         after_portions(patch, 3, lambda: home.rename(tmp_path / "away"))
-        with pytest.raises(CatalogUnavailableError, match="what was found until now is marked") as raised:
+        with pytest.raises(CatalogUnavailableError, match="the findings up to now are recorded") as raised:
             connect(url).verify("run", digest=True)
     assert f"there is no directory {home}" in str(raised.value)
     (tmp_path / "away").rename(home)
