@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 
 from ckptstore.api import Catalog, connect
-from ckptstore.core.model import Checkpoint
 from ckptstore.objects.store import PIECE, Store
 from ckptstore.replicate import replicator as replicating
 from ckptstore.replicate.replicator import Replicator
 from ckptstore.tiers import facts
 from ckptstore.tiers.fetch import Fetched
-from tests import ckpt_bytes
 from tests.objects.server.faults import Faults
+from tests.objects.server.jobs import saved
 from tests.objects.server.swift import Swift
 
 AT_ONCE = timedelta(0)
@@ -33,20 +32,6 @@ sys.stdin.readline()
 done = Replicator(connect(sys.argv[1]).database).round("run", settled_for=timedelta(0))
 print(done.files, done.held)
 """
-
-
-def saved(catalog: Catalog, nodes: Path, steps: int, size: int) -> list[Checkpoint]:
-    """Two ranks, each on a disk of its own, save files of so many bytes; those of the last step."""
-    ranks = [catalog.join("run", rank=rank, world_size=2, launch_id="L1", layout="stand_alone") for rank in (0, 1)]
-    files: list[Checkpoint] = []
-    for step in range(1, steps + 1):
-        files = []
-        for launch in ranks:
-            path = nodes / f"node{launch.rank}" / f"net-1_{step}.ckpt"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(ckpt_bytes.value("weight", "UInt8", (size,), bytes([step, launch.rank]) * (size // 2)))
-            files.append(launch.register(str(path), global_step=step))
-    return files
 
 
 @pytest.fixture

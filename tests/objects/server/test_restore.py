@@ -12,7 +12,7 @@ from ckptstore.retention import in_tier
 from ckptstore.retention.policy import Policy
 from ckptstore.tiers import facts
 from ckptstore.verify import in_tier as verifying
-from tests.objects.server.test_replicate import saved
+from tests.objects.server.jobs import saved
 
 AT_ONCE = timedelta(0)
 
