@@ -215,12 +215,14 @@ def _purge(
 ) -> TierCollected:
     """Delete the objects of trashed copies that are due (None: all), and record that they are gone.
 
-    Ranks whose files have the same bytes share an object: one that another copy has stays.
+    Ranks whose files have one name and the same bytes share an object: one that another copy has stays, and one that a
+    process may be about to find there for a file that is not copied yet.
     """
     trashed = _trashed(database, run_id, tier)
     over = [(file, copy) for file, copy in trashed if due is None or datetime.fromisoformat(copy.detail) <= due]
     with database.read() as connection:
         every = known_copies.copies_of_run(connection, run_id)
+        waiting = {_named(file) for file in known_copies.lacking(connection, run_id, tier, most=None)}
     going = {(file.id, copy.key) for file, copy in over}
     needed = {
         key
@@ -232,6 +234,9 @@ def _purge(
     deleted: list[tuple[Checkpoint, Copy]] = []
     troubles: list[Skipped] = []
     for file, copy in over:
+        if _named(file) in waiting:
+            troubles.append(Skipped(copy.key, "a file of this name and step waits to be copied: purge again later"))
+            continue
         try:
             for key in _keys(copy):
                 if key not in needed:
@@ -250,6 +255,10 @@ def _purge(
         purged_bytes=sum(copy.all_bytes for _, copy in deleted),
         troubles=tuple(troubles),
     )
+
+
+def _named(file: Checkpoint) -> tuple[str, int, str]:
+    return file.launch_key, file.global_step, file.path.rpartition("/")[2]
 
 
 def _keys(copy: Copy) -> list[str]:

@@ -151,6 +151,19 @@ def test_an_object_that_another_copy_needs_is_not_deleted(job: Job, tier: Tier) 
     assert open_tier(tier.url).head(key_of(second)) is not None
 
 
+def test_an_object_that_is_about_to_be_shared_is_not_deleted(job: Job, tier: Tier) -> None:
+    """A process that copies the second file finds the object there, and records a copy that must not lose it."""
+    first, second = job.catalog.show("run", 5)
+    copied(job.catalog, tier, [first])
+    facts.record_copy(job.catalog.database, first, tier, CopyState.TRASHED, detail="2026-01-01T00:00:00+00:00")
+    done = in_tier.purge(job.catalog.database, "run", tier)
+    assert (done.purged, [each.path for each in done.troubles]) == (0, [key_of(first)])
+    assert open_tier(tier.url).head(key_of(second)) is not None
+    facts.record_copy(job.catalog.database, second, tier, CopyState.READY)
+    assert in_tier.purge(job.catalog.database, "run", tier).purged == 1
+    assert open_tier(tier.url).head(key_of(second)) is not None
+
+
 def test_undo_says_what_is_not_there_any_more(job: Job, tier: Tier) -> None:
     copied(job.catalog, tier, job.catalog.files("run"))
     in_tier.execute(job.catalog.database, in_tier.plan_tier(job.catalog.database, "run", tier, KEEP))
