@@ -81,10 +81,12 @@ class Tally(NamedTuple):
     oldest: datetime
 
 
-def tallies(connection: sa.Connection) -> list[Tally]:
-    """What each tier has."""
+def tallies(connection: sa.Connection, run: int | None = None) -> list[Tally]:
+    """What each tier has, of a run or (None) of all."""
     counts = (sa.func.count(), sa.func.coalesce(sa.func.sum(copies.c.size), 0), sa.func.min(copies.c.created_at))
     query = sa.select(copies.c.tier_id, copies.c.state, *counts).group_by(copies.c.tier_id, copies.c.state)
+    if run is not None:
+        query = query.join(launches, launches.c.id == copies.c.launch_id).where(launches.c.run_id == run)
     return [
         Tally(tier, CopyState(state), count, int(size), oldest)
         for tier, state, count, size, oldest in connection.execute(query)
@@ -168,7 +170,7 @@ _OF = sa.select(
 _IN_TIERS = copies.join(tiers, tiers.c.id == copies.c.tier_id)
 
 
-_IN_USE = sa.or_(tiers.c.declared, tiers.c.version < "1")
+IN_USE = sa.or_(tiers.c.declared, tiers.c.version < "1")
 """Not taken back: nobody declared a tier that another user's journal names, and its copies are read."""
 
 
@@ -182,13 +184,13 @@ def _of_state() -> sa.Select[Any]:
         saves.c.global_step == sa.bindparam("own_step", type_=sa.BigInteger),
         copies.c.state == CopyState.READY.value,
         copies.c.digest == checkpoints.c.digest,
-        _IN_USE,
+        IN_USE,
     )
 
 
 @cache
 def _ready() -> sa.Select[Any]:
-    return _of_files().where(copies.c.state == CopyState.READY.value, _IN_USE)
+    return _of_files().where(copies.c.state == CopyState.READY.value, IN_USE)
 
 
 @cache
@@ -204,24 +206,31 @@ def _of_run() -> sa.Select[Any]:
 
 @cache
 def _lacking() -> sa.Select[Any]:
-    has_one = sa.exists().where(
-        copies.c.checkpoint_id == checkpoints.c.id,
-        copies.c.tier_id == sa.bindparam("own_tier", type_=sa.String),
-        copies.c.digest == checkpoints.c.digest,
-        one_of(copies.c.state, *(state.value for state in (CopyState.READY, CopyState.TRASHED, CopyState.GONE))),
-    )
     return (
         rows.file_query()
         .where(
             launches.c.run_id == sa.bindparam("own_run", type_=sa.Integer),
-            checkpoints.c.state == FileState.COMPLETE.value,
-            checkpoints.c.digest.is_not(None),
-            checkpoints.c.content != Content.PART.value,
-            ~one_of(checkpoints.c.format, *SEVERAL),
-            ~has_one,
+            is_lacking(sa.bindparam("own_tier", type_=sa.String)),
         )
         .order_by(launches.c.launch_order.desc(), saves.c.global_step.desc(), checkpoints.c.rank)
         .limit(sa.bindparam("own_most", type_=sa.Integer))
+    )
+
+
+def is_lacking(tier: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+    """Whether the tier with this id has no copy of a file that copies are made of."""
+    has_one = sa.exists().where(
+        copies.c.checkpoint_id == checkpoints.c.id,
+        copies.c.tier_id == tier,
+        copies.c.digest == checkpoints.c.digest,
+        one_of(copies.c.state, *(state.value for state in (CopyState.READY, CopyState.TRASHED, CopyState.GONE))),
+    )
+    return sa.and_(
+        checkpoints.c.state == FileState.COMPLETE.value,
+        checkpoints.c.digest.is_not(None),
+        checkpoints.c.content != Content.PART.value,
+        ~one_of(checkpoints.c.format, *SEVERAL),
+        ~has_one,
     )
 
 
@@ -235,31 +244,32 @@ def _ranks_in_tiers() -> sa.Select[Any]:
             any_of(checkpoints.c.save_id, "own_ids"),
             copies.c.state == CopyState.READY.value,
             copies.c.digest == checkpoints.c.digest,
-            _IN_USE,
+            IN_USE,
         )
         .group_by(checkpoints.c.save_id, tiers.c.name)
     )
 
 
-@cache
-def _only_on_nodes() -> sa.Select[Any]:
+def states_by_place() -> sa.Select[Any]:
+    """Of each state that is on a disk its run, and whether (1, 0) it has a file that no tier beyond the nodes has."""
     is_beyond = sa.exists().where(
         copies.c.checkpoint_id == checkpoints.c.id,
         copies.c.digest == checkpoints.c.digest,
         copies.c.state == CopyState.READY.value,
         copies.c.tier_id == tiers.c.id,
         tiers.c.level > 0,
-        _IN_USE,
+        IN_USE,
     )
-    of_state = (
-        sa.select(sa.func.max(sa.case((is_beyond, 0), else_=1)).label("lacks"))
+    return (
+        sa.select(launches.c.run_id, sa.func.max(sa.case((is_beyond, 0), else_=1)).label("lacks"))
         .select_from(FILES_OF_LAUNCHES)
-        .where(
-            launches.c.run_id == sa.bindparam("own_run", type_=sa.Integer),
-            checkpoints.c.state == FileState.COMPLETE.value,
-            checkpoints.c.content != Content.WEIGHTS.value,
-        )
-        .group_by(saves.c.launch_id, saves.c.global_step)
-        .subquery()
+        .where(checkpoints.c.state == FileState.COMPLETE.value, checkpoints.c.content != Content.WEIGHTS.value)
+        .group_by(launches.c.run_id, saves.c.launch_id, saves.c.global_step)
     )
+
+
+@cache
+def _only_on_nodes() -> sa.Select[Any]:
+    of_run = launches.c.run_id == sa.bindparam("own_run", type_=sa.Integer)
+    of_state = states_by_place().where(of_run).subquery()
     return sa.select(sa.func.coalesce(sa.func.sum(of_state.c.lacks), 0), sa.func.count()).select_from(of_state)

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from ckptstore.catalog import reads
 from ckptstore.catalog.any_of import any_of
+from ckptstore.catalog.copies import IN_USE, is_lacking, states_by_place
 from ckptstore.catalog.tables import (
     FILES,
     FILES_OF_LAUNCHES,
@@ -15,10 +16,12 @@ from ckptstore.catalog.tables import (
     UtcDateTime,
     checkpoints,
     collections,
+    copies,
     endings,
     launches,
     saves,
     sources,
+    tiers,
     trash,
 )
 from ckptstore.catalog.tallies import IS_THERE
@@ -123,9 +126,54 @@ def directories(connection: sa.Connection) -> dict[int, set[str]]:
     return found
 
 
+class InTier(NamedTuple):
+    """Copies of a run in the tiers of one name that are in one state: how many, and their bytes."""
+
+    run: str
+    tier: str
+    state: str
+    copies: int
+    size: int
+
+
+class Uncopied(NamedTuple):
+    """Files of a run that wait to be copied to a tier: how many, and when the oldest was recorded."""
+
+    run: str
+    tier: str
+    files: int
+    oldest: datetime
+
+
+def has_tier_beyond(connection: sa.Connection) -> bool:
+    """Whether a tier is declared that is not the nodes' own disks."""
+    return connection.execute(_BEYOND_NODES.limit(1)).first() is not None
+
+
+def copies_in_tiers(connection: sa.Connection) -> list[InTier]:
+    """The copies of all runs in the tiers that are in use."""
+    names = reads.names_of_runs(connection)
+    found = connection.execute(_IN_TIERS)
+    return [
+        InTier(names[run], tier, state, number, int(size)) for run, tier, state, number, size in found if run in names
+    ]
+
+
+def uncopied_files(connection: sa.Connection) -> list[Uncopied]:
+    """What of all runs waits to be copied to the tiers beyond the nodes."""
+    names = reads.names_of_runs(connection)
+    found = connection.execute(_UNCOPIED)
+    return [Uncopied(names[run], tier, number, oldest) for run, tier, number, oldest in found if run in names]
+
+
+def states_only_on_nodes(connection: sa.Connection) -> dict[str, int]:
+    """How many states of each run have a file that no tier beyond the nodes has; runs without a state are left out."""
+    return _by_name(connection, _ONLY_ON_NODES)
+
+
 def _by_name(connection: sa.Connection, query: sa.Select[Any]) -> dict[str, int]:
     names = reads.names_of_runs(connection)
-    return {names[run]: number for run, number in connection.execute(query) if run in names}
+    return {names[run]: int(number) for run, number in connection.execute(query) if run in names}
 
 
 _OF_RUNS = any_of(launches.c.run_id, "own_runs")
@@ -231,3 +279,26 @@ _DIRECTORIES = (
     .join(sources, sources.c.launch_id == _NEWEST_LAUNCHES.c.id)
     .where(_NEWEST_LAUNCHES.c.place == 1)
 )
+_BEYOND_NODES = sa.select(tiers.c.name).where(tiers.c.declared, tiers.c.level > 0)
+_IN_TIERS = (
+    sa.select(
+        launches.c.run_id,
+        tiers.c.name,
+        copies.c.state,
+        sa.func.count(),
+        sa.func.coalesce(sa.func.sum(copies.c.size), 0),
+    )
+    .select_from(copies.join(tiers, tiers.c.id == copies.c.tier_id).join(launches, launches.c.id == copies.c.launch_id))
+    .where(IN_USE)
+    .group_by(launches.c.run_id, tiers.c.name, copies.c.state)
+)
+_UNCOPIED = (
+    sa.select(
+        launches.c.run_id, tiers.c.name, sa.func.count(), sa.func.min(checkpoints.c.created_at, type_=UtcDateTime)
+    )
+    .select_from(FILES_OF_LAUNCHES.join(tiers, tiers.c.declared & (tiers.c.level > 0)))
+    .where(is_lacking(tiers.c.id))
+    .group_by(launches.c.run_id, tiers.c.name)
+)
+_OF_STATES = states_by_place().subquery()
+_ONLY_ON_NODES = sa.select(_OF_STATES.c.run_id, sa.func.sum(_OF_STATES.c.lacks)).group_by(_OF_STATES.c.run_id)

@@ -45,11 +45,10 @@ def _of_tier(tier: Tier) -> Iterator[Check]:
 
 def of_run(database: Database, run: str, run_id: int, now: datetime) -> list[Check]:
     """What of a run waits to be copied to each tier, and how many of its states are on nodes only."""
-    tiers = [tier for tier in facts.declared(database) if tier.level > facts.NODE_LEVEL]
-    if not tiers:
+    waiting = facts.waiting(database, run)
+    if not waiting:
         return []
     with database.read() as connection:
-        waiting = {tier: copies.backlog(connection, run_id, tier) for tier in tiers}
         lacking, states = copies.only_on_nodes(connection, run_id)
     found = [_waiting(run, tier, left, now) for tier, left in waiting.items() if left.files]
     if lacking:

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 
 from ckptstore.catalog import gauges
+from ckptstore.core.copies import CopyState
 from ckptstore.doctor.run_facts import backlogs
 from ckptstore.outside import Path, os
 from ckptstore.resume import overview
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
     from ckptstore.catalog.engine import Database
-    from ckptstore.catalog.gauges import LastSave
+    from ckptstore.catalog.gauges import InTier, LastSave, Uncopied
     from ckptstore.resume.overview import RunRow
 
 _RUN = ("run",)
@@ -34,6 +35,8 @@ class Measured:
 
     `newest` says when each last saved, by kind; `lagging` how many ranks are behind the newest save; `backlog` how many
     records are in journals only; `available` the free bytes of the disk that it saved to last, where that is seen.
+    `copies` are those in tiers, `uncopied` what waits to be copied, `on_nodes` how many states are on nodes only; the
+    last two are empty without a declared tier beyond the nodes.
     """
 
     rows: Sequence[RunRow]
@@ -44,6 +47,9 @@ class Measured:
     lagging: Mapping[str, int]
     backlog: Mapping[str, int]
     available: Mapping[str, int]
+    copies: Sequence[InTier]
+    uncopied: Sequence[Uncopied]
+    on_nodes: Mapping[str, int]
 
     def collect(self) -> Iterator[Metric]:
         """The metrics, as Prometheus' client asks for them."""
@@ -81,6 +87,24 @@ class Measured:
         for run, kind, when in self.newest:
             last.add_metric((run, kind), when.timestamp())
         yield from (step, at, last, took, stored, trash, damaged, lagging, quarantined, backlog, available, launches)
+        yield from self._of_tiers()
+
+    def _of_tiers(self) -> Iterator[Metric]:
+        copies = _gauge("copies", "Copies of files in the tier, by their state.", "tier", "state")
+        size = _gauge("copied_bytes", "Bytes of the ready copies in the tier.", "tier")
+        for each in self.copies:
+            copies.add_metric((each.run, each.tier, each.state), each.copies)
+            if each.state == CopyState.READY.value:
+                size.add_metric((each.run, each.tier), each.size)
+        uncopied = _gauge("uncopied_files", "Files that wait to be copied to the tier.", "tier")
+        oldest = _gauge("oldest_uncopied_timestamp_seconds", "When the oldest of these files was recorded.", "tier")
+        for waiting in self.uncopied:
+            uncopied.add_metric((waiting.run, waiting.tier), waiting.files)
+            oldest.add_metric((waiting.run, waiting.tier), waiting.oldest.timestamp())
+        on_nodes = _gauge("states_only_on_nodes", "States with a file that no tier beyond the nodes has.")
+        for run, states in self.on_nodes.items():
+            on_nodes.add_metric((run,), states)
+        yield from (copies, size, uncopied, oldest, on_nodes)
 
 
 def measure(database: Database, known: Sequence[RunRow] | None = None) -> Measured:
@@ -90,6 +114,9 @@ def measure(database: Database, known: Sequence[RunRow] | None = None) -> Measur
         damaged, quarantined = gauges.damaged_files(connection), gauges.quarantined_states(connection)
         saves = gauges.last_saves(connection, [row.last.tally.save_id for row in rows if row.last])
         newest, saving = gauges.newest_of_kinds(connection), gauges.saving_ranks(connection)
+        copies, has_tier = gauges.copies_in_tiers(connection), gauges.has_tier_beyond(connection)
+        uncopied = gauges.uncopied_files(connection) if has_tier else []
+        on_nodes = gauges.states_only_on_nodes(connection) if has_tier else {}
     seen: dict[str, int] = {}
     for row in rows:
         save = saves.get(row.last.tally.save_id) if row.last else None
@@ -104,6 +131,9 @@ def measure(database: Database, known: Sequence[RunRow] | None = None) -> Measur
         {run: _behind(steps) for run, steps in saving.items()},
         backlogs(database),
         seen,
+        copies,
+        uncopied,
+        on_nodes,
     )
 
 
@@ -114,7 +144,7 @@ def _behind(last_steps: Mapping[int, int]) -> int:
 
 
 def text(measured: Measured) -> bytes:
-    """The metrics. Labels are `run` and `kind`."""
+    """The metrics. Labels are `run`, `kind`, `tier` and `state`."""
     registry = CollectorRegistry()
     registry.register(measured)
     return generate_latest(registry)

@@ -102,12 +102,13 @@ class Pages:
 
     async def _run(self, request: Request) -> Response:
         name = request.path_params["run"]
-        row, saves, resolution, launches, findings = await asyncio.gather(
+        row, saves, resolution, launches, findings, tiers = await asyncio.gather(
             self._ask.run(name),
             self._ask.saves(name),
             self._ask.resolution(name),
             self._ask.history(name),
             self._ask.findings(name),
+            self._ask.tiers(name),
         )
         shown = saves[:_SAVES_SHOWN]
         details = await self._ask.details(name, shown, _MOST_CELLS)
@@ -129,14 +130,20 @@ class Pages:
             timeline=view.timeline(launches, saves, details),
             lineage=view.lineage(launches, saves),
             stored=view.stored(saves),
+            tiers=tiers,
+            newest_in=view.newest_in_tiers(saves),
             losses=sorted((save.global_step, save.metrics["loss"]) for save in saves if "loss" in save.metrics),
             command=str(Command("resolve", name, "--explain")),
         )
 
     async def _save(self, request: Request) -> Response:
         name, step = request.path_params["run"], request.path_params["step"]
-        files, saves, state, hosts = await asyncio.gather(
-            self._ask.save(name, step), self._ask.saves(name), self._ask.state(name, step), self._ask.hosts(name, step)
+        files, saves, state, hosts, in_tiers = await asyncio.gather(
+            self._ask.save(name, step),
+            self._ask.saves(name),
+            self._ask.state(name, step),
+            self._ask.hosts(name, step),
+            self._ask.tiers_with(name, step),
         )
         of_step = [save for save in saves if save.global_step == step]
         loaded_by: dict[str, list[int]] = {}
@@ -149,6 +156,7 @@ class Pages:
             step=step,
             files=[dicts.file(file) for file in files],
             hosts=hosts,
+            in_tiers={(file.launch, file.path): in_tiers[file.id] for file in files if file.id in in_tiers},
             loaded_by={path: of_ranks(ranks) for path, ranks in loaded_by.items()},
             state=state,
             groups=[ranges(group) for group in state.plan.launch.layout.groups] if state.plan else [],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.convertors import Convertor, register_url_convertor
 
@@ -17,18 +17,21 @@ from ckptstore.retention import stored_policy
 from ckptstore.retention.gc import collect
 from ckptstore.retention.policy import from_json
 from ckptstore.serve.metrics import measure
+from ckptstore.tiers import facts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from ckptstore.api import Catalog
+    from ckptstore.catalog.copies import Backlog
     from ckptstore.core.model import Checkpoint, Resolution
     from ckptstore.core.tabular import Listing
     from ckptstore.resume.history import LaunchRow
     from ckptstore.resume.overview import RunRow, SaveDetails, SaveRow
     from ckptstore.serve.answers import Answers
     from ckptstore.serve.metrics import Measured
+    from ckptstore.tiers.facts import Listed
 
 _COUNTS = ("keep_last", "keep_every", "keep_hourly", "keep_daily", "keep_weekly", "keep_best", "floor")
 _WORDS = ("keep_within", "metric", "mode")
@@ -58,6 +61,13 @@ class Planned:
 
     shown: dict[str, Any]
     digest: str
+
+
+class InTier(NamedTuple):
+    """What a tier has of a run, and what waits to be copied there (None: nothing is copied to the nodes' own disks)."""
+
+    listed: Listed
+    waiting: Backlog | None
 
 
 class Questions:
@@ -144,6 +154,23 @@ class Questions:
     async def hosts(self, run: str, step: int) -> Mapping[tuple[str, int], str]:
         """Where the ranks ran that saved a step."""
         return await self._answers.get(("hosts", run, step), lambda: overview.hosts(self._catalog.database, run, step))
+
+    async def tiers(self, run: str) -> list[InTier]:
+        """What each tier has of a run, and what waits to be copied there; of a tier that is not in use nothing."""
+
+        def look() -> list[InTier]:
+            waiting = facts.waiting(self._catalog.database, run)
+            there = facts.listed(self._catalog.database, run)
+            return [InTier(each, waiting.get(each.known.tier)) for each in there if each.known.declared]
+
+        return await self._answers.get(("tiers", run), look)
+
+    async def tiers_with(self, run: str, step: int) -> Mapping[str, Sequence[str]]:
+        """The tiers that have a ready copy of each file of a step, by the file's id."""
+        files = await self.save(run, step)
+        return await self._answers.get(
+            ("tiers of files", run, step), lambda: facts.tiers_with(self._catalog.database, files)
+        )
 
     async def metrics(self) -> Measured:
         """What Prometheus scrapes."""

@@ -40,6 +40,16 @@ class Step(NamedTuple):
     cells: Sequence[Cell]
 
 
+def newest_in_tiers(saves: Sequence[SaveRow]) -> dict[str, int]:
+    """The step of the newest save, of those of the run's own history, that a tier has of all ranks, by its name."""
+    found: dict[str, int] = {}
+    for save in saves:  # newest first
+        for tier, ranks in save.tiers.items():
+            if ranks == save.launch.world_size and not save.abandoned:
+                found.setdefault(tier, save.global_step)
+    return found
+
+
 def picture(resolution: Resolution, saves: Sequence[SaveRow], details: SaveDetails) -> list[Step]:
     """The states that were judged by the disk, newest first, and the newest others as the catalog has them."""
     rows: list[Step] = []

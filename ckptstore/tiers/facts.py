@@ -8,6 +8,7 @@ from msgspec import MsgspecError, convert
 
 from ckptstore.catalog import copies, reads, user_events
 from ckptstore.catalog.project import project
+from ckptstore.catalog.runs import find_run
 from ckptstore.core.copies import ON_NODE, CopyState, Tier
 from ckptstore.core.events import CopyRecorded, TierDeclared
 from ckptstore.core.hints import Command
@@ -100,11 +101,15 @@ class Listed(NamedTuple):
     failed: int
 
 
-def listed(database: Database) -> list[Listed]:
-    """Every tier that is declared or has copies, nearest first."""
+def listed(database: Database, run: str | None = None) -> list[Listed]:
+    """Every tier that is declared or has copies, nearest first, with its copies of a run or (None) of all.
+
+    Raises `UnknownRunError`.
+    """
+    run_id = None if run is None else find_run(database, run)
     with database.read() as connection:
         known = copies.tiers_of(connection)
-        found = {(each.tier, each.state): each for each in copies.tallies(connection)}
+        found = {(each.tier, each.state): each for each in copies.tallies(connection, run_id)}
 
     def tally(tier: Tier) -> tuple[int, int, int, int]:
         ready, *others = (
@@ -115,6 +120,21 @@ def listed(database: Database) -> list[Listed]:
 
     rows = [Listed(each, *tally(each.tier)) for each in known]
     return [row for row in rows if row.known.declared or any(row[1:])]
+
+
+def waiting(database: Database, run: str) -> dict[Tier, copies.Backlog]:
+    """What of a run waits to be copied to each declared tier beyond the nodes. Raises `UnknownRunError`."""
+    run_id = find_run(database, run)
+    beyond = [tier for tier in declared(database) if tier.level > NODE_LEVEL]
+    with database.read() as connection:
+        return {tier: copies.backlog(connection, run_id, tier) for tier in beyond}
+
+
+def tiers_with(database: Database, files: Iterable[Checkpoint]) -> dict[str, tuple[str, ...]]:
+    """The names of the tiers that have a ready copy, nearest first, by the file's id; of one without a copy nothing."""
+    with database.read() as connection:
+        found = copies.ready_copies(connection, files)
+    return {file: tuple(copy.tier.name for copy in some) for file, some in found.items()}
 
 
 def lacking(

@@ -12,12 +12,17 @@ from starlette.testclient import TestClient
 
 from ckptstore.api import Catalog
 from ckptstore.cli.main import cli
+from ckptstore.core.copies import CopyState
 from ckptstore.errors import CatalogBusyError
 from ckptstore.serve.answers import Answers
 from ckptstore.serve.app import make_app
 from ckptstore.serve.guard import Rules
-from tests.jobs import Job
+from ckptstore.serve.metrics import measure
+from ckptstore.tiers import facts
+from tests.jobs import Job, begun
+from tests.resume.wide import statements
 from tests.serve.printed import printed
+from tests.tiers.jobs import copied, declared
 
 
 def at_rest(value: Any) -> Any:
@@ -103,7 +108,7 @@ def test_a_catalog_that_does_not_answer(catalog: Catalog, monkeypatch: pytest.Mo
         assert "did not answer within 5 s" in client.get("/").text
 
 
-OF_RUN, OF_SAVE = {"run"}, {"run", "kind"}
+OF_RUN, OF_SAVE, OF_TIER = {"run"}, {"run", "kind"}, {"run", "tier"}
 METRICS = {
     "build_info": {"version"},
     "restorable_step": OF_RUN,
@@ -119,6 +124,13 @@ METRICS = {
     "journal_backlog_records": OF_RUN,
     "filesystem_avail_bytes": OF_RUN,
 }
+METRICS_OF_TIERS = {
+    "copies": {"run", "tier", "state"},
+    "copied_bytes": OF_TIER,
+    "uncopied_files": OF_TIER,
+    "oldest_uncopied_timestamp_seconds": OF_TIER,
+    "states_only_on_nodes": OF_RUN,
+}
 
 
 def parsed(metrics: str) -> dict[str, dict[tuple[str, ...], float]]:
@@ -129,7 +141,7 @@ def parsed(metrics: str) -> dict[str, dict[tuple[str, ...], float]]:
         assert family.type in ("gauge", "counter")
         for sample in family.samples:
             name = sample.name.removeprefix("ckptstore_")
-            assert sample.labels.keys() == METRICS[name], sample
+            assert sample.labels.keys() == (METRICS | METRICS_OF_TIERS)[name], sample
             found.setdefault(name, {})[tuple(sample.labels.values())] = sample.value
     return found
 
@@ -176,6 +188,43 @@ def test_metrics_of_what_is_wrong(catalog: Catalog, client: TestClient, job: Job
     printed = CliRunner().invoke(cli, ["--db", url, "metrics"], catch_exceptions=False).stdout
     assert _but_free_bytes(file.read_text()) == _but_free_bytes(printed)
     assert 'ckptstore_damaged_files{run="run"} 1.0' in file.read_text()
+
+
+def test_metrics_of_tiers(catalog: Catalog, client: TestClient, job: Job, tmp_path: Path) -> None:
+    tier = declared(catalog, tmp_path / "far", "far", 2)
+    old, new = catalog.show("run", 10), catalog.show("run", 20)
+    copied(catalog, tier, [*old, new[0]])
+    facts.record_copy(catalog.database, new[1], tier, CopyState.FAILED, detail="full")
+    found = parsed(client.get("/metrics").text)
+    assert found.keys() == (METRICS | METRICS_OF_TIERS).keys() - {"save_duration_seconds"}
+    assert found["copies"] == {("run", "ready", "far"): 3, ("run", "failed", "far"): 1}
+    assert found["copied_bytes"] == {("run", "far"): sum(file.size or 0 for file in (*old, new[0]))}
+    assert found["uncopied_files"] == {("run", "far"): 1}
+    assert new[1].created_at is not None
+    assert found["oldest_uncopied_timestamp_seconds"] == {("run", "far"): new[1].created_at.timestamp()}
+    assert found["states_only_on_nodes"] == {("run",): 1}
+
+
+def test_a_tier_that_was_taken_back_has_no_metrics(
+    catalog: Catalog, client: TestClient, job: Job, tmp_path: Path
+) -> None:
+    copied(catalog, declared(catalog, tmp_path / "far", "far", 2), catalog.show("run", 10))
+    facts.remove(catalog.database, "far")
+    assert not parsed(client.get("/metrics").text).keys() & METRICS_OF_TIERS.keys()
+    assert job.run == "run"
+
+
+def test_runs_and_tiers_cost_metrics_no_statements(catalog: Catalog, job: Job, tmp_path: Path) -> None:
+    copied(catalog, declared(catalog, tmp_path / "far", "far", 2), catalog.show("run", 10))
+    asked = []
+    for name in ("b", "c"):
+        with statements() as of_metrics:
+            measure(catalog.database)
+        asked.append(len(of_metrics))
+        begun(catalog, tmp_path / name, 10, run=name)
+        copied(catalog, declared(catalog, tmp_path / f"far-{name}", f"far-{name}", 2), catalog.show(name, 10))
+    assert asked[0] == asked[1]
+    assert job.run == "run"
 
 
 def _but_free_bytes(metrics: str) -> list[str]:

@@ -17,7 +17,10 @@ from ckptstore.serve.app import make_app
 from ckptstore.serve.events import news
 from ckptstore.serve.guard import Rules
 from ckptstore.serve.pages import page_of, worst_of
+from ckptstore.tiers import facts
 from tests.jobs import Job, set_ending
+from tests.serve.conftest import ADDRESS
+from tests.tiers.jobs import copied, declared
 
 
 def test_the_pages_of_a_run_say_where_it_goes_on_and_why_not_newer(
@@ -77,6 +80,27 @@ def test_a_save_says_who_loads_what_where_it_ran_and_how_to_load_it(catalog: Cat
         page = client.get("/runs/run/saves/20").text
         assert "It cannot be restored." in page
         assert "net-2_10.ckpt is gone" in page
+
+
+def test_the_pages_say_which_tiers_have_what(catalog: Catalog, client: TestClient, job: Job, tmp_path: Path) -> None:
+    assert "Copies in tiers" not in client.get("/runs/run").text
+    tier = declared(catalog, tmp_path / "far", "far", 2)
+    gone = declared(catalog, tmp_path / "gone", "gone", 2)
+    new = catalog.show("run", 20)
+    copied(catalog, tier, [*catalog.show("run", 10), new[0]])
+    copied(catalog, gone, new)
+    facts.remove(catalog.database, "gone")
+    with TestClient(make_app(catalog, Rules()), base_url=ADDRESS) as later:
+        page = re.sub(r"\s+", " ", later.get("/runs/run").text)
+        of_tier = page.partition("Copies in tiers")[2].partition("</table>")[0]
+        assert f"<code>{tier.url}</code>" in of_tier
+        assert '<a href="/runs/run/saves/10">10</a>' in of_tier
+        assert '<td class="number">3</td>' in of_tier
+        assert "1 files, " in of_tier
+        assert gone.url not in page
+        first, second = later.get("/runs/run/saves/20").text.split('id="rank-1"')
+        assert ("<td>far</td>" in first, "<td>far</td>" in second) == (True, False)
+    assert job.run == "run"
 
 
 def test_runs_that_need_somebody_come_first_and_a_page_has_a_hundred() -> None:
