@@ -52,7 +52,7 @@ def ready_copies(connection: sa.Connection, files: Iterable[Checkpoint]) -> dict
 
 
 def copies_of_run(connection: sa.Connection, run: int) -> dict[str, tuple[Copy, ...]]:
-    """All that is known of copies of the files of a run, by the file's id, nearest first."""
+    """All that is known of copies of the files of a run in tiers in use, by the file's id, nearest first."""
     return _by_file(connection.execute(_of_run(), {"own_run": run}))
 
 
@@ -201,7 +201,7 @@ def _of_files() -> sa.Select[Any]:
 @cache
 def _of_run() -> sa.Select[Any]:
     joined = _IN_TIERS.join(launches, launches.c.id == copies.c.launch_id)
-    return _OF.select_from(joined).where(launches.c.run_id == sa.bindparam("own_run", type_=sa.Integer))
+    return _OF.select_from(joined).where(launches.c.run_id == sa.bindparam("own_run", type_=sa.Integer), IN_USE)
 
 
 @cache

@@ -56,6 +56,7 @@ _LIVE = (FileState.COMPLETE, FileState.IN_PROGRESS, FileState.DAMAGED)
 _KNOWN = (*_LIVE, FileState.TRASHED)
 _GRAPH = ".mindir"
 _UNCONFIRMED = "a scan found it, its step is consistent, and no start has confirmed that yet"
+_SPREAD = "it can be restored only with what is elsewhere"
 _OF_OTHERS = "MindSpore cannot load it, unlike the run's other states: its owner is unknown"
 
 
@@ -352,13 +353,8 @@ class Survey:
         ready = {file.id: (copy,) for file, copy in copied if copy.is_of(file.digest)}
         state = State(launch=self.launches[key[0]], global_step=key[1], files=tuple(training), failed=self._failed)
         alone = judge(replace(state, copies=ready), {})
-        anywhere = {
-            file.id: some
-            for file in training
-            if (some := tuple(each for each in self.copies.get(file.id, ()) if each.is_of(file.digest)))
-        }
         is_spread = isinstance(alone, Rejection) and isinstance(
-            judge(replace(state, copies=anywhere), self._seen), RestorePlan
+            judge(replace(state, copies=self._ready(training)), self._seen), RestorePlan
         )
         failed = next((self._failed[file.id] for file in training if file.id in self._failed), "")
         return replace(
@@ -366,7 +362,7 @@ class Survey:
             bytes=sum(copy.all_bytes for _, copy in copied),
             files=len(copied),
             problem=_in_short(alone) if isinstance(alone, Rejection) else "",
-            doubt=failed or ("it can be restored only with what is elsewhere" if is_spread else ""),
+            doubt=failed or (_SPREAD if is_spread else ""),
             weights_only=not training,
             by_replicas=False,
         )
@@ -430,6 +426,7 @@ class Survey:
             doubt=of_files
             or failed
             or self._tracked_by(training)
+            or self._spread(key, training, verdict)
             or (_OF_OTHERS if is_foreign else unconfirmed)
             or ("" if isinstance(verdict, RestorePlan) else self._unrecorded(launch.id, training)),
             branch=self._branch_of.get(key, ""),
@@ -445,6 +442,28 @@ class Survey:
             and any(each.source.rank != each.rank for each in verdict.ranks),
             shift=self._shifts[launch.id],
         )
+
+    def _ready(self, files: Iterable[Checkpoint]) -> dict[str, tuple[Copy, ...]]:
+        """The copies of these files that a start may take, in whatever tier, by the file's id."""
+        found = {
+            file.id: tuple(each for each in self.copies[file.id] if each.is_of(file.digest))
+            for file in files
+            if file.id in self.copies
+        }
+        return {file: some for file, some in found.items() if some}
+
+    def _spread(self, key: Key, files: Sequence[Checkpoint], verdict: RestorePlan | Rejection) -> str:
+        """Why the files on the disks stay of a state that lacks some there: with copies of the others they are whole.
+
+        Empty where they are whole without copies, and where the copies are whole without them.
+        """
+        if isinstance(verdict, RestorePlan) or not (copies := self._ready(files)):
+            return ""
+        state = State(
+            launch=self.launches[key[0]], global_step=key[1], files=tuple(files), failed=self._failed, copies=copies
+        )
+        together, without_disks = judge(state, self._seen), judge(state, {})
+        return _SPREAD if isinstance(together, RestorePlan) and isinstance(without_disks, Rejection) else ""
 
     def _unrecorded(self, launch: str, files: Iterable[Checkpoint]) -> str:
         """Why a rank without a record may have a file: no directory that it announced is there. Empty: one is.

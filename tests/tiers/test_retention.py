@@ -186,7 +186,25 @@ def test_a_local_file_waits_until_a_tier_above_has_it(job: Job, tier: Tier, tmp_
     assert [each.state.global_step for each in plan_gc(database, "run", KEEP).decision.remove] == [15, 10, 5]
     open_tier(tier.url).remove(key_of(job.catalog.show("run", 10)[0]))
     assert going() == [5], "the tier is asked"
+    facts.remove(database, tier.name)
+    assert going() == [], "no start reads a tier that was taken back"
     assert plan_gc(database, "run", KEEP, tier=facts.tier_of("other", str(tmp_path / "x"), 0)).removes_nothing
+
+
+def test_gc_of_the_disks_keeps_what_only_they_and_a_tier_have_together(job: Job, tier: Tier) -> None:
+    """Step 10 is whole only by rank 0's file on its disk and rank 1's copy."""
+    files = job.catalog.files("run")
+    copied(job.catalog, tier, [file for file in files if file.rank == 1 or file.global_step == 5])
+    for file in files:
+        if file.rank == 1 and file.global_step in (5, 10):
+            Path(file.path).unlink()
+    plan = plan_gc(job.catalog.database, "run", KEEP)
+    assert [each.state.global_step for each in plan.decision.keep] == [20, 10]
+    assert [each.state.global_step for each in plan.decision.remove] == [15, 5], "the tier has all of step 5"
+    assert plan.decision.keep[1].reasons[0].detail == "it can be restored only with what is elsewhere"
+    facts.remove(job.catalog.database, tier.name)
+    plan = plan_gc(job.catalog.database, "run", KEEP)
+    assert [each.state.global_step for each in plan.decision.remove] == [15, 10, 5], "no start reads that tier any more"
 
 
 def test_what_left_the_node_is_restored_from_the_tier(job: Job, tier: Tier, tmp_path: Path) -> None:
