@@ -217,9 +217,11 @@ def _mixed(launches: Iterable[Iterable[PlacedFile]]) -> dict[str, Uncertain]:
         for one in files:
             if one.file.kind is not Kind.TTP:
                 saves[place, one.global_step].append(one)
-    shared = [files for files in saves.values() if len(files) > 1 and len({one.rank for one in files}) > 1]
-    spread = [files for files in shared if not _are_near([one.file.mtime_ns for one in files])]
-    if not spread or _is_copied_rank_by_rank(shared):
+    shared = {at: files for at, files in saves.items() if len({one.rank for one in files}) > 1}
+    spread = [files for files in shared.values() if not _are_near([one.file.mtime_ns for one in files])]
+    seems_copied = bool(spread) and _seems_copied_rank_by_rank(shared.values())
+    # Not by chance is the time from one launch to the next the same on all ranks too.
+    if not spread or (seems_copied and len({place for place, _ in shared}) > 1):
         return {}
     times: dict[tuple[str, str, int], list[int]] = defaultdict(list)
     for one in (one for files in saves.values() for one in files):
@@ -233,11 +235,14 @@ def _mixed(launches: Iterable[Iterable[PlacedFile]]) -> dict[str, Uncertain]:
     interval = min((after - at for each in of_ranks.values() for at, after in pairwise(sorted(each))), default=0)
     mixed: dict[str, Uncertain] = {}
     reason = "ranks wrote their files of this step at different times: they may be of two launches"
+    reason += ", or copied one rank after another" if seems_copied else ""
     for place, step in (each for each, files in saves.items() if files in spread):
         files = saves[place, step]
         if _are_near([one.file.mtime_ns for one in files], [times[_line(one)] for one in files], interval):
             continue
-        is_contradicted = _interleave(step, {at: some for (launch, at), some in saves.items() if launch == place})
+        is_contradicted = not seems_copied and _interleave(
+            step, {at: some for (launch, at), some in saves.items() if launch == place}
+        )
         remedy = BY_HAND if is_contradicted else Trusted.NUMBERS.remedy
         mixed |= {
             one.file.path: Uncertain(one.file.path, one.global_step, reason, remedy, contradicted=is_contradicted)
@@ -256,8 +261,11 @@ def _line(one: PlacedFile) -> tuple[str, str, int]:
     return one.file.kind.value, one.file.family, one.rank
 
 
-def _is_copied_rank_by_rank(saves: Iterable[Sequence[PlacedFile]]) -> bool:
-    """Whether the times are those of a copy of one rank after another, with the same intervals: they tell nothing."""
+def _seems_copied_rank_by_rank(saves: Iterable[Sequence[PlacedFile]]) -> bool:
+    """Whether the times may be those of a copy of one rank after another: the intervals are the same.
+
+    Those of two launches that were equally fast are too, if each rank has the files of another one.
+    """
     shifts: dict[int, list[int]] = defaultdict(list)
     times: dict[int, list[int]] = defaultdict(list)
     for files in saves:

@@ -50,7 +50,7 @@ def test_what_has_no_step_is_listed_and_a_start_does_not_pass_it_over(catalog: C
         "ckpt7": "--step FILE=STEP",
         "x.pth": "--world-size 1",
     }
-    with pytest.raises(RefusedError, match="4 newer files have no place"):
+    with pytest.raises(RefusedError, match="4 newer files have no certain step or rank"):
         catalog.join("job").resolve()
 
 

@@ -67,3 +67,18 @@ def test_ranks_that_save_far_apart(catalog: Catalog, tmp_path: Path, steps: tupl
     done = catalog.scan(root, world_size=4, trust=["numbers"] if len(steps) == 1 else [])
     assert done.uncertain == ()
     assert catalog.resolve("job").plan.global_step == 3
+
+
+@pytest.mark.parametrize("apart", [20, 1000])
+def test_two_starts_that_were_equally_fast(catalog: Catalog, tmp_path: Path, apart: int) -> None:
+    """Each rank has the files of another start. A copy of one rank after another looks the same: the user says so."""
+    root = tmp_path / "job"
+    for rank in (0, 1):
+        save(root, 1, 2, 3, rank=rank, at=1000 + rank * apart)
+    done = catalog.scan(root, world_size=2)
+    assert not done.adopted
+    assert [each.best_guess for each in done.uncertain] == [1, 2, 3] * 2
+    assert {each.remedy for each in done.uncertain} == {"--trust numbers"}
+    assert all("of two launches, or copied one rank after another" in each.reason for each in done.uncertain)
+    assert catalog.scan(root, world_size=2, trust=["numbers"]).uncertain == ()
+    assert catalog.resolve("job").plan.global_step == 3
