@@ -49,9 +49,9 @@ class Synced:
 
     `spoiled` counts lines that are torn, or of other programs; `runs` are those that the journals tell of. Of what was
     `skipped`, `unreadable` are the journals, and directories that may have some, that could not be looked into at all,
-    or are not believed. `refused` is what journals tell that their owners may not. Directories that are `away` have no
-    folder of journals, where the catalog knows of one: nobody knows what those tell by now. `new` are the ids of the
-    files that the catalog had no record of.
+    or are not believed; `failed` are the journals of them that could not be read. `refused` is what journals tell that
+    their owners may not. Directories that are `away` have no folder of journals, where the catalog knows of one: nobody
+    knows what those tell by now. `new` are the ids of the files that the catalog had no record of.
     """
 
     journals: int = 0
@@ -61,6 +61,7 @@ class Synced:
     runs: tuple[str, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     unreadable: tuple[Skipped, ...] = ()
+    failed: tuple[Skipped, ...] = ()
     refused: tuple[Skipped, ...] = ()
     away: tuple[str, ...] = ()
     new: tuple[str, ...] = ()
@@ -344,7 +345,9 @@ class _Reading:
         """Take up a piece of each journal; and the places at which the longer ones go on."""
         runs_before = self._runs_before
         skipped: list[Skipped] = []
-        opened = self._opened(places, skipped)
+        failed: list[Skipped] = []
+        opened = self._opened(places, skipped, failed)
+        skipped += failed
         read = {path: contents for path, (_, contents) in opened.items()}
         used = {path: place.used for path, (place, _) in opened.items()}
         told: dict[str, Accepted] = {}
@@ -399,10 +402,22 @@ class _Reading:
             for path, contents in read.items()
             if contents.has_more
         ]
-        return Synced(0, len(read), done.records, spoiled, tuple(names), tuple(skipped), unreadable, refused), left
+        synced = Synced(
+            read=len(read),
+            records=done.records,
+            spoiled=spoiled,
+            runs=tuple(names),
+            skipped=tuple(skipped),
+            unreadable=unreadable,
+            failed=tuple(failed),
+            refused=refused,
+        )
+        return synced, left
 
-    def _opened(self, places: Iterable[_Place], skipped: list[Skipped]) -> dict[str, tuple[_Place, Contents]]:
-        """Pieces of the journals that are believed; why the others are not goes into `skipped`."""
+    def _opened(
+        self, places: Iterable[_Place], skipped: list[Skipped], failed: list[Skipped]
+    ) -> dict[str, tuple[_Place, Contents]]:
+        """Pieces of the journals that are believed; why others are not is in `skipped`, errors are in `failed`."""
         opened: dict[str, tuple[_Place, Contents]] = {}
         for place in places:
             self._database.let_go_if_idle()
@@ -413,7 +428,7 @@ class _Reading:
                     continue
                 found = place.summary or jsonl.read(path, before.end, _BYTES)
             except OSError as error:
-                skipped.append(Skipped(path, error.strerror or str(error)))
+                failed.append(Skipped(path, error.strerror or str(error)))
                 continue
             if reason := why_not(found.owner, found.home_owner, self._trust):  # another one may be there by now
                 skipped.append(Skipped(path, reason))
@@ -452,6 +467,7 @@ def _added(one: Synced, other: Synced) -> Synced:
         tuple(sorted({*one.runs, *other.runs})),
         (*one.skipped, *other.skipped),
         (*one.unreadable, *other.unreadable),
+        (*one.failed, *other.failed),
         (*one.refused, *other.refused),
         (*one.away, *other.away),
         (*one.new, *other.new),

@@ -58,12 +58,16 @@ _OfRank: TypeAlias = "tuple[LaunchKey, int]"  # a launch and a rank of it
 
 @dataclass(frozen=True)
 class Reconciled:
-    """What a reconciliation changed, and what it could not; of what it skipped, `unread` are whole directories."""
+    """What a reconciliation changed, and what it could not; of what it skipped, `unread` are whole directories.
+
+    `failed` are the journals that could not be read before it.
+    """
 
     adopted: tuple[Checkpoint, ...] = ()
     vanished: tuple[Checkpoint, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     unread: tuple[Skipped, ...] = ()
+    failed: tuple[Skipped, ...] = ()
 
 
 def reconcile(

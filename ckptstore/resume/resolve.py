@@ -98,7 +98,7 @@ def bring_up_to_date(database: Database, run_id: int) -> Reconciled:
     reconciled = reconcile(database, run_id)
     for skipped in (*synced.skipped, *reconciled.skipped):
         log.warning("%s was not taken into the catalog: %s", skipped.path, skipped.reason)
-    return reconciled
+    return replace(reconciled, failed=synced.failed)
 
 
 def choose(database: Database, run: str, run_id: int, query: Query) -> Resolution:

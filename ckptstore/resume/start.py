@@ -19,9 +19,11 @@ from ckptstore.core.hints import Call, Command
 from ckptstore.core.limits import LEASE
 from ckptstore.core.model import BRANCH, SCANNED, Assignment, Grade, Initial, PassedOver, Resolution, RestorePlan, Rule
 from ckptstore.core.text import count
+from ckptstore.disk.files import facts_if_seen
 from ckptstore.disk.trust import TRUST, Trust, user_name
 from ckptstore.errors import CatalogUnavailableError, NothingRestorableError, RefusedError, UsageError
 from ckptstore.evidence.witnesses import fits
+from ckptstore.journal.jsonl import short
 from ckptstore.journal.writers import record_of_run, shared
 from ckptstore.outside import token_hex, utc_now
 from ckptstore.resume import exits, position, unplaced
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.reads import Called
     from ckptstore.core.events import Event
-    from ckptstore.core.model import Checkpoint, Launch, LaunchKey, View
+    from ckptstore.core.model import Checkpoint, Launch, LaunchKey, Skipped, View
 
     AskRanks = Callable[[Resolution], Mapping[int, View] | None]
 
@@ -73,16 +75,23 @@ class _Decision(NamedTuple):
         return self.resolution.plan
 
 
-def settle(database: Database, launch: Launch, query: Query, ask_ranks: AskRanks = lambda _: None) -> Settled:
+def settle(
+    database: Database,
+    launch: Launch,
+    query: Query,
+    ask_ranks: AskRanks = lambda _: None,
+    unread: Sequence[Skipped] = (),
+) -> Settled:
     """Where this launch starts, the same for every rank that asks: the first answer stored is the launch's answer.
 
     A launch that asks for a step or a lineage branches off there. `ask_ranks` gets the choice by this process's view
-    of the disk, and returns each rank's view if one of them does not see its file.
+    of the disk, and returns each rank's view if one of them does not see its file. `unread` are journals that could not
+    be read before.
     Raises `NothingRestorableError` if the state asked for cannot be restored, and if states once were whole, of any
     branch, and none can be restored: a fresh start would hide them; `UsageError` if the state has no position in the
-    launch's data; `RefusedError` if files of each chosen state change before it can be stored, and if the launch's
-    answer is an old one, since later launches have saved. A run without a state of its own begins from `query.initial`
-    (`choose_initial`, which raises too).
+    launch's data; `RefusedError` if files of each chosen state change before it can be stored, if a journal that may
+    tell of a newer state cannot be read, and if the launch's answer is an old one, since later launches have saved. A
+    run without a state of its own begins from `query.initial` (`choose_initial`, which raises too).
     """
     takes_whole = launch.layout.any_world_size or launch.world_size == 1
     query = replace(
@@ -96,11 +105,12 @@ def settle(database: Database, launch: Launch, query: Query, ask_ranks: AskRanks
             _check_overtaken(connection, launch)
             return stored
         run = called_in(connection, database, launch.run)
-    bring_up_to_date(database, run.id)
+    unread = (*unread, *bring_up_to_date(database, run.id).failed)
     exits.set_aside(database, run.id)
     with database.connected():
         for _ in range(_TRIES):
-            settled = _store(database, launch, run, query, _decide(database, launch, run, query, ask_ranks))
+            decision = _decide(database, launch, run, query, ask_ranks, unread=unread)
+            settled = _store(database, launch, run, query, decision)
             if settled is not None:
                 break
             log.info("the state chosen for launch %s was deleted while it started: choosing again", launch.id)
@@ -114,8 +124,16 @@ def settle(database: Database, launch: Launch, query: Query, ask_ranks: AskRanks
     return settled
 
 
-def _decide(database: Database, launch: Launch, run: Called, query: Query, ask_ranks: AskRanks) -> _Decision:
-    """Choose where the launch starts. Raises as `settle` does for what must not start."""
+def _decide(
+    database: Database,
+    launch: Launch,
+    run: Called,
+    query: Query,
+    ask_ranks: AskRanks,
+    *,
+    unread: Sequence[Skipped],
+) -> _Decision:
+    """Choose where the launch starts; `unread` are journals. Raises as `settle` does for what must not start."""
     if query.fresh:
         resolution = Resolution(run=run.name, plan=None)
         return _Decision(resolution, initial=_initial(database, launch, run, query))
@@ -131,6 +149,7 @@ def _decide(database: Database, launch: Launch, run: Called, query: Query, ask_r
         raise _not_there(resolution, query)
     if not query.goes_back:
         _check_unplaced(resolution, query)
+        _check_unread(database, run.id, resolution, unread)
     if plan is None:
         _check_fresh(database, launch, run.id, resolution, query)
         return _Decision(resolution, initial=_initial(database, launch, run, query))
@@ -326,6 +345,31 @@ def _check_unplaced(resolution: Resolution, query: Query) -> None:
         f"run {resolution.run!r} would start from {step}, and {what}",
         f"{command} places it; to start from {step} all the same: {other}",
     )
+
+
+def _check_unread(database: Database, run_id: int, resolution: Resolution, unread: Sequence[Skipped]) -> None:
+    """Raise `RefusedError` if a journal that could not be read may tell of a newer state.
+
+    That is one of a rank of a launch of which the catalog knows nothing, written since the state that was chosen.
+    """
+    if not unread:
+        return
+    with database.read() as connection:
+        told = {f"rank_{each.rank}-{short(each.launch)}-" for each in reads.sources_of(connection, run_id)}
+    plan = resolution.plan
+    written = max((each.source.mtime_ns or 0 for each in plan.ranks), default=0) if plan else 0
+    step = f"step {plan.global_step}" if plan else "the beginning"
+    other = Call("resume", step=plan.global_step) if plan else Call("resume", fresh=True)
+    for each in unread:
+        name, seen = each.path.rpartition("/")[2], facts_if_seen(each.path)
+        is_new = name.startswith("rank_") and not name.startswith(tuple(told))
+        if not is_new or seen is None or seen.mtime_ns <= written:
+            continue
+        raise RefusedError(
+            f"run {resolution.run!r} would start from {step}, and {each.path}, which may tell of a newer state, cannot "
+            f"be read: {each.reason}",
+            f"make it readable; to start from {step} all the same: {other}",
+        )
 
 
 def _check_whose(plan: RestorePlan, run: str, to_do: str) -> None:

@@ -50,11 +50,12 @@ def begin(
     try:
         with database.connected():
             schema.ensure(database)
-            take_up_found(database, sizes)
+            unread = take_up_found(database, sizes).failed
             facts = join(
                 database, run, rank=rank, world_size=world_size, launch_id=launch_id, layout=layout, seen=sizes
             )
             launch = RankLaunch(database, facts, rank)
+            launch.unread = unread
             _look_back(launch, database)
     except CatalogUnavailableError as error:
         temporary = in_memory()

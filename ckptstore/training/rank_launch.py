@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.events import TrainingEnded
-    from ckptstore.core.model import Checkpoint, Content, Launch, LaunchKey, RestorePlan
+    from ckptstore.core.model import Checkpoint, Content, Launch, LaunchKey, RestorePlan, Skipped
     from ckptstore.journal.recorder import Recorder
     from ckptstore.outside import os
     from ckptstore.resume.start import AskRanks
@@ -56,7 +56,8 @@ class RankLaunch:
 
     `facts` is what the catalog knows of the launch: its id, order, world size and layout. All that is recorded goes
     through `recorder`: into a journal first, then into the catalog. `name` is what the run is called now, as far as
-    this start knew; `saved_before` the highest step that launches before it saved (0: none).
+    this start knew; `saved_before` the highest step that launches before it saved (0: none); `unread` are journals
+    that could not be read when it began.
     """
 
     def __init__(self, database: Database, facts: Launch, rank: int) -> None:
@@ -73,6 +74,7 @@ class RankLaunch:
         self._fetched = Fetched()
         self.name = facts.run
         self.saved_before = 0
+        self.unread: tuple[Skipped, ...] = ()
         self.signs = LifeSigns(self.recorder, database, facts, self.rank)
         self.exit_request = ExitRequest(database, facts, self.rank)
         self._backoff = Backoff(LONGEST_PAUSE_SECONDS)
@@ -298,7 +300,7 @@ class RankLaunch:
 
     def settle(self, database: Database, query: Query, ask_ranks: AskRanks = lambda _: None) -> Settled:
         """As `resolve`, by the catalog or by a database that was made of journals."""
-        settled = settle(database, self.facts, query, ask_ranks)
+        settled = settle(database, self.facts, query, ask_ranks, unread=self.unread)
         if database is self.database:
             self.facts = settled.launch
         self.started(settled)

@@ -1,5 +1,6 @@
 """A launch that starts without a catalog starts where it would have with one, and all its ranks alike."""
 
+import errno
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from ckptstore.catalog import reads
 from ckptstore.catalog.engine import Database, open_database
 from ckptstore.core.model import Kind, launch_key
 from ckptstore.errors import NothingRestorableError, RefusedError, UsageError
+from ckptstore.journal import jsonl
 from ckptstore.resume.resolver import Query
 from ckptstore.training.begin import begin, decide
 from ckptstore.training.start import Start, start_from_json
@@ -95,6 +97,31 @@ def test_what_cannot_be_restored_stops_a_start_without_a_catalog_too(catalog: Ca
     odd = {"steps": 3, "batch_size": 7, "shards": 2}
     with pytest.raises(UsageError, match="step 5 of launch L1 has no place in the data"):
         decided(away, tmp_path / "ckpt", 2, odd, "data_parallel", step=5, lineage="L1")
+
+
+@pytest.mark.parametrize("launches", [1, 2])
+def test_a_journal_that_no_catalog_has_read_stops_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launches: int
+) -> None:
+    """The catalog was lost, and the disk does not give the newest journal of rank 1: a newer state may be in it."""
+    job = Job(connect(tmp_path / "lost.db"), tmp_path / "ckpt", world_size=2)
+    for number in range(launches):
+        job.save(job.begin(), 5 + 5 * number)
+    hidden = max(jsonl.journals_in(str(job.folder(1))), key=lambda path: Path(path).stat().st_mtime_ns)
+    read = jsonl.read
+
+    def refuse(path: str, *asked: int) -> jsonl.Contents:
+        if path == hidden:
+            raise OSError(errno.EIO, "Input/output error")
+        return read(path, *asked)
+
+    same = {"steps": 10, "batch_size": 8, "shards": 2}
+    monkeypatch.setattr(jsonl, "read", refuse)
+    with pytest.raises(RefusedError, match=f"{hidden}, which may tell of a newer state, cannot be read") as error:
+        decided(connect(tmp_path / "new.db").database, tmp_path / "ckpt", 2, same, None)
+    assert ("resume(step=5)" if launches == 2 else "resume(fresh=True)") in error.value.hint
+    monkeypatch.undo()
+    assert decided(connect(tmp_path / "new.db").database, tmp_path / "ckpt", 2, same, None).plan is not None
 
 
 def test_a_strategy_file_of_an_outage_reaches_the_catalog(

@@ -1042,10 +1042,12 @@ class World:
         if task.error is None and task.is_over:
             resolution: Resolution = task.result
             if fault is None or fault.what != "stop":
+                # What a launch did not register is left to it while it is alive.
+                left = self._uncounted if self.trainers else set()
                 self._check_plan(
                     "resolve",
                     resolution.plan,
-                    there,
+                    {path: content for path, content in there.items() if content not in left},
                     complete=fault is None and not (catalog or self.uid or self._is_within_a_start) and self.is_current,
                 )
 
@@ -1524,7 +1526,7 @@ class World:
                 raise ViolationError(f"a start from step {plan.global_step} was to begin anew")
             if is_alone:
                 self._check_plan("start", plan, there, complete=is_complete, adopts=self._adopts())
-                if is_complete and plan is None and (self.is_current or not self.away):
+                if is_complete and plan is None and (self.is_current or not (self.away or self._is_hidden())):
                     self._check_nothing_hidden(launch)
             if plan is not None:
                 self._check_given("start", plan)
@@ -1618,6 +1620,10 @@ class World:
 
     def _is_registered(self, content: bytes) -> bool:
         return any(each.registered for each in self.truth.every_file() if each.content == content)
+
+    def _is_hidden(self) -> bool:
+        """Whether journals were written below a mount point: nobody can read them while its disk is mounted."""
+        return any("/.ckptstore/" in path for path in self.below.everything())
 
     def _check_nothing_hidden(self, launch: Launch) -> None:
         """A start began at step 0 although nobody said so."""
@@ -1739,7 +1745,7 @@ class World:
                 if times > 1:
                     raise ViolationError(f"{path} is in the {name} {times} times")
         self.checked["made anew"] += 1
-        is_hidden = any("/.ckptstore/" in path for path in self.below.everything())
+        is_hidden = self._is_hidden()
         steps = {step for _, _, step, _ in registered}
         marks = [
             {
