@@ -171,7 +171,7 @@ _IN_TIERS = copies.join(tiers, tiers.c.id == copies.c.tier_id)
 
 
 IN_USE = sa.or_(tiers.c.declared, tiers.c.version < "1")
-"""Not taken back: nobody declared a tier that another user's journal names, and its copies are read."""
+"""The tier was not removed. An undeclared tier that another user's journal names counts too: its copies are read."""
 
 
 @cache

@@ -31,12 +31,12 @@ _FORK_WAITS_SECONDS, _FORK_LOOKS_SECONDS = 1.0, 0.005
 
 
 class Database:
-    """One catalog database. Transactions are opened here, by the use cases, and nowhere else.
+    """One catalog database. Use cases open their transactions here, and nowhere else.
 
-    `answer_within` is how long to wait for a connection, for a lock and for the answer to a statement, in seconds:
-    for the first two 10 at most, but for the lock of an SQLite file that others get meanwhile. PostgreSQL is connected
-    to for a transaction, or for those of a `connected` block, and by one thread at a time: a process that waits for its
-    next save holds no connection, and never two.
+    - `answer_within` is how long to wait for a connection, for a lock and for the answer to a statement, in seconds. A
+      connection and a lock are waited for 10 s at most, except an SQLite lock that other processes keep acquiring.
+    - A PostgreSQL connection is open for one transaction, or for a `connected` block, and one thread at a time has it.
+      So a process that waits for its next save holds no connection, and no process holds two.
     """
 
     def __init__(self, url: sa.URL, *, answer_within: float = _ANSWER_SECONDS) -> None:

@@ -1,4 +1,4 @@
-"""Which facts were told to which receiver, and who tells one just now: each is told once, however many watch."""
+"""Records which receiver was notified of which fact, and which watcher holds it: several watchers notify only once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class BadState(NamedTuple):
-    """A state with damaged files, or a quarantined one: how many files, one of them, and what is wrong with it."""
+    """A state with damaged files, or a quarantined one: how many files, the path of one of them, and the fault."""
 
     run_id: int
     run: str
@@ -31,7 +31,7 @@ class BadState(NamedTuple):
 
 
 def damaged_states(connection: sa.Connection) -> list[BadState]:
-    """The states of all runs with files that are not what was recorded, by launch and step."""
+    """The states of all runs with files that differ from their records, by launch and step."""
     return _bad_states(connection, _DAMAGED)
 
 
@@ -46,7 +46,7 @@ def _bad_states(connection: sa.Connection, query: sa.Select[Any]) -> list[BadSta
 
 
 def not_told(connection: sa.Connection, receiver: str, facts: Collection[str]) -> set[str]:
-    """Those of these facts that nobody has told to the receiver, nor tells just now."""
+    """The facts that the receiver was not notified of yet, and that no watcher holds at the moment."""
     if not facts:
         return set()
     asked = {"own_receiver": receiver, "own_facts": list(facts), "own_now": clock(connection)}
@@ -54,7 +54,7 @@ def not_told(connection: sa.Connection, receiver: str, facts: Collection[str]) -
 
 
 def hold(connection: sa.Connection, receiver: str, fact: str, *, kind: str, owner: str, length: timedelta) -> bool:
-    """Whether `owner` may tell the fact now; then nobody else does for that time, unless it is put off."""
+    """Reserve a fact for `owner` for a time, or until it is put off; return whether `owner` may send it now."""
     now = clock(connection)
     row = {"receiver": receiver, "fact": fact, "kind": kind, "owner": owner, "held_until": now + length}
     if insert_if_new(connection, notifications, row):
@@ -64,24 +64,24 @@ def hold(connection: sa.Connection, receiver: str, fact: str, *, kind: str, owne
 
 
 def note_told(connection: sa.Connection, receiver: str, fact: str) -> None:
-    """The receiver has taken the fact."""
+    """Record that the receiver accepted the fact."""
     connection.execute(_NOTE, {"own_receiver": receiver, "own_fact": fact, "told_at": clock(connection)})
 
 
 def put_off(connection: sa.Connection, receiver: str, fact: str, owner: str, length: timedelta) -> None:
-    """It could not be told: anybody may try again after that time."""
+    """Record that a fact could not be sent: any watcher may try again after that time."""
     asked = {"own_receiver": receiver, "own_fact": fact, "own_owner": owner}
     connection.execute(_PUT_OFF, {**asked, "held_until": clock(connection) + length})
 
 
 def told_before(connection: sa.Connection, receiver: str, kind: str, length: timedelta) -> set[str]:
-    """The facts of a kind that the receiver took longer ago than that."""
+    """The facts of a kind that the receiver accepted longer than `length` ago."""
     asked = {"own_receiver": receiver, "own_kind": kind, "own_before": clock(connection) - length}
     return set(connection.execute(_TOLD_BEFORE, asked).scalars())
 
 
 def forget(connection: sa.Connection, receiver: str, facts: Collection[str]) -> None:
-    """These facts are not true any more: if one is true again, it is told again."""
+    """Delete the records of facts that are no longer true: if one is true again, the receiver is notified again."""
     connection.execute(_FORGET, {"own_receiver": receiver, "own_facts": list(facts)})
 
 

@@ -1,7 +1,7 @@
-"""Makes rows of events: the only writer of facts, whether an event happens now, was journalled, or was found by a scan.
+"""Projects events into rows. All facts are written here, from live events, from journals and from scans.
 
-Events may come in any order, in any portions and again and again: the rows are the same. Of two events about one thing
-the greater version counts (`core.events`). Every function takes a connection inside a transaction and never commits.
+Events may come in any order, in any portions and repeatedly: the rows are the same. Of two events about one thing the
+greater version wins (`core.events`). Every function takes a connection inside a transaction and never commits.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Projected:
-    """What became of events: `launches` are those that they name and that are known.
+    """The result of a projection.
 
-    `records` counts the records of files that were new or changed, `new` are the ids of those that were not known.
-    `left_out` are events of launches that no event told of yet.
+    `launches` are the known launches that the events name, `records` counts new and changed records of files, `new` are
+    the ids of the new ones. `left_out` are events of launches that have no `LaunchStarted` event yet.
     """
 
     launches: set[LaunchKey] = field(default_factory=set)
@@ -91,7 +91,7 @@ class Projected:
 
 
 def project(connection: sa.Connection, events: Iterable[Event], layout_of: LayoutOf | None = None) -> Projected:
-    """Put events into the catalog. `layout_of` is needed where layout files are among them."""
+    """Write events to the catalog. `layout_of` is needed if layout files are among them."""
     sorted_out = _Sorted()
     done = Projected()
     started: list[LaunchStarted] = []
@@ -123,7 +123,7 @@ def project(connection: sa.Connection, events: Iterable[Event], layout_of: Layou
 
 @dataclass
 class _Sorted:
-    """Events by what rows they make."""
+    """Events by the kind of row that they make."""
 
     files: list[FileRecorded] = field(default_factory=list)
     sources: list[SourceAdded] = field(default_factory=list)
@@ -166,9 +166,9 @@ class _Sorted:
 def _looked_up(
     connection: sa.Connection, launch_keys: Iterable[LaunchKey], files: Sequence[Checkpoint]
 ) -> tuple[set[LaunchKey], bool]:
-    """Which of these launches are known; and whether nothing is known of the files' paths.
+    """The known ones of these launches; and whether the catalog has no record at all at the files' paths.
 
-    Asked at once, since every record asks it.
+    One query for both, since each record needs them.
     """
     ids = sorted(launch_keys)
     if not ids:
@@ -190,7 +190,7 @@ _LOOK = sa.select(
 
 
 def _put_launches(connection: sa.Connection, events: Sequence[LaunchStarted]) -> set[LaunchKey]:
-    """Put launches in, those that they started from too, and where they start; the keys of them."""
+    """Write launches, the launches that they started from, and where they start; return the keys of all."""
     of_run: dict[str, dict[LaunchKey, list[LaunchStarted]]] = {}
     for event in events:
         told = of_run.setdefault(event.launch.run, {})
@@ -260,11 +260,11 @@ def _launch_row(event: LaunchStarted) -> dict[str, Any]:
 
 
 def _joined(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """What two events say of a launch together. A layout that knows replicas counts for more than one that does not."""
+    """Merge the rows of two events about one launch. A layout with replicas wins over one without."""
     row = dict(one)
     row["created_at"] = min(one["created_at"], other["created_at"])
     row["world_size"] = max(one["world_size"], other["world_size"])
-    row["owner"] = one["owner"] or other["owner"]  # root tells of others' launches
+    row["owner"] = one["owner"] or other["owner"]  # root may record launches of other users
     if (other["data_version"] or "") > (one["data_version"] or ""):
         for name in ("steps_per_epoch", "batch_size", "shards", "data_version"):
             row[name] = other[name]
@@ -278,7 +278,7 @@ _NO_REPLICAS = stand_alone().to_json()
 def _number_launches(
     connection: sa.Connection, run_id: int, new: Mapping[LaunchKey, _Began], moved: Mapping[LaunchKey, _Began]
 ) -> dict[LaunchKey, int]:
-    """The numbers of the launches of a run from 1, by when they began; those that are there already get theirs."""
+    """Number the launches of a run from 1 in the order of their beginning; renumber the stored ones if needed."""
     there = {key: (at, name, order) for key, at, name, order in connection.execute(_ORDER, {"own_run": run_id})}
     began = {**new, **{key: (at, name) for key, (at, name, _) in there.items()}, **moved}
     orders = {key: place for place, key in enumerate(sorted(began, key=began.__getitem__), 1)}
@@ -298,7 +298,7 @@ _SET_START = resolutions.update().where(resolutions.c.launch_id == sa.bindparam(
 
 
 def _put_start(connection: sa.Connection, event: LaunchStarted) -> None:
-    """Where a launch starts: the first decision counts, and of one decision what tells the files of the ranks."""
+    """Write where a launch starts: the first decision wins; of equal ones, the event that lists the ranks' files."""
     launch, at = event.launch, event.at
     if at is None:
         return
@@ -337,9 +337,9 @@ def _is_before(row: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def _put_files(connection: sa.Connection, files: Sequence[Checkpoint], done: Projected, *, are_new: bool) -> None:
-    """Insert records of files, and count those that were new or changed a record.
+    """Write records of files, and count the new and changed ones.
 
-    `are_new`: nothing is known of their paths, each of which is that of one of them.
+    `are_new`: the catalog has no record at these paths, and no two of the files have the same path.
     """
     newest: dict[str, dict[str, Any]] = {}
     of_saves: dict[str, Checkpoint] = {}
@@ -407,7 +407,7 @@ def _newer(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 def _lock_paths(connection: sa.Connection, files: Sequence[Checkpoint]) -> None:
     """Lock the records of these paths until the transaction ends: one path has one file.
 
-    SQLite has one writer at a time anyway. Paths share locks, so that many take few, in one order.
+    SQLite has one writer at a time anyway. Paths share a few locks, which are taken in one order.
     """
     if connection.dialect.name != "sqlite":
         keys = sorted({crc32(file.path.encode()) % _PATH_LOCKS for file in files})
@@ -426,7 +426,7 @@ def _moment(file: Checkpoint) -> Any:
 
 
 def _put_saves(connection: sa.Connection, first: Mapping[str, Checkpoint]) -> None:
-    """Put the saves in that files are part of; a save's moment is that of its first file."""
+    """Write the saves that files are part of; a save's moment is that of its first file."""
     rows = [
         {
             "id": save_id,
@@ -468,10 +468,10 @@ def _file(dialect: str) -> Any:
 
 
 def _state() -> sa.ColumnElement[str]:
-    """The state of a file: as it was reported, unless retention has it, or a later file is at its path.
+    """The state of a file: as it was reported, unless retention removed it, or a later file is at its path.
 
-    A path holds one file: of several of a run the one recorded last is there, or an earlier one that was seen there
-    after the later one was gone. What another run has of it may be this very file, and is left as it is.
+    A path holds one file. Of several records of a run at one path, the one recorded last is there, or an earlier one
+    that was seen after the later one was gone. Records of other runs may be of this very file, and are ignored.
     """
     own, other = checkpoints, checkpoints.alias("other")
     of_own, of_other = launches.alias("launch_of_own"), launches.alias("launch_of_other")
@@ -502,7 +502,7 @@ def _state() -> sa.ColumnElement[str]:
             of_other.c.run_id == own_run,
             is_later,
             sa.not_(sa.func.coalesce(is_seen_after_it, sa.false())),
-            # Two directories may have been at the path: one of them is seen now, and the other is away.
+            # Two disks may be mounted at this path in turn: one is visible now, the other is unmounted.
             sa.or_(
                 own.c.directory_id == other.c.directory_id, *(each.c.directory_id.is_(None) for each in (own, other))
             ),
@@ -510,7 +510,7 @@ def _state() -> sa.ColumnElement[str]:
         .correlate(own)
     )
     is_overwritten = later_at_the_path.exists()
-    # A scan took in what its rank was about to register.
+    # A scan adopted the file just before its rank registered it.
     is_registered_now = later_at_the_path.where(
         other.c.size == own.c.size,
         other.c.mtime_ns == own.c.mtime_ns,
@@ -520,7 +520,7 @@ def _state() -> sa.ColumnElement[str]:
     is_told_moved = own.c.reported == FileState.MOVED.value
 
     def has_removal(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
-        # One that somebody missed may have been missed since retention has it.
+        # A file that was reported missing may be missing because retention moved it.
         is_that = trash.c.of_version >= sa.func.substr(own.c.version, 1, GENERATION)
         return (
             sa.select(trash.c.id)
@@ -639,9 +639,9 @@ def _outcome_row(event: LoadOutcome) -> dict[str, Any]:
 def _tier_rows(
     connection: sa.Connection, declared: Iterable[TierDeclared], used: Sequence[CopyRecorded]
 ) -> list[dict[str, Any]]:
-    """The tiers that were declared, and those of copies, in case no journal declares them: a declaration counts more.
+    """Rows of declared tiers, and of tiers that only copies name: a declaration has the greater version.
 
-    Agents copy at the same time: one that the catalog knows is left alone, as they would wait for each other.
+    Several processes copy at the same time: unchanged tiers are not written, else they would wait for each other.
     """
     told = [(each.tier, each.declared, version_of(each.at, each.tier.level, each.declared)) for each in declared]
     of_copies = {(event.tier, event.trusted) for event in used}
@@ -713,7 +713,7 @@ def _source(dialect: str) -> Any:
 
 
 def _put_newest(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows that have a version, if it is greater than the stored one."""
+    """Write each row if its version is greater than the stored one."""
     if rows:
         connection.execute(_newest(connection.dialect.name, table, tuple(rows[0])), list(rows))
 
@@ -728,7 +728,7 @@ def _newest(dialect: str, table: sa.Table, names: tuple[str, ...]) -> Any:
 
 
 def _put_layout_files(connection: sa.Connection, events: Sequence[LayoutFileKept], layout_of: LayoutOf | None) -> None:
-    """Keep strategy and group info files, each content once, and set the layouts of their launches by all there are."""
+    """Store strategy and group info files, each content once, and derive the layouts of their launches from them."""
     new: set[LaunchKey] = set()
     for event in events:
         key = launch_key(event.run, event.launch)
@@ -752,7 +752,7 @@ def _put_layout_files(connection: sa.Connection, events: Sequence[LayoutFileKept
 
 
 def add_run(connection: sa.Connection, name: str) -> int:
-    """The id of the run of that name, which is made if it is new."""
+    """The id of the run of that name; a new run gets a row."""
     found = connection.execute(_RUN_ID, {"own_name": name}).scalar()
     if found is None:
         insert_if_new(connection, runs, {"name": name})
@@ -764,13 +764,13 @@ _RUN_ID = sa.select(runs.c.id).where(runs.c.name == sa.bindparam("own_name"))
 
 
 def insert(dialect: str, table: sa.Table) -> Any:
-    """INSERT with ON CONFLICT, which SQLAlchemy has once for each of the two databases and never for both."""
-    # Only the one in use: to import the other takes as long as a command's whole query.
+    """An INSERT that supports ON CONFLICT: SQLAlchemy has one class for each of the two databases."""
+    # Import only the dialect in use: importing the other takes as long as a command's whole query.
     return import_module(f"sqlalchemy.dialects.{dialect}").insert(table)
 
 
 def insert_if_new(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> bool:
-    """Insert a row unless one with its key is there; whether it was."""
+    """Insert a row unless one with its key exists; return whether it was inserted."""
     return connection.execute(_if_new(connection.dialect.name, table), dict(row)).first() is not None
 
 

@@ -138,13 +138,13 @@ def _may(path: Path, mode: int) -> bool:
 
 
 def _what_frees(folder: Path) -> str:
-    """What removes checkpoints where their catalog is on the same disk and cannot hear of it; the journals tell it."""
+    """The commands that free a full disk that the catalog is on: they use another catalog, made of the journals."""
     there = ("--db", "OTHER.db")
     gc = Command(*there, "gc", "RUN", "--keep-last", 2, "--apply", "--now")
     return (
         f"the disk of {folder} is full: free room on it; if checkpoints fill it, with a catalog on another disk: "
-        f"{Command(*there, 'scan', 'DIR', '--run', 'RUN')}, then {Command(*there, 'purge', 'RUN', '--now')} for what "
-        f"is in the trash, and {gc}"
+        f"{Command(*there, 'scan', 'DIR', '--run', 'RUN')}, then {Command(*there, 'purge', 'RUN', '--now')} to empty "
+        f"the trash, and {gc}"
     )
 
 

@@ -22,7 +22,7 @@ metadata = sa.MetaData(
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """A moment in UTC; SQLite keeps no time zone, so it is put back on reading."""
+    """A moment in UTC. SQLite stores no time zone, so reading adds it again."""
 
     impl = sa.DateTime(timezone=True)
     cache_ok = True
@@ -72,11 +72,11 @@ launches = sa.Table(
     sa.Column("owner", sa.BigInteger, nullable=False),
     sa.Index(None, "run_id", "launch_order"),
 )
-"""`id` is made of the run and the `name`, by which people know it: two runs may have a launch of one name each.
+"""The launches of runs. `id` is derived from the run and the `name` that users see: two runs may use the same name.
 `launch_order` is the place among the launches of the run, by (`created_at`, `name`).
 
-`data_version` is that of `steps_per_epoch`, `batch_size` and `shards` (NULL: nothing was told of them). `owner` is the
-number of the user that its process, or the journal that tells of it, is of.
+`data_version` is the version of `steps_per_epoch`, `batch_size` and `shards` (NULL: none of them is known). `owner` is
+the number of the user that owns its process, or the journal that the launch was read from.
 """
 
 resolutions = sa.Table(
@@ -228,10 +228,9 @@ tiers = sa.Table(
     sa.Column("declared", sa.Boolean, nullable=False),
     sa.Column("version", sa.String(64), nullable=False),
 )
-"""Places that hold copies of checkpoints, of whatever run; `id` is made of the name and the URL.
+"""Places that hold copies of checkpoints of any run. `id` is derived from the name and the URL.
 
-One that is not `declared` was taken back, or is only named by what another user's journal tells of a copy: nothing is
-copied there.
+A tier that is not `declared` was removed, or only another user's journal names it for a copy: nothing is copied there.
 """
 
 copies = sa.Table(
@@ -250,10 +249,10 @@ copies = sa.Table(
     sa.Column("version", sa.String(64), nullable=False),
     sa.Index(None, "tier_id", "state"),
 )
-"""What is known of the copy of a file in a tier. It is one of the file as it is recorded if the digests are the same.
+"""The copy of a file in a tier. It matches the record of the file if the digests are equal.
 
-`location` is its key below the tier's URL, `beside` has what was copied with it. The record that it is of may be told
-later.
+`location` is its key below the tier's URL, `beside` the objects that were copied with it. A copy may be recorded before
+the file that it is of.
 """
 
 copying = sa.Table(
@@ -301,7 +300,7 @@ journals = sa.Table(
 )
 """The segments of journals that tell of a run, and up to which byte the catalog has what they say.
 
-`by_summary`: it has what their summary says, which is what a start needs, and not what is over.
+`by_summary`: only the summary of the segment was read. It has the events that a start needs, and no outdated ones.
 """
 
 unwritten = sa.Table(
@@ -443,8 +442,8 @@ trash = sa.Table(
 )
 """A file that retention has given up: `place` is its path below `root`, `of_version` the generation of its record then.
 
-Where it is `wanted` is recorded before it is moved, and that it is `settled` there afterwards. What is over stays here,
-so that an older word changes nothing. The record that it is of may be told later.
+The place where it is `wanted` is recorded before the move, `settled` after it. Finished rows stay, so that an older
+event changes nothing. A removal may be recorded before the file that it is of.
 """
 
 IS_REMOVED = sa.or_(sa.not_(trash.c.settled), sa.and_(trash.c.settled, trash.c.wanted == "trash"))

@@ -107,7 +107,7 @@ def _tallies() -> sa.Select[Any]:
 class Said(NamedTuple):
     """Facts about a save: the fault of its state (empty: none), and the metrics of rank 0.
 
-    `grade` is how sure its step is where a scan found it (None: it was registered), `doubt` what is open.
+    `grade` is how sure its step is if a scan found it (None: it was registered), `doubt` the open question about it.
     """
 
     quarantine: str
