@@ -1,10 +1,10 @@
 """Reads and writes journals beside checkpoints: files of records that only grow.
 
-The journal of a directory is cut into segments, one for each process that writes there: the process of rank R in a
-launch writes `.ckptstore/rank_{R}-{launch}-{token}.jsonl`, who speaks for others `shared-{process}-{token}.jsonl`. No
-name is used twice: what is known of a segment stays true of it, and two processes never write into one. Each line is
-one JSON object, `{"v": 1, "t": type, …, "sum": checksum of the rest}`. A line that is torn or of another program is
-passed over: what follows it begins on a new one.
+The journal of a directory is cut into segments, one for each process that writes there. The process of rank R in a
+launch writes `.ckptstore/rank_{R}-{launch}-{token}.jsonl`, a process that writes for several ranks
+`shared-{process}-{token}.jsonl`. No name is used twice: facts about a segment stay true, and two processes never write
+into one. Each line is one JSON object, `{"v": 1, "t": type, …, "sum": checksum of the rest}`. A line that is torn or
+of another program is skipped: the next entry begins on a new line.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ class Contents:
 
 
 class Span(NamedTuple):
-    """Where in a segment something was written: its path, first byte, and the byte after the last.
+    """The part of a segment that was written: the segment's path, the first byte, and the byte after the last.
 
-    `launches` are those that were told of with it.
+    `launches` are the launches whose facts were written with it.
     """
 
     path: str
@@ -120,9 +120,9 @@ def _opened(path: str) -> BinaryIO:
 def read(path: str, begin: int = 0, most: int | None = None) -> Contents:
     """Read a journal from a byte on, to the last end of a line, or to the first line of a newer program.
 
-    No more than `most` bytes of lines, or one line (None: `MOST_KEPT`). What follows a newer program's line is told
-    too; that program reads it again from there. A file that is no journal, as one of zeros that a power loss left,
-    takes no more memory than the longest line. Raises `OSError`.
+    Reads at most `most` bytes of lines, or one line (None: `MOST_KEPT`). The lines after a newer program's line are
+    returned too; that program reads them again from there. A file that is no journal, such as one of zeros after a
+    power loss, takes no more memory than the longest line. Raises `OSError`.
     """
     entries: list[Entry] = []
     spoiled = newer = kept = 0
@@ -232,10 +232,10 @@ def journals_below(
     on_error: Callable[[str, OSError], None] | None = None,
     on_hidden: Callable[[OSError], None] | None = None,
 ) -> dict[str, int]:
-    """The journals of every directory below the root, and of itself, with their sizes in bytes; no link is followed.
+    """The journals of the root and of every directory below it, with their sizes in bytes; links are not followed.
 
-    `on_error` hears of each folder of journals that cannot be read. Raises `OSError` for it where nobody listens.
-    `on_hidden` hears of each directory that cannot be read, where there may be journals; None: those are passed over.
+    `on_error` is called for each folder of journals that cannot be read (None: `OSError` is raised). `on_hidden` is
+    called for each other directory that cannot be read and may have journals (None: it is skipped).
     """
     found: dict[str, int] = {}
     for directory, below, _ in os.walk(root, onerror=on_hidden):
@@ -254,9 +254,9 @@ def journals_below(
 class JournalWriter:
     """Appends to a segment of its own in the journal of a directory; usable by the threads of one process.
 
-    `stem` names the segment (`rank_3`), and `launch` the one that writes. It is begun at the first append, and again
-    where it is gone, where it lost some of what was written, and in a child of a fork. `reach` opens the directory if
-    it is present (None: whatever directory is there); raises `OSError` if not.
+    `stem` names the segment (`rank_3`), `launch` the launch that writes. The first append begins a segment. A new one
+    is begun if the file is gone, if it lost bytes that were written, and in a forked child. `reach` opens the directory
+    if it is present, else raises `OSError` (None: any directory at the path is taken).
     """
 
     def __init__(self, directory: str, stem: str, launch: str, reach: Callable[[], int] | None = None) -> None:

@@ -1,6 +1,6 @@
 """Records events: appends them to the journals beside the files, syncs those, then projects them into the catalog.
 
-An event that is in a journal is kept, whatever becomes of the catalog: `sync`, `resolve` and `scan` take it up.
+An event in a journal survives the loss of the catalog: `sync`, `resolve` and `scan` read it.
 """
 
 from __future__ import annotations
@@ -53,12 +53,13 @@ _CATALOG = "the catalog"
 
 
 class Recorder:
-    """The journals that one process writes, and the catalog.
+    """Writes the events of one process to journals and to the catalog.
 
-    `stem` names its segments: `rank_{R}` for a rank, `shared` for who speaks for others. `started` tells what is known
-    of a launch: a segment has that before the first event of the launch. `behind` tells that the catalog could not be
-    used and lacks what the journals have, `postponed` that it gets many events at once instead of one by one: until
-    `catch_up` has done its work, events go into the journals only. `recorded` is what is known of directories before.
+    - `stem` names its segments: `rank_{R}` for a rank, `shared` for a process that writes for several ranks.
+    - `started` returns the facts of a launch. Each segment has them before the first event of the launch.
+    - `behind`: the catalog was unusable and lacks events of the journals. `postponed`: the catalog gets many events at
+      once instead of one by one. In both cases events go into the journals only, until `catch_up` has run.
+    - `recorded` are the records of directories that exist already.
     """
 
     def __init__(
@@ -85,10 +86,10 @@ class Recorder:
         self._left = 0
 
     def record(self, events: Sequence[Event]) -> None:
-        """Keep events: each in the journal of its directory, one of no directory in the first that was begun.
+        """Record events: each in the journal of its directory, events without a directory in the first journal.
 
-        What no journal could take is kept in the catalog until one can. Raises `CatalogUnavailableError` where neither
-        took them.
+        The catalog keeps events that no journal accepted, until one does. Raises `CatalogUnavailableError` if neither
+        accepted them.
         """
         by_home = self._by_home(events)
         written = self._append(by_home, self._started)
@@ -106,10 +107,10 @@ class Recorder:
             self.fall_behind(error)
 
     def decide(self, decide: Callable[[Connection], tuple[Sequence[Event], Iterable[LaunchKey]]]) -> None:
-        """Keep the events that a look at the catalog decides on, in the transaction of that look.
+        """Record the events that `decide` returns from its reading of the catalog, in the same transaction.
 
-        `decide` tells of which launches they are, too. They are in the journals before the transaction ends. Raises
-        what `decide` raises: then nothing is kept.
+        `decide` returns the launches of the events, too. The events are in the journals before the transaction ends. An
+        error that `decide` raises is passed on, and nothing is recorded.
         """
 
         def work(connection: Connection) -> list[str]:
@@ -123,7 +124,7 @@ class Recorder:
         take_up(self.database, self.database.in_write(work))
 
     def record_files(self, files: Sequence[Checkpoint], outcome: LoadOutcome | None = None) -> list[Checkpoint]:
-        """Keep records of files, and with them what came of the plan of the launch that wrote them.
+        """Record files, and with them the outcome of the restore plan of the launch that wrote them.
 
         Returns the records, with the moment and the identities of the directories.
         """
@@ -137,13 +138,13 @@ class Recorder:
         return stamped
 
     def mark(self, files: Sequence[Checkpoint], state: FileState, problem: Rule | None = None) -> None:
-        """Keep what became of these files."""
+        """Record new states of these files."""
         self.record([FileRecorded(file.amended(state=state, problem=problem)) for file in files])
 
     def amend(self, changes: Sequence[tuple[Checkpoint, Checkpoint]]) -> list[bool]:
-        """Keep what a look at the disk showed of files, each as it was recorded and as it is; whether each was taken.
+        """Record how files look on the disk now: pairs of the old and the new record; return whether each was taken.
 
-        One whose record changed meanwhile is not. Raises `CatalogUnavailableError` where the catalog cannot be used.
+        A file whose record has changed since is skipped. Raises `CatalogUnavailableError`.
         """
         stood: set[str] = set()
 
@@ -174,10 +175,10 @@ class Recorder:
         self.record_files([*others, *seen.values()])
 
     def announce(self, event: SourceAdded) -> None:
-        """Record where a rank saves: from now on the journal of that directory covers it and all below.
+        """Record the directory where a rank saves: its journal then covers that directory and all below it.
 
-        A directory without an identity gets one. If the run saved to another directory at this path before, its disk
-        may not be mounted: that is logged, and training goes on.
+        A directory without an identity gets one. If the run saved to another directory at this path before, the disk
+        may be unmounted: a warning is logged, and training goes on.
         """
         source = event.source
         directory = source.directory
@@ -218,9 +219,9 @@ class Recorder:
             self.fall_behind(error)
 
     def note(self, file: Checkpoint) -> bool:
-        """Journal without waiting that a file is being recorded; return whether that was possible.
+        """Journal, without waiting, that a file is being recorded; return whether that was possible.
 
-        Without a size: only of a file that was whole a start says that it is lost.
+        The entry has no size: a start reports a file as lost only if it was complete.
         """
         begun = replace(file, created_at=utc_now(), state=FileState.IN_PROGRESS, size=None, digest=None, mtime_ns=None)
         directory = self._home_of(file.path)
@@ -232,7 +233,7 @@ class Recorder:
             return False
 
     def catch_up(self) -> None:
-        """Take what the journals have and the catalog lacks into it. Raises `CatalogUnavailableError`."""
+        """Project the events that only the journals have into the catalog. Raises `CatalogUnavailableError`."""
         while True:
             seen = self._left
             paths = [writer.path for writer in self._writers.values() if writer.path]
@@ -252,27 +253,27 @@ class Recorder:
 
     @property
     def is_late(self) -> bool:
-        """Whether the catalog lacks what the journals have."""
+        """Whether the catalog lacks events of the journals."""
         return self.behind or self.postponed
 
     def inherit(self, other: Recorder) -> None:
-        """What another one, which wrote nothing yet, has found out about the catalog, and has said."""
+        """Take over the state of the catalog, and the warnings logged, from a recorder that wrote nothing yet."""
         self.behind = other.behind
         self._complained |= other._complained
 
     def fall_behind(self, error: CatalogUnavailableError) -> None:
-        """The catalog cannot be used: until `catch_up` has done its work, events go into the journals only."""
+        """Write events into the journals only, until `catch_up` has run: the catalog cannot be used."""
         self.behind = True
         self.complain(f"{error}. Records are in the journals, and reach the catalog later.")
 
     def complain(self, message: str) -> None:
-        """Log the catalog's fault, once, until it can be used again."""
+        """Log the error of the catalog, once until it can be used again."""
         self._say(_CATALOG, message)
 
     def home(self, directory: str, recorded: Home | None = None) -> None:
         """Open a journal in a directory: for events in and below it; the first one also has events without a directory.
 
-        It is written if the directory is present, by what is recorded of it.
+        It is written only if the directory is present and matches its record.
         """
         if directory not in self._writers:
             known = self._recorded.get(directory, Home(set(), set()))
@@ -284,7 +285,7 @@ class Recorder:
             self._homes[directory].places.update(recorded.places)
 
     def home_beside(self, file: Checkpoint) -> None:
-        """Have a journal in the directory of a recorded file."""
+        """Open a journal in the directory of a recorded file."""
         self.home(presence.directory_of(file.path), presence.home_of(file))
 
     def _reach(self, directory: str) -> int:
@@ -293,7 +294,7 @@ class Recorder:
         return opened
 
     def _identities(self, files: Sequence[Checkpoint]) -> dict[str, str]:
-        """The identities of the directories of files that are there, by path; one that gets a journal gets one too."""
+        """The identities of the directories of present files, by path. A directory with a journal gets an identity."""
         directories = {file.path: presence.directory_of(file.path) for file in files}
         one_of = {directory: path for path, directory in directories.items()}
         of = {directory: self._identity(directory, path) for directory, path in one_of.items()}
@@ -306,7 +307,7 @@ class Recorder:
         return presence.identify(directory, Home(recorded.identities, {presence.below(directory, path)}))
 
     def _by_home(self, events: Iterable[Event]) -> dict[str, list[Event]]:
-        """The events by the directory whose journal gets them; those that none can get are left out."""
+        """The events by the directory whose journal gets them, without the events that no journal can get."""
         told: dict[str, list[Event]] = {}
         others: list[Event] = []
         everywhere: list[Event] = []
@@ -349,7 +350,7 @@ class Recorder:
             recorded.places.add(presence.below(directory, file.path))
 
     def _take_up(self, written: _Written, events: Sequence[Event], *, is_kept: bool = False) -> None:
-        """Project new events, and earlier ones that the catalog lacks. Raises `CatalogUnavailableError`."""
+        """Project new events, and earlier events that the catalog lacks. Raises `CatalogUnavailableError`."""
         gaps = self.database.in_write(lambda connection: self._project(connection, written, events), is_kept=is_kept)
         take_up(self.database, gaps)
         if self._owes and not written.missed:
@@ -371,7 +372,7 @@ class Recorder:
         started: Callable[[LaunchKey], LaunchStarted | None],
         launches: Iterable[LaunchKey] = (),
     ) -> _Written:
-        """Append events to the journals of these directories, what those do not tell yet of their launches first."""
+        """Append events to the journals of these directories, after the facts of their launches that they lack."""
         written = _Written()
         for directory, events in by_home.items():
             named = dict.fromkeys([*launches, *(launch for event in events if (launch := launch_of(event)))])
@@ -398,7 +399,7 @@ class Recorder:
             return self.is_late
 
     def _home_of(self, path: str) -> str:
-        """The nearest directory above that something was announced for, else the file's own."""
+        """The nearest announced directory above, else the file's own."""
         above = path
         while above := above.rpartition("/")[0]:
             if above in self._writers:
@@ -413,7 +414,7 @@ class Recorder:
         )
 
     def _say(self, about: str, message: str) -> None:
-        """Say it once."""
+        """Log a warning once."""
         if about not in self._complained:
             self._complained.add(about)
             log.warning("%s", message)
@@ -434,7 +435,7 @@ class _Written:
 
 
 def _seen_after(known: Checkpoint, file: Checkpoint) -> Checkpoint:
-    """A file as a look at the disk shows it now, newer than its record; where that is of this very file, it stands."""
+    """The record of a file that was seen on the disk: newer than the known record, unless the file is unchanged."""
     if (known.state, known.mtime_ns, known.directory_id) == (FileState.COMPLETE, file.mtime_ns, file.directory_id):
         return file
     return replace(file, revision=max(file.newness, known.newness + 1))
@@ -443,7 +444,7 @@ def _seen_after(known: Checkpoint, file: Checkpoint) -> Checkpoint:
 def _back_at_their_paths(
     connection: Connection, files: Sequence[Checkpoint]
 ) -> tuple[list[Checkpoint], dict[str, Checkpoint]]:
-    """Records of files that were saved later at the paths of these, as gone; and these by id, each newer than they.
+    """The records of files that were saved later at the paths of these, as gone; and these by id, with newer versions.
 
     A later file takes over the path of an earlier one, unless it is gone and the earlier one was seen there since.
     """
@@ -460,7 +461,7 @@ def _back_at_their_paths(
 
 
 def _is_gone_for(other: Checkpoint, file: Checkpoint) -> bool:
-    """Whether another file of the run, recorded later at the path of a file that is there, is gone, or never came."""
+    """Whether a file of the run, recorded later at the path of a present file, is gone or was never written."""
     if other.run != file.run or other.created_at is None or file.created_at is None:
         return False
     if (other.created_at, other.id) <= (file.created_at, file.id):

@@ -1,8 +1,8 @@
 """Summaries of finished segments, with the lines that a start needs: one small file for each user.
 
 `.ckptstore/summary-{user's number}.jsonl` names the segments that it stands for, with their sizes, and has those of
-their lines that still matter, as they are. One that is torn, or a segment that has another size by now, counts for
-nothing: the segments are read. They stay where they are, and whoever makes a catalog anew reads them.
+their lines that still matter, unchanged. If a summary is torn, or a segment has another size by now, the segments are
+read instead. They stay where they are, and a rebuild of the catalog reads them.
 """
 
 from __future__ import annotations
@@ -224,10 +224,10 @@ class _Facts:
         return list({id(line): line for line in told}.values())
 
     def _over(self) -> set[str]:
-        """The files that no start needs to know of: overwritten, or gone.
+        """The files that no start needs: overwritten or gone.
 
-        Of files that vanished without a word the newest of each rank of a launch is told of, so that a start can name
-        what it passes over.
+        Files that vanished without an event are left out, except the newest of each rank of a launch: a start names
+        that one as a state that it skips.
         """
         removals: dict[str, list[_Removal]] = {}
         in_trash: set[str] = set()  # the paths: in a tree that was moved the records have other ids than were told

@@ -1,4 +1,4 @@
-"""Take what journals say into the catalog. May be done at any time, by anyone, again and again."""
+"""Projects the events of journals into the catalog. Any process may do this at any time, and repeat it."""
 
 from __future__ import annotations
 
@@ -45,13 +45,15 @@ _NOTHING = ReadTo()
 
 @dataclass(frozen=True)
 class Synced:
-    """The result of taking up journals: those looked at and read, new or changed records, and unusable lines.
+    """The result of a sync: how many journals were found and read, new or changed records, and unusable lines.
 
-    `spoiled` counts lines that are torn, or of other programs; `runs` are those that the journals tell of. Of what was
-    `skipped`, `unreadable` are the journals, and directories that may have some, that could not be looked into at all,
-    or are not believed; `failed` are the journals of them that could not be read. `refused` is what journals tell that
-    their owners may not. Directories that are `away` have no folder of journals, where the catalog knows of one: nobody
-    knows what those tell by now. `new` are the ids of the files that the catalog had no record of.
+    - `spoiled` counts lines that are torn, or of other programs. `runs` are the runs that the journals name.
+    - `unreadable` are the skipped places that could not be read at all, or are not trusted: journals, and directories
+      that may have some. They are a part of `skipped`. `failed` are the journals of them that could not be read.
+    - `refused` are events that the owner of the journal has no right to write.
+    - `away` are directories whose folder of journals is missing though the catalog knows it: its newer events are
+      unknown.
+    - `new` are the ids of files that the catalog had no record of.
     """
 
     journals: int = 0
@@ -68,10 +70,10 @@ class Synced:
 
 
 def sync(database: Database, run_or_directory: str | Path | None = None, trust: Trust | None = None) -> Synced:
-    """Take up the journals of a run, of every run (None), or below a directory: a `Path`, or a name with a slash.
+    """Sync the journals of a run, of every run (None), or below a directory: a `Path`, or a name with a slash.
 
-    A string that is the name of a run is the run. `trust` says whose journals are believed (None: those whom the
-    environment names). Raises `UnknownRunError`, and `UsageError` for what is no directory.
+    A string that is the name of a run is the run. `trust` is the users whose journals are believed (None: the users
+    that the environment names). Raises `UnknownRunError`, and `UsageError` for a path that is no directory.
     """
     if isinstance(run_or_directory, Path):
         return _as_called(database, sync_below(database, run_or_directory, trust))
@@ -92,7 +94,7 @@ def sync(database: Database, run_or_directory: str | Path | None = None, trust: 
 
 
 def _as_called(database: Database, synced: Synced) -> Synced:
-    """With the names that the runs have now: journals know each by its first."""
+    """The result with the present names of the runs: journals have the first name of each."""
     with database.read() as connection:
         called = {run: reads.called(connection, run) for run in synced.runs}
     return replace(synced, runs=tuple(sorted(found.name if found else run for run, found in called.items())))
@@ -110,11 +112,11 @@ def _is_run(database: Database, name: str) -> bool:
 def sync_run(
     database: Database, run_id: int, trust: Trust | None = None, seen: Mapping[str, int] = MappingProxyType({})
 ) -> Synced:
-    """Take up what the journals of a run say and the catalog lacks: those that it knows of, and others beside them.
+    """Sync the journals of a run: those that the catalog knows, and others in the same folders.
 
-    What they could not take when it was recorded is written to them first. One that was moved with the working
-    directory is found: the job's script may save to a relative path. `seen` are sizes of a moment ago: what is in the
-    folders of those is not listed again.
+    Events that the journals could not accept earlier are written to them first. Journals that moved together with the
+    working directory are found: the job's script may save to a relative path. `seen` are the sizes of segments that
+    were just listed: their folders are not listed again.
     """
     with database.read() as connection:
         lacking = journals.unwritten_lines(connection)
@@ -133,7 +135,7 @@ def sync_run(
 
 
 def _moved_along(gone: Mapping[str, ReadTo]) -> list[str]:
-    """Where journals that are gone are now, if they were moved together with this process's working directory."""
+    """The present paths of missing journals, if they moved together with this process's working directory."""
     of_root: dict[str, list[str]] = {}
     for path in sorted(gone):
         of_root.setdefault(root_of(jsonl.directory_of(path)), []).append(path)
@@ -147,9 +149,9 @@ def _moved_along(gone: Mapping[str, ReadTo]) -> list[str]:
 
 
 def _below_here(path: str, depth: int, known: ReadTo) -> str:
-    """The journal that has the path's names from that depth on below the working directory; empty if it is another one.
+    """The journal below the working directory that has the path's parts from that depth on; empty if there is none.
 
-    It has no less than what was known: from a copy of an earlier day no run goes on by itself.
+    It has at least the bytes that were read before: no run continues from an older copy of a tree by itself.
     """
     here = absolute(Path(*Path(path).parts[depth:]))
     length = jsonl.size(here)
@@ -157,9 +159,9 @@ def _below_here(path: str, depth: int, known: ReadTo) -> str:
 
 
 def sync_below(database: Database, root: Path, trust: Trust | None = None) -> Synced:
-    """Take up all journals below a directory, finished ones too.
+    """Sync all journals below a directory, finished ones too.
 
-    Raises `UsageError` where that is no directory.
+    Raises `UsageError` if the path is no directory.
     """
     if not root.is_dir():
         raise UsageError(f"{root} is not a directory", "give a run, or the directory that the checkpoints are in")
@@ -170,9 +172,9 @@ def sync_below(database: Database, root: Path, trust: Trust | None = None) -> Sy
 
 
 def found_below(roots: Iterable[str], *, with_directories: bool = False) -> tuple[dict[str, int], tuple[Skipped, ...]]:
-    """How long the journals below some directories are, and those, or folders, that cannot be read or named.
+    """The sizes of the journals below some directories, and the journals and folders that cannot be read or named.
 
-    `with_directories`: those too that cannot be read, where there may be journals or none.
+    `with_directories`: also the unreadable directories that may have journals.
     """
     hidden: list[Skipped] = []
 
@@ -194,17 +196,17 @@ def found_below(roots: Iterable[str], *, with_directories: bool = False) -> tupl
 
 
 def take_up(database: Database, paths: Iterable[str]) -> Synced:
-    """Take up these journals, from where each was read to the last time; no file that they tell of is looked at."""
+    """Sync these journals, each from where the last sync ended; do not check whether the files in them exist."""
     return take_up_found(database, _sizes_of(paths), look=False)
 
 
 def take_up_found(
     database: Database, sizes: Mapping[str, int], *, look: bool = True, trust: Trust | None = None, whole: bool = False
 ) -> Synced:
-    """Take up journals that were found on disk, of these sizes; `look`: whether the files told of are there.
+    """Sync journals that were found on disk, with these sizes; `look`: check whether the files in them exist.
 
-    Of what is over a summary is read where there is one, unless `whole`. A journal that the catalog knows under a path
-    which is a link by now is left to that: its files would count as two.
+    For finished segments the summary is read, if there is one and not `whole`. A journal that the catalog knows under
+    a path that is a link by now is skipped: its files would count twice.
     """
     known, others = _known(database, sizes.keys())
     sizes = {path: size for path, size in sizes.items() if path not in others}
@@ -212,7 +214,7 @@ def take_up_found(
 
 
 def _known(database: Database, paths: AbstractSet[str]) -> tuple[dict[str, ReadTo], set[str]]:
-    """How far these journals were read; those known under another path: their disk was moved, a link is left."""
+    """How far these journals were read; and the new paths of journals that the catalog knows under another path."""
     if not paths:
         return {}, set()
     with database.read() as connection:
@@ -236,9 +238,9 @@ def _take_up(
     trust: Trust | None,
     whole: bool = False,
 ) -> Synced:
-    """Take up segments of these sizes, those that have grown since; `look`: whether the files told of are there.
+    """Sync the segments that have grown to these sizes; `look`: check whether the files in them exist.
 
-    One of the size that was read is not opened. `whole`: no summary is enough.
+    A segment that was read to this size is not opened. `whole`: read the segments themselves, not their summaries.
     """
     reading = _Reading(database, trust)
     total = Synced(journals=len(sizes))
@@ -260,7 +262,7 @@ def _take_up(
 
 
 def _by_summaries(places: Sequence[_Place], sizes: Mapping[str, int]) -> list[_Place]:
-    """The places to read, with the summary in place of segments that were never read."""
+    """The places to read: a summary replaces the segments that were never read."""
     unread = {place.path for place in places if not place.before.end}
     found: list[_Place] = []
     for summary in summaries.of(unread):
@@ -272,7 +274,7 @@ def _by_summaries(places: Sequence[_Place], sizes: Mapping[str, int]) -> list[_P
 
 
 def _portions(places: Sequence[_Place], sizes: Mapping[str, int]) -> Iterator[list[_Place]]:
-    """The places in portions, each for one transaction."""
+    """The places in portions, one transaction each."""
     portion: list[_Place] = []
     weight = 0
     for place in places:
@@ -286,7 +288,7 @@ def _portions(places: Sequence[_Place], sizes: Mapping[str, int]) -> Iterator[li
 
 
 def _sizes(database: Database, folders: Sequence[str]) -> tuple[dict[str, int], tuple[Skipped, ...], tuple[str, ...]]:
-    """How long the journals in these folders are; which folders cannot be read; the directories that lack theirs."""
+    """The sizes of the journals in these folders; the folders that cannot be read; the directories without a folder."""
     sizes: dict[str, int] = {}
     skipped: list[Skipped] = []
     away: list[str] = []
@@ -308,9 +310,9 @@ def _sizes_in(folder: str) -> dict[str, int] | Skipped | None:
 
 
 class _Place(NamedTuple):
-    """The offset at which a segment is read, and the one up to which all was used: omitted lines are read again.
+    """Where to read a segment: the next offset, and the one up to which all was used. Omitted lines are read again.
 
-    Of a summary what it says, and the segments that need not be read then, with their sizes.
+    For a summary: its entries, and the segments that it replaces, with their sizes.
     """
 
     path: str
@@ -321,7 +323,7 @@ class _Place(NamedTuple):
 
 
 class _Reading:
-    """Reads journals, and takes up what their owners may say."""
+    """Reads journals, and projects the events that their owners have the right to write."""
 
     def __init__(self, database: Database, trust: Trust | None) -> None:
         self._database = database
@@ -334,7 +336,7 @@ class _Reading:
             return reads.first_names(connection)
 
     def read(self, places: Iterable[_Place], new: list[str]) -> Synced:
-        """Take up segments from where they were read to; the ids of files new to the catalog go into `new`."""
+        """Sync segments from where the last sync ended; add the ids of files new to the catalog to `new`."""
         done, left = self._read_pieces(places, new, is_first=True)
         while left:
             more, left = self._read_pieces(left, new, is_first=False)
@@ -342,7 +344,7 @@ class _Reading:
         return done
 
     def _read_pieces(self, places: Iterable[_Place], new: list[str], *, is_first: bool) -> tuple[Synced, list[_Place]]:
-        """Take up a piece of each journal; and the places at which the longer ones go on."""
+        """Project a piece of each journal; return the places where the longer ones go on."""
         runs_before = self._runs_before
         skipped: list[Skipped] = []
         failed: list[Skipped] = []
@@ -417,7 +419,7 @@ class _Reading:
     def _opened(
         self, places: Iterable[_Place], skipped: list[Skipped], failed: list[Skipped]
     ) -> dict[str, tuple[_Place, Contents]]:
-        """Pieces of the journals that are believed; why others are not is in `skipped`, errors are in `failed`."""
+        """The pieces of the trusted journals; reasons against others go into `skipped`, read errors into `failed`."""
         opened: dict[str, tuple[_Place, Contents]] = {}
         for place in places:
             self._database.let_go_if_idle()
@@ -438,9 +440,9 @@ class _Reading:
 
 
 def _mark_gone(database: Database, ids: Sequence[str]) -> None:
-    """Record which files are not there any more, of those that the catalog has just heard of.
+    """Record which of the files that were just projected no longer exist.
 
-    No event tells what MindSpore or a person deleted. Whoever makes the catalog anew sees the same.
+    MindSpore and users delete files without an event. A rebuild of the catalog gives the same rows.
     """
     with database.read() as connection:
         found = [file for file in reads.files_by_id(connection, ids).values() if file.state is FileState.COMPLETE]

@@ -29,9 +29,9 @@ def for_rank(database: Database, rank: int, launch: Launch, started: Callable[[]
 
 
 def shared(database: Database, recorded: Mapping[str, Home] = MappingProxyType({})) -> Recorder:
-    """What a process writes that speaks for whatever ranks: adopted files, pins.
+    """The recorder of a process that writes for any ranks: adopted files, pins.
 
-    `recorded` is what is known of the directories of a run, as `homes` tells.
+    `recorded` are the records of the directories of a run, as `homes` returns them.
     """
 
     def started(launch: LaunchKey) -> LaunchStarted | None:
@@ -61,9 +61,9 @@ def homes(connection: Connection, run: int) -> dict[str, Home]:
 
 
 def tell_everywhere(recorder: Recorder, connection: Connection, run: int) -> None:
-    """Have journals in every directory of a run that is present: a catalog may hear of one of them only.
+    """Open journals in every present directory of a run: another catalog may read only one of them.
 
-    What a scan found is told of in the directory that was scanned.
+    Files that a scan adopted are journalled in the directory that was scanned.
     """
     journalled = {directory_of(path) for path in journals.journals_of(connection, run)}
     found = homes(connection, run)
