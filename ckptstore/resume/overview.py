@@ -38,13 +38,15 @@ _NEITHER = None, None
 
 @dataclass(frozen=True)
 class SaveRow:
-    """One save as `list` shows it. `restorable` is by the catalog; `resolve` looks at the disk.
+    """One save as `list` shows it.
 
-    `by_replicas`: it is restorable, and not every rank has a whole file of its step.
-    `abandoned`: the run went back to an older state, and on from there. `tags` are the names that its step was given,
-    `quarantine` is what is wrong with it though its files are whole (empty: nothing), `metrics` are those of rank 0,
-    and so are `grade`, how sure its step is where a scan found it (None: it was registered), and `doubt`, what is open.
-    `began` are the other runs that began from its state. `tiers` are those that have copies, each with how many ranks'.
+    - `restorable` is by the catalog; `resolve` looks at the disk. `by_replicas`: it is restorable, though not every
+      rank has a complete file of its step.
+    - `abandoned`: the run went back to an older state, and on from there.
+    - `tags` are the names of its step, `quarantine` the fault of a state with complete files (empty: none).
+    - `metrics` are those of rank 0. `grade` is how sure its step is if a scan found it (None: it was registered),
+      `doubt` the open question about it; both are of rank 0.
+    - `began` are the other runs that began from its state. `tiers` are those with copies, each with how many ranks'.
     """
 
     run: str
@@ -90,10 +92,10 @@ class SaveRow:
 
 @dataclass(frozen=True)
 class RunRow:
-    """One run as `runs` shows it: its launches counted, its newest save, its newest restorable one, its bytes.
+    """One run as `runs` shows it: the number of launches, the newest save, the newest restorable one, its bytes.
 
-    `status` says what it is doing (`resume.liveness`), `launches_last_day` how often it was started within a day,
-    `trash_bytes` the size of its trash: `bytes` are those of its states.
+    `status` is its present activity (`resume.liveness`), `launches_last_day` the number of starts within a day, `bytes`
+    the size of its states, `trash_bytes` the size of its trash.
     """
 
     run: str

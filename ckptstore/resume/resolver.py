@@ -1,10 +1,12 @@
-"""Decides which state a run goes on from: the newest candidate in which every rank gets a file that is proven.
+"""Decides which state a run continues from: the newest candidate in which every rank gets a proven file.
 
-`resolve` walks the candidates, newest first, and stops at the first that `judge` accepts. `judge` refuses what no disk
-could mend (`_unfit`, `_refuse_world_size`), then gives each rank a file, in `_cover` alone: its own, or that of a rank
-which the layout proves to hold the same. A file is given only if `faults.fault` finds nothing wrong with it. Where
-files are lost, the state is judged once more with the copies of it that tiers have: those a rank can fetch. Nothing
-here looks at the disk: the caller brings the candidates, the observations of their files, and their copies.
+- `resolve` walks the candidates, newest first, and stops at the first that `judge` accepts.
+- `judge` first rejects states for reasons that no file could change (`_unfit`, `_refuse_world_size`).
+- Then `_cover` alone gives each rank a file: its own, or that of a rank that the layout proves to hold the same. A file
+  is given only if `faults.fault` finds no fault.
+- If files are lost, the state is judged once more with its copies in tiers, which a rank can fetch.
+
+Nothing here looks at the disk: the caller passes the candidates, the observations of their files, and their copies.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ NOT_LINEAGE = Reason(Rule.NOT_LINEAGE, None, "the run went back to an older stat
 
 
 class Loads(Enum):
-    """What the program that asks for a state can load."""
+    """The kinds of state that the asking program can load."""
 
     ALL = "all"  # it hands the files on
     MINDSPORE = "MindSpore"  # files of MindSpore
@@ -91,11 +93,11 @@ class Query:
 
     @property
     def goes_back(self) -> bool:
-        """Whether a launch that starts there gives up what came after."""
+        """Whether a launch that starts there abandons the states after it."""
         return self.fresh or self.step is not None or self.best is not None or self.lineage is not None
 
     def checked(self) -> Query:
-        """The query, with numbers as numbers. Raises `UsageError` for values that make no sense."""
+        """The query with its numbers converted. Raises `UsageError` for invalid values."""
         if self.lineage is not None and self.every_lineage:
             raise UsageError("one lineage and all of them are asked for", "give --lineage or --all")
         if self.fresh and (self.step is not None or self.lineage is not None):
@@ -116,11 +118,11 @@ def resolve(  # noqa: PLR0917 — questions, in the order in which they are aske
     hosts: Hosts = lambda _: {},
     copies: Copies = lambda _: {},
 ) -> Resolution:
-    """The first candidate that is whole, as a plan, and why each one before it is not.
+    """The restore plan of the first complete candidate, and the reasons against each one before it.
 
-    `candidates` come newest first. `look` tells what the disk shows of a candidate's files, by path, and is asked only
-    until a plan is found; `hosts` tells where the ranks of a launch ran, and is asked only if a replica stands in;
-    `copies` tells what tiers have of a candidate, by the file's id, and is asked only if it lacks a file without them.
+    `candidates` come newest first. `look` returns the observations of a candidate's files by path, and is called only
+    until a plan is found. `hosts` returns the hosts of a launch's ranks, and is called only if a replica stands in.
+    `copies` returns a candidate's copies in tiers by file id, and is called only if a file is lacking without them.
     """
     rejections: list[Rejection] = []
     for state in candidates:
@@ -139,8 +141,8 @@ def judge(
 ) -> RestorePlan | Rejection:
     """A plan for every rank, or every reason why there is none.
 
-    Files of the whole state serve first, replicas standing in for each other; else shares, of which every rank must
-    have its own.
+    Files with the complete state come first, and replicas may stand in for each other; else shares, of which every rank
+    must have its own.
     """
     unfit = _unfit(state, query)
     if unfit:
@@ -168,9 +170,9 @@ def judge(
 
 
 def _unfit(state: State, query: Query) -> list[Reason]:
-    """Why the state is not taken, whatever the disk shows.
+    """Reasons to reject a state that do not depend on the disk.
 
-    It is quarantined as a whole: the fault of one rank has reached the others' weights.
+    A quarantine holds for all ranks: the fault of one rank has reached the others' weights.
     """
     launch = state.launch
     if state.global_step == 0:
@@ -190,12 +192,12 @@ def _unfit(state: State, query: Query) -> list[Reason]:
 
 
 def is_in_parts(state: State) -> bool:
-    """Whether a state is the directory of an iteration, which MindFormers alone puts together."""
+    """Whether a state is the directory of an iteration, which only MindFormers can load."""
     return any(file.content is Content.PART for file in state.files)
 
 
 def _not_for(loads: Loads, state: State) -> str:
-    """Why the program that asks cannot load a state; empty if it can."""
+    """Why the asking program cannot load a state; empty if it can."""
     if loads is Loads.MINDFORMERS:
         single = next((file for file in state.files if file.content is not Content.PART), None)
         return f"with use_legacy_format: False MindFormers cannot load {single.path}" if single else ""
@@ -210,9 +212,9 @@ def _not_for(loads: Loads, state: State) -> str:
 def _judge_parts(
     state: State, seen: Mapping[str, Observed], query: Query, failed: Mapping[str, str]
 ) -> RestorePlan | Rejection:
-    """A plan with the model's part of each rank, if every file of the iteration is there: none stands in for another.
+    """A plan with the model file of each rank, if every file of the iteration is there; no file replaces another.
 
-    Its directory is what MindFormers loads, and all ranks must see it: a file counts as its own rank sees it.
+    MindFormers loads the whole directory, and all ranks must see it. Each file is judged as its own rank sees it.
     """
     launch = state.launch
     parts = {file.path.rpartition("/")[2]: file for file in state.files if file.content is Content.PART}
@@ -258,7 +260,7 @@ def _in_parts(state: State) -> Reason:
 
 
 def _serves_any(state: State, query: Query) -> bool:
-    """Whether one file serves any rank of any number of ranks, and they take it as it is."""
+    """Whether any rank, of a job of any size, can load the one file unchanged."""
     is_whole = state.launch.layout.any_world_size or state.launch.world_size == 1
     return query.takes_whole and is_whole and any(file.content is not Content.SHARE for file in state.files)
 
@@ -266,10 +268,10 @@ def _serves_any(state: State, query: Query) -> bool:
 def _refuse_world_size(
     state: State, seen: Mapping[str, Observed], query: Query, failed: Mapping[str, str]
 ) -> Rejection:
-    """Why another number of ranks cannot load it, and all that is wrong with it for those that saved it.
+    """Why another number of ranks cannot load the state, and its faults for the ranks that saved it.
 
-    Conversion reads the file of every rank, and would make weights out of one that is cut: it is named only if each
-    rank has a whole one of its own.
+    The conversion tool reads the file of every rank, and would read weights from a truncated one too. So the hint names
+    it only if each rank has a complete file of its own.
     """
     launch = state.launch
     if all(file.content is Content.SHARE for file in state.files):
@@ -294,7 +296,7 @@ def _refuse_world_size(
 
 @dataclass(frozen=True)
 class _Part:
-    """Ranks that saved the same, and the ranks that ask for a file of theirs."""
+    """Ranks that saved the same part of a state, and the ranks that need a file of it."""
 
     ranks: tuple[int, ...]
     found: Sequence[Checkpoint]
@@ -303,12 +305,12 @@ class _Part:
 
     @cached_property
     def files(self) -> list[Checkpoint]:
-        """The files by rank, of one rank the preferred one first."""
+        """The files by rank, those of one rank in order of preference."""
         return sorted(self.found, key=lambda file: (file.rank, *_preference(file)))
 
     @cached_property
     def unequal(self) -> str:
-        """How the files of the ranks differ, though they are replicas: then none stands in for another."""
+        """How the files of replicas differ, which they should not: then no file may replace another."""
         return unequal_sizes(self.files)
 
     @property
@@ -318,7 +320,7 @@ class _Part:
 
 
 class _Sight(NamedTuple):
-    """Where files can be got from: by all ranks the same, or by each on its host; and what loading has failed."""
+    """The places that ranks can read files from: the same for all ranks, or by host; and the failed loads."""
 
     seen: Mapping[str, Observed]
     views: Mapping[int, View] | None
@@ -326,7 +328,7 @@ class _Sight(NamedTuple):
     copies: Mapping[str, tuple[Copy, ...]]
 
     def faults(self, files: Iterable[Checkpoint], seen: Mapping[str, Observed] | None = None) -> dict[str, Reason]:
-        """What keeps each of these files from being loaded, by its id, as this process or a rank sees them."""
+        """The fault of each file that cannot be loaded, by its id, as this process or a rank sees it."""
         shown, copies = self.seen if seen is None else seen, self.copies
         return {
             file.id: found
@@ -335,22 +337,22 @@ class _Sight(NamedTuple):
         }
 
     def sees(self, view: View, file: Checkpoint) -> bool:
-        """Whether a rank sees a file, as it was recorded."""
+        """Whether a rank sees a file that matches its record."""
         return file.path in view.seen and fault(file, view.seen[file.path], self.failed) is None
 
     def is_in_a_tier(self, file: Checkpoint) -> bool:
-        """Whether a rank that does not see a file can fetch it."""
+        """Whether a rank that does not see a file can fetch it from a tier."""
         return file.id in self.copies and fault(file, None, self.failed, self.copies) is None
 
     def far(self, files: Iterable[Checkpoint]) -> set[str]:
-        """The ids of those of these files that must be fetched."""
+        """The ids of the files that must be fetched."""
         copied = [file for file in files if file.id in self.copies] if self.copies else ()
         return {file.id for file in copied if fault(file, self.seen.get(file.path), self.failed) is not None}
 
 
 @dataclass
 class _Cover:
-    """The ranks that get a file, why others get none, and what would give them one; which files must be fetched."""
+    """The result of `_cover`: a file for each rank, or the reasons why not and the remedies; the files to fetch."""
 
     served: list[Assignment] = field(default_factory=list)
     reasons: list[Reason] = field(default_factory=list)
@@ -363,7 +365,7 @@ class _Cover:
 
 
 def _parts(launch: Launch, files: Sequence[Checkpoint], ranks: range) -> list[_Part]:
-    """The replica groups that saved the state, each with its files; of another number of ranks all ask the only one."""
+    """The replica groups that saved the state, each with its files. A job of another size needs the only group."""
     if files and files[0].content is Content.SHARE:
         return [_Part(tuple(ranks), files, tuple(ranks), in_shares=True)]
     of_rank: dict[int, list[Checkpoint]] = defaultdict(list)
@@ -377,7 +379,7 @@ def _parts(launch: Launch, files: Sequence[Checkpoint], ranks: range) -> list[_P
 
 
 def _cover(launch: Launch, files: Sequence[Checkpoint], ranks: range, sight: _Sight, hosts: Hosts) -> _Cover:
-    """Give each rank its own file, else one of its part; say why of each that gets none."""
+    """Give each rank its own file, else a file of a replica; collect the reasons for each rank without one."""
     cover = _Cover()
     if sight.views is not None:
         for part in _parts(launch, files, ranks):
@@ -408,7 +410,7 @@ def _among(far: set[str], files: Iterable[Checkpoint]) -> set[str]:
 def _best_of_each(
     files: Iterable[Checkpoint], faults: Mapping[str, Reason], far: Container[str]
 ) -> dict[int, Checkpoint]:
-    """Of each rank the preferred one of its files that have no fault, one that need not be fetched first."""
+    """The preferred file without a fault of each rank; files that need no fetching come first."""
     chosen: dict[int, Checkpoint] = {}
     for file in files:
         if faults and file.id in faults:  # an id is derived, which costs
@@ -423,14 +425,14 @@ def _best_of_each(
 
 
 def _stand_in(ranks: Iterable[int], own: Mapping[int, Checkpoint], hosts: Mapping[int, str]) -> list[Assignment]:
-    """Give each rank a file that was written on its own host, else one of any; of several that of the lowest rank."""
+    """Give each rank a file written on its own host, else on any host; of several, the file of the lowest rank."""
     lowest = own[min(own)]
     nearest = {hosts[rank]: own[rank] for rank in sorted(own, reverse=True) if rank in hosts}
     return [Assignment(rank, nearest.get(hosts.get(rank, ""), lowest)) for rank in ranks]
 
 
 def _why_not(part: _Part, lacking: Sequence[int], faults: Mapping[str, Reason], unfinished: str) -> list[Reason]:
-    """Each fault of the files that would serve, and each rank that no file would."""
+    """The faults of the files that could have served the ranks, and the ranks that no file serves."""
     would_serve = [file for file in part.files if not part.in_shares or file.rank in lacking]
     reasons = [faults[file.id] for file in would_serve if file.id in faults]
     explained = {reason.rank for reason in reasons}
@@ -449,9 +451,9 @@ def _why_not(part: _Part, lacking: Sequence[int], faults: Mapping[str, Reason], 
 
 
 def _serve_on_hosts(cover: _Cover, part: _Part, sight: _Sight, views: Mapping[int, View], *, reads_all: bool) -> None:
-    """Give each rank a file that its own host has, else one that a tier has.
+    """Give each rank a file that its own host has, else one from a tier.
 
-    `reads_all`: it loads the shares of all ranks (§8).
+    `reads_all`: each rank loads the shares of all ranks (§8).
     """
     of_rank: dict[int, dict[str, Checkpoint]] = defaultdict(dict)
     of_all = {file.path: file for file in part.files}
@@ -485,7 +487,7 @@ def _serve_on_hosts(cover: _Cover, part: _Part, sight: _Sight, views: Mapping[in
 def _unseen(
     rank: int, serving: Mapping[str, Checkpoint], sight: _Sight, views: Mapping[int, View]
 ) -> tuple[Reason, dict[str, Reason]]:
-    """Why a rank gets no file: another host has it, and how it gets here; else the faults of those that it sees."""
+    """Why a rank gets no file: another host has it, and how to copy it; else the faults of the files that it sees."""
     if rank not in views:
         return Reason(Rule.MISSING_FILE, rank, f"rank {rank} did not say in time what it sees on its host"), {}
     host, seen = views[rank]
@@ -503,7 +505,7 @@ def _unseen(
 
 
 def _preference(file: Checkpoint) -> tuple[int, str]:
-    """Which of several whole files of one rank to take, whatever the order of the input."""
+    """The sort key that chooses among several complete files of one rank, independent of the input's order."""
     return _KIND_ORDER[file.kind], file.path
 
 

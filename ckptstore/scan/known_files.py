@@ -214,9 +214,12 @@ def unowned_files(
 ) -> Unowned:
     """The paths that may not be adopted without `--run`, by their directories, with the reason.
 
-    A run goes on from its newest state, and files of another experiment would be that state. So into a run that is
-    trained with ckptstore goes only what is in directories that it saves to; into one that was scanned nothing from a
-    second directory that has what the first one has; and nothing into any run that is among the files of another one.
+    A run continues from its newest state, and a file of another experiment could become that state. So:
+
+    - a run that is trained with ckptstore gets only files in directories that it saves to;
+    - a run that was scanned gets no files from a second directory that has the same saves as the first one;
+    - no run gets files that lie among the files of another run.
+
     `told` are the runs whose journals lie there.
     """
     runs_in: dict[str, set[str]] = {}

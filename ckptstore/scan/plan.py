@@ -1,6 +1,7 @@
-"""Plans a scan: which files of a tree go into the catalog, and which are left alone and why.
+"""Plans a scan: which files of a tree go into the catalog, which do not, and why.
 
-The journals there are taken up, and the run's own directories reconciled, before; no record is made of anything else.
+Before that the journals of the tree are synced, and the run's own directories compared with the disk. Planning writes
+no other record.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _OPAQUE_ONLY = (
 
 @dataclass(frozen=True)
 class FoundTrash:
-    """What a gc left in the trash that the catalog did not know of: how many files and bytes, and of which run."""
+    """Files that a gc moved to the trash and that the catalog did not know: their number, bytes and run."""
 
     collection: str
     run: str
@@ -62,13 +63,15 @@ class FoundTrash:
 
 @dataclass(frozen=True)
 class Scanned:
-    """What a scan found, and did.
+    """The result of a scan: the files that it found, and the records that it made.
 
-    `synced` is what journals said, `trash` what was in the trash and the catalog did not know of. `world_size` is
-    that of what was adopted (None: nothing was new). `counts` says how many files are what, by `What`; `known` how many
-    checkpoints were in the catalog already, of which `regraded` are surer now. What is `uncertain`, `skipped` or
-    `opaque` was not taken in; of what was `skipped`, `unread` are directories that could not be read, and journals that
-    tell of more than could be. `root` is the directory.
+    - `root` is the directory, `synced` the result of reading its journals, `trash` the files in the trash that the
+      catalog did not know.
+    - `world_size` is the number of ranks of the adopted files (None: nothing was new).
+    - `counts` are the numbers of files by their kind (`What`). `known` counts the checkpoints that were in the catalog
+      already; the steps of `regraded` of them are surer now.
+    - Files that are `uncertain`, `skipped` or `opaque` were not adopted. `unread` are a part of `skipped`: directories
+      that could not be read, and journals that could not be read to their end.
     """
 
     run: str
@@ -91,11 +94,12 @@ class Scanned:
 
 @dataclass(frozen=True)
 class ScanPlan:
-    """What a scan does with a run: what it found, and what else it records.
+    """The plan of a scan for one run: the result of looking, and the records to write.
 
-    `launches` are new ones, and known ones of which more is known now. Of the known records, those of files that are
-    `back` become complete, `overwritten` ones, at whose paths other files are now, missing; `restated` ones have
-    another step from now on, or are of copies. `unplaced` are the files that got no step.
+    - `launches` are new launches, and known ones with more facts now.
+    - `back` are known records that become complete: their files are there again. `overwritten` become missing: other
+      files are at their paths. `restated` get another step, or are recorded as copies.
+    - `unplaced` are the files that got no step.
     """
 
     found: Scanned
@@ -108,9 +112,9 @@ class ScanPlan:
 
 @dataclass(frozen=True)
 class Asked:
-    """What the user says of a tree: the run (None: none is named), how many ranks it has, and of its files.
+    """The options of a scan: the run (None: not named), its number of ranks, and statements about its files.
 
-    `directory_name` names the run where nothing else does. `trust` says whose journals are believed.
+    `directory_name` names the run if nothing else does. `trust` is the users whose journals are believed.
     """
 
     run: str | None
@@ -127,10 +131,10 @@ _MAY_BE_AWAY = (
 
 
 def make_plan(tree: Tree, asked: Asked, database: Database, *, catalog: Database | None = None) -> ScanPlan:
-    """What to do with a tree, by a catalog that its journals are taken up into: the user's, or one beside `catalog`.
+    """Plan the scan of a tree, with a catalog that its journals are synced into: the user's, or a temporary one.
 
-    Raises `UsageError` where a new file is of a rank beyond the number of ranks that was said, `RefusedError` where the
-    run was forgotten or lives elsewhere, and where there are several experiments, or networks.
+    Raises `UsageError` if a new file is of a rank beyond the given number of ranks, `RefusedError` if the run was
+    forgotten or lives elsewhere, or if there are several experiments or networks.
     """
     planner = _Planner(tree, asked, database, catalog)
     planner.choose()
@@ -143,7 +147,7 @@ class _Planner:
     """Plans a scan in steps: each needs what those before it found."""
 
     def __init__(self, tree: Tree, asked: Asked, database: Database, catalog: Database | None) -> None:
-        """Take up the journals of the tree, and hold its files against the records."""
+        """Sync the journals of the tree, and compare its files with the records."""
         self.tree, self.asked, self.database = tree, asked, database
         self.databases = [database] if catalog is None else [database, catalog]
         with database.read() as connection:
@@ -174,7 +178,7 @@ class _Planner:
         }
 
     def _run_to_fill(self) -> tuple[str, int | None]:
-        """The run that the tree is judged by, and its id; None if it is new."""
+        """The run that the tree's files may join, and its id (None: it is new)."""
         told, root = self.synced.runs, Path(self.tree.root)
         name = self.asked.run or (told[0] if len(told) == 1 else self.asked.directory_name)
         check_name("run", name)  # the root of all directories has none
@@ -192,7 +196,7 @@ class _Planner:
         return (name, None) if found is None else (found.first, found.id)
 
     def choose(self) -> None:
-        """Choose the new files that may be of the run by where they lie."""
+        """Choose the new files that may belong to the run by their directories."""
         recorded = self.recorded
         unknown = (
             path
@@ -228,7 +232,7 @@ class _Planner:
         )
 
     def _commands(self, directories: Collection[str], claimed: Iterable[str] = ()) -> str:
-        """The commands that scan directories, each as a run of its own."""
+        """The commands that scan these directories, each as a run of its own."""
         with self.database.read() as connection:
             taken = reads.run_names(connection)
         return commands(directories, self.tree.root, taken, claimed, self._size())
@@ -237,7 +241,7 @@ class _Planner:
         return () if self.asked.world_size is None else ("--world-size", self.asked.world_size)
 
     def read(self) -> None:
-        """Read the new files, and those scanned before if they may be judged anew; leave out strangers and copies."""
+        """Read the new files, and scanned ones that may be judged anew; drop files of other networks, and copies."""
         tree, of_mindspore = self.tree, [path for path in self.new if path not in self.tree.foreign]
         whole = [path for path in of_mindspore if not tree.is_part(path)]
         before = [
@@ -264,10 +268,10 @@ class _Planner:
         self.found, self.parts = ([file for file in some if file.path not in self.reasons] for some in (found, parts))
 
     def _of_other_networks(self, read: Iterable[FoundFile]) -> dict[str, str]:
-        """The new files that are of another network than what the run has of their rank, and why.
+        """The new files of another network than the run's files of the same rank, and why.
 
-        Of what was registered the newest file of each rank is looked into. Raises `RefusedError` where there is
-        nothing, and the new files are of several networks.
+        They are compared with the newest registered file of each rank. Raises `RefusedError` if the run has no file
+        and the new files are of several networks.
         """
         new = set(self.new)
         found = [file for file in read if file.path in new]
@@ -297,7 +301,7 @@ class _Planner:
         return RefusedError(told, f"a run has one network: {hint}")
 
     def put_into_launches(self) -> None:
-        """Group the files into launches, and order these."""
+        """Group the files into launches, and put the launches in order."""
         asked, tree = self.asked, self.tree
         self.history = (
             reconstruct(self.found, world_size=asked.world_size, ranks_seen=tree.ranks, stated=asked.said)
@@ -315,7 +319,7 @@ class _Planner:
             self._check_world_size(asked.world_size)
 
     def _launches(self) -> list[ScannedLaunch]:
-        """The launches of the history with the ids that they have, or get; and the records of their files."""
+        """The launches of the history with their old or new ids; and the records of their files."""
         history, said = self.history, self.asked.said
         layout = stated_layout(said.replicas, history.world_size) or stand_alone()
         launches = []
@@ -327,9 +331,9 @@ class _Planner:
         return launches
 
     def _id_of(self, found: PlacedLaunch) -> str:
-        """The launch that recorded files are of; a new one if that has another file of a step that a new file has.
+        """The launch of the recorded files; a new one if that launch has another file of a step of a new file.
 
-        Another start may have written over some of its files: none of them is of its state then.
+        Another start may have overwritten some of its files: those are no part of its state then.
         """
         placed = {each.file.path: each for each in found.files}
         steps = {each.global_step for path, each in placed.items() if path in self.is_new}
@@ -343,7 +347,7 @@ class _Planner:
         return told if told not in self.sizes else launch_id(self.run, found.key, first.path, str(first.mtime_ns))
 
     def _having(self, launches: Collection[str], steps: Collection[int], paths: Collection[str]) -> set[str]:
-        """Those of these launches that a file of one of these steps was recorded of, at another path than these."""
+        """The launches that have a record of one of these steps at another path than these."""
         with self.database.read() as connection:
             files = reads.files_of(connection, self.run_id or 0)
         return {
@@ -356,9 +360,9 @@ class _Planner:
     # another's file. So the stated number of ranks is held against the ranks of the files.
 
     def _check_world_size(self, world_size: int) -> None:
-        """Raise `UsageError` where a rank beyond the stated size left one of the new files.
+        """Raise `UsageError` if a new file is of a rank beyond the given number of ranks.
 
-        Launches that the catalog has keep their size; a file without a launch may be of any of them.
+        Launches in the catalog keep their size; a file without a launch may be of any of them.
         """
         ranks = {path: self.tree.checkpoints[path][0].rank for path in self.new if path in self.tree.checkpoints}
         ranks = {path: rank for path, rank in ranks.items() if not self.tree.is_part(path)}
@@ -378,12 +382,12 @@ class _Planner:
             )
 
     def _too_small(self, files: Iterable[Checkpoint]) -> set[str]:
-        """The scanned launches whose files are of more ranks than the catalog has."""
+        """The scanned launches whose files show more ranks than the catalog records."""
         scanned = (file for file in files if file.launch.startswith(SCANNED) and file.launch in self.sizes)
         return {file.launch for file in scanned if file.rank >= self.sizes[file.launch]}
 
     def plan(self) -> ScanPlan:
-        """What to record, and what to tell."""
+        """The plan: records to write, and the result to report."""
         damaged, missing, back, away = changed(self.kept, self.tree)
         regraded, moved = _placed_anew(self.launches, self.kept, self.asked.said)
         files = [file for launch in self.launches for file in launch.files]
@@ -434,7 +438,7 @@ class _Planner:
         )
 
     def _skipped(self, away: Iterable[Checkpoint], adopted: Iterable[Checkpoint]) -> tuple[Skipped, ...]:
-        """The files left alone, and why; without those adopted by their names, though no journal has their launch."""
+        """The files not adopted, and why; without those adopted by their names though no journal has their launch."""
         taken = {file.path for file in adopted}
         found = [
             *self.tree.skipped,
@@ -451,7 +455,7 @@ class _Planner:
         return _sorted(each for each in found if each.path not in taken)
 
     def _launches_to_record(self, too_small: Collection[str]) -> tuple[ScannedLaunch, ...]:
-        """The new launches, and those known ones of which more is known now."""
+        """The new launches, and known launches with more facts now."""
         lengths = {launch.id: launch.steps_per_epoch for launch in self.launches_known}
         is_stated = self.asked.said.replicas is not None
         return tuple(
@@ -471,9 +475,9 @@ def _sorted(found: Iterable[Skipped]) -> tuple[Skipped, ...]:
 def _placed_anew(
     launches: Iterable[ScannedLaunch], known: Mapping[str, Checkpoint], said: Stated
 ) -> tuple[list[Checkpoint], list[Checkpoint]]:
-    """Of files that were scanned before, the records that are surer now, and those of files that have another step.
+    """Records of earlier scanned files with a surer step now, and records of files that have another step.
 
-    A step is another one only where the user says so, or it is proven and the other was not.
+    A file gets another step only if the user states it, or if the new step is proven and the old one was not.
     """
     order = {grade: place for place, grade in enumerate(Grade)}
     surer, moved = [], []
@@ -492,7 +496,7 @@ def _placed_anew(
 
 
 def check_ranks(root: str, ranks: Iterable[int | None]) -> None:
-    """Raise `UsageError` where names tell of more ranks than a launch may have."""
+    """Raise `UsageError` if file names show more ranks than a launch may have."""
     highest = max((rank for rank in ranks if rank is not None), default=0)
     if highest >= MOST_RANKS:
         raise UsageError(
@@ -502,6 +506,6 @@ def check_ranks(root: str, ranks: Iterable[int | None]) -> None:
 
 
 def may_be_beyond(tree: Tree, world_size: int) -> bool:
-    """Whether a file of the tree may be of a rank that a job of this size has not, as far as paths tell."""
+    """Whether, by the paths, a file of the tree may be of a rank beyond a job of this size."""
     ranks = (named.rank for path, (named, _) in {**tree.checkpoints, **tree.foreign}.items() if not tree.is_part(path))
     return any(rank is None or rank >= world_size for rank in ranks)

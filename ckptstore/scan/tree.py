@@ -160,9 +160,9 @@ def found_file(tree: Tree, path: str, contents: Contents | None = None) -> Found
 
 
 def is_rewritten(file: Checkpoint, tree: Tree) -> bool:
-    """Whether another file is now where one was that is not to be damaged by it: it is looked at as if it were new.
+    """Whether a new file replaced a recorded one in a way that is no damage: it is then judged as a new file.
 
-    Nobody registered it, or no digest was taken.
+    That holds for files that a scan recorded, and for files recorded without a digest.
     """
     here = tree.seen(file.path)
     if here is None or is_as_recorded(file, here.size, here.mtime_ns):
