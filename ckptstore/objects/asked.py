@@ -56,7 +56,7 @@ def ask(settings: Settings, bucket: str, method: str, key: str = "", query: Mapp
 
 
 def values(body: bytes, *path: str) -> Iterator[ET.Element]:
-    """The elements of an answer with this path of names, of whatever namespace."""
+    """The elements of an answer with this path of names, in any namespace."""
     try:
         found = [ET.fromstring(body)]  # noqa: S314 — no entities are defined in what expat reads with bounds; 4 MiB
     except ET.ParseError:

@@ -6,7 +6,7 @@ from ckptstore.errors import CkptstoreError, DamageError
 
 
 class StoreError(CkptstoreError):
-    """A store did not do what was asked of it."""
+    """A request to a store failed."""
 
 
 class UnreachableError(StoreError):
@@ -36,4 +36,4 @@ class SourceError(StoreError):
 
 
 class NoRoomError(StoreError):
-    """The local disk has no room for what was to be fetched."""
+    """The local disk has no room for the file to fetch."""

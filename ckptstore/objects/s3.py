@@ -158,7 +158,7 @@ class S3Store(Store):
                     each.cancel()
 
     def check(self) -> tuple[Finding, ...]:
-        """Rights, the clock, versions, and rules of the bucket that delete what nobody asked to delete."""
+        """Check rights, the clock, versions, and rules of the bucket that delete objects by themselves."""
         answer = ask(self._settings, self._bucket, "HEAD")
         key = f".ckptstore/check-{token_hex(8)}"
         with self._named("be written to"):
@@ -178,12 +178,12 @@ class S3Store(Store):
     def _prove(self, key: str, size: int, digest: str) -> None:
         seen = self.head(key)
         if seen is None or seen.size != size or self.digest_of(key, size) != digest:
-            raise WrongBytesError(f"{key} of {self.name} is not what was sent", "it is sent again")
+            raise WrongBytesError(f"{key} of {self.name} has other bytes than the file", "it is sent again")
 
     def _abort(self, key: str) -> None:
-        """Have the store delete the parts of uploads of this key that were cut off: nobody else knows of them.
+        """Have the store delete the parts of interrupted uploads of this key: no listing shows them.
 
-        Where that cannot be asked for, a rule of the bucket must do it (docs/how-to/keep-copies.md); `check` says so.
+        If the store refuses, a rule of the bucket must do it (docs/how-to/keep-copies.md); `check` says so.
         """
         if not self._settings.key:
             return
@@ -210,7 +210,7 @@ class S3Store(Store):
         status = next(values(answer.body, "Status"), None)
         if answer.status != _OK or status is None or status.text != "Enabled":
             return ()
-        what = f"{self.name} keeps versions: what is purged there is kept as an older version"
+        what = f"{self.name} keeps versions: purged objects stay there as older versions"
         return (Finding(what, "have a rule of the bucket delete noncurrent versions", is_fault=False),)
 
     def _rules(self) -> tuple[Finding, ...]:
@@ -238,7 +238,7 @@ class S3Store(Store):
 
     @contextmanager
     def _named(self, what: str) -> Iterator[None]:
-        """Raise what obstore says as a `StoreError`, without the text: it may have what was signed in it."""
+        """Raise errors of obstore as `StoreError`, without their text: it may contain signed parts of a request."""
         try:
             yield
         except (self._api.exceptions.BaseError, OSError, ValueError) as error:
@@ -248,7 +248,7 @@ class S3Store(Store):
 
 
 def _obstore() -> Any:
-    """The package, which not everybody needs."""
+    """The package, which is optional."""
     try:
         import obstore  # noqa: PLC0415 — takes 50 ms
         import obstore.exceptions  # noqa: PLC0415
@@ -260,7 +260,7 @@ def _obstore() -> Any:
 
 
 def rules_found(body: bytes, name: str, prefix: str) -> tuple[Finding, ...]:
-    """Of the lifecycle rules of a bucket, those that break a promise about what is below a prefix."""
+    """The lifecycle rules of a bucket that endanger copies below a prefix."""
     found: list[Finding] = []
     aborts = False
     for rule in values(body, "Rule"):
@@ -285,7 +285,7 @@ def _no_abort(name: str) -> Finding:
 
 
 class _Sums:
-    """The ETag that S3 gives to what is sent in parts of a size."""
+    """Computes the ETag that S3 gives to an object that is sent in parts of a size."""
 
     def __init__(self, part: int) -> None:
         self.part = part

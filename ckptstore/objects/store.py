@@ -40,7 +40,7 @@ class Seen(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """Something about a store that its user should know: what it is, and what to do about it."""
+    """A fault of a store, or a remark about it, and what to do."""
 
     what: str
     remedy: str
@@ -54,7 +54,7 @@ class Store(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Make what `put` asks for: called once, when a tier is declared. Raises `StoreError`."""
+        """Create everything that `put` needs: called once, when a tier is declared. Raises `StoreError`."""
 
     @abstractmethod
     def put(self, path: str, key: str, size: int, digest: str, limit: Limit | None = None) -> None:
@@ -78,9 +78,9 @@ class Store(ABC):
 
     @abstractmethod
     def check(self) -> tuple[Finding, ...]:
-        """What would keep the store from what is asked of it. It writes, reads and deletes one small object.
+        """Find problems that would keep a tier from working. Writes, reads and deletes one small object.
 
-        Raises `StoreError` where that is not possible.
+        Raises `StoreError` if that fails.
         """
 
     @abstractmethod
@@ -93,9 +93,9 @@ class Store(ABC):
     def get(self, key: str, path: str, size: int, digest: str, limit: Limit | None = None) -> None:
         """Fetch an object to a path, which gets its name once all bytes are there and have this size and BLAKE3.
 
-        What an earlier call had fetched when it was cut off is not fetched again. If the file is there, nothing is
-        fetched. Another process that fetches the same file is waited for. `limit` is called with the number of bytes
-        of each piece that came. Raises `RefusedError` where another file is at the path, `NoRoomError`, `StoreError`.
+        A call that was interrupted is continued, not repeated. If the file is there, nothing is fetched. Waits for
+        another process that fetches the same file. `limit` is called with the number of bytes of each piece that came.
+        Raises `RefusedError` if another file is at the path, `NoRoomError`, `StoreError`.
         """
         if _is_there(path, size, digest):
             return
@@ -116,7 +116,7 @@ class Store(ABC):
         return hasher.hexdigest()
 
     def _receive(self, key: str, size: int, digest: str, limit: Limit | None, path: str) -> None:
-        """Go on with a file that is there in part; from its beginning if that part proves to be another one."""
+        """Continue a partly fetched file; start anew if its bytes prove to be wrong."""
         while True:
             done = os.path.getsize(path) if os.path.exists(path) else 0
             room = os.statvfs(os.path.dirname(path))
@@ -124,7 +124,7 @@ class Store(ABC):
             if lacking > 0:
                 raise NoRoomError(
                     f"{os.path.dirname(path)} has no room for {key} of {self.name}: {lacking} bytes are lacking",
-                    "delete what is not needed there",
+                    "free space there",
                 )
             if done <= size and self._append(key, path, (done, size), limit) == digest:
                 return
@@ -136,7 +136,7 @@ class Store(ABC):
                 )
 
     def _append(self, key: str, path: str, part: tuple[int, int], limit: Limit | None) -> str:
-        """Append a part of an object to the file that has what is before; the digest of the whole."""
+        """Append a part of an object to the file that has the bytes before it; return the digest of the whole."""
         hasher = blake3(max_threads=_THREADS)
         begin, end = part
         with open_file(path, "ab") as file, Beside(hasher.update) as hashed:
@@ -153,7 +153,7 @@ class Store(ABC):
 
 
 class Beside:
-    """Has each piece given worked on by one thread beside, in order, while the next one comes."""
+    """Processes the given pieces on one other thread, in order, while the next one is read."""
 
     def __init__(self, work: Callable[[memoryview | bytes], object]) -> None:
         self._work = work

@@ -29,9 +29,9 @@ _END_SECONDS = 5.0
 
 
 class CopyThread:
-    """Copies each file that is handed over to the tiers that are farther than it, at so many bytes a second at most.
+    """Copies each file that is handed over to the farther tiers, on a thread with a limited rate.
 
-    A tier that fails rests and is tried again. What is left at the end is copied by `ckptstore replicate`. `rate` and
+    A tier that fails rests and is tried again. `ckptstore replicate` copies files that are left at the end. `rate` and
     `recorder` are those of `Replicator`.
     """
 
@@ -48,7 +48,7 @@ class CopyThread:
         self._thread: threading.Thread | None = None
 
     def file_registered(self, file: Checkpoint) -> None:
-        """A file of this rank is registered: it is copied once what belongs to it is beside it."""
+        """Queue a registered file of this rank: it is copied once the files that belong to it are beside it."""
         self._new.append(file)
         if self._thread is None or not self._thread.is_alive():
             self._ending.clear()  # another training of the same launch
@@ -57,9 +57,9 @@ class CopyThread:
         self._woken.set()
 
     def finish(self, seconds: float) -> int:
-        """Training has ended: copy what waits, for so many seconds at most; how many files are left.
+        """End of training: copy the waiting files for so many seconds at most; return how many are left.
 
-        Nobody waits for a tier that failed before.
+        It does not wait for tiers that failed before.
         """
         self._ending.set()
         self._woken.set()
@@ -86,7 +86,7 @@ class CopyThread:
                 self._woken.wait()
 
     def _copy_due(self) -> None:
-        """Copy the file that waits for the least time; the end of training does not wait for what belongs to it."""
+        """Copy the file that is due first. At the end of training, do not wait for the files that belong to it."""
         first = min(self._waiting)
         wait = first.due - time.monotonic()
         if wait > 0 and not (self._ending.is_set() and first.is_new):
@@ -99,7 +99,7 @@ class CopyThread:
         except CkptstoreError as error:
             if error.message not in self._said:
                 self._said.add(error.message)
-                log.warning("%s is not copied now: %s. Training goes on; this is said once.", first.file.path, error)
+                log.warning("%s is not copied now: %s. Training goes on; this is logged once.", first.file.path, error)
             left = list(first.tiers)
         except Exception:
             log.exception("%s is not copied; training goes on", first.file.path)

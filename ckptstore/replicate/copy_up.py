@@ -1,4 +1,4 @@
-"""Copies one checkpoint to a store: what is needed to restore it first, then the file itself."""
+"""Copies one checkpoint to a store: first the small files that a restore needs, then the checkpoint itself."""
 
 from __future__ import annotations
 

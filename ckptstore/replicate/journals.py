@@ -1,6 +1,6 @@
-"""Copies journals up with the files that they tell of, and brings them back: a catalog can be made anew from a tier.
+"""Copies journals up with the files that they record, and brings them back: a tier can rebuild a catalog.
 
-Journals only grow. So what was added since the last time is an object of its own, and its key says which bytes it has.
+Journals only grow. So the bytes added since the last copy are an object of their own; its key names their offsets.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Copies files of this node that tiers lack. Several processes share the work by leases in the catalog.
 
-What a store answers stops nothing: its tier rests for a while, and is tried again. Each trouble is said once.
+An error of a store stops nothing: its tier rests for a while, and is tried again. Each error is logged once.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class StoppedError(Exception):
 
 @dataclass
 class Done:
-    """What was copied: files, and the bytes that were sent for it; what was not, and why."""
+    """The result of copying: how many files were copied, the bytes sent, and the reasons for files not copied."""
 
     files: int = 0
     bytes: int = 0
@@ -67,10 +67,10 @@ class Done:
 
 
 class Replicator:
-    """Copies for one process, on one thread at a time. `stop` ends it between two pieces.
+    """Copies files to tiers for one process, on one thread at a time. `stop` ends it between two pieces.
 
-    `rate` is in bytes a second, `tiers` are the names of those to copy to (none: to all). `recorder` is one that needs
-    no catalog to tell of its launch; nobody else uses it.
+    `rate` is in bytes a second, `tiers` are the names of the tiers to copy to (none: all). `recorder` journals the
+    copies; it knows the facts of its launch without a catalog, and is not shared.
     """
 
     def __init__(
@@ -124,12 +124,12 @@ class Replicator:
         return left
 
     def rests(self) -> float:
-        """Seconds until the first tier that rests is to be tried again; 0: none rests."""
+        """Seconds until the first resting tier is tried again; 0 if no tier rests."""
         left = [rest.until - time.monotonic() for rest in self._rests.values() if rest.until]
         return max(min(left), 0.0) if left else 0.0
 
     def _note_failed(self, lacking: Sequence[Checkpoint], tier: Tier) -> None:
-        """Whose copy in a tier was found to be no good: what is there of it is not to be trusted."""
+        """Remember which files have a failed copy in a tier: that copy is not trusted."""
         with self._database.read() as connection:
             has_any = any((each.tier, each.state) == (tier.id, CopyState.FAILED) for each in copies.tallies(connection))
             known = copies.copies_of(connection, [file.id for file in lacking]) if has_any else {}
@@ -158,7 +158,7 @@ class Replicator:
         self._copy_journals(tier, done)
 
     def _copy_one(self, file: Checkpoint, tier: Tier, done: Done) -> bool:
-        """Copy a file, if it is here and nobody else does so; False: it is to be tried again."""
+        """Copy a file if it is here and no other process copies it; return False if it must be tried again."""
         rest = self._rest(tier)
         if self.stop.is_set():
             raise StoppedError
@@ -239,11 +239,11 @@ class Replicator:
         done.troubles.append(Skipped(where, str(error)))
         if where not in self._said:
             self._said.add(where)
-            log.warning("%s. Nothing waits for it; this is said once.", error)
+            log.warning("%s. Other copies go on; this is logged once.", error)
 
 
 class _Rest:
-    """How long a tier is left alone that failed: a second, and twice as long each time, up to five minutes."""
+    """The pause of a tier after a failure: a second, then twice as long each time, up to five minutes."""
 
     def __init__(self) -> None:
         self.until = 0.0

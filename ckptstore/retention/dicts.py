@@ -41,7 +41,7 @@ def collected(outcome: RunCollected) -> dict[str, Any]:
 
 
 def in_tier(plan: TierPlan, done: TierCollected | None) -> dict[str, Any]:
-    """The plan of a gc of the copies in a tier, and what was done of it."""
+    """The plan of a gc of the copies in a tier, and the result if it was carried out."""
     decision = plan.decision
     return {
         "run": plan.run,

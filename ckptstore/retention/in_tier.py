@@ -65,7 +65,7 @@ class TierPlan:
 
 @dataclass(frozen=True)
 class TierCollected:
-    """What was done: copies that were trashed, purged, or brought back, and their bytes; what could not be done."""
+    """The result: copies that were trashed, purged, or brought back, and their bytes; copies that failed, and why."""
 
     run: str
     tier: str
@@ -86,10 +86,10 @@ def plan_tier(
     floor: int | None = None,
     grace: timedelta | None = None,
 ) -> TierPlan:
-    """Look at the states of a run that a tier has copies of, and say which stay there and which go.
+    """Plan which states of a run a tier keeps, and which copies go.
 
-    Only states that the tier has whole count for the rules and for the floor. One that can be restored only with what
-    is elsewhere stays. Raises as `plan_gc` does.
+    Only states that the tier has complete count for the rules and for the floor. A state that also needs files outside
+    the tier to be restored stays. Raises as `plan_gc` does.
     """
     run_id = find_run(database, run)
     policy = stated(database, run, policy, floor=floor, grace=grace)
@@ -100,10 +100,10 @@ def plan_tier(
 
 
 def execute(database: Database, plan: TierPlan, *, allow_mass_delete: bool = False) -> TierCollected:
-    """Trash the copies of the states that go, oldest first, and purge what is over its grace. Can be repeated.
+    """Trash the copies of the states that go, oldest first, and purge copies after their grace. Can be repeated.
 
-    Raises `RefusedError` for a plan that removes too much, where a copy that must stay is not in the tier, while
-    another process works on the run, and where a journal that may protect a state cannot be read.
+    Raises `RefusedError` if the plan removes too much, if a copy that must stay is not in the tier, while another
+    process works on the run, and if a journal that may protect a state cannot be read.
     """
     decide.check_policy(plan.policy)
     decide.check(plan.decision, allow_mass_delete=allow_mass_delete)
@@ -153,7 +153,7 @@ def purge(database: Database, run: str, tier: Tier, *, at_once: bool = False) ->
 
 
 def _trash(worker: Worker, plan: TierPlan, skipped: list[Skipped]) -> list[tuple[Checkpoint, Copy]]:
-    """Record that the copies of what goes are trashed, except what is protected by now."""
+    """Record that the copies of the states that go are trashed, except states that are protected by now."""
     gone: list[tuple[Checkpoint, Copy]] = []
     now = utc_now()
     over = (now + plan.policy.grace).isoformat()
@@ -273,4 +273,4 @@ def _told(file: Checkpoint, copy: Copy, state: CopyState, at: datetime, detail: 
 
 
 def _unheard(_: int) -> None:
-    """Copies are few steps of work: nobody is told of their progress."""
+    """Ignore progress: copies are few steps of work."""

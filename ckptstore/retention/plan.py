@@ -56,7 +56,7 @@ _LIVE = (FileState.COMPLETE, FileState.IN_PROGRESS, FileState.DAMAGED)
 _KNOWN = (*_LIVE, FileState.TRASHED)
 _GRAPH = ".mindir"
 _UNCONFIRMED = "a scan found it, its step is consistent, and no start has confirmed that yet"
-_SPREAD = "it can be restored only with what is elsewhere"
+_SPREAD = "it can be restored only with files from elsewhere"
 _OF_OTHERS = "MindSpore cannot load it, unlike the run's other states: its owner is unknown"
 
 

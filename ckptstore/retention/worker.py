@@ -1,7 +1,7 @@
-"""Brings the files of a run to where retention wants them: one process at a time, in directories that are present.
+"""Moves the files of a run to the trash, back, or deletes them: one process at a time, only in present directories.
 
-Where a file is wanted is recorded before it is moved, and that it is there afterwards. So what a crash left is settled
-in the same way as anything else.
+The wanted place of a file is recorded before the move, and the outcome after it. So files that a crash left on the way
+are settled like any others.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
 
 
 PORTION = 1000
-"""How many files are moved between two records of it in the catalog."""
+"""The number of files moved between two records in the catalog."""
 
 
 @dataclass
 class Done:
-    """How many files, and bytes of them, were brought from where to where; what could not be done now, and why."""
+    """The numbers of moved files and their bytes by the kind of move; the files that failed, and why."""
 
     trashed: Counter[str] = field(default_factory=Counter)
     deleted: Counter[str] = field(default_factory=Counter)  # from their place
@@ -60,7 +60,7 @@ class Done:
     troubles: list[Skipped] = field(default_factory=list)  # the next gc, undo or purge tries again
 
     def add(self, item: Item, settled: Settled, *, takes: bool) -> None:
-        """Count what became of a file."""
+        """Count the outcome of a file."""
         if settled.at is not item.wanted:
             self.lost += item.wanted is Location.HOME and settled.at is Location.GONE
             if settled.at is Location.TRASH:
@@ -75,10 +75,10 @@ class Done:
 
 
 class Worker:
-    """Settles files under the lock of their run, and records it.
+    """Moves files under the lock of their run, and records the moves.
 
-    Nothing is done in a directory that is not present: it may be an empty mount point. Raises `RefusedError` if the
-    lock was lost: files moved since it was last held go back, and nothing more is done.
+    A directory that is not present is skipped: it may be an empty mount point. Raises `RefusedError` if the lock was
+    lost: files moved since it was last held go back, and nothing more is done.
     """
 
     def __init__(self, database: Database, lock: GcLock, *, progress: Callable[[int], None]) -> None:
@@ -95,7 +95,7 @@ class Worker:
         self.hear()
 
     def hear(self) -> None:
-        """Take up the run's journals: they may tell of pins, tags and launches."""
+        """Sync the run's journals: they may have new pins, tags and launches."""
         synced = sync_run(self.database, self.lock.run_id)
         self.unread = unread.unheard(synced.skipped)
         if self._away == (away := frozenset(synced.away)):
@@ -115,17 +115,17 @@ class Worker:
             raise RefusedError(told, "make it readable, or take it away")
 
     def collections(self) -> list[Collection]:
-        """The gcs of the run that have files in the trash or on a way, newest first."""
+        """The gcs of the run that have files in the trash or on the way, newest first."""
         with self.database.read() as connection:
             return removals.collections_of(connection, self.lock.run_id)
 
     def items(self, *, settled: bool | None = None, collection: str | None = None) -> list[Item]:
-        """The files of the run, or of one gc of it, in the trash (`settled`), on a way, or both."""
+        """The files of the run, or of one gc of it: those in the trash (`settled`), those on the way, or both."""
         with self.database.read() as connection:
             return removals.items_of(connection, self.lock.run_id, settled=settled, collection=collection)
 
     def record(self, decide: Callable[[Connection], Sequence[Event]], homes: Iterable[str] = ()) -> None:
-        """Record the events that a look at the catalog decides on, if the lock is held; `homes` get them too."""
+        """Record the events that `decide` returns, if the lock is held; the journals of `homes` get them too."""
 
         def work(connection: Connection) -> tuple[Sequence[Event], tuple[LaunchKey, ...]]:
             self.lock.renew(connection)
@@ -137,22 +137,22 @@ class Worker:
         self.recorder.decide(work)
 
     def end(self, gcs: Iterable[Collection], now: datetime) -> None:
-        """Nothing more goes with these gcs: the grace of those that have not ended begins."""
+        """End these gcs: no more files go with them, and their grace begins."""
         begun = [each for each in gcs if not each.ended]
         ended = [each.told(self.lock.run, ended=True, purge_after=each.graced_from(now)) for each in begun]
         self.record(lambda _: ended, {item.root for each in begun for item in self.items(collection=each.id)})
 
     def recover(self) -> list[Collection]:
-        """Settle what a process that died, or was refused something, had recorded. Returns the gcs that did not end.
+        """Finish the moves that a crashed or refused process had recorded. Returns the gcs that did not end.
 
-        A file that was to go and is still at its place stays there: the run may need it by now.
+        A file that is still at its place stays there: the run may need it by now.
         """
         gcs = self.collections()
         self.bring_home(self.items(settled=False))
         return [each for each in gcs if not each.ended]
 
     def want(self, items: Iterable[Item], wanted: Location) -> list[Item]:
-        """Record where these are wanted now. Files in an absent directory are left out and reported."""
+        """Record the wanted place of these files. Files in an absent directory are left out and reported."""
         present: list[Item] = []
         for item in items:
             if reason := self._absence(item):
@@ -164,7 +164,7 @@ class Worker:
         return present
 
     def settle(self, items: Sequence[Item], *, takes: bool = False) -> list[Item]:
-        """Bring files to where they are wanted, from their place only if `takes`; as they are recorded afterwards."""
+        """Move files to their wanted places, out of their home only if `takes`; return their new records."""
         settled: list[Item] = []
         for start in range(0, len(items), PORTION):
             some = items[start : start + PORTION]
@@ -176,10 +176,10 @@ class Worker:
         return settled
 
     def bring_home(self, items: Sequence[Item]) -> None:
-        """Settle files without taking any from its place, and look again at those recorded as gone that may be home.
+        """Settle files without moving any out of its home; check files again that are recorded as gone and may be home.
 
-        A rank that missed its file recorded it so, or another file of the same path was purged since; or a copy is at
-        the place of one that stays in the trash. A file counts again if it has the recorded bytes.
+        Such a record comes from a rank that missed its file, or from a purge of another file at the same path; or a
+        copy is at the home of a file in the trash. A file counts again if it has the recorded bytes.
         """
         coming = {item.id for item in items if item.wanted is Location.HOME}
         settled = self.settle(items)
@@ -205,8 +205,8 @@ class Worker:
     def _records(self, items: Sequence[Item]) -> dict[str, list[Checkpoint]]:
         """The records that these files may have at their paths, by the ids of the items.
 
-        Of a tree that was moved, what is in the trash was told with the records that it had at the path before: those
-        of this path are missing. A file that was touched since it was recorded is known by its bytes.
+        If the tree was moved, the trash refers to the records of the old path, and the records of the new path are
+        marked missing. A file whose mtime changed since it was recorded is recognised by its digest.
         """
         told = [item for item in items if item.checkpoint]
         with self.database.read() as connection:
@@ -232,7 +232,7 @@ class Worker:
         return ended
 
     def purge_due(self, now: datetime) -> None:
-        """Delete trash that is older than its grace, which begins when its gc has ended."""
+        """Delete trash after its grace, which begins when its gc has ended."""
         due = now - CLOCKS_DIFFER
         self.purge({each.id for each in self.collections() if each.ended and each.purge_after <= due})
 
@@ -249,7 +249,8 @@ class Worker:
     def in_trash_by_mark(self) -> tuple[list[Item], list[Item]]:
         """The trash: first the files that may be purged; then those that are, or may be, of a pinned or tagged step.
 
-        A pin or tag may have been journalled before the gc and heard after it. What went with such a file stays too.
+        A pin or tag may have been journalled before the gc and synced after it. Files that went with such a file stay
+        too.
         """
         with self.database.read() as connection:
             items = removals.items_of(connection, self.lock.run_id, settled=True)
@@ -277,7 +278,7 @@ class Worker:
         return outcomes
 
     def _on_disk(self, trash: Trash, outcomes: Sequence[tuple[Item, Settled]]) -> list[tuple[Item, Settled]]:
-        """What may be recorded: of what came home only that which a loss of power does not bring back to the trash."""
+        """The moves that may be recorded. A file that came home counts only once its directory was fsynced."""
         home: dict[str, list[str]] = {}
         for item, settled in outcomes:
             if settled.at is item.wanted is Location.HOME:
@@ -309,7 +310,7 @@ class Worker:
         return settled
 
     def _put_back(self, items: Sequence[Item]) -> None:
-        """The lock was lost: what came into the trash after its new holder had settled it goes back."""
+        """Undo moves after the lock was lost: files that the new holder of the lock does not know as trash go back."""
         known = {item.id for item in self.items()}
         for item in items:
             if item.wanted is Location.TRASH and item.id not in known:
@@ -318,7 +319,7 @@ class Worker:
                     trash.remove_empty(item.root, [item.place])
 
     def _tidy(self, trash: Trash, items: Sequence[Item]) -> None:
-        """Remove the directories that are empty now: those of TTP, and those of the trash."""
+        """Remove directories that are empty now: those of TTP, and those of the trash."""
         places: dict[str, list[str]] = {}
         for item in items:
             places.setdefault(item.root, []).append(item.place)
@@ -342,17 +343,17 @@ def _stem(item: Item) -> tuple[str, str]:
 
 
 LOCK = timedelta(minutes=15)
-"""How long a holder that is not heard of keeps the lock, by the clock of the database."""
+"""The time that a holder keeps the lock without renewing it, by the clock of the database."""
 
 RENEWED_EVERY = timedelta(minutes=1)
-"""How old the last sign of life of a holder may be when it changes a file."""
+"""The greatest age of a holder's last renewal at which it may change a file."""
 
 
 class GcLock:
-    """The lock of a run, taken when it is made and given back at the end of the block.
+    """The lock of a run, acquired by the constructor and released at the end of the block.
 
-    Raises `RefusedError` where another process has it. One of this machine that has died has it no more; one of another
-    loses it when it was not heard of for `LOCK`.
+    Raises `RefusedError` if another process has it. A process of this machine loses it when it dies, one of another
+    machine when it did not renew the lock for `LOCK`.
     """
 
     def __init__(self, database: Database, run: str, run_id: int) -> None:
@@ -379,18 +380,18 @@ class GcLock:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Give it back; where the catalog is gone it ends by itself."""
+        """Release the lock; if the catalog is unreachable, the lock expires by itself."""
         with suppress(CatalogUnavailableError), self._database.write() as connection:
             removals.release_lock(connection, self.run_id, self._owner)
 
     def keep(self) -> None:
-        """Hold it for longer, if that was last said some time ago. Raises `RefusedError` if it was lost."""
+        """Renew the lock if the last renewal is some time ago. Raises `RefusedError` if it was lost."""
         if abs(time.time() - self._renewed) >= RENEWED_EVERY.total_seconds():
             with self._database.write() as connection:
                 self.renew(connection)
 
     def renew(self, connection: Connection) -> None:
-        """Hold it for longer, in a transaction that begins to do something. Raises `RefusedError` if it was lost."""
+        """Renew the lock in the transaction of a change. Raises `RefusedError` if it was lost."""
         reads.lock_run(connection, self.run_id)
         self._renewed = time.time()
         if not removals.renew_lock(connection, self.run_id, self._owner, clock(connection) + LOCK):
@@ -404,9 +405,9 @@ _NOTHING = Home(set(), set())
 
 
 class Reach:
-    """The directories of a run, each looked at once, until all are to be looked at again.
+    """Checks whether the directories of a run are present, each once until `look_again`.
 
-    The trash is in the directory in which its files were recorded, not in another one at that path.
+    The trash must be in the directory that its files were recorded in, not in another one at that path.
     """
 
     def __init__(self, database: Database, run_id: int) -> None:
@@ -427,7 +428,7 @@ class Reach:
         self._seen.clear()
 
     def absence(self, directory: str, collection: str = "") -> str:
-        """Why nothing is done in a directory, or in the trash of a gc there; empty if it is present."""
+        """Why a directory, or the trash of a gc there, is skipped; empty if it is present."""
         key = directory, collection
         if key not in self._seen:
             home, own = self.homes.get(directory, _NOTHING), self._of_trash.get(key, _NOTHING)

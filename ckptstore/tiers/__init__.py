@@ -1,1 +1,1 @@
-"""Tiers: places that hold copies of checkpoints, and what is known of those copies."""
+"""Tiers: places that hold copies of checkpoints, and the records of those copies."""

@@ -69,7 +69,7 @@ def add(database: Database, tier: Tier) -> bool:
 
 
 def remove(database: Database, name: str) -> Tier:
-    """Take a tier back: nothing is copied to it or read from it any more. What is in it stays. Raises `UsageError`."""
+    """Stop using a tier: nothing is copied to it or read from it any more. Its copies stay. Raises `UsageError`."""
     tier = named(database, name)
     _declare(database, tier, declared=False)
     return tier
@@ -92,7 +92,7 @@ def declared(database: Database) -> list[Tier]:
 
 
 class Listed(NamedTuple):
-    """A tier, and what is known to be in it: copies, and their bytes."""
+    """A tier, the number of its copies by their state, and their bytes."""
 
     known: Declared
     ready: int

@@ -31,9 +31,9 @@ _FETCHED = "fetched"
 
 
 class Fetched:
-    """What was fetched to load one state: `.ckptstore/fetched/…` in the directories that its files were in.
+    """The files that were fetched to load one state: `.ckptstore/fetched/…` in the directories of its files.
 
-    Nothing else is written to those directories, and no name of their users is taken.
+    Nothing else is written to those directories, and no name of a user's file is taken.
     """
 
     def __init__(self) -> None:

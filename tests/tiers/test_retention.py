@@ -98,7 +98,7 @@ def test_a_state_that_needs_what_is_elsewhere_stays(job: Job, tier: Tier) -> Non
     copied(job.catalog, tier, [file for file in job.catalog.files("run") if (file.global_step, file.rank) != (5, 1)])
     plan = in_tier.plan_tier(job.catalog.database, "run", tier, KEEP)
     assert steps(plan) == ([20, 5], [15, 10])
-    assert plan.decision.keep[1].reasons[0].detail == "it can be restored only with what is elsewhere"
+    assert plan.decision.keep[1].reasons[0].detail == "it can be restored only with files from elsewhere"
 
 
 def test_a_lost_node_changes_nothing_of_what_goes_in_the_tier(job: Job, tier: Tier) -> None:
@@ -201,7 +201,7 @@ def test_gc_of_the_disks_keeps_what_only_they_and_a_tier_have_together(job: Job,
     plan = plan_gc(job.catalog.database, "run", KEEP)
     assert [each.state.global_step for each in plan.decision.keep] == [20, 10]
     assert [each.state.global_step for each in plan.decision.remove] == [15, 5], "the tier has all of step 5"
-    assert plan.decision.keep[1].reasons[0].detail == "it can be restored only with what is elsewhere"
+    assert plan.decision.keep[1].reasons[0].detail == "it can be restored only with files from elsewhere"
     facts.remove(job.catalog.database, tier.name)
     plan = plan_gc(job.catalog.database, "run", KEEP)
     assert [each.state.global_step for each in plan.decision.remove] == [15, 10, 5], "no start reads that tier any more"

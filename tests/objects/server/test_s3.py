@@ -101,7 +101,7 @@ def test_a_store_with_checksums_of_its_own_is_read_back(
         store.put(str(tmp_path / "net.ckpt"), KEY, size, digest)
     assert read == [KEY] * 4
     monkeypatch.setattr(store, "digest_of", lambda key, size: "0" * 64)
-    with pytest.raises(WrongBytesError, match="is not what was sent"):
+    with pytest.raises(WrongBytesError, match="has other bytes than the file"):
         store.put(str(tmp_path / "net.ckpt"), KEY, PIECE + 1, digest)
 
 
