@@ -1,7 +1,7 @@
-"""What begins anew at a restart, and is in no checkpoint of MindSpore: state of callbacks, of a process, of a rank.
+"""Saves and restores state that no checkpoint of MindSpore has: that of callbacks, of the process, and of a rank.
 
-It is kept in the companion of each save (`training/companions.py`). Training goes on with callbacks that have heard
-what they had heard then, and with the random numbers that came next.
+It is stored in the companion of each save (`training/companions.py`). After a restart the callbacks and the random
+numbers continue where they were at the save.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger("ckptstore")
 _MOST_AVERAGES = 16 << 20
 _RATE = "learning_rate"
 _ALIKE = (EarlyStopping, ReduceLROnPlateau)
-"""Each rank's has the same state: they add up what they watch, and all stop together."""
+"""Callbacks with the same state on every rank: they sum up their values over the ranks, and all stop together."""
 _OF_ONE_RANK = {
     "averages": "its moving averages of BatchNorm",
     "random": "its random numbers",
@@ -42,7 +42,7 @@ _OF_ONE_RANK = {
 
 
 class Remembered:
-    """What a rank finds beside the state that its launch starts from.
+    """The extra state that a rank finds beside the state that its launch starts from.
 
     `lost` are the records of what ranks saved of it themselves, and that others' files stand in for. What ranks do not
     share comes from this rank's own companion, though its file may be gone; callbacks have the same state on all.
@@ -67,16 +67,16 @@ class Remembered:
         self.random, self.device = own.get("random"), own.get("device")
 
     def of_all(self) -> Any:
-        """What every rank must go on with alike, as JSON holds it: if one stops alone, the others wait for ever."""
+        """The values that all ranks must share, as JSON: if one rank stops alone, the others wait for ever."""
         return extra_state.plain([self._rates, self._alike, self.stopped, self.heard_all])
 
     def agree(self, of_rank_0: Any) -> None:
-        """Go on with what rank 0 has of that."""
+        """Take rank 0's values of `of_all`."""
         self._rates, self._alike, self.stopped, self.heard_all = extra_state.loaded(json.dumps(of_rank_0))
         self.callbacks |= self._alike
 
     def put(self, network: Any) -> None:
-        """Give a network what the file lacks: rates that were set after it was saved, and this rank's averages."""
+        """Set values that the file lacks: learning rates that were set after the save, and this rank's averages."""
         parameters = named(network)
         lacking = {name for name in parameters if name.endswith(OF_BATCH_NORM)} if self._lacks_own else set()
         averages = _part(self._own, "averages") if self._lacks_own else {}
@@ -94,11 +94,11 @@ class Remembered:
             )
 
     def stopper(self, callbacks: Mapping[str, Any]) -> str:
-        """Which of these callbacks had stopped training, and would stop it again; empty if none."""
+        """The callback that had stopped training, and would stop it again; empty if none."""
         return next((name for name, waited in self.stopped.items() if _is_enough(callbacks.get(name), waited)), "")
 
     def bring_back(self, callbacks: Mapping[str, Any], *, with_random: bool) -> None:
-        """Have callbacks, and the random numbers of the process, go on."""
+        """Restore the state of callbacks and of the process's random generators."""
         lacking = [name for name in callbacks if name not in self.callbacks]
         if lacking:
             log.warning("nothing beside %s tells of %s: it begins anew", self.source.path, ", ".join(lacking))
@@ -115,7 +115,7 @@ class Remembered:
             extra_state.set_random_state(self.random)
 
     def warn_of_random(self) -> None:
-        """Say it if random numbers begin anew, since this rank has another's file."""
+        """Log a warning if random numbers begin anew, because this rank loads another rank's file."""
         if self.lacks_random:
             log.warning(
                 "rank %d has the file of rank %d: its own random numbers begin anew", self._rank, self.source.rank
@@ -123,7 +123,7 @@ class Remembered:
 
 
 class Keeper:
-    """Keeps with each save of a training what its file lacks. `keeps` are objects whose state the user names."""
+    """Stores with each save of a training the state that its file lacks. `keeps` are objects that the user named."""
 
     def __init__(self, session: Session, keeps: Sequence[Any]) -> None:
         self._session = session
@@ -149,7 +149,7 @@ class Keeper:
         return found
 
     def begin(self, params: Any, network: NetworkState, registrar: Any, remembered: Remembered | None) -> None:
-        """Training begins, and every callback before the registrar has heard of it."""
+        """Note the beginning of training, after every callback before the registrar was called for it."""
         self._params, self._network = None, network
         listed = list(params.list_callback)
         self._kept = self.callbacks(listed, registrar)
@@ -174,9 +174,9 @@ class Keeper:
         self.bring_back()
 
     def bring_back(self) -> None:
-        """Go on as the state that was restored had been left, once.
+        """Restore the callbacks' state, once.
 
-        After a resume in the middle of an epoch MindSpore tells of its begin a second time: that must not count.
+        After a resume in mid-epoch MindSpore calls the hook for the epoch's begin a second time: that must not count.
         """
         remembered, self._remembered = self._remembered, None
         if remembered is not None:
@@ -184,13 +184,13 @@ class Keeper:
             self._has_drawn = remembered.random is not None
 
     def stop(self) -> None:
-        """Training stops after this step; in mid-epoch MindSpore tells of the end of an epoch that had none."""
+        """Note that training stops after this step: in mid-epoch MindSpore still calls the hook for the epoch's end."""
         step = self._progress.global_step
         if self._params is not None and not self.ends_epoch(step):
             self._at_stop = step, self._state()
 
     def end_epoch(self) -> None:
-        """The callbacks have heard of the end of an epoch: what they are now goes with the saves of its last step."""
+        """Note that the hooks for an epoch's end have run: the callbacks' state now goes with its last step's saves."""
         step = self._progress.global_step
         if self._params is not None and self.ends_epoch(step):
             self._heard_epoch = step
@@ -198,18 +198,18 @@ class Keeper:
                 self.saved(path)
 
     def saved(self, path: str) -> None:
-        """The state after the last step was saved to a file."""
+        """Note that the state after the last step was saved to a file."""
         if state := self._state_for(path):
             step = self._progress.global_step
             self._session.recorder.keep_beside(path, step, lambda: dict(extra_state.plain(state)))
 
     def content(self, path: str) -> Callable[[], dict[str, Any]]:
-        """What to keep beside a file that the state after the last step is about to be saved to, for any thread."""
+        """The extra state to store beside the next file, which has the state after the last step. For any thread."""
         state = self._state_for(path)
         return lambda: dict(extra_state.plain(state))
 
     def of_this_rank(self) -> list[str]:
-        """What it has now that no other rank's file holds, in words."""
+        """The state that only this rank has, in words."""
         state = self._state() if self._params is not None and self._network.is_readable else {}
         return [words for name, words in _OF_ONE_RANK.items() if name in state]
 
@@ -242,7 +242,7 @@ class Keeper:
 
     @property
     def awaits_epoch_end(self) -> bool:
-        """Whether callbacks that are kept have still to hear that the epoch of the last step has ended."""
+        """Whether the hook for the end of the last step's epoch was not called yet for the kept callbacks."""
         step = self._progress.global_step
         return bool(self._kept) and self.ends_epoch(step) and self._heard_epoch != step
 
@@ -276,7 +276,7 @@ class Keeper:
                 self._complaints.warn(f"the state of {name} is not kept, and begins anew after a restart: {error}")
 
     def _stopped(self) -> dict[str, int]:
-        """Who has just ended training before its last epoch, and how long it had waited."""
+        """The callback that has just ended training before its last epoch, and how long it had waited."""
         if self._heard_epoch != self._progress.global_step or self._params.cur_epoch_num >= self._last_epoch:
             return {}
         early = {name: each for name, each in self._kept.items() if isinstance(each, EarlyStopping)}
@@ -284,7 +284,7 @@ class Keeper:
 
 
 def averages_of(session: Session) -> list[str]:
-    """The names of the moving averages that each rank has of its own, and that go beside its files."""
+    """The names of the moving averages that differ by rank, and are stored beside its files."""
     if session.launch.world_size == 1 or not session.launch.facts.layout.any_world_size:
         return []
     network = session.network

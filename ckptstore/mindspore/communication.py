@@ -1,4 +1,4 @@
-"""Who this process is among the ranks, and how rank 0 sends a value to the others."""
+"""Finds this process's rank and the number of ranks, and sends values from rank 0 to the others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST_EXACT = 1 << 24  # whole numbers below it are exact as float32
 
 
 def rank_and_world_size() -> tuple[int, int]:
-    """Rank of this process and the number of ranks; (0, 1) where MindSpore's communication was not started.
+    """The rank of this process and the number of ranks; (0, 1) if MindSpore's communication was not started.
 
     Raises `UsageError` under `msrun` with several workers before `mindspore.communication.init()`.
     """
@@ -44,7 +44,7 @@ def rank_and_world_size() -> tuple[int, int]:
 
 
 def layout() -> str:
-    """What MindSpore's parallel mode proves: "data_parallel" where every rank holds the same state.
+    """The layout that MindSpore's parallel mode proves: "data_parallel" if every rank holds the same state.
 
     With the optimizer in parallel each rank updates its own share of the moments (MindSpore: `nn/optim/optimizer.py`,
     `enable_parallel_optimizer`): then, and in every other mode, no rank is known to be a replica.
@@ -61,7 +61,7 @@ def strategy_file() -> str | None:
 
 
 def layout_files() -> list[str]:
-    """Where MindSpore writes this rank's strategy and group info files when it compiles, if it is configured to.
+    """The paths to which MindSpore writes this rank's strategy and group info files when it compiles, if configured.
 
     `AutoParallel(...)` sets the first for the time of `Model.train` (`parallel/_utils.py`).
     """
@@ -107,7 +107,7 @@ def _decided(decide: Callable[[Callable[[Any], int]], Any], answer: Callable[[An
 
 
 def _answered(answer: Callable[[Any], bool], question: Any) -> bool:
-    """The answer; no, where none can be given: the others wait for it."""
+    """The answer, or no after an error: the others wait for it."""
     try:
         return answer(question)
     except Exception:
@@ -116,7 +116,7 @@ def _answered(answer: Callable[[Any], bool], question: Any) -> bool:
 
 
 def added_up(values: Sequence[int]) -> list[int]:
-    """Small numbers of all ranks, added up place by place; all ranks must call it. On CPU floating point only adds."""
+    """The element-wise sum of small numbers of all ranks; all ranks must call it. On CPU only floats can be summed."""
     if rank_and_world_size()[1] == 1:
         return list(values)
     summed = ops.AllReduce(ops.ReduceOp.SUM)(mindspore.Tensor(np.array(values, np.float32)))
@@ -124,7 +124,7 @@ def added_up(values: Sequence[int]) -> list[int]:
 
 
 def hosts() -> list[int]:
-    """For each rank a number that tells its host, the same one for ranks on one host; all ranks must call it."""
+    """A number for each rank that identifies its host; all ranks must call it."""
     rank, world_size = rank_and_world_size()
     number = crc32(host_name().encode()) % _MOST_EXACT
     return added_up([number if each == rank else 0 for each in range(world_size)])

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Private(Generic[T]):
-    """A private attribute: of which class or module, its name, and what ckptstore needs it for."""
+    """A private attribute: its class or module, its name, and the reason why ckptstore needs it."""
 
     owner: str
     name: str
@@ -41,7 +41,7 @@ class Private(Generic[T]):
         setattr(owner, self.name, value)
 
     def missing_in(self, owner: object) -> str:
-        """The loss if it is missing; empty if it is there."""
+        """The error message if the attribute is missing; empty if it is there."""
         if hasattr(owner, self.name):
             return ""
         lacks = f"MindSpore {mindspore.__version__} has no {self.owner}.{self.name}"

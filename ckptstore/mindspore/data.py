@@ -1,4 +1,4 @@
-"""How much data a step takes, as far as the dataset tells, and whether training will start at the right step."""
+"""Reads from a dataset how much data a step takes, and checks that training will start at the right step."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _ONE_FOR_ONE = (ds.MapDataset, ds.ProjectDataset, ds.RenameDataset, ds.RepeatDat
 
 
 class Steps(NamedTuple):
-    """How many steps an epoch has; how many samples a rank takes in one, and into how many shards the data is dealt.
+    """The number of steps of an epoch, of samples that a rank takes in a step, and of shards of the data.
 
-    The last two are None where the dataset does not tell, or deals the samples out in another way than in turn.
+    The last two are None if the dataset does not show them, or does not deal the samples out in turn.
     """
 
     an_epoch: int
@@ -74,7 +74,7 @@ def check_start(params: Any, first: int, earlier: Callable[[Callable[[int], bool
 
 
 def _shards(source: Any, world_size: int) -> int | None:
-    """Into how many parts a source is dealt, sample by sample in turn; None where that is not sure.
+    """The number of parts that a source is dealt into, sample by sample in turn; None if that is not certain.
 
     A `DistributedSampler` of n shards puts all samples in an order that depends on the seed and the epoch only, and
     gives shard i every nth from the ith on. A `RandomSampler`, of a source that is not sharded, has another order.

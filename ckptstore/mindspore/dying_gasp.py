@@ -49,11 +49,11 @@ class DyingGasp:
             log.warning("save_on_exception needs a ModelCheckpoint with a directory: nothing is saved at an exception")
 
     def note_saved(self, step: int) -> None:
-        """Another callback has saved the whole state after a step."""
+        """Note that another callback has saved the complete state after a step."""
         self._saved_step = step
 
     def save(self, session: Session) -> None:
-        """Save, unless nothing was done since the start or the last save, or the last save here was a moment ago.
+        """Save, unless no step was done since the start or the last save, or the last save here is too recent.
 
         The record is in the journal before the file is begun, so that it is found whatever happens next.
         """
@@ -77,7 +77,7 @@ class DyingGasp:
         session.keep_beside(path)
 
     def _write(self, session: Session, path: Path, appended: Mapping[str, Any]) -> str | None:
-        """Write the network as MindSpore would; the digest of the file, where it was written by ourselves."""
+        """Write the network as MindSpore would; return the digest of the file if ckptstore wrote it itself."""
         network, config = session.params.train_network, compat.CONFIG.of(self._callback)
         is_plain = config.format == "safetensors" and not (config.enc_key or config.crc_check)
         tensors = tensors_of(network, appended) if is_plain else None
@@ -109,7 +109,7 @@ class DyingGasp:
         return time.time() - max(times) / 1e9 if times else None
 
     def _free_name(self, directory: str, step: int, steps_per_epoch: int | None, file_format: str) -> str:
-        """A breakpoint's name as MindSpore gives it, with the step that was done, and that no file has yet."""
+        """An unused name for a breakpoint, in MindSpore's form, with the step that was done."""
         taken = names_in(directory)
         epoch, step_in_epoch = epoch_and_step(step, steps_per_epoch)
         prefixes = chain([self._prefix], (f"{self._prefix}_{repeat}" for repeat in count(1)))

@@ -107,7 +107,7 @@ def _load(target: TrainState, plan: RestorePlan, rank: int, decryption: Mapping[
 def _read(
     file: Checkpoint, target: TrainState, decryption: Mapping[str, Any], begin: Callable[[], None]
 ) -> tuple[Mapping[str, Any], Collection[str], bool]:
-    """The values that are not where they belong yet, the names of those that are, and whether they may be put there."""
+    """The values not yet in the network, the names of those that are, and whether its memory is writable."""
     if not asks_mindspore(decryption):
         with telling(file, _nobody):
             content, placed, is_writable = read_plain_into(target, file, begin, target.named.keys())
@@ -122,7 +122,7 @@ def _nobody(*_: object) -> None:
 
 
 def _check(target: TrainState, there: _Kinds, plan: RestorePlan, rank: int) -> None:
-    """Raise where a file lacks parameters of the network, or has others of their names."""
+    """Raise if a file lacks parameters of the network, or has them with another type or shape."""
     path = plan.ranks[rank].source.path
     lacking = [name for name in target.named if name not in there]
     if lacking:

@@ -1,7 +1,7 @@
-"""Data that goes on as if nothing had happened: which pipelines draw random numbers, and how they draw the same again.
+"""Makes data continue after a restart as if there had been none, also in pipelines that draw random numbers.
 
-After a restart MindSpore skips the batches that were trained. What draws random numbers along the way then begins anew,
-unless the skipped batches are computed again (mindspore.md §11).
+After a restart MindSpore skips the batches that were trained. Random operations of the pipeline then begin anew, unless
+the skipped batches are computed again (mindspore.md §11).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _RANDOM_OPERATIONS = {
     "InverseMelScale", "MaskAlongAxisIID", "MixUp", "MixUpBatch", "RandAugment", "TimeMasking", "TrivialAugmentWide",
     "UniformAugment",
 }  # fmt: skip
-"""Those of MindSpore whose names do not begin with Random."""
+"""Random operations of MindSpore whose names do not begin with Random."""
 
 _FUNCTIONS = ("per_batch_map", "batch_size_func", "element_length_function", "predicate")
 _COLLECTIONS = (list, tuple, dict, range, np.ndarray)
@@ -42,7 +42,7 @@ _FAST_AGAIN = ExitStack()
 
 
 class Randomness(NamedTuple):
-    """What of a dataset is random, by the names of operations, sources and functions.
+    """The random parts of a dataset, by the names of operations, sources and functions.
 
     `augments`: MindSpore's own random operations, and files whose rows it shuffles; its seed is theirs. `functions`:
     Python functions and sources that are not marked; `samplers` of the user likewise, which MindSpore has draw again
@@ -59,7 +59,7 @@ class Randomness(NamedTuple):
 
 
 def randomness(dataset: Any) -> Randomness:
-    """What of a dataset is random."""
+    """Find the random parts of a dataset."""
     nodes = [dataset] if isinstance(dataset, ds.Dataset) else []
     for node in nodes:
         nodes += node.children
@@ -82,13 +82,13 @@ def randomness(dataset: Any) -> Randomness:
 
 
 def check_exact(exact: object) -> None:
-    """Raise `UsageError` for what `go_on` does not know."""
+    """Raise `UsageError` for a value that `go_on` does not support."""
     if exact != "auto" and not isinstance(exact, bool):
         raise UsageError(f"exact_data is {exact!r}", 'write exact_data="auto", exact_data=True or exact_data=False')
 
 
 def go_on(dataset: Any, step: int, exact: Exact = "auto") -> str:
-    """Have a dataset begin with the batch after the first `step`. Returns why it computes these again; empty if not.
+    """Let a dataset begin with the batch after the first `step`. Returns why it computes these again; empty if not.
 
     "auto" does so where something in it may draw random numbers. It is a setting of MindSpore for the whole process,
     read when an iterator is made of a dataset that does not begin at step 0. `begin_anew` gives it back: a `shuffle()`
@@ -119,7 +119,7 @@ def go_on(dataset: Any, step: int, exact: Exact = "auto") -> str:
 
 
 def begin_anew(dataset: Any) -> None:
-    """Have a dataset begin with its first batch again, and MindSpore skip as it did before `go_on`."""
+    """Let a dataset begin with its first batch again, and restore the setting that `go_on` changed."""
     dataset.set_init_step(0)
     _FAST_AGAIN.close()
 
@@ -134,7 +134,7 @@ def batches_after(dataset: Any, step: int, epochs: int, exact: Exact) -> Any:
 
 
 def complaints(dataset: Any, exact: Exact = "auto") -> Iterator[str]:
-    """What of a dataset will not be the same after a restart, and what helps; a line each."""
+    """The parts of a dataset that will differ after a restart, and how to avoid that; a line each."""
     found = randomness(dataset)
     if not _has_seed() and found.shuffles:
         yield (
@@ -171,14 +171,14 @@ def _samplers(node: Any) -> Iterator[Any]:
 
 
 def _operations(node: Any) -> list[Any]:
-    """What a `map` does, one by one."""
+    """The operations of a `map`."""
     given = getattr(node, "operations", ())
     single = [one for each in given for one in (each.transforms if isinstance(each, transforms.Compose) else [each])]
     return [each.transform if isinstance(each, FuncWrapper) else each for each in single]
 
 
 def _in_python(node: Any) -> list[Any]:
-    """What a node runs in Python that may draw random numbers."""
+    """The Python code of a node that may draw random numbers."""
     operations = _operations(node)
     found = [each for each in operations if not _is_mindspores(each)]
     found += [getattr(node, name, None) for name in _FUNCTIONS]
@@ -191,7 +191,7 @@ def _in_python(node: Any) -> list[Any]:
 
 
 def _threads(node: Any) -> int:
-    """How many threads of this process run what a node has in Python; none where it has processes for that."""
+    """The number of threads of this process that run a node's Python code; 0 if it uses processes."""
     has_workers = isinstance(node, (ds.MapDataset, ds.BatchDataset, ds.FilterDataset))
     workers = int(node.num_parallel_workers or (ds.config.get_num_parallel_workers() if has_workers else 1))
     is_thread = isinstance(node, ds.GeneratorDataset) and workers == 1  # whatever is asked for

@@ -1,4 +1,4 @@
-"""What goes with a state beside its parameters: numbers and small arrays of the user, and random states, as JSON."""
+"""Extra state, stored beside the parameters: numbers and small arrays of the user, and random states, as JSON."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _ARRAY = "__array__"
 
 
 def loaded(told: str) -> Any:
-    """What `json.dumps` made of a plain value; tuples come back as lists."""
+    """The plain value in a text of `json.dumps`; tuples come back as lists."""
     return json.loads(told, object_hook=_array)
 
 
 def random_state() -> RandomState:
-    """How far Python's `random` and NumPy's global generator of this process are."""
+    """The states of Python's `random` and NumPy's global generator in this process."""
     return random.getstate(), np.random.get_state()
 
 
 def is_same(one: RandomState, other: RandomState) -> bool:
-    """Whether nothing was drawn between two states."""
+    """Whether two random states are equal, so no number was drawn between them."""
     mine, others = one[1], other[1]
     if isinstance(mine, dict) or isinstance(others, dict):  # another generator than NumPy's first one
         return one[0] == other[0] and repr(mine) == repr(others)
@@ -34,20 +34,20 @@ def is_same(one: RandomState, other: RandomState) -> bool:
 
 
 def set_random_state(told: Any) -> None:
-    """Go on from a state that was kept."""
+    """Restore a stored state of the random generators."""
     (version, internal, gauss), numpys = told
     random.setstate((version, tuple(internal), gauss))
     np.random.set_state(tuple(numpys))
 
 
 def device_state() -> Any:
-    """How far MindSpore's own generator is, by `mindspore.get_rng_state`; None where it does not tell, as on CPU."""
+    """The state of MindSpore's own generator, by `mindspore.get_rng_state`; None if it has none, as on CPU."""
     state = mindspore.get_rng_state().asnumpy()
     return state if state.any() else None
 
 
 def set_device_state(told: Any) -> None:
-    """Have that go on from a state that was kept (None: there was none)."""
+    """Restore a stored state of MindSpore's generator (None: there was none)."""
     if told is not None:
         mindspore.set_rng_state(mindspore.Tensor(told))
 
@@ -75,14 +75,14 @@ def _array(found: dict[str, Any]) -> Any:
 
 
 def state_of(known: Any) -> dict[str, Any]:
-    """What an object says of its state; else its numbers, text, arrays and parameters."""
+    """The `state_dict` of an object; without one, its numbers, text, arrays and parameters."""
     if hasattr(known, "state_dict"):
         return dict(known.state_dict())
     return {name: value for name, value in vars(known).items() if not why_not(value)}
 
 
 def set_state_of(known: Any, state: dict[str, Any]) -> None:
-    """Give an object a state that `state_of` told; its parameters stay the same ones."""
+    """Restore a state of `state_of` into an object; its parameters stay the same objects."""
     if hasattr(known, "load_state_dict"):
         known.load_state_dict(state)
         return

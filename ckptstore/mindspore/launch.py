@@ -405,10 +405,10 @@ class TrainingLaunch(RankLaunch):
 
         `save_on_exception` saves the state when an exception ends training, unless that was done less than
         `exception_interval` seconds before. `metrics` is called with MindSpore's callback parameters at every save
-        and returns what to keep with it, finite numbers by name; what `Model.fit` or a call of `model.eval` finds
-        meanwhile is kept with the state that was evaluated, its loss as `eval_loss`. `reset_exit_flag` puts the JSON
-        flag of OnRequestExit back to 0 where it is still set when training begins. `durable` has each file on
-        the disk before it is registered, on the registrar's own thread: a power loss then takes no file that
+        and returns the metrics to record with it, finite numbers by name. The metrics of evaluations by `Model.fit`
+        or `model.eval` are recorded with the state that was evaluated, its loss as `eval_loss`. `reset_exit_flag`
+        puts the JSON flag of OnRequestExit back to 0 if it is still set when training begins. `durable` flushes each
+        file to the disk before it is registered, on the registrar's own thread: a power loss then takes no file that
         was registered. `retention` says what to keep: after each state that every rank has registered, rank 0
         moves the others to the trash, on a thread of its own. `tiers` declares tiers by their names, each with its
         URL, as {"s3": "s3://bucket/prefix"}: each registered file is copied to them, on a thread of its own, by

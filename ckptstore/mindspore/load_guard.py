@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 Digests: TypeAlias = "dict[str, tuple[tuple[int, ...], bytes]]"
-"""Of some parameters by name, with their shapes: parallel modes may cut a parameter before the first step."""
+"""Values of some parameters by name, with their shapes: parallel modes may cut a parameter before the first step."""
 
 _MAX_PARAMETERS = 32
 _MAX_BYTES = 1 << 20
@@ -28,7 +28,7 @@ _OWN = ("mindspore.", "ckptstore.")
 _SETTERS = frozenset({"assign", "load_checkpoint", "load_param_into_net", "set_data"})
 
 _HALF_LOADED: WeakValueDictionary[int, Any] = WeakValueDictionary()
-"""By their ids, parameters into which a state was loaded in part; of this process: a later launch may train them."""
+"""The ids of parameters in which a load failed halfway; for the whole process: a later launch may train them."""
 
 
 class LoadGuard:
@@ -44,26 +44,26 @@ class LoadGuard:
         self._before: Digests = {}
 
     def begin_loading(self, network: Any) -> None:
-        """`resume` is about to change this train network: until one has restored a state, no launch may train it."""
+        """Note that `resume` is about to change this train network: no launch may train it until a restore succeeds."""
         _HALF_LOADED.update((id(item), item) for item in network.get_parameters())
 
     @contextmanager
     def loading(self, parameters: Any) -> Iterator[None]:
-        """Around what changes all of these parameters: where it fails, no launch may train them."""
+        """Wrap a change of all these parameters: if it fails, no launch may train them."""
         self.begin_loading(parameters)
         yield
         for item in parameters.get_parameters():
             _HALF_LOADED.pop(id(item), None)
 
     def resumed(self, network: Any, *, restored: bool) -> None:
-        """`resume` has decided what this train network starts from."""
+        """Note the state that `resume` chose for this train network."""
         self._looked_at, self._is_restored = sample(network), restored
         for item in network.get_parameters() if restored else ():
             _HALF_LOADED.pop(id(item), None)
         self._before = _digests(self._looked_at)
 
     def begin(self) -> None:
-        """`Model.train` was called, and no callback has heard of it yet."""
+        """Note a call of `Model.train`, before any callback runs."""
         if not self._is_restored:
             self._before = _digests(self._looked_at)
 

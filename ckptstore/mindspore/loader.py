@@ -32,11 +32,11 @@ CHANGED = "it changed while it was read"
 
 
 class ChangedError(Exception):
-    """A file has other bytes than it should have; the text says so of it."""
+    """A file has other bytes than recorded, or changed while it was read; the text says which."""
 
 
 class DoesNotFitError(Exception):
-    """A file has another tensor than the memory is for; some of that memory may have been written to."""
+    """A tensor of the file does not fit its memory; some of that memory may have been written to."""
 
 
 class Place(NamedTuple):
@@ -48,7 +48,7 @@ class Place(NamedTuple):
 
 
 class Content(NamedTuple):
-    """What a file held: entries for which there was no memory, as `mindspore.load_checkpoint` gives them."""
+    """The entries of a file that had no memory to go to, as `mindspore.load_checkpoint` returns them."""
 
     names: frozenset[str]
     others: dict[str, Any]
@@ -108,7 +108,7 @@ def _slices_of(entry: Entry) -> Iterator[Entry]:
 
 
 class _Filling:
-    """Where the bytes of a file go: `slices` of tensors into places or `new` arrays, by name, the rest `between`."""
+    """Maps the bytes of a file to memory: `slices` of tensors to places or `new` arrays by name, the rest `between`."""
 
     def __init__(self, size: int, places: Mapping[str, Place], wanted: Collection[str] | None) -> None:
         self.slices: list[Entry] = []

@@ -235,12 +235,12 @@ class Loop:
         }
 
     def _kept(self) -> dict[str, Any]:
-        """What the script keeps, and the random numbers of one that draws some: to look at those takes time."""
+        """The script's own state, and its random state if it draws numbers: reading that takes time."""
         random = {"random": extra_state.plain(extra_state.random_state())} if self._draws else {}
         return {"keep": self._plain("keep", self.keep), **random}
 
     def _plain(self, what: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """What cannot be kept is left out, and said once."""
+        """The values that can be stored, in plain form. Each of the others is logged once."""
         found = {}
         for name, value in values.items():
             if problem := extra_state.why_not(value):

@@ -29,9 +29,9 @@ _DEVICE_SECONDS = 5.0
 def is_state(parameter: Any) -> bool:
     """Whether a parameter of a train network is a part of the training state: weights, optimizer, loss scale.
 
-    What `mindspore.load_param_into_net` passes over is left out (MindSpore: `train/serialization.py`): gradients
-    being accumulated, parameters shared with another pipeline stage; the flags of graceful exit; and what has no
-    values, which a .ckpt lacks.
+    Left out are: parameters that `mindspore.load_param_into_net` skips (MindSpore: `train/serialization.py`), which
+    are gradients being accumulated and parameters shared with another pipeline stage; the flags of graceful exit; and
+    parameters of size 0, which a .ckpt lacks.
     """
     name = parameter.name
     is_flag_or_sum = name in EXIT_FLAGS or name.startswith("accu_grads")

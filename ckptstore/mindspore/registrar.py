@@ -51,14 +51,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("ckptstore")
 
 _LOOK_SECONDS = 60.0
-"""Between two looks for unwatched files beside the watched ones."""
+"""The time between two searches for unwatched files beside the watched ones."""
 
 
 def never_stops_training(hook: Callable[..., None]) -> Callable[..., None]:
-    """Whatever goes wrong in a hook is logged, once a hook, and training goes on.
+    """Log errors of a hook, once for each hook, and let training go on.
 
-    Only before its first step may it be refused: nothing was done yet, and to go on would hide the earlier saves,
-    or save under a wrong step.
+    A refusal may stop training only before the first step: no work is lost yet, and going on would hide the earlier
+    saves, or save with a wrong step.
     """
 
     @wraps(hook)
@@ -70,9 +70,9 @@ def never_stops_training(hook: Callable[..., None]) -> Callable[..., None]:
 
 
 class Registrar(Callback):
-    """Registers the files of the callbacks that save. Made by `TrainingLaunch.registrar`; best the last of them.
+    """Registers the files of the callbacks that save. Made by `TrainingLaunch.registrar`; put it last in the list.
 
-    `failed` are the hooks in which something went wrong.
+    `failed` are the hooks that raised an error.
     """
 
     _writers: int | None = None  # how many ranks save; None: all
@@ -111,16 +111,16 @@ class Registrar(Callback):
 
     @property
     def restores(self) -> bool:
-        """Whether the launch restored, or decided to start afresh: nothing may be loaded over that."""
+        """Whether the launch restored a state, or decided to start fresh: no callback may load another one."""
         return self._session.is_resumed
 
     def kept_of(self, callbacks: Sequence[Any]) -> dict[str, Any]:
-        """Those of these callbacks whose state goes on after a restart, by name."""
+        """The callbacks, by name, whose state is restored after a restart."""
         return self._keeper.callbacks(callbacks, self)
 
     @contextmanager
     def surviving(self, what: str, *, refuses: bool = False) -> Iterator[None]:
-        """Log what goes wrong inside, once, and go on; `refuses` lets a `RefusedError` through."""
+        """Log an error inside, once, and go on; `refuses` passes a `RefusedError` on."""
         try:
             yield
         except Exception as error:
@@ -132,7 +132,7 @@ class Registrar(Callback):
 
     @never_stops_training
     def on_train_begin(self, run_context: Any) -> None:
-        """Find what to watch and where it saves, and let MindSpore's step count go on."""
+        """Find the callbacks to watch and their directories, and continue MindSpore's step count."""
         self._is_training = True
         params = run_context.original_args()
         session, progress = self._session, self._session.progress
@@ -159,7 +159,7 @@ class Registrar(Callback):
         self._termination.arm(data_sink=bool(params.get("dataset_sink_mode")))
 
     def _begin_saving(self) -> None:
-        """Training begins, and the watched callbacks are known: find out where each saves."""
+        """Find out where each watched callback saves, at the beginning of training."""
         for watch in self._watches:
             with self.surviving(f"watching {type(watch.callback).__name__}", refuses=True):
                 watch.begin(self._session)
@@ -167,7 +167,7 @@ class Registrar(Callback):
             self._dying_gasp.begin(self._session, self._watches)
 
     def _begin(self, params: Any) -> None:
-        """Raises `RefusedError` where training would not go on where `resume` said."""
+        """Begin a session. Raises `RefusedError` if training would not continue at the step that `resume` returned."""
         session, start = self._session, self._session.progress.start
         session.params, self._is_wrong = params, False
         session.take(params.train_network, params.train_dataset)
@@ -204,13 +204,13 @@ class Registrar(Callback):
 
     @never_stops_training
     def on_train_epoch_begin(self, run_context: Any) -> None:  # noqa: ARG002
-        """See, once, in which epoch training starts."""
+        """Note, once, the epoch in which training starts."""
         self._steps.begin_epoch()
         self._keeper.begin_epoch()
 
     @never_stops_training
     def on_train_step_begin(self, run_context: Any) -> None:  # noqa: ARG002
-        """Note what the step starts from; before the first, see that no callback has loaded another state."""
+        """Note the state before the step; before the first step, check that no callback has loaded another state."""
         session = self._session
         try:
             with self.surviving("the search for another state", refuses=True):
@@ -241,7 +241,7 @@ class Registrar(Callback):
         self._times.done(saved=self._save_or_poll())
 
     def _save_or_poll(self) -> bool:
-        """A step has ended: hand over its saves; return whether there were any."""
+        """Hand over the saves of a step that has ended; return whether there were any."""
         return self._poll()
 
     def _keep_layout_files(self) -> None:
@@ -260,9 +260,9 @@ class Registrar(Callback):
             self._session.recorder.call(self._session.places.look_for_unwatched)
 
     def _evaluated(self, results: Mapping[str, Any]) -> None:
-        """Keep what an evaluation of `Model.fit`, or a call of `model.eval`, found with the state that it looked at.
+        """Record the metrics of an evaluation, by `Model.fit` or `model.eval`, with the state that was evaluated.
 
-        "loss" is that of training: of the evaluation it is `eval_loss`, as `Model.fit` has it too.
+        "loss" is the training loss; that of the evaluation is `eval_loss`, as in `Model.fit`.
         """
         with self.surviving("what an evaluation found"):
             found = {name: float(value) for name, value in results.items() if isinstance(value, Real)}
@@ -288,7 +288,7 @@ class Registrar(Callback):
 
     @never_stops_training
     def __exit__(self, *error: Any) -> None:
-        """See how training ended, and have everything in the catalog before the process may be gone."""
+        """Note how training ended, and finish all records before the process may end."""
         self._depth -= 1
         if not self._is_training or self._depth > 0:  # an evaluation of its own ends nothing, however it ends
             return
@@ -328,14 +328,14 @@ class Registrar(Callback):
         self._termination.disarm()
 
     def _ended_by(self, raised: type[BaseException] | None) -> str | None:
-        """The name of the exception that ended training; None if it ended as it should."""
+        """The name of the exception that ended training; None if it ended normally."""
         return raised.__name__ if isinstance(raised, type) else None
 
     def _forget_start(self, *, is_wrong: bool) -> None:
-        """Have the dataset begin anew with the next training.
+        """Let the dataset begin at its start again in the next training.
 
-        `resume` said where the first one starts, and no other. MindSpore keeps that, and would begin there in each
-        later one too (`dataset/engine/iterators.py`).
+        `resume` set the position where the first training starts. MindSpore keeps it, and would begin each later
+        training there too (`dataset/engine/iterators.py`).
         """
         self._is_wrong = is_wrong
         if is_wrong:

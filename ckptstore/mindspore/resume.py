@@ -1,4 +1,4 @@
-"""Load what a restore plan names for a rank into the train network."""
+"""Loads the files that a restore plan names for a rank into the train network."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _NAMES_SHOWN = 5
 _AGAIN = "start again: it is passed over from now on"
 
 OnFailure: TypeAlias = "Callable[[Checkpoint | None, Rule | None, str], None]"
-"""Called with a load that failed: the file (None: it is not to blame), the rule it broke (None: none), and why."""
+"""Called when a load fails: the file (None: it is not the cause), the rule that it broke or None, and the reason."""
 
 
 def check_arguments(model: Any, dataset: Any) -> None:
-    """Raise `UsageError` for what cannot be trained: at a first start nothing would be loaded, and all look well."""
+    """Raise `UsageError` for invalid arguments: a first start loads nothing, and would not notice them."""
     call = f"start = {Call('launch.resume', 'model', 'dataset')}"
     if hasattr(model, "get_dataset_size") and hasattr(dataset, "train_network"):
         raise UsageError("resume got dataset and model in the wrong order", f"write {call}")
@@ -62,14 +62,15 @@ def load(
     on_failure: OnFailure,
     on_put: Callable[[], None],
 ) -> dict[str, Any]:
-    """Load a plan into a train network, every parameter of its state, and return what else the file held.
+    """Load every parameter of a plan's state into a train network; return the other values of the file.
 
-    `decryption` is what `mindspore.load_checkpoint` needs for files that were saved with `enc_key`, `layout` that of
-    the launch that loads. `on_failure` is called for a file that cannot be loaded, before
-    `DamageError` is raised for one that differs from its record, or is cut, `CkptstoreError` for one that cannot be
-    read now. Raises `UsageError` for one that needs another key, and naming the parameters that it lacks or that do not
-    fit: the network is not the one that was saved. `on_put` is called before the network changes: an error after
-    that leaves it with a part of the state.
+    - `decryption` are the arguments of `mindspore.load_checkpoint` for files that were saved with `enc_key`, `layout`
+      is that of the launch that loads.
+    - `on_failure` is called for a file that cannot be loaded, before the error is raised. `on_put` is called before the
+      network changes: an error after that leaves it with a part of the state.
+    - Raises `DamageError` for a file that differs from its record, or is truncated, `CkptstoreError` for a file that
+      cannot be read now, `UsageError` for a file that needs another key, and for a network that is not the one that was
+      saved: the error names the parameters that are missing or do not fit.
     """
     sources = plan.files_for(rank, layout)
     file = sources[0]
@@ -107,7 +108,7 @@ def load(
 
 
 def asks_mindspore(decryption: Mapping[str, Any]) -> bool:
-    """Whether MindSpore has to read the files: it alone decrypts them, or the user wants it to."""
+    """Whether MindSpore must read the files: only it can decrypt them, or the user wants it to."""
     return bool(decryption.get("dec_key")) or os.environ.get("CKPTSTORE_LOADER") == "mindspore"
 
 
@@ -121,13 +122,14 @@ def prove(file: Checkpoint, on_failure: OnFailure) -> None:
 def read_plain_into(
     network: Any, file: Checkpoint, on_put: Callable[[], None], wanted: Collection[str] | None = None
 ) -> tuple[Content | None, Collection[str], bool]:
-    """Read a file; None for one of MindSpore's own. Also which parameters have their values, and whether they may.
+    """Read a file, into the network's memory if possible; None for a file that only MindSpore can read.
 
-    What the network lacks is kept only if it is `wanted` (None: all is). Raises as `read_plain` does.
+    Also returns the parameters that have their values now, and whether the network's memory is writable. Values that
+    the network lacks are kept only if they are `wanted` (None: all are). Raises as `read_plain` does.
 
-    Where the network has memory for all, it is read into there, which takes half of the time: a second copy's pages
-    have to be found and cleared. If a file turns out to differ from its record, the network is half loaded then:
-    the start stops, and nothing trains it.
+    If the network has memory for all parameters, reading takes half the time: no second copy's pages must be allocated
+    and cleared. If the file turns out to differ from its record, the network is half loaded: the start stops, and
+    nothing trains it.
     """
     own = {name: item for name, item in named(network).items() if name not in EXIT_FLAGS}
     own.pop(COUNTER, None)  # it may have another type in the file
@@ -166,7 +168,7 @@ def telling(file: Checkpoint, on_failure: OnFailure) -> Iterator[None]:
 
 
 def read(file: Checkpoint, decryption: Mapping[str, Any], on_failure: OnFailure) -> dict[str, Any]:
-    """All that a file holds, by name, as MindSpore reads it. Raises as `load` does."""
+    """The values of a file by name, as MindSpore reads them. Raises as `load` does."""
     if is_broken(file.path):  # MindSpore would write behind the memory of a tensor, or take half of one for the whole
         on_failure(file, Rule.UNREADABLE, "it is cut or damaged")
         raise DamageError(f"{file.path} is cut or damaged: MindSpore cannot read it", _AGAIN)
@@ -183,14 +185,14 @@ def read(file: Checkpoint, decryption: Mapping[str, Any], on_failure: OnFailure)
 def put(
     network: Any, values: Mapping[str, Any], in_place: Collection[str], *, by_broadcast: bool, is_writable: bool
 ) -> tuple[Iterable[str], Iterable[str]]:
-    """Give the parameters of a network these values; which parameters got none, and which values none took.
+    """Set the parameters of a network; return the parameters without a value, and the values without a parameter.
 
-    Those `in_place` have theirs already; then only the counter is left, if it is in the file.
+    Parameters `in_place` have their values already; then only the counter is left, if it is in the file.
 
-    In PyNative they are copied to where the parameters are. MindSpore's own loading gives a parameter another tensor
-    (`Parameter.set_data`), and a network that has trained in this process goes on updating the one before: its weights
-    and its counter would never move again. Only where that memory cannot be used, or two parameters share it, they get
-    another tensor.
+    In PyNative the values are copied into the parameters' memory. MindSpore's own loading gives a parameter another
+    tensor (`Parameter.set_data`), but a network that has trained in this process keeps updating the old one: its
+    weights and its counter would never change again. Parameters get another tensor only if their memory cannot be used,
+    or two of them share it.
     """
     parameters = named(network)
     own = {name: value for name, value in values.items() if name in parameters}
@@ -215,7 +217,7 @@ def put(
 
 
 def _copy(parameter: Any, value: Any) -> None:
-    """Copy a value to where a parameter is. On CPU no operator has BFloat16, and `asnumpy` shows the memory."""
+    """Copy a value into a parameter's memory. On CPU no operator supports BFloat16, but `asnumpy` shows the memory."""
     if parameter.dtype == mindspore.bfloat16 and mindspore.get_context("device_target") == "CPU":
         np.copyto(parameter.asnumpy(), value.asnumpy())
     else:
@@ -250,10 +252,10 @@ def _restore_counter(network: Any, parameters: dict[str, Any]) -> None:
 
 
 def _check_complete(file: Checkpoint, needed: set[str], present: Iterable[str]) -> None:
-    """Raise where parameters are not in a file; that says nothing against the file, which no later launch passes over.
+    """Raise if a file lacks parameters; the file is not recorded as failed, so later launches still try it.
 
-    Another optimizer than the one that was saved lacks the last ones, as a file does that was cut before them: to blame
-    the file would cost a user who gave the wrong network one good state a start.
+    A wrong optimizer looks like a file that was truncated. Blaming the file would cost a user with the wrong network
+    one good state a start.
     """
     lacking = sorted(needed.difference(present))
     if lacking:

@@ -108,11 +108,11 @@ class StepCount:
         self._counter_seen = (step, updates)
 
     def interrupted(self, raised: TracebackType | None) -> InterruptedStep:
-        """How much of a step is done that an exception interrupted; nothing, if it came between two steps.
+        """Whether the step that an exception interrupted is done; not, if the exception came between two steps.
 
-        A callback earlier in the list that raises in step_end keeps us from hearing of the step's end: the network's
-        outputs are new then. Else the optimizer's counter may tell. To read it waits for the device, so it is not read
-        at every step.
+        A callback earlier in the list that raises in step_end hides the step's end from us: then the network's outputs
+        are new. Otherwise the optimizer's counter may show it. Reading the counter waits for the device; at every step
+        that would be too slow.
         """
         if not self._in_step:
             return InterruptedStep.NOT_DONE

@@ -48,15 +48,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("ckptstore")
 
 LONGEST_PAUSE_SECONDS = 20.0
-"""Between two tries of a catalog that could not be used: 30 seconds after it is back it has everything."""
+"""The time between two tries of an unusable catalog: 30 seconds after it is back it has everything."""
 
 
 class RankLaunch:
     """One rank of a launch. Made by `Catalog.join`.
 
-    `facts` is what the catalog knows of the launch: its id, order, world size and layout. All that is recorded goes
-    through `recorder`: into a journal first, then into the catalog. `name` is what the run is called now, as far as
-    this start knew; `saved_before` the highest step that launches before it saved (0: none); `unread` are journals
+    `facts` are the catalog's facts about the launch: its id, order, world size and layout. All records go through
+    `recorder`: into a journal first, then into the catalog. `name` is the run's present name, as far as this start
+    knew; `saved_before` the highest step that earlier launches saved (0: none); `unread` are journals
     that could not be read when it began.
     """
 
@@ -87,12 +87,12 @@ class RankLaunch:
 
     @property
     def key(self) -> LaunchKey:
-        """What tells the launch from those of all runs."""
+        """The key of the launch, unique among all runs."""
         return self.facts.key
 
     @property
     def run(self) -> str:
-        """The run's first name: its records have that, also where it was renamed."""
+        """The run's first name: its records have it even after a rename."""
         return self.facts.run
 
     @property
@@ -115,10 +115,9 @@ class RankLaunch:
         """Record a checkpoint that this rank has written, and return the record.
 
         `path` is a file, the prefix of a checkpoint of TensorFlow, or a directory all of which is one checkpoint.
-        `global_step` counts the batches consumed since the run began. It must be there, whole; its size and
-        digest are taken now. Registering the same again changes nothing. Raises `UsageError` for one that is
-        not there, empty or cut, or impossible values, `CatalogUnavailableError` where the record could not be
-        kept.
+        `global_step` counts the batches consumed since the run began. The checkpoint must be complete; its size and
+        digest are taken now. Registering the same again changes nothing. Raises `UsageError` for a missing, empty or
+        truncated checkpoint and for invalid values, `CatalogUnavailableError` if the record could not be stored.
         """
         described = registering.describe(
             self.facts,
@@ -168,10 +167,10 @@ class RankLaunch:
     ) -> Checkpoint:
         """Let `write(path)` write a checkpoint of any framework, and register it; return the record.
 
-        `write` gets a path aside, and leaves a file there, a directory, or the files of a prefix of TensorFlow. When
-        they are whole and on the disk they get their name in `directory`: `name`, or `step-N`; where that is taken,
-        with `_1`, `_2` … before its suffixes. Nothing is written over. Each rank needs a directory or names of its own.
-        The rest is what `register` takes. Raises as that does, and what `write` raises.
+        `write` gets a temporary path, and leaves a file there, a directory, or the files of a prefix of TensorFlow.
+        Once they are complete and flushed to the disk they are renamed to `name` in `directory` (default: `step-N`); if
+        that is taken, with `_1`, `_2` … before its suffixes. Nothing is overwritten. Each rank needs a directory or
+        names of its own. The other arguments are those of `register`. Raises as that does, and what `write` raises.
         """
         described = registering.describe(
             self.facts,
@@ -201,16 +200,16 @@ class RankLaunch:
 
     @property
     def exit_requested(self) -> bool:
-        """Whether somebody asked this launch to save and leave, with `ckptstore exit`: for a loop of one's own.
+        """Whether `ckptstore exit` asked this launch to save and end: for a training loop of your own.
 
-        To be looked at after each step: the file system is asked once a second at most. Ranks see it at different
-        moments: where they must leave at one step, let them agree. Save then with kind="graceful_exit", and end.
+        Read it after each step: it looks at the file system once a second at most. Ranks see the request at different
+        moments; if they must end at the same step, let them agree on one. Then save with kind="graceful_exit", and end.
         """
         self.exit_request.is_heeded()
         return bool(self.exit_request.path())
 
     def aside(self, directory: str) -> Aside:
-        """Where this rank writes what it saves to a directory; what its earlier launches left there is deleted."""
+        """The folder for this rank's unfinished saves to a directory; leftovers of its earlier launches are deleted."""
         if directory not in self._asides:
             self.exit_request.look_in(directory)
             self._asides[directory] = Aside(directory, self.run, self.id, self.rank)
@@ -218,7 +217,7 @@ class RankLaunch:
         return self._asides[directory]
 
     def _try_the_catalog(self) -> None:
-        """Give a catalog that could not be used what the journals have, if it is time to try again."""
+        """Project the journals into a catalog that was unusable, if it is time to try again."""
         if not self.recorder.behind:
             self._backoff.reset()
         elif time.monotonic() >= self._next_look:
@@ -227,10 +226,10 @@ class RankLaunch:
             self._next_look = time.monotonic() + self._backoff.pause()
 
     def link(self, *trackers: str) -> None:
-        """Have "mlflow" or "wandb" show which states this launch saves, in the run of theirs that is active now.
+        """Report each state that this launch saves to the active run of "mlflow" or "wandb".
 
-        Rank 0 tells the reference and the metrics of each, on a thread of its own; no bytes. Raises `UsageError` for a
-        tracker that is not installed, or has no active run.
+        Rank 0 sends the reference and the metrics of each, but no bytes, on a thread of its own. Raises `UsageError`
+        for a tracker that is not installed, or has no active run.
         """
         if self.rank == 0:
             self.live_files.on_added = Links(f"{self.name}/{self.id}", *trackers).add
@@ -238,9 +237,9 @@ class RankLaunch:
     def record(self, *, step: int, **metrics: float) -> None:
         """Add metrics to the saves of a step, such as those of a later evaluation.
 
-        They go to the file of this rank, or to the state of that step from before this launch. The value
-        recorded last counts. Raises `UsageError` if it is no metric, `NothingRestorableError` for a step without a
-        state, and `CatalogUnavailableError` where neither journal nor catalog took them.
+        They are recorded with the file of this rank, or with the state of that step from before this launch. The last
+        recorded value counts. Raises `UsageError` for an invalid metric, `NothingRestorableError` for a step without a
+        state, and `CatalogUnavailableError` if neither journal nor catalog accepted them.
         """
         self.measure(validate.step_of(step), registering.checked(metrics))
 
@@ -252,8 +251,8 @@ class RankLaunch:
     def record_files(self, files: Sequence[Checkpoint]) -> list[Checkpoint]:
         """Record files: in the journals beside them, then in the catalog. Returns the records.
 
-        The first of them proves that the launch's plan was a good one, and that is recorded too. Raises
-        `CatalogUnavailableError` where neither took them.
+        The first of them proves that the launch's restore plan worked, and that is recorded too. Raises
+        `CatalogUnavailableError` if neither accepted them.
         """
         proves = self.facts.parent is not None and not self._has_saved
         saved = self._outcome(LoadResult.SAVED) if proves else None
@@ -266,9 +265,9 @@ class RankLaunch:
         return recorded
 
     def _summarise(self) -> None:
-        """Summarize finished journals in this rank's directories, once, and far from the first step: that takes long.
+        """Summarize finished journals in this rank's directories, once, long after the first step: that takes long.
 
-        Of ranks that share one the first does it.
+        The first of the ranks that share a directory does it.
         """
         while self._unsummarised:
             directory = self._unsummarised.pop()
@@ -282,24 +281,24 @@ class RankLaunch:
     ) -> RestorePlan | None:
         """Where this launch starts, the same for all its ranks; None for a fresh start.
 
-        `step` and `lineage` ask for an older state, of the history that leads to a launch (None: to the newest): what
-        came after it is given up, and `NothingRestorableError` raised if it cannot be restored. `take_quarantined`
-        takes a state that was found to be bad too. The first rank's answer is the launch's. A file of this rank that
-        only a tier has is fetched, and named where it is then, until the launch has saved.
+        `step` and `lineage` ask for an older state, of the history that leads to a launch (None: to the newest). Later
+        states are abandoned, and `NothingRestorableError` is raised if the state cannot be restored. `take_quarantined`
+        allows quarantined states too. The first rank decides for the launch. A file of this rank that only a tier has
+        is fetched; until the launch has saved, the plan names the fetched file.
         """
         query = Query(step=step, lineage=lineage, take_quarantined=take_quarantined, fetches=True)
         plan = self.settle(self.database, query).plan
         return None if plan is None else self.fetched(plan)
 
     def fetched(self, plan: RestorePlan) -> RestorePlan:
-        """The plan with the files that this rank reads here: others are fetched from the nearest tier that has them.
+        """The plan with local paths for this rank: files that are not here are fetched from the nearest tier.
 
-        Raises `NothingRestorableError` where no tier gives a file.
+        Raises `NothingRestorableError` if no tier gives a file.
         """
         return self._fetched.local(self.database, plan, plan.files_for(self.rank, self.facts.layout))
 
     def settle(self, database: Database, query: Query, ask_ranks: AskRanks = lambda _: None) -> Settled:
-        """As `resolve`, by the catalog or by a database that was made of journals."""
+        """As `resolve`, with the catalog or with a database made of journals."""
         settled = settle(database, self.facts, query, ask_ranks, unread=self.unread)
         if database is self.database:
             self.facts = settled.launch
@@ -307,7 +306,7 @@ class RankLaunch:
         return settled
 
     def earlier_start(self, fits: Callable[[int], bool]) -> int | None:
-        """The newest saved step before the one it starts from, from which it would start at a step that `fits`."""
+        """The newest earlier saved step from which this launch would start at a step that `fits`."""
         facts = self.facts
         takes_whole = facts.layout.any_world_size or facts.world_size == 1
         query = Query(world_size=facts.world_size, takes_whole=takes_whole)
@@ -337,10 +336,10 @@ class RankLaunch:
         self.recorder.tell(self.key, own)
 
     def set_steps_per_epoch(self, steps: int, *, batch_size: int | None = None, shards: int | None = None) -> None:
-        """Record how many batches of one rank an epoch has, and, where it is known, what a step takes of the data.
+        """Record how many batches an epoch of one rank has, and, if known, the samples of a step.
 
-        `batch_size` is the samples of one rank a step; `shards` into how many parts the samples are dealt, in turn.
-        Raises `UsageError` if it is no such number.
+        `batch_size` is the number of samples of one rank in a step, `shards` the number of parts that the samples are
+        dealt into, in turn. Raises `UsageError` for an invalid number.
         """
         self.note_steps_per_epoch(steps, batch_size=batch_size, shards=shards)
         self.recorder.tell(self.key)
@@ -363,10 +362,10 @@ class RankLaunch:
         names_before: Sequence[str],
         content: Content | None = None,
     ) -> None:
-        """Record where this rank saves files of a kind, and the names there that are of an earlier launch.
+        """Record where this rank saves files of a kind, and the names there that belong to earlier launches.
 
-        `content` is what its periodic files hold (None: not known). Raises `UsageError` for a directory or prefix that
-        is not UTF-8.
+        `content` is the content of its periodic files (None: not known). Raises `UsageError` for a directory or prefix
+        that is not UTF-8.
         """
         source = Source(
             run=self.run,
@@ -387,9 +386,9 @@ class RankLaunch:
         self._unsummarised.add(source.directory)
 
     def keep_layout_file(self, path: str) -> bool:
-        """Keep a strategy or group info file that was written in this launch: it tells which ranks are replicas.
+        """Store a strategy or group info file of this launch: it shows which ranks are replicas.
 
-        Returns whether it was kept: a data-parallel launch, or one of a single rank, needs none. Raises `UsageError`
+        Returns whether it was stored: a data-parallel launch, or one of a single rank, needs none. Raises `UsageError`
         for a path that is not UTF-8.
         """
         if self.world_size == 1 or self.facts.layout.any_world_size:
@@ -397,10 +396,9 @@ class RankLaunch:
         return layout_files.keep(self.recorder, self.facts, self.rank, validate.path("the layout file", path))
 
     def moved(self, before: str, after: str) -> None:
-        """Record that a directory with files of this launch, of any of its ranks, was renamed. Can be repeated.
+        """Record that a directory with files of any ranks of this launch was renamed. Can be repeated.
 
-        Only the catalog knows the files of all ranks. While it cannot be used this is left to the next start, which
-        finds that they were moved.
+        Only the catalog knows the files of all ranks. If it cannot be used, the next start finds the moved files.
         """
         if self.recorder.behind:
             return
@@ -416,11 +414,11 @@ class RankLaunch:
             self.recorder.fall_behind(error)
 
     def mark_damaged(self, file: Checkpoint, rule: Rule) -> None:
-        """Record that a file is not what it should be: no later plan takes it."""
+        """Record that a file is damaged: no later plan takes it."""
         self.recorder.mark([file], FileState.DAMAGED, rule)
 
     def record_load_failure(self, file: Checkpoint | None, damage: Rule | None, detail: str) -> None:
-        """Record as `load_failed` does, and which rule the file broke, if any. Log it where that cannot be recorded."""
+        """As `load_failed`, and record the rule that the file broke, if any. Log a failure that cannot be recorded."""
         if file is not None and (origin := self._fetched.origin(file)) is not None:
             file, damage = origin, None  # what is recorded of it is another file, or gone
         try:
@@ -431,9 +429,9 @@ class RankLaunch:
             log.error("%s. It is not recorded that this launch could not load its file.", error)  # noqa: TRY400
 
     def load_failed(self, file: Checkpoint | None, detail: str) -> None:
-        """Record that this rank could not load its file of the plan; the next launch does without it.
+        """Record that this rank could not load its file of the plan: the next launch skips that file.
 
-        `file` is None where the file is not to blame: the next launch may take it.
+        `file` is None if the file is not the cause: the next launch may take it.
         """
         reason = detail.replace("\0", "").encode("utf-8", "backslashreplace").decode("utf-8")  # it may quote any bytes
         self.recorder.record([self._outcome(LoadResult.FAILED, file, reason)])
@@ -442,7 +440,7 @@ class RankLaunch:
         return LoadOutcome(self.run, self.id, self.rank, outcome, utc_now(), file, why)
 
     def adopt(self) -> Reconciled:
-        """Register what this rank wrote and did not register, as the breakpoint after an exception."""
+        """Register files that this rank wrote and did not register, such as the breakpoint after an exception."""
         with self.database.read() as connection:
             run_id = reads.run_id(connection, self.run)
         if run_id is None:
@@ -450,7 +448,7 @@ class RankLaunch:
         return reconcile(self.database, run_id, only=(self.key, self.rank), recorder=self.recorder)
 
     def adopt_at_exit(self) -> None:
-        """Adopt, when the interpreter ends, the breakpoint that MindSpore writes once all callbacks are gone."""
+        """Adopt, when the interpreter ends, the breakpoint that MindSpore writes after all callbacks have ended."""
         atexit.unregister(self._adopt_now)
         atexit.register(self._adopt_now)
 
@@ -464,10 +462,10 @@ class RankLaunch:
         self.let_go()  # many launches may end here
 
     def record_left(self, ending: TrainingEnded, expected: frozenset[str]) -> None:
-        """Register the breakpoints that this rank wrote when its training ended so, and did not register.
+        """Register the breakpoints that this rank wrote when an exception ended training, and that have no record.
 
-        The catalog is not asked: the next training in this process must not wait for it. `expected` are the parameters
-        that a whole file has. Raises as `record` does, and `OSError`.
+        This does not use the catalog: the next training in this process must not wait for it. `expected` are the
+        parameters of a complete file. Raises as `record` does, and `OSError`.
         """
         left = left_at(ending, self.facts, self._sources, self.live_files.paths(), expected)
         if left:
@@ -476,7 +474,7 @@ class RankLaunch:
     def renew_lease(self) -> None:
         """Renew the lease on the state that this launch started from: the launch is alive.
 
-        If the catalog cannot be used, the next call does it: until then no gc can remove the state either.
+        If the catalog cannot be used, the next call renews it: until then no gc can remove the state either.
         """
         if self.recorder.behind:
             return
@@ -505,7 +503,7 @@ class LiveFiles:
             self.on_added(file)
 
     def paths(self) -> list[str]:
-        """Where they are."""
+        """The paths of the files."""
         return [file.path for file in self._all()]
 
     def notice_vanished(self, directory: Path) -> None:
@@ -525,7 +523,7 @@ class LiveFiles:
                         remove_own(str(directory), companion)
 
     def measure(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """Add metrics to the files of a step; whether there are any."""
+        """Add metrics to the files of a step; return whether there are any."""
         amended = [
             file.amended(metrics={**file.metrics, **metrics}) for file in self._all() if file.global_step == step
         ]
