@@ -45,7 +45,7 @@ def _show(rows: Sequence[RunRow]) -> None:
     if len(rows) > _RUNS_SHOWN:
         line(f"… and {len(rows) - _RUNS_SHOWN} more: {Command('runs')}")
     run = worst_first[0].run
-    doctor = (Command("doctor", run), "what is wrong with it, and what to do")
+    doctor = (Command("doctor", run), "its problems, and how to solve them")
     _advise(
         (
             *([doctor] if trouble(worst_first[0].status) else []),

@@ -138,13 +138,13 @@ def _fail(message: str, code: int, hint: str = "") -> None:
     sys.exit(code)
 
 
-# A reader that goes away, as `head` does, changes nothing of what a command does or ends with.
+# A reader that closes the pipe early, as `head` does, changes neither the work of a command nor its exit code.
 
 
 class _Stream(io.FileIO):
-    """A file that takes what its reader does not: it goes nowhere, and the command keeps its exit code.
+    """An output that discards what its reader no longer accepts: the command keeps its exit code.
 
-    Any other error is raised once: Python writes what is left again when it ends, and would complain once more.
+    Any other error is raised once only: Python flushes again when it ends, and would report it a second time.
     """
 
     _has_failed = False

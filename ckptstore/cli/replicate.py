@@ -30,7 +30,7 @@ def _rate(text: str) -> float:
 @click.command()
 @optional_run
 @click.option("--tier", "tiers", multiple=True, metavar="NAME", help="Only to this tier. Can be given several times.")
-@click.option("--watch", is_flag=True, help="Go on with what is saved later, until it is ended.")
+@click.option("--watch", is_flag=True, help="Keep running, and copy later saves too.")
 @click.option("--rate-limit", type=Parsed("rate", _rate), metavar="RATE", help="Bytes a second at most, as 100M.")
 @as_json
 @click.pass_context
@@ -45,8 +45,8 @@ def replicate(
 ) -> int:
     """Copy checkpoints of RUN, or of all runs, to tiers that lack them.
 
-    The newest first. Processes on several nodes share the work. What was cut off is copied again, and never counts as a
-    copy. A tier that is full or cannot be reached is said once and tried again. Exit code 1: something was not copied.
+    The newest first. Processes on several nodes share the work. An interrupted upload never counts as a copy and is
+    repeated. A tier that is full or unreachable is named once and tried again. Exit code 1: something was not copied.
     """
     from ckptstore.replicate.replicator import Replicator
 
@@ -75,7 +75,7 @@ def _watch(replicator: Replicator, run: str | None, *, as_json: bool) -> None:
         except (CatalogUnavailableError, UsageError) as error:  # a tier may be declared later
             if str(error) != complained:
                 complained = str(error)
-                logging.getLogger("ckptstore").warning("%s. It is tried again; this is said once.", error)
+                logging.getLogger("ckptstore").warning("%s. Trying again; this is logged once.", error)
             done = None
         if done is not None and done.files:
             _report(done, as_json=as_json)

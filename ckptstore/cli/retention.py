@@ -87,7 +87,7 @@ def _policy(rules: dict[str, Any]) -> Policy | None:
 @click.option("--now", "at_once", is_flag=True, help="Delete at once: no trash, no undo. For a disk that is full.")
 @click.option("--allow-mass-delete", is_flag=True, help="Remove more than 90 % of the bytes, if the plan says so.")
 @click.option("--all", "all_runs", is_flag=True, help="Every run that has a stored policy.")
-@click.option("--tier", metavar="NAME", help="Only what is in this tier.")
+@click.option("--tier", metavar="NAME", help="Remove copies from this tier, and no files.")
 @as_json
 @click.pass_context
 def gc(
@@ -202,7 +202,7 @@ def undo(context: click.Context, run: str, *, tier: str | None, as_json: bool) -
 @as_json
 @click.pass_context
 def purge(context: click.Context, run: str, *, at_once: bool, tier: str | None, as_json: bool) -> int:
-    """Delete what was in the trash of RUN for more than a day."""
+    """Delete files that were in the trash of RUN for over a day."""
     from ckptstore.cli import retention_text as text
     from ckptstore.cli import terminal, values
     from ckptstore.retention import dicts, in_tier, in_trash

@@ -30,7 +30,7 @@ _BACKLOG = 128
 def serve(context: click.Context, /, *, host: str, port: int, **asked: Any) -> None:
     """Show the catalog as pages, as an API and as metrics.
 
-    With --webhook or --command it also tells what needs a person, as `watch` does.
+    With --webhook or --command it also reports problems, as `watch` does.
 
     Without --allow-changes it changes nothing in the catalog but what `resolve` takes up from journals and disks. At
     another address than this machine's own each request must bring the token: a browser signs in with it, a script
@@ -60,7 +60,7 @@ def serve(context: click.Context, /, *, host: str, port: int, **asked: Any) -> N
 
 
 def _log_changes() -> None:
-    """Have what is changed, and by whom, written to the standard error."""
+    """Log each change, and the user who made it, to the standard error."""
     log, handler = logging.getLogger("ckptstore.serve"), logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     log.addHandler(handler)

@@ -40,7 +40,7 @@ def progress(verb: str, unit: str, *, shown: bool = True) -> Iterator[Callable[[
 def progress_of(verb: str, *, in_bytes: bool) -> Iterator[Callable[[int, int], None]]:
     """A bar with rate and rest on stderr, on a terminal only, after two seconds.
 
-    It is told how much is done, and of how much.
+    The function takes the amount that is done, and the total.
     """
     if sys.stderr is None or not sys.stderr.isatty():
         yield lambda *_: None
@@ -61,7 +61,7 @@ def progress_of(verb: str, *, in_bytes: bool) -> Iterator[Callable[[int, int], N
 
 
 SHOWN_AFTER_SECONDS = 2.0
-"""What is done sooner needs no bar."""
+"""Work that ends sooner shows no bar."""
 
 
 class _Bar:

@@ -45,7 +45,7 @@ def add(context: click.Context, name: str, url: str, level: int | None, *, as_js
 @as_json
 @click.pass_context
 def list_(context: click.Context, *, as_json: bool) -> None:
-    """Show the tiers, nearest first, and what is known to be in them."""
+    """Show the tiers, nearest first, and the copies in them."""
     from ckptstore.cli import values
     from ckptstore.tiers import facts
 
@@ -86,9 +86,9 @@ def _show(found: list[Listed]) -> None:
 @as_json
 @click.pass_context
 def remove(context: click.Context, name: str, *, as_json: bool) -> None:
-    """Take the tier NAME back: nothing is copied to it, or fetched from it, any more.
+    """Stop using the tier NAME: nothing is copied to it, or fetched from it, any more.
 
-    What is in it stays there, and counts again once the tier is added with the same URL.
+    Its copies stay there, and count again once the tier is added with the same URL.
     """
     from ckptstore.cli import values
     from ckptstore.tiers import facts

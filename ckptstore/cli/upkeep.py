@@ -165,7 +165,7 @@ def doctor(context: click.Context, run: str | None, *, strict: bool, as_json: bo
 
 
 def _show(done: Checkup) -> None:
-    """A line a check, and below it what to do; of several runs a line each, and what is not as it should be."""
+    """Print each check in a line, and the hint below it; of several runs a line each, and the failed checks."""
     from ckptstore.cli.terminal import lines
 
     of_runs: dict[str, list[Check]] = {}

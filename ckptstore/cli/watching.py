@@ -1,4 +1,4 @@
-"""The command that tells a receiver what needs a person. Imports stand where they are used: `--help` must be quick."""
+"""The command that notifies a receiver of problems. Imports stand where they are used: `--help` must be quick."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def kinds_of(text: str) -> tuple[str, ...]:
 
 
 def receiver_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that name a receiver, and what it is told."""
+    """Add the options that choose a receiver and the facts that it gets."""
     for option in reversed(
         (
             click.option("--webhook", metavar="URL", help=f"Post each fact there, as JSON. Default: {WEBHOOK}."),
@@ -44,13 +44,13 @@ def receiver_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 default=",".join(_KINDS),
                 show_default=True,
                 metavar="LIST",
-                help="Which facts to tell.",
+                help="Which facts to report.",
             ),
             click.option(
                 "--secret-file",
                 type=click.Path(path_type=Path),
                 metavar="FILE",
-                help=f"A file with the secret that signs what is posted. Default: {SECRET}.",
+                help=f"A file with the secret that signs each post. Default: {SECRET}.",
             ),
         )
     ):
@@ -65,11 +65,11 @@ def receiver_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @as_json
 @click.pass_context
 def watch(context: click.Context, /, *, every: float, once: bool, as_json: bool, **asked: Any) -> int:
-    """Tell a webhook or a command what needs a person.
+    """Notify a webhook or a command of problems that need a person.
 
-    Each fact is told once, however many watch a catalog: damaged files, quarantined states, launches that are silent or
-    hang, restart loops, disks without room for three more saves. It changes no file. With --json each fact is printed
-    as it is posted, one a line.
+    Problems are damaged files, quarantined states, launches that are silent or hang, restart loops, and disks without
+    room for three more saves. Each is reported once, also if several processes watch a catalog. It changes no file.
+    With --json each fact is printed as it is posted, one a line.
     """
     database = catalog(context).database
 
@@ -87,7 +87,7 @@ def watch(context: click.Context, /, *, every: float, once: bool, as_json: bool,
 
     watcher = watcher_of(database, every=every, on_told=show, **asked)
     if watcher is None:
-        raise UsageError("nobody to tell", "give --webhook URL, or --command CMD")
+        raise UsageError("no receiver is given", "give --webhook URL, or --command CMD")
     if once:
         return int(bool(watcher.look().failed))
     try:

@@ -1,4 +1,4 @@
-"""The facts that are told: what doctor finds of runs now, and what is recorded as damaged or quarantined."""
+"""The facts that `watch` reports: present findings of doctor, and states recorded as damaged or quarantined."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 DAMAGED, QUARANTINED, SILENT, RESTART_LOOP, DISK = KINDS = ("damaged", "quarantined", "silent", "restart_loop", "disk")
 
 _NEWS = timedelta(days=7)
-"""A silence that began earlier is not told: a first watch would tell of each run that was ever given up."""
+"""A silence that began earlier is not reported: a first watch would report each run that was ever given up."""
 
 _GRAVEST_FIRST = (Status.PROBLEM, Status.WARNING)
 
 
 @dataclass(frozen=True)
 class Notice:
-    """One fact about a run, for a person: what was found, and what to do. The same fact has the same `id`."""
+    """One fact about a run, for a person: the finding, and what to do. The same fact has the same `id`."""
 
     id: str
     kind: str
@@ -46,14 +46,14 @@ class Notice:
 
 @dataclass(frozen=True)
 class Look:
-    """What is true now, and of each kind which of the ids that were told are known to be over."""
+    """The facts that are true now, and the ids of reported facts that are known to be over."""
 
     notices: tuple[Notice, ...]
     has_room: frozenset[str]
-    """The ids of what may have been told of disks that have room now."""
+    """The ids of facts about full disks, of disks that have room now."""
 
     def over(self, kind: str, told: Collection[str]) -> set[str]:
-        """Those of these that are not true any more. Silences and restart loops are told once for ever."""
+        """The reported facts that are no longer true. Silences and restart loops are reported only once ever."""
         if kind in (DAMAGED, QUARANTINED):
             return set(told) - {notice.id for notice in self.notices}
         return set(self.has_room.intersection(told))
@@ -95,7 +95,7 @@ def _worst(of_disk: Sequence[Check]) -> list[Check]:
 
 
 def _has_room(run_id: int, of_disk: Sequence[Check]) -> Iterator[str]:
-    """What is over for a run whose disks have room; of a disk that cannot be seen nothing is known."""
+    """The facts about full disks that are over for a run; none if one of its disks cannot be seen."""
     if not of_disk or any(check.fact is None and check.status is not Status.OK for check in of_disk):
         return
     found = {check.status for check in of_disk if check.fact}

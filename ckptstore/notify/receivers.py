@@ -1,4 +1,4 @@
-"""Where facts are told: to an address by HTTP, or to a command on its standard input."""
+"""The receivers of facts: an address by HTTP, or a command by its standard input."""
 
 from __future__ import annotations
 

@@ -39,18 +39,18 @@ _END_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one look: the notices that the receiver took, and those that it did not take, with the reason."""
+    """The result of one look: the notices that the receiver accepted, and the others with the reason."""
 
     told: Sequence[Notice]
     failed: Sequence[tuple[Notice, str]]
 
 
 class Watcher:
-    """Tells a receiver the facts of some kinds: `look` once, or from `begin` to `end` on a thread of its own.
+    """Sends facts of some kinds to a receiver: `look` once, or from `begin` to `end` on a thread of its own.
 
-    Several may watch one catalog: each fact is told by one of them. It is told again only if its receiver may have
-    taken it and the watcher died before it could note that. A receiver that does not answer is named once in the log,
-    and tried again after a pause that grows up to ten minutes.
+    Several watchers may watch one catalog: one of them sends each fact. A fact is sent twice only if a watcher dies
+    between sending it and recording that. A receiver that does not answer is named once in the log, and tried again
+    after a pause that grows up to ten minutes.
     """
 
     def __init__(
@@ -79,14 +79,14 @@ class Watcher:
             self._thread = started(self.watch, "ckptstore-watch")
 
     def end(self) -> None:
-        """Stop, after what is being told now."""
+        """Stop, after the notice that is being sent now."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join(_END_SECONDS)
             self._thread = None
 
     def watch(self) -> None:
-        """Look again and again, until `end`. A catalog that cannot be used is said once, and asked again."""
+        """Look again and again, until `end`. A catalog that cannot be used is logged once, and tried again."""
         is_away = False
         while not self._ended.is_set():
             try:
@@ -100,7 +100,7 @@ class Watcher:
             self._ended.wait(self._every)
 
     def look(self, now: datetime | None = None) -> Outcome:
-        """Tell what is true now and was not told. Raises `CatalogUnavailableError`."""
+        """Send the facts that are true now and were not sent yet. Raises `CatalogUnavailableError`."""
         seen = look(self._database, self._kinds, now or utc_now())
         receiver = self._receiver.id
         over: set[str] = set()
@@ -138,10 +138,10 @@ class Watcher:
         return failure
 
     def _say(self, notice: Notice, failure: Failure | None) -> None:
-        """Say once that a receiver is in trouble, and once that it is not any more."""
+        """Log once that a receiver fails, and once that it works again."""
         if failure is None:
             if self._trouble:
-                log.warning("watch: %s takes what it is told again", self._receiver.name)
+                log.warning("watch: %s accepts notices again", self._receiver.name)
             self._trouble, self._pause, self._not_before = "", self._every, 0.0
             return
         if not self._trouble:

@@ -22,12 +22,11 @@ _TIMES_AS_LONG, _OUTDATED = 10, 3
 
 
 class Answers:
-    """Whoever asks for the same while it is being made, or a moment after, gets the same answer.
+    """A cache of answers: requests with the same question share one query, so many readers load the catalog like one.
 
-    So many readers are one to the catalog. An answer counts for a second, or for ten times as long as it took to make:
-    a catalog of a thousand runs is not asked all the time. Then it is made anew, and who asks meanwhile gets the old
-    one, up to three times that age. A question that is not answered within 5 s raises `CatalogBusyError`; the thread
-    that asks goes on, and no other asks the same meanwhile.
+    An answer is valid for a second, or for ten times as long as it took to make. Then it is made anew; until the new
+    one is there, requests get the old one, up to three times that age. A question that is not answered within 5 s
+    raises `CatalogBusyError`; its query goes on, and no second query for the same question is started.
     """
 
     def __init__(self, *, patience: float = PATIENCE_SECONDS) -> None:
@@ -36,14 +35,14 @@ class Answers:
         self._made: dict[Hashable, _Answer] = {}
 
     async def soon(self, question: Hashable, work: Callable[[], T], seconds: float) -> T | None:
-        """As `get`; None where the answer is not there within so many seconds. It is made all the same."""
+        """As `get`, but None if the answer is not there within so many seconds. The query goes on."""
         try:
             return await self.get(question, work, patience=seconds)
         except CatalogBusyError:
             return None
 
     async def get(self, question: Hashable, work: Callable[[], T], *, patience: float | None = None) -> T:
-        """What `work` returns, or raises; it is not asked where the answer to `question` is there."""
+        """Return or raise the result of `work`, or the cached answer to `question` if there is one."""
         seconds = self._patience if patience is None else patience
         found = self._current(question, work)
         answer: T = await found.within(seconds)
@@ -52,7 +51,7 @@ class Answers:
         return answer
 
     def outdate(self, about: str, since: Hashable) -> None:
-        """Make anew what was asked about a run before the present answer to the question `since` was."""
+        """Drop the answers about a run that are older than the present answer to the question `since`."""
         known = self._made.get(since)
         for question, answer in self._made.items():
             is_about_it = isinstance(question, tuple) and question[1] == about
@@ -72,7 +71,7 @@ class Answers:
         return found
 
     def forget(self) -> None:
-        """Make every answer anew from now on: something was changed."""
+        """Drop every answer: something was changed."""
         self._made.clear()
 
     def close(self) -> None:

@@ -85,9 +85,9 @@ class Api:
 
 
 def paged(request: Request, rows: Listing[Row], place: Callable[[Row], list[Any]]) -> Response:
-    """A page of rows, and the cursor that the next one begins behind; rows have one order of their `place`.
+    """A page of rows, and the cursor after which the next page begins; rows are sorted by their `place`.
 
-    A row that came or went meanwhile moves no other one to another page. Raises `UsageError`.
+    A row that is added or removed between two requests moves no other row to another page. Raises `UsageError`.
     """
     limit = _limit(request.query_params.get("limit"))
     ordered = sorted(rows, key=place)

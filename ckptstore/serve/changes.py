@@ -82,7 +82,7 @@ class Changes:
         return await self._done(f"undo {run!a}", lambda: dicts.undone(in_trash.undo(self._catalog.database, run)))
 
     def close(self) -> None:
-        """Take no more of them. What has begun is finished."""
+        """Accept no more changes. Changes that have begun are finished."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _done(self, what: str, work: Callable[[], T]) -> T:

@@ -1,4 +1,4 @@
-"""The HTTP server, with bounds: clients that send or read too slowly hold nobody up."""
+"""The HTTP server, with limits: clients that send or read too slowly do not delay others."""
 
 from __future__ import annotations
 

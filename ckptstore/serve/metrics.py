@@ -61,7 +61,7 @@ class Measured:
         took = _gauge("save_duration_seconds", "What the newest save took on its slowest rank.", "kind")
         stored = _gauge("stored_bytes", "Bytes of the states that are there.")
         trash = _gauge("trash_bytes", "Bytes that gc moved to the trash.")
-        damaged = _gauge("damaged_files", "Files that are not what was recorded.")
+        damaged = _gauge("damaged_files", "Files that differ from their records.")
         lagging = _gauge("lagging_ranks", "Ranks that lack the newest save of their launch.")
         backlog = _gauge("journal_backlog_records", "Records in journals that the catalog has not taken up.")
         quarantined = _gauge("quarantined_states", "States that no start takes, though their files are whole.")

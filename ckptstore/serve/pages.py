@@ -245,7 +245,7 @@ def worst_of(findings: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, An
 
 
 def is_told(check: Mapping[str, Any]) -> bool:
-    """Whether the page of a run shows a check: what is not well, and the room on its disk."""
+    """Whether the page of a run shows a check: each one that is not OK, and the room on its disk."""
     return bool(check["status"] != Status.OK or check["name"] == "disk")
 
 

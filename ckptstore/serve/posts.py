@@ -1,4 +1,4 @@
-"""What is posted: JSON below `/api/v1`, and forms of pages. Both have the same addresses and make the same changes."""
+"""POST requests: JSON below `/api/v1`, and forms of pages. Both have the same addresses and make the same changes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Posts:
         return [_route(path, _taking_json(change)) for path, change in each.items()]
 
     def of_pages(self) -> list[Route]:
-        """The routes of forms; gc and undo answer by a page that says what was done, the others lead back."""
+        """The routes of forms. gc and undo answer with a page of results, the others redirect to the page before."""
         each = {path: _leading_back(change) for path, change in self._marks.items()}
         each |= {"/policy": self._policy_form, "/gc": self._gc_form, "/undo": self._undo_form}
         return [_route(path, take) for path, take in each.items()]

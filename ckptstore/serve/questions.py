@@ -81,7 +81,7 @@ class Questions:
         return await self._answers.get("runs", self._catalog.runs)
 
     def outdate(self, run: str) -> None:
-        """What was answered about a run before `runs` was, counts no more: that shows something new of it."""
+        """Drop the answers about a run that are older than the list of runs, which shows something new of it."""
         self._answers.outdate(run, "runs")
 
     async def run(self, run: str) -> RunRow:

@@ -32,7 +32,7 @@ _CHOSEN, _ABANDONED = "chosen", "abandoned"
 
 
 class Step(NamedTuple):
-    """A row of the picture: its step, what it is beside that, one sign a column, and the cells with their links."""
+    """A row of the picture: its step, a note on it, one sign a column, and the cells with their links."""
 
     step: int
     note: str
@@ -123,7 +123,7 @@ def timeline(launches: Sequence[LaunchRow], saves: Sequence[SaveRow], details: S
 
 
 class Branch(NamedTuple):
-    """A launch in the tree: what it is, and the launches that went on from it."""
+    """A launch in the tree: its description, and the launches that continued from it."""
 
     words: str
     is_abandoned: bool

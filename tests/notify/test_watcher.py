@@ -112,7 +112,7 @@ def test_a_dead_receiver_is_named_once_and_gets_everything_when_it_is_back(
     with receiving(gone.port) as back:
         assert len(own.look().told) == 2
         assert len(back.bodies) == 2
-    assert "takes what it is told again" in caplog.messages[-1]
+    assert "accepts notices again" in caplog.messages[-1]
     assert len(caplog.messages) == 2
 
 
