@@ -34,7 +34,7 @@ ROOTS = "CKPTSTORE_ROOTS"
 
 
 class Authority:
-    """What this process may remove of a run. It reads journals where a file is another user's.
+    """Decides which files of a run this process may remove. It reads journals for files of other users.
 
     `seen` are the identities of the files that were asked about, by path.
     """
@@ -52,7 +52,7 @@ class Authority:
         self.seen: dict[str, tuple[int, ...]] = {}
 
     def beyond(self, root: str) -> str:
-        """Why nothing below a directory may be touched; empty if it may."""
+        """Why no file below a directory may be touched; empty if files may."""
         if self._limits and not any(_is_in(root, limit) for limit in self._limits):
             return f"{root} is not below {os.pathsep.join(self._limits)} ({ROOTS})"
         if any(above in self._roots for above in _upwards(root)):
@@ -100,7 +100,7 @@ class Authority:
         return found.owners == {self._user} and self._owners.get(target.launch, self._user) == self._user
 
     def _shown(self, found: Found) -> str:
-        """An owner of a file, another than this user if there is one."""
+        """An owner of a file: another user than this one, if there is one."""
         return user_name(max(found.owners, key=lambda owner: owner != self._user))
 
     def _owners_beside(self, target: Target) -> set[int]:
@@ -113,7 +113,7 @@ class Authority:
         }
 
     def _told_above(self, path: str) -> Iterator[tuple[int, str, str]]:
-        """What the journals of the run above a file tell of: whose each is, paths, and their launches."""
+        """The entries of the run's journals above a file: the owner of each journal, the paths, and their launches."""
         for directory in self._roots.intersection(_upwards(path)):
             if directory not in self._told:
                 self._told[directory] = _told_in(directory)
@@ -122,7 +122,7 @@ class Authority:
                     yield owner, told, launch
 
     def in_trash(self, item: Item, trash: Trash) -> str:
-        """Why what lies in the trash, or its place, is not this user's to bring back or delete; empty if it is.
+        """Why this user may not restore or delete a file in the trash; empty if they may.
 
         Its owner is that of the directory, or a user whose journals there mention the run.
         """
@@ -140,7 +140,7 @@ class Authority:
 
 
 def _limits() -> list[str]:
-    """The directories that the variable names. Raises `UsageError` for what would limit nothing, or elsewhere."""
+    """The directories that the variable names. Raises `UsageError` for a value that limits nothing."""
     named = os.environ.get(ROOTS)
     if named is None:
         return []
@@ -151,7 +151,7 @@ def _limits() -> list[str]:
 
 
 def _told_in(directory: str) -> set[tuple[int, str, str, str]]:
-    """The files that journals of a directory tell of: whose it is; path, also without its ending; run and launch."""
+    """The files that journals of a directory record: the owner; the path, also without its ending; run and launch."""
     told: set[tuple[int, str, str, str]] = set()
     with suppress(OSError):
         for path in jsonl.journals_in(directory):
@@ -175,7 +175,7 @@ def _shared(found: Found) -> str:
 
 
 def _through_a_link(path: str) -> str:
-    """Which directory above a file, or file, is a link; empty if none is."""
+    """The reason that a file, or a directory above it, is a link; empty if none is."""
     link = next((each for each in _upwards(path) if os.path.islink(each)), "")
     return is_a_link(link) if link else ""
 

@@ -1,4 +1,4 @@
-"""Finds what saves left behind that is no checkpoint: half-written files, graphs without files.
+"""Finds debris of saves that is no checkpoint: half-written files, graphs without files.
 
 Only old by-products go, whose names say that a rank of this run made them. A file with the name of a checkpoint that
 the catalog does not know is reported, and never touched.
@@ -66,7 +66,7 @@ def find(
     going: AbstractSet[str],
     now: datetime,
 ) -> tuple[tuple[Target, ...], tuple[Skipped, ...]]:
-    """What goes, and files with the names of checkpoints that the catalog does not know: those stay.
+    """The debris to remove, and unregistered files with names of checkpoints: those stay.
 
     The directories that a run saves to are looked into. `known` are the paths in the catalog, `going` those that go.
     A directory may have two paths, where a disk was moved and a link left. It is read once: a file that is useless to
@@ -141,7 +141,7 @@ class _Search:
                 yield Skipped(path, "the catalog does not know it: it stays")
 
     def ttp(self, home: str, name: str, sources: Iterable[Source]) -> Iterator[Target]:
-        """What a directory of TTP has that cannot become part of a state any more."""
+        """The files in a directory of TTP that can no longer become part of a state."""
         is_over = all(
             self._is_history(source) or name in source.names_before for source in sources if source.kind is Kind.TTP
         )
@@ -158,7 +158,7 @@ class _Search:
 
 
 def has_checkpoint_beside(target: Target) -> bool:
-    """Whether a file goes with a checkpoint beside it: one that was to go before it may have stayed."""
+    """Whether a checkpoint that the file belongs to is beside it: its removal may have failed."""
     directory, _, name = target.path.rpartition("/")
     if not name.endswith((_META, COMPANION)):
         return False

@@ -1,7 +1,7 @@
-"""Which states of a run stay and which go: states, a policy and the time in, keep and remove out, each with reasons.
+"""Decides which states of a run stay and which go, each with reasons, from the states, a policy and the time.
 
-Only restorable states of the history that the run is on count for the rules and for the floor. What cannot be restored
-counts for nothing, and goes once a newer restorable state is there. Nothing newer than that one ever goes.
+Only restorable states of the run's present history count for the rules and for the floor. Other states do not count,
+and go once there is a newer restorable state. No state newer than the newest restorable one ever goes.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Because:
 
 @dataclass(frozen=True, kw_only=True)
 class StateFacts:
-    """What retention knows of a state: all files of one launch and one global_step."""
+    """The facts about a state that retention needs: all files of one launch and one global_step."""
 
     launch: str
     launch_order: int
@@ -91,7 +91,7 @@ class StateFacts:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What tells it from the run's other states."""
+        """The key of the state, unique in the run."""
         return self.launch, self.global_step
 
     @property
@@ -101,12 +101,12 @@ class StateFacts:
 
     @property
     def restorable(self) -> bool:
-        """Whether it is provably a whole state, as the disk shows it."""
+        """Whether the disk proves that the state is complete."""
         return not self.problem and not self.weights_only
 
     @property
     def counts(self) -> bool:
-        """Whether it counts for the rules and for the floor: restorable, and of the history that the run is on."""
+        """Whether it counts for the rules and for the floor: restorable, and of the run's present history."""
         return self.restorable and not self.branch
 
 
@@ -127,12 +127,12 @@ class Decision:
 
     @property
     def bytes_freed(self) -> int:
-        """What the removed states take, in bytes."""
+        """The size of the removed states in bytes."""
         return sum(verdict.state.bytes for verdict in self.remove)
 
     @property
     def bytes_kept(self) -> int:
-        """What the kept states take, in bytes."""
+        """The size of the kept states in bytes."""
         return sum(verdict.state.bytes for verdict in self.keep)
 
 
@@ -187,7 +187,7 @@ def check_policy(policy: Policy) -> None:
 
 
 def check_metric(run: str, policy: Policy, measured: Collection[Mapping[str, float]]) -> None:
-    """Raise `RefusedError` where the best are to be kept by a metric that none of these has: a mistyped one keeps none.
+    """Raise `RefusedError` if no state has the metric of `keep_best`: a mistyped one would keep none.
 
     `measured` are the metrics of each of the states that may be kept by it.
     """

@@ -58,17 +58,17 @@ def in_tier(plan: TierPlan, done: TierCollected | None) -> dict[str, Any]:
 
 
 def of_copies(done: TierCollected) -> dict[str, Any]:
-    """What became of copies in a tier."""
+    """The result of a change of copies in a tier."""
     return {**fields(done, "run tier copies bytes purged purged_bytes"), "troubles": reasons(done.troubles)}
 
 
 def undone(done: Undone) -> dict[str, Any]:
-    """What undo brought back, and what it could not."""
+    """The files that undo restored, and those that it could not."""
     return {**fields(done, "run files bytes gone"), "troubles": reasons(done.troubles)}
 
 
 def purged(done: Purged) -> dict[str, Any]:
-    """What purge deleted, and what waits."""
+    """The files that purge deleted, and those that wait."""
     return {**fields(done, "run files bytes waiting waiting_bytes next_at"), "troubles": reasons(done.troubles)}
 
 

@@ -43,7 +43,7 @@ _AGAIN = "make the plan again"
 
 @dataclass(frozen=True)
 class Collected:
-    """What carrying a plan out did."""
+    """The result of carrying out a plan."""
 
     run: str
     at_once: bool
@@ -67,7 +67,7 @@ def execute(
     trusts_floor: bool = False,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Collected:
-    """Carry a plan out. Can be repeated; what an earlier gc began and did not come to is given back first.
+    """Carry out a plan. Can be repeated; unfinished removals of an earlier gc are undone first.
 
     Each state is looked at again just before it goes: one that changed stays, and one that was pinned, tagged or taken
     by a launch since. `at_once` deletes instead of moving to the trash. That cannot be undone: so the files that the
@@ -108,7 +108,7 @@ def execute(
 
 
 def _check_floor(plan: GcPlan) -> None:
-    """Raise `RefusedError` unless the files of the states that must stay are as the plan was made on.
+    """Raise `RefusedError` unless the files of the states that must stay are unchanged since the plan.
 
     They are looked at as they were for the plan, through links too: nothing of them is touched.
     """
@@ -135,7 +135,7 @@ def _check_digests(database: Database, plan: GcPlan) -> None:
 
 
 class _Gc:
-    """One gc: which states go, in portions, oldest first, and under what name in the trash."""
+    """One gc: the states that go, in portions, oldest first, and the name of its trash."""
 
     def __init__(
         self, plan: GcPlan, worker: Worker, interrupted: Iterable[Collection], *, at_once: bool, grace: timedelta
@@ -152,7 +152,7 @@ class _Gc:
         self._held = path_aliases.states_in_use(worker.database, plan.targets)
 
     def _has_room(self, interrupted: Collection) -> bool:
-        """Whether this gc can go on with one that was interrupted, so that one undo brings back both.
+        """Whether this gc can continue an interrupted one, so that one undo restores both.
 
         Its trash has one file for each place: not if it has a file from where the plan has another one now.
         """
@@ -161,7 +161,7 @@ class _Gc:
         return not any((item.root, item.place) in places for item in trashed)
 
     def end(self) -> None:
-        """All is done: the grace begins."""
+        """End the gc: its grace begins."""
         now = utc_now()
         self._worker.end(self._worker.collections(), now)
         self.collection = replace(self.collection, purge_after=self.collection.graced_from(now))
@@ -258,7 +258,7 @@ class _Gc:
         return bool(reason)
 
     def _protected(self, key: Key | None, protection: Protection) -> str:
-        """Why a state must stay that was to go when the plan was made."""
+        """Why a state that the plan removes must stay by now."""
         if key is None:
             return ""
         if key in self._held:

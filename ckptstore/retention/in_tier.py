@@ -1,7 +1,7 @@
-"""Retention of the copies in one tier: which states stay there, and what becomes of the copies of the others.
+"""Retention of the copies in one tier: plans which states stay there, and removes the copies of the others.
 
-A copy that goes is recorded as trashed: no start takes it, and its object stays where it is until the grace is over.
-So undo is a record too. Only purge deletes objects, and none that another copy needs.
+A removed copy is recorded as trashed: no start uses it, and its object stays in place until the grace ends. So undo
+only writes a record, too. Only purge deletes objects, and none that another copy needs.
 """
 
 from __future__ import annotations
@@ -262,12 +262,12 @@ def _named(file: Checkpoint) -> tuple[str, int, str]:
 
 
 def _keys(copy: Copy) -> list[str]:
-    """The file's first: without it what lies beside it is of no use."""
+    """The keys of a copy, that of the checkpoint first: without it the files beside it are useless."""
     return [copy.key, *(each.key for each in copy.beside)]
 
 
 def _told(file: Checkpoint, copy: Copy, state: CopyState, at: datetime, detail: str = "") -> CopyRecorded:
-    """The event, of the file as it was when it was copied."""
+    """The event for a copy, with the facts of the file when it was copied."""
     of = replace(file, size=copy.size, digest=copy.digest)
     return replace(CopyRecorded.of(of, copy.tier, state, at, beside=copy.beside, detail=detail), key=copy.key)
 

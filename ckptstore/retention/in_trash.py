@@ -1,4 +1,4 @@
-"""Brings back what gc moved to the trash, or deletes it."""
+"""Restores files that gc moved to the trash, or deletes them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Undone:
-    """What undo brought back, and what it could not."""
+    """The files that undo restored, and those that it could not."""
 
     run: str
     collection: str
@@ -34,11 +34,12 @@ class Undone:
 
 
 def undo(database: Database, run: str, *, progress: Callable[[int], None] = lambda _: None) -> Undone:
-    """Bring back what the last gc of a run moved to the trash, and what it had not come to. Can be repeated.
+    """Undo the last gc of a run: restore the files in the trash, and cancel removals not done yet. Can be repeated.
 
-    Once more brings back the gc before. So does the first call if nothing of the last gc can come back now: other files
-    are in its place, or its disk is unmounted. After an interrupted purge, or `gc --now`, the remaining files come
-    back. Raises `UsageError` if nothing is in the trash, `RefusedError` while another process works on the run's files.
+    The next call undoes the gc before. So does the first call if no file of the last gc can be restored now: other
+    files are in their place, or the disk is unmounted. After an interrupted purge, or `gc --now`, the remaining files
+    are restored. Raises `UsageError` if the trash is empty, `RefusedError` while another process works on the run's
+    files.
     """
     run_id = find_run(database, run)
     passed_over: list[datetime] = []
@@ -70,7 +71,7 @@ def undo(database: Database, run: str, *, progress: Callable[[int], None] = lamb
 
 @dataclass(frozen=True)
 class Purged:
-    """What purge deleted, what stays in the trash until its grace ends or its mark goes, and what could not go."""
+    """The files that purge deleted, those that stay until their grace ends or a mark goes, and those that failed."""
 
     run: str
     files: int

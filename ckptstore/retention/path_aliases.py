@@ -1,7 +1,7 @@
-"""Reasons to keep a state that the policy would remove: a file of it is also that of another state, or of another run.
+"""Reasons to keep a state that the policy would remove: it shares a file with another state, or with another run.
 
-The catalog has each file by its real path. It has one twice where a file system is mounted in two places, or a disk was
-moved since and a link left. To remove the one path would lose the other: so both stay, and count as one state.
+The catalog has each file by its real path. It has a file twice if a file system is mounted in two places, or if a disk
+was moved and a link left. Removing the one path would lose the other: so both stay, and count as one state.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def count_once(
     states: Sequence[StateFacts], files: Iterable[Checkpoint], seen: Mapping[str, Observed]
 ) -> list[StateFacts]:
-    """The states; those that share a file are in doubt, and of them only the newest that is whole counts."""
+    """The states, with a doubt on those that share a file: of these only the newest complete one counts."""
     by_key = {state.key: state for state in states}
     rank = {state.key: (state.restorable, not state.branch, state.age_order) for state in states}
     shared = [
@@ -68,7 +68,7 @@ def _shared(files: Iterable[Checkpoint], seen: Mapping[str, Observed]) -> list[l
 
 
 def states_in_use(database: Database, going: Mapping[Key, Sequence[Target]]) -> dict[Key, str]:
-    """Why some of these states may not go: a file of theirs is one of another state, of this run or another, too.
+    """Why some of these states may not go: they share a file with another state, of this run or another.
 
     By its path, or by another one, or since it is one of several files that go. For another path only files are looked
     at that were recorded with the size of one that goes, and the time that it has or was recorded with.
@@ -117,7 +117,7 @@ def _of(record: Recorded) -> str:
 
 
 def _above(path: str) -> Iterator[str]:
-    """What a file may be one of several of: a prefix, or a directory above it."""
+    """The checkpoints that a file may be a part of: those with a prefix of its name, or a directory above it."""
     above, _, name = path.rpartition("/")
     parsed = parse_tensorflow(name)
     if parsed is not None:
@@ -142,7 +142,7 @@ def _mark(record: Recorded) -> tuple[int, int] | str:
 def copied_by_others(
     database: Database, run_id: int, going: Collection[Key], files: Iterable[Checkpoint]
 ) -> dict[Key, str]:
-    """Why some of these states may not go: a rank has a file of theirs twice, and once where another run saves.
+    """Why some of these states may not go: a rank has a file twice, and one of them is where another run saves.
 
     An experiment that begins with `cp -r A B` copies the journals too, and their records then cover B's files as well.
     `files` are all of these states, those too that are gone: a copy is one also when its original is in the trash.

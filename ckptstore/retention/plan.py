@@ -1,4 +1,4 @@
-"""What gc would do with a run: its states as the disk shows them, judged by the code that hands out restore plans."""
+"""Plans a gc: looks at the states of a run on the disk, and judges them with the code that makes restore plans."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class GcPlan(Tabular):
     unseen: tuple[Skipped, ...]  # what could not be looked at: states may be there
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """What becomes of each state, and why, the newest first."""
+        """The verdict on each state with its reasons, newest first."""
         found = [("keep", each) for each in self.decision.keep] + [("remove", each) for each in self.decision.remove]
         found.sort(key=lambda each: each[1].state.age_order, reverse=True)
         return [
@@ -106,7 +106,7 @@ class GcPlan(Tabular):
 
     @property
     def bytes_freed(self) -> int:
-        """What all that goes takes on disk, in bytes."""
+        """The size on disk of all files that go, in bytes."""
         return self.decision.bytes_freed + sum(each.size for each in self.debris)
 
 
@@ -119,12 +119,12 @@ def plan_gc(
     grace: timedelta | None = None,
     tier: Tier | None = None,
 ) -> GcPlan:
-    """Look at every state of a run and say which stay and which go.
+    """Plan which states of a run stay and which go.
 
-    `policy` is the stored one if none is given, `floor` and `grace` the policy's own. The catalog is brought up to the
-    journals and the disk first; no file is touched. What an earlier gc did not come to is judged as any other, since
-    `execute` gives it back first. Raises `RefusedError` if no rule says what to keep, or the best are to be kept by a
-    metric that no state has; `UnknownRunError`. With a `tier` of the nodes' own disks only states in it go, and only
+    `policy` is the stored one if none is given, `floor` and `grace` the policy's own. The catalog is synced with the
+    journals and the disk first; no file is touched. Unfinished removals of an earlier gc are judged as present files,
+    since `execute` undoes them first. Raises `RefusedError` if no rule says what to keep, or the best are to be kept by
+    a metric that no state has; `UnknownRunError`. With a `tier` of the nodes' own disks only states in it go, and only
     those of which tiers above have every file. Whether the plan removes too much is checked when it is carried out
     (`decide.check`).
     """
@@ -170,7 +170,7 @@ def plan_gc(
 
 
 def is_there(copy: Copy) -> bool:
-    """Whether a tier says that it has a copy."""
+    """Whether a tier itself confirms that it has a copy."""
     try:
         seen = open_tier(copy.tier.url).head(copy.key)
     except StoreError:
@@ -181,7 +181,7 @@ def is_there(copy: Copy) -> bool:
 def stated(
     database: Database, run: str, policy: Policy | None, *, floor: int | None, grace: timedelta | None
 ) -> Policy:
-    """The policy that counts. Raises `RefusedError` if no rule says what to keep."""
+    """The policy to apply: the given or the stored one. Raises `RefusedError` if no rule says what to keep."""
     policy = policy or stored_policy.show(database, run)
     if policy is None:
         raise RefusedError(
@@ -205,7 +205,7 @@ def _held(
     authority: Authority,
     going: Mapping[Key, Sequence[Target]],
 ) -> dict[Key, str]:
-    """Why some states may not go that no rule keeps: whose their files are, and which other paths those have."""
+    """Why some states that no rule keeps may not go: the owners of their files, and other paths to those."""
     with Trash("") as trash:
         refused = {key: authority.refused(some, trash) for key, some in going.items()}
     return {
@@ -224,7 +224,7 @@ def _must_stay(decision: Decision, targets: Mapping[Key, tuple[Target, ...]]) ->
 
 
 def _as_it_was(file: Checkpoint, leaving: Mapping[str, Item], places: Mapping[str, set[str]]) -> Checkpoint:
-    """A file that an interrupted gc had not come to is judged as before; one that it has moved is in the trash."""
+    """A file as an interrupted gc left it: in the trash if the gc moved it, else as it was reported before."""
     item = leaving.get(file.id)
     if item is None or item.reported is None or file.state is not FileState.TRASHED:
         return file
@@ -251,9 +251,9 @@ class Survey:
     """
 
     def __init__(self, database: Database, run_id: int, tier: Tier | None = None) -> None:
-        """Bring the catalog up to the journals and the disk, and read what a decision needs.
+        """Sync the catalog with the journals and the disk, and read the facts that a decision needs.
 
-        With a `tier` what that has copies of is there too, whatever became of the files.
+        With a `tier`, states that it has copies of are included even if their files are gone.
         """
         self.now = utc_now()
         synced = sync_run(database, run_id)
@@ -309,7 +309,7 @@ class Survey:
         return next((copy for copy in found if copy.tier.id == tier.id and copy.state is CopyState.READY), None)
 
     def not_above(self, tier: Tier, key: Key) -> str:
-        """Why a state may not go from a tier of the nodes' disks: what of it no tier above has. Empty: they have it."""
+        """Why a state must stay in a tier of the nodes' disks: files that no tier above has. Empty: they have all."""
         for file in self._training(key):
             if file.state in _LIVE and not tier.contains(file.path):
                 return f"{file.path} is not in tier {tier.name}"
@@ -318,7 +318,7 @@ class Survey:
         return ""
 
     def lost_above(self, tier: Tier, key: Key) -> str:
-        """As `not_above`, by what those tiers say themselves."""
+        """As `not_above`, but ask those tiers themselves."""
         for file in self._training(key):
             copies = self._above(tier, file) if file.state in _LIVE else ()
             if copies and not any(is_there(copy) for copy in copies):
@@ -330,7 +330,7 @@ class Survey:
         return [copy for copy in some if copy.is_of(file.digest) and copy.tier.level > tier.level]
 
     def judged_in(self, tier: Tier) -> tuple[list[StateFacts], dict[Key, tuple[tuple[Checkpoint, Copy], ...]]]:
-        """The same of each state of which a tier has copies; and those. It counts if the tier has it whole."""
+        """As `judged`, for each state with copies in a tier; and the copies. It counts if the tier has it complete."""
         states, held = [], {}
         for key, files in self._by_state.items():
             copied = [(file, copy) for file in files if (copy := self.copy_in(tier, file.id)) is not None]
@@ -368,7 +368,7 @@ class Survey:
         )
 
     def judged(self) -> tuple[list[StateFacts], dict[Key, tuple[Target, ...]]]:
-        """What retention needs to know of each state of which something is, or may be, there; and its files there."""
+        """The facts about each state with files that are, or may be, present; and those files."""
         targets = {key: found for key in self._by_state if (found := self._targets_of(key)) is not None}
         states = [self._state(key, there) for key, there in targets.items()]
         states = path_aliases.count_once(states, self._live, self._seen)
@@ -395,7 +395,7 @@ class Survey:
         return is_newest and any(file.state is FileState.IN_PROGRESS for file in self._by_state[key])
 
     def _targets_of(self, key: Key) -> tuple[Target, ...] | None:
-        """The files of a state that are there; None if none is, and none may be."""
+        """The present files of a state; None if no file is, or may be, present."""
         training = self._training(key)
         there = _targets(training, self._seen, self._homes, self._names)
         live = [file for file in training if file.state in _LIVE]
@@ -466,10 +466,10 @@ class Survey:
         return _SPREAD if isinstance(together, RestorePlan) and isinstance(without_disks, Rejection) else ""
 
     def _unrecorded(self, launch: str, files: Iterable[Checkpoint]) -> str:
-        """Why a rank without a record may have a file: no directory that it announced is there. Empty: one is.
+        """Why a rank without a record may have a file: no directory that it announced is present. Empty: one is.
 
-        Of this launch; or of another one, if the journals of this one were never read: they may be on a disk that was
-        away when the catalog was made.
+        Directories announced in this launch count; those of another launch too if the journals of this one were never
+        read: they may be on a disk that was unmounted when the catalog was made.
         """
         recorded = {file.rank for file in files}
         own = self._saves_to[launch]
@@ -482,7 +482,7 @@ class Survey:
         return ""
 
     def _tracked_by(self, files: Iterable[Checkpoint]) -> str:
-        """Which tracker of MindFormers names an iteration, and would point at nothing; empty if none does."""
+        """The tracker of MindFormers that names an iteration, and would name a missing one; empty if none does."""
         for file in files:
             above = iterations.above_iteration(file.path)
             if above and above not in self._tracked:
@@ -502,7 +502,7 @@ def _targets(
     homes: set[str],
     names: Callable[[str], frozenset[str]],
 ) -> tuple[Target, ...]:
-    """The files of a state that are there, and what goes with them: companions, and graphs of graceful exits."""
+    """The present files of a state, and the files that go with them: companions, and graphs of graceful exits."""
     found: list[Target] = []
     for file in files:
         here = seen.get(file.path)

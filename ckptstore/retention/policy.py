@@ -1,4 +1,4 @@
-"""What to keep: a policy as a value, as text and as JSON."""
+"""The retention policy: as a value, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _HIGHEST = 2**63 - 1
 _MODES = ("min", "max")
 _RULES = ("keep_last", "keep_every", "keep_hourly", "keep_daily", "keep_weekly", "keep_best")
 GRACE = timedelta(hours=24)
-"""How long removed states can be brought back, unless a policy says another time."""
+"""The default grace: how long removed states can be restored."""
 
 FLOOR = 2
-"""How many of the newest restorable states every policy keeps, unless it says another number."""
+"""The default floor: how many of the newest restorable states every policy keeps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """What retention keeps. A state is kept if any rule keeps it.
+    """The rules of retention. A state is kept if any rule keeps it.
 
     `keep_last`: the newest N states. `keep_every`: the first state at or after each multiple of N steps.
     `keep_within`: younger states. `keep_hourly`, `keep_daily`, `keep_weekly`: the newest state of each of the last
@@ -54,7 +54,7 @@ class Policy:
     grace: timedelta = GRACE
 
     def __post_init__(self) -> None:
-        """Raise `UsageError` for what makes no sense."""
+        """Raise `UsageError` for invalid rules."""
         object.__setattr__(self, "keep_kind", _by_kind(self.keep_kind))  # frozen for others
         numbers = {name.replace("_", "-"): getattr(self, name) for name in (*_RULES, "floor")}
         numbers |= {f"keep-kind of {kind.replace('_', '-')}": count for kind, count in self.keep_kind.items()}
@@ -76,7 +76,7 @@ class Policy:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no rule keeps anything by itself: only the floor, and what launches resumed from, would be left."""
+        """Whether no rule keeps a state by itself: only the floor and states that launches resumed from would stay."""
         return not (any(getattr(self, name) for name in _RULES) or self.keep_within or any(self.keep_kind.values()))
 
     def to_json(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def show_duration(length: timedelta) -> str:
 
 
 def _by_kind(given: object) -> dict[Kind, int]:
-    """Numbers by kind, each kind by itself or its name: one that is mistyped would keep nothing."""
+    """Numbers by kind, given as `Kind` or its name. Raises `UsageError` for a mistyped one: it would keep nothing."""
     if not isinstance(given, Mapping):
         raise UsageError(f"keep-kind is {given!r}", "give numbers by kind, as {'dying_gasp': 2}")
     found = {}

@@ -27,7 +27,7 @@ _THERE = (FileState.COMPLETE, FileState.IN_PROGRESS, FileState.DAMAGED)
 
 
 def pin(database: Database, run: str, step: int) -> bool:
-    """Pin a step that has a save; whether it was not pinned before.
+    """Pin a step that has a save; return whether that is new.
 
     Raises `RefusedError` where a file of it is in the trash, or nothing of it is left.
     """
@@ -35,7 +35,7 @@ def pin(database: Database, run: str, step: int) -> bool:
 
 
 def unpin(database: Database, run: str, step: int) -> bool:
-    """Take a pin back; whether there was one. Raises `UsageError` for a step that has no save."""
+    """Remove a pin; return whether there was one. Raises `UsageError` for a step that has no save."""
     return _pin(database, run, step, pinned=False)
 
 
@@ -56,7 +56,7 @@ def _pin(database: Database, run: str, step: int, *, pinned: bool) -> bool:
 
 
 def tag(database: Database, run: str, step: int, name: str) -> bool:
-    """Give a step that has a save a name, which protects it; whether it did not have it before.
+    """Give a step that has a save a name, which protects it; return whether that is new.
 
     Raises `RefusedError` as `pin` does, and where another step of the run has that name: moving it would take away the
     protection.
