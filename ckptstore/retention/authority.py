@@ -140,7 +140,7 @@ class Authority:
 
 
 def _limits() -> list[str]:
-    """The directories that the variable names. Raises `UsageError` for a value that limits nothing."""
+    """The directories that the variable names. Raises `UsageError` for a relative path."""
     named = os.environ.get(ROOTS)
     if named is None:
         return []
