@@ -3,7 +3,7 @@
     python -m bench.serve [--quick]
 
 1,000 runs with a million files in PostgreSQL, filled by SQL; every file is there, small. 50 clients read pages of any
-run, each a page every two seconds, five more follow the events, and one scrapes the metrics. Meanwhile 100 ranks of
+run, each a page every ten seconds, five more follow the events, and one scrapes the metrics. Meanwhile 100 ranks of
 another run register a file each every five seconds. What a page takes is measured to its first byte. What a record
 takes is measured with the server and its readers, and without: the server stops (SIGSTOP) and nobody reads, in turns.
 """

@@ -94,7 +94,7 @@ def _show(found: Advice) -> None:
     line(f"a save: training stands still for {_time(found.cost.pause)}; {on_disk}; {size(found.state_bytes)}")
     line(f"a step: {_time(found.step)}")
     line(f"failures: {_failures(found)}")
-    shown = Rows("saves", ">every", ">that is", ">lost a week", ">states", ">trash", ">more a week")
+    shown = Rows("saves", ">every", ">that is", ">lost per week", ">states", ">trash", ">more per week")
     if found.present:
         shown.add_row("now", *_cells(found.present))
     if found.best:

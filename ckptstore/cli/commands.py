@@ -203,7 +203,7 @@ def _watch(show: Callable[[], None]) -> None:
 @click.command("list")
 @optional_run
 @click.option("--kind", type=click.Choice(KINDS), help="Only saves of this kind.")
-@click.option("--files", is_flag=True, help="One row a file, those that are gone too.")
+@click.option("--files", is_flag=True, help="One row per file, including files that are gone.")
 @click.option("--limit", type=Whole(1), metavar="N", help="The first N rows.")
 @click.option("--since", type=Parsed("time", duration), metavar="2d", help="Only saves of that time, as 2d or 12h.")
 @times
@@ -270,7 +270,7 @@ def history(context: click.Context, run: str, *, as_json: bool) -> None:
 @click.option("--world-size", type=RANKS, help="How many ranks will load it. Default: as many as saved.")
 @click.option("--step", type=STEP, help="This step only.")
 @click.option("--lineage", metavar="LAUNCH", help="The history that leads to this launch. Default: to the newest.")
-@click.option("--all", "every_lineage", is_flag=True, help="States that were given up count too.")
+@click.option("--all", "every_lineage", is_flag=True, help="Include states of abandoned branches.")
 @click.option("--branch", is_flag=True, help="The next launch goes on from this plan; what came after it is given up.")
 @click.option("--explain", is_flag=True, help="Say why newer states are not taken.")
 @replicas

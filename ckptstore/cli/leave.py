@@ -97,7 +97,7 @@ def _cancel(database: Database, run: str, *, as_json: bool) -> int:
     from ckptstore.leave.ask import take_back
 
     was_asked = take_back(database, run)
-    text = f"run {run} is asked to leave no more" if was_asked else f"run {run} was not asked to leave"
+    text = f"run {run} no longer has a request to leave" if was_asked else f"run {run} was not asked to leave"
     values.report({"run": run, "cancelled": was_asked}, text, as_json=as_json)
     return 0
 
@@ -123,7 +123,7 @@ def _leave_here(url: str | None, reason: str, patience: float | None, *, as_json
     if as_json:
         values.write([each.value() for each in left])
     elif not left:
-        terminal.line("no process of this user here has joined a run: nothing is to leave")
+        terminal.line("no process of this user here has joined a run: there is nothing to stop")
     if failures:
         raise failures[0]
     return code
@@ -255,7 +255,7 @@ class _Exit:
             seconds = found.step_seconds
             a_step = f" (a step takes {seconds:.3g} s by the newest saves)" if seconds else ""
             return f"{of_ranks(found.missing)} saved nothing{a_step}"
-        return f"step {found.step} is no whole state yet"
+        return f"step {found.step} is not complete yet"
 
     def _restart(self, found: Leaving | None) -> str:
         if found is None:

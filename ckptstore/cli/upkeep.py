@@ -57,7 +57,7 @@ def _show_sync(done: Synced) -> None:
     journals, records = count(done.journals, "journal", "journals"), count(done.records, "record", "records")
     line(f"{journals} looked at, {done.read} with news: {records} taken up")
     if done.spoiled:
-        line(f"{done.spoiled} lines passed over: they were torn, or are of another program")
+        line(f"{done.spoiled} lines skipped: incomplete, or written by another program")
     skipped = sorted((*done.skipped, *done.refused), key=lambda each: each not in done.unreadable)
     for each in first(skipped, "skipped"):
         line(f"skipped: {each.path}: {each.reason}")

@@ -65,7 +65,9 @@ def _restorable(facts: RunFacts, found: RestorePlan | None, judged: int) -> Chec
     if found is None and not judged:
         return facts.check(name, Status.NOTE, "nothing was saved yet")
     if found is None:
-        return facts.check(name, Status.PROBLEM, f"none of {count(judged, 'state', 'states')} that were saved", ask)
+        return facts.check(
+            name, Status.PROBLEM, f"none of {count(judged, 'saved state', 'saved states')} can be restored", ask
+        )
     files = [assignment.source for assignment in found.ranks]
     saved_at = max((file.created_at for file in files if file.created_at), default=facts.now)
     detail = f"step {found.global_step}, saved {span(facts.now - saved_at)} ago, by the catalog"
@@ -159,7 +161,7 @@ def _goes_on(facts: RunFacts, newest: Launch, silent: timedelta) -> Check:
         saves_no_more = Fact("silent", f"{newest.id} {max(moments)}", max(moments))
         hint = f"see whether it hangs; if it does, {again}"
         return facts.check("launch", Status.WARNING, detail, hint, saves_no_more)
-    return facts.check("launch", Status.OK, f"{newest.id} runs as far as is known; heard of {span(silent)} ago")
+    return facts.check("launch", Status.OK, f"{newest.id} seems to be running; last heard of {span(silent)} ago")
 
 
 def _not_begun(facts: RunFacts, newest: Launch) -> Check:
@@ -205,8 +207,9 @@ def _ranks(database: Database, facts: RunFacts, launch: Launch) -> Check:
     behind = laggards(ranks, last, steps[0])
     if not behind:
         if not launch.layout.covers(ranks, launch.world_size):
-            detail = f"only {of_ranks(ranks)} of {launch.world_size} save, and no replica of all others is among them"
-            hint = "give every rank its ModelCheckpoint and registrar: what they save can never be restored"
+            who = f"only {of_ranks(ranks)} of {launch.world_size} save"
+            detail = f"{who}, and their files do not replace those of all other ranks"
+            hint = "give every rank a ModelCheckpoint and a registrar: what only these ranks save can never be restored"
             return facts.check("ranks", Status.WARNING, detail, hint)
         saved = f"of {launch.world_size} saved step {steps[0]}"
         if len(ranks) == launch.world_size:

@@ -170,7 +170,7 @@ def _but(hidden: Mapping[str, str], check: Check) -> Check:
     if not hidden:
         return check
     reason = next(iter(hidden.values()))
-    detail = f"files in {some(list(hidden))} cannot be read ({reason}); else {check.detail}"
+    detail = f"files in {some(list(hidden))} cannot be read ({reason}); apart from that: {check.detail}"
     hint = "let this user read them, or run this as another user" + (f"; {check.hint}" if check.hint else "")
     return replace(check, status=Status.WARNING, detail=detail, hint=hint)
 

@@ -87,7 +87,7 @@ class Remembered:
                 lacking.discard(name)
         if lacking:
             log.warning(
-                "rank %d has %s of rank %d, as that one's file stands in: of its own nothing is there",
+                "rank %d uses %s of rank %d, because it loads that rank's file, and its own values were not kept",
                 self._rank,
                 count(len(lacking), "moving average", "moving averages"),
                 self.source.rank,
@@ -101,9 +101,13 @@ class Remembered:
         """Restore the state of callbacks and of the process's random generators."""
         lacking = [name for name in callbacks if name not in self.callbacks]
         if lacking:
-            log.warning("nothing beside %s tells of %s: it begins anew", self.source.path, ", ".join(lacking))
+            log.warning(
+                "no saved state was found beside %s for %s: they start from their initial state",
+                self.source.path,
+                ", ".join(lacking),
+            )
         elif callbacks and not self.heard_all:
-            log.warning("the process ended before %s heard the epoch's end: it is left out", ", ".join(callbacks))
+            log.warning("the process ended before %s handled the end of the epoch: they miss it", ", ".join(callbacks))
         for name in callbacks.keys() & self.callbacks.keys():
             try:
                 extra_state.set_state_of(callbacks[name], _attributes(_part(self.callbacks, name), callbacks[name]))
@@ -232,8 +236,8 @@ class Keeper:
             )
         if any(isinstance(each, EarlyStopping) and each.restore_best_weights for each in self._kept.values()):
             self._complaints.warn(
-                "EarlyStopping(restore_best_weights=True) has the best weights in memory only: after a restart it "
-                "knows those since then"
+                "EarlyStopping(restore_best_weights=True) keeps the best weights in memory only: after a restart "
+                "it knows only the best weights since the restart"
             )
 
     def ends_epoch(self, step: int) -> bool:
@@ -292,8 +296,8 @@ def averages_of(session: Session) -> list[str]:
     size = sum(network.parameters[name].nbytes for name in found)
     if size > _MOST_AVERAGES:
         session.complaints.warn(
-            f"the moving averages of this rank, {size >> 20} MB, are in its own files only: where another rank's file "
-            "stands in, they are that rank's"
+            f"the moving averages of this rank ({size >> 20} MB) are too large for a companion: if it must load "
+            "another rank's file, it gets that rank's averages"
         )
         return []
     return found

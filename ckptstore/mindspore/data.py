@@ -67,8 +67,8 @@ def check_start(params: Any, first: int, earlier: Callable[[Callable[[int], bool
     if first % sunk:
         saved = earlier(lambda step: step % sunk == 0)
         raise RefusedError(
-            f"training goes on after step {first}, but where {sunk} steps of data sink at once MindSpore starts after "
-            f"step {first - first % sunk}",
+            f"training goes on after step {first}, but with a data sink of {sunk} steps MindSpore can only start "
+            f"after step {first - first % sunk}",
             "train with dataset_sink_mode=False" + (f", or start from {Call('resume', step=saved)}" if saved else ""),
         )
 

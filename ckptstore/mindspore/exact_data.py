@@ -146,14 +146,15 @@ def complaints(dataset: Any, exact: Exact = "auto") -> Iterator[str]:
     if not _has_seed() and found.augments and not found.shuffles:
         yield (
             f"the dataset draws random numbers ({some(found.augments)}), and no seed is set: after a restart they "
-            "are others; mindspore.set_seed(1) before the dataset is made has them repeat"
+            "differ; call mindspore.set_seed(1) before the dataset is made to repeat them"
         )
     if found.threads > 1:
         yield (
             f"{found.threads} threads run Python functions of the dataset "
             f"({some([*found.functions, *found.samplers])}): if these draw "
-            "random numbers, they are others after a restart; python_multiprocessing=True, or num_parallel_workers=1 "
-            "for one of them, has them repeat; mindspore.dataset.transforms.not_random marks what draws none"
+            "random numbers, they differ after a restart. To repeat them, use python_multiprocessing=True, or "
+            "num_parallel_workers=1 for one of them; mark functions without random numbers with "
+            "mindspore.dataset.transforms.not_random"
         )
 
 

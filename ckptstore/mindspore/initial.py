@@ -52,7 +52,9 @@ class Warm:
         """Raises `UsageError` for values that make no sense."""
         if self.reference is None:
             if self.optimizer or self.rename or self.strict:
-                raise UsageError("no state is named to begin from", 'give initial="RUN@STEP", or leave out the rest')
+                raise UsageError(
+                    "no state is named to begin from", 'give initial="RUN@STEP", or remove the other initial options'
+                )
             return self
         if not isinstance(self.reference, str) or not self.reference:
             raise UsageError(f"initial is {self.reference!r}", 'name a state, as initial="pretrain@best:loss"')

@@ -145,8 +145,8 @@ class TrainingLaunch(RankLaunch):
 
         Raises `NothingRestorableError` where states were lost or are of another branch, or that of another run cannot
         be loaded, `RefusedError` where it cannot be told whether any were saved, `UsageError` where the network is not
-        the one that was saved, or the state has no place in the dataset, `DamageError` for a file that differs from its
-        recorded.
+        the one that was saved, or the state has no matching position in the dataset, `DamageError` for a file that
+        differs from its record.
         """
         check_arguments(model, dataset)
         warm = Warm(initial, initial_optimizer, rename, strict).checked()
@@ -269,7 +269,9 @@ class TrainingLaunch(RankLaunch):
     def _mtbf(self) -> float:
         seconds, has_failed = mtbf_of(self.database, self.name)
         seen = "as it has failed so far" if has_failed else "which is assumed"
-        self._say(f"run {self.name}: saves for one failure each {span(timedelta(seconds=seconds))}, {seen}")
+        self._say(
+            f"run {self.name}: chooses the save interval for one failure per {span(timedelta(seconds=seconds))}, {seen}"
+        )
         return seconds
 
     def _restore(

@@ -193,8 +193,8 @@ class Loop:
                 self._end_body()
             if self.global_step % self._an_epoch:
                 self._session.complaints.warn(
-                    f"an epoch ended after step {self.global_step}, and the dataset says that each has "
-                    f"{self._an_epoch} batches: after a restart training goes on with another batch"
+                    f"an epoch ended after step {self.global_step}, but the dataset reports "
+                    f"{self._an_epoch} batches per epoch: after a restart, training goes on with another batch"
                 )
 
     def _end_body(self) -> None:
@@ -385,8 +385,8 @@ class Loop:
             "parameters that no optimizer updates were set": self._state.other_than_updated()[1],
             "a learning rate was set": self._state.has_rates,
             f"{', '.join(self._others)} changed": bool(self._others),
-            f"all was done that the script does{at_end} with loop.keep or random numbers; do that before loop.step, or "
-            "call loop.save after it": changes_keep,
+            f"the script had finished its changes to loop.keep and its random numbers{at_end}; make them before "
+            "loop.step, or call loop.save after them": changes_keep,
             "all random numbers were drawn; draw them before loop.step": not self._draws and self._has_drawn(),
         }
         why = next((why for why, applies in doubts.items() if applies), "")

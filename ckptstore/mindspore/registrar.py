@@ -195,8 +195,8 @@ class Registrar(Callback):
             self._nothing_else_saves()
         for name in set_after_save(params.list_callback):
             self._session.complaints.warn(
-                f"{name} sets parameters at the end of a step, after ModelCheckpoint has saved it, and the files lack "
-                f"that: put {name} before ModelCheckpoint in the callbacks"
+                f"{name} changes parameters at the end of a step, but ModelCheckpoint saves before that, so the files "
+                f"lack the changes: put {name} before ModelCheckpoint in the callbacks"
             )
 
     def _nothing_else_saves(self) -> None:

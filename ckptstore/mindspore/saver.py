@@ -97,7 +97,8 @@ class Saver(Registrar):
                 raise RefusedError(f"launch.saver cannot save {name}, which is a MapParameter", _INSTEAD)
         if taken := sorted(self._numbers().keys() & self._session.network.parameters.keys()):
             raise RefusedError(
-                f"append_info has a number named {taken[0]}, and so is a parameter", "give the number another name"
+                f"append_info has a number named {taken[0]}, which is also the name of a parameter",
+                "give the number another name",
             )
         others = [each for each in params.list_callback if isinstance(each, Registrar) and each is not self]
         if others:

@@ -38,7 +38,7 @@ def first_step(global_step: int, saved: Launch, now: Launch) -> int | NoPosition
     if saved.world_size == now.world_size:
         return global_step
     return NoPosition(
-        f"it was saved by {count(saved.world_size, 'rank', 'ranks')}, with how many steps an epoch is not known"
+        f"it was saved by {count(saved.world_size, 'rank', 'ranks')}, and its number of steps per epoch is not known"
     )
 
 
@@ -59,12 +59,12 @@ def _converted(global_step: int, saved: Launch, an_epoch_then: int, now: Launch,
     samples = _samples_a_step(saved, now)
     why = other_data(saved, now)
     if samples is None:
-        why = "how many of the same samples a step takes is not known of both"
+        why = "the number of samples per step is not known for both launches"
     elif not why:
         then, after = samples
         if then * an_epoch_then != after * an_epoch:
             counts = _counts(samples, an_epoch_then, an_epoch)
-            why = f"{counts}, and inside one the rest cannot be dealt out again"
+            why = f"{counts}, and the rest of a started epoch cannot be divided into new steps"
         else:
             steps, left = divmod(rest * then, after)
             if not left:

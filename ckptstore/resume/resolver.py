@@ -436,7 +436,7 @@ def _why_not(part: _Part, lacking: Sequence[int], faults: Mapping[str, Reason], 
     would_serve = [file for file in part.files if not part.in_shares or file.rank in lacking]
     reasons = [faults[file.id] for file in would_serve if file.id in faults]
     explained = {reason.rank for reason in reasons}
-    others = f" nor of its replicas {show(part.ranks)}" if len(part.ranks) > 1 else ""
+    others = f", nor one of its replica group {show(part.ranks)}," if len(part.ranks) > 1 else ""
     left = f"; {unfinished} was never renamed, and its files do not cover the rank" if unfinished else ""
     for rank in lacking:
         if part.unequal:

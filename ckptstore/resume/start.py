@@ -412,7 +412,7 @@ def _check_fresh(database: Database, launch: Launch, run_id: int, resolution: Re
         if went_on:
             raise NothingRestorableError(
                 f"{nothing}, though launch {went_on[-1].id} went on from step {went_on[-1].parent_step} of launch "
-                f"{went_on[-1].parent}: nothing here tells of the files of that",
+                f"{went_on[-1].parent}: no record of the files of that step is found here",
                 f"start when the catalog is back; if it is lost: {Command('scan', 'DIRECTORY', '--run', run)}",
             )
     # Without this launch: other ranks had the answer before this one asked, and have trained since.
@@ -421,8 +421,8 @@ def _check_fresh(database: Database, launch: Launch, run_id: int, resolution: Re
     if saved.get(most, 0) >= _SAVES_OF_A_RUN:
         why = _first_reason(resolution)
         raise NothingRestorableError(
-            f"{nothing}: of {saved[most]} steps that launch {most} saved none is whole"
-            + (f"; of the newest, {why}" if why else ""),
+            f"{nothing}: launch {most} saved {saved[most]} steps, and none of them is complete"
+            + (f"; the newest: {why}" if why else ""),
             f"see: {Command('resolve', run, '--explain')}; to begin afresh give the run another name",
         )
 
@@ -451,9 +451,9 @@ def _start_step(database: Database, launch: Launch, plan: RestorePlan, query: Qu
     if (plan.launch.world_size, plan.launch.batch_size) == (launch.world_size, launch.batch_size):
         as_before = "the data that it was trained with"
     earlier = earlier_start(database, launch, plan.global_step, query)
-    would_do = f"; of the steps before it, {earlier} would do: {Call('resume', step=earlier)}" if earlier else ""
+    would_do = f"; the newest earlier step that works is {earlier}: {Call('resume', step=earlier)}" if earlier else ""
     raise UsageError(
-        f"step {plan.global_step} of launch {plan.launch.id} has no place in the data: {found.reason}",
+        f"step {plan.global_step} of launch {plan.launch.id} has no matching position in this dataset: {found.reason}",
         f"use {as_before}{would_do}",
     )
 
@@ -521,8 +521,8 @@ def _say_what_is_missed(decision: _Decision) -> None:
         newest, reason = missed[0], missed[0].reasons[0]
         if reason.rule is Rule.QUARANTINED:
             log.warning(
-                "%s, since step %d is quarantined: %s. It comes again unless its cause is mended, as learning rate, "
-                "loss scale or data; %s takes it all the same",
+                "%s, since step %d is quarantined: %s. The same fault returns unless you remove its cause, as the "
+                "learning rate, the loss scale or the data; %s loads that step anyway",
                 goes_on,
                 newest.global_step,
                 reason.detail,
@@ -534,11 +534,11 @@ def _say_what_is_missed(decision: _Decision) -> None:
             log.warning("%s, though %s was whole once: %s%s; %s", goes_on, which, reason.detail, others, see)
     elif len(partly) >= (_SAVES_OF_A_RUN if plan else 1):
         steps, why = count(len(partly), "step", "steps"), partly[0].reasons[0].detail
-        log.warning("%s: of %s saved after that none is whole; of the newest, %s; %s", goes_on, steps, why, see)
+        log.warning("%s; incomplete since then: %s; the newest: %s; %s", goes_on, steps, why, see)
     if plan is not None and beside is not None:
         log.warning(
-            "%s of launch %s, though step %d of launch %s is whole, of a history that was not given up: to go on from "
-            "that one instead, stop it and start again with %s",
+            "%s of launch %s, although step %d of launch %s is complete too, on a branch that was not abandoned: to go "
+            "on from that step, stop this job and start it again with %s",
             goes_on,
             plan.launch.id,
             beside.global_step,

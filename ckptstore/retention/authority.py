@@ -94,7 +94,7 @@ class Authority:
             return ""
         if (is_known or not target.format) and found.owners <= self._owners_beside(target):
             return ""
-        return f"{target.path} is of user {self._shown(found)}, and no journal of theirs beside it tells of it"
+        return f"{target.path} is of user {self._shown(found)}, and no journal of that user beside it records it"
 
     def _is_own(self, target: Target, found: Found) -> bool:
         return found.owners == {self._user} and self._owners.get(target.launch, self._user) == self._user

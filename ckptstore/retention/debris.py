@@ -31,7 +31,7 @@ OLD = timedelta(hours=24)
 _TMP = ".tmp"
 _META = "-graph.meta"
 _ENDS = (".ckpt", ".safetensors")
-_UNFINISHED = "a save that was never finished left it"
+_UNFINISHED = "left over from an unfinished save"
 _DRAFT = re.compile(r"\.(?P<name>.+\.companion)\..+", re.DOTALL)
 """The name of a companion that was never written to its end (`disk/files.py::replace_text`)."""
 

@@ -271,7 +271,7 @@ def _by_itself(
             Why.NEWER,
             "given up; it stays until the run has a newer state"
             if state.branch
-            else "no newer state can be restored: it may be completing",
+            else "it is newer than the newest restorable state: ranks may still be saving it",
         ),
     ):
         if holds:
@@ -290,5 +290,5 @@ def _why_it_goes(state: StateFacts, newest: StateFacts) -> Because:
         detail = f"cannot be restored ({state.problem}), and step {newest.global_step} of {newest.launch} can"
         return Because(Why.NOT_RESTORABLE, detail)
     if state.branch:
-        return Because(Why.ABANDONED, "the run went back to an older state and on from there; no rule keeps it")
+        return Because(Why.ABANDONED, "the run went back to an older state; no rule keeps this one")
     return Because(Why.NO_RULE, "no rule keeps it")

@@ -184,7 +184,7 @@ class _Gc:
             turned = file.state is not before[file_id] or file.quarantine or file_id in failed
             if turned or branch_of.get((file.launch, file.global_step)):
                 raise RefusedError(
-                    f"step {file.global_step} of launch {file.launch} must stay, and does not count any more: it was "
+                    f"the plan keeps step {file.global_step} of launch {file.launch}, but it no longer counts: it was "
                     "damaged or found to be bad, could not be loaded, or the run went back to an older state",
                     _AGAIN,
                 )

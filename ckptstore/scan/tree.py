@@ -100,7 +100,7 @@ def look_at(root: Path, progress: Callable[[int], None]) -> Tree:
                 rank = bare_rank(directory.parts, named.format) if named.rank is None else named.rank
                 tree.foreign[path] = replace(named, rank=rank), seen
             elif named.what is What.DEBRIS:
-                tree.skipped.append(Skipped(path, "a save that was never finished left it"))
+                tree.skipped.append(Skipped(path, "left over from an unfinished save"))
             elif named.what is What.STRATEGY:
                 tree.ranks |= _ranks_of(Path(path))
         progress(len(names))

@@ -215,4 +215,4 @@ def test_where_no_save_was_measured_it_says_so(catalog: Catalog, database_url: s
         catalog.advise("run")
     assert_one_line(ckptstore("--db", database_url, "advise", "run"), 1, "nothing tells what a save")
     assert_one_line(ckptstore("--db", database_url, "advise", "run", "--mtbf", "soon"), 2, "is no length of time")
-    assert_one_line(ckptstore("--db", database_url, "advise", "another"), 1, "no run 'another'")
+    assert_one_line(ckptstore("--db", database_url, "advise", "another"), 2, "no run 'another'")

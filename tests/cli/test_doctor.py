@@ -88,7 +88,7 @@ def test_what_this_user_may_not_read(run: Job, sqlite_url: str, tmp_path: Path) 
         assert told.code == 0
         assert {checks[name]["status"] for name in ("restorable", "directories")} == {"ok"}
         assert checks["journals"]["status"] == "warning"
-        assert checks["journals"]["detail"].startswith(f"files in {path} cannot be read ({reason}); else ")
+        assert checks["journals"]["detail"].startswith(f"files in {path} cannot be read ({reason}); apart from that: ")
     home.chmod(0)
     told = as_who_is_not_root("--db", sqlite_url, "doctor", "run")
     home.chmod(0o755)

@@ -28,7 +28,7 @@ from tests.crash.servers import new_database
 from tests.crash.table import Row
 
 RANKS = 2
-_EXPECTED = ("was not taken into the catalog: ", " none is whole; of the newest, ")
+_EXPECTED = ("was not taken into the catalog: ", "; incomplete since then: ")
 """What is said of a file that is cut, and of saves in which a rank was killed."""
 
 WORKER = """

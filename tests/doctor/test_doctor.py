@@ -64,7 +64,7 @@ def test_a_run_that_is_well(catalog: Catalog, database_url: str, tmp_path: Path)
     assert {check.status for check in found.values()} == {Status.OK}, found
     assert said(found["restorable"])[1].startswith("step 15, saved 0 s ago")
     assert found["ranks"].detail == "all ranks of 2 saved step 15"
-    assert found["launch"].detail.startswith("L1 runs as far as is known")
+    assert found["launch"].detail.startswith("L1 seems to be running")
     assert found["directories"].detail == f"2 in {tmp_path / 'data'}"
     assert found["journals"].detail == "2 journals, all in the catalog"
     assert {check.run for check in found.values()} == {None, "run"}
@@ -148,9 +148,9 @@ FOUND = [
     (lambda job: job.catalog.join("run"), HOUR, "launch", "warning", "has not begun to train"),
     (saved_twice, HOUR, "launch", "warning", "L1 has not saved for"),
     (saved_twice, 3 * HOUR, "launch", "warning", "L1 gave no sign of life for 3 h"),
-    (renewed, 2 * HOUR, "launch", "ok", "L2 runs as far as is known"),
+    (renewed, 2 * HOUR, "launch", "ok", "L2 seems to be running"),
     (renewed, 3 * HOUR, "launch", "warning", "L2 gave no sign of life for"),
-    (signed_elsewhere, 5 * MINUTE, "launch", "ok", "L2 runs as far as is known"),
+    (signed_elsewhere, 5 * MINUTE, "launch", "ok", "L2 seems to be running"),
     (signed_elsewhere, 15 * MINUTE, "launch", "warning", "L2 gave no sign of life for 15 min"),
     (partial(started_again, times=2), NOW, "launch", "note", "has not begun to train"),
     (partial(started_again, times=3), NOW, "launch", "warning", "the last 3 launches saved nothing"),
@@ -158,7 +158,7 @@ FOUND = [
     (taken_back, NOW, "restorable", "ok", "step 10"),
     (saved_by_one, NOW, "ranks", "ok", "rank 0 of 2 saved step 10; its file serves the other ranks, its replicas"),
     (saved_by_one_without_replica, NOW, "ranks", "warning", "only rank 0 of 2 save"),
-    (saved_by_one_without_replica, NOW, "restorable", "problem", "none of 1 state that were saved"),
+    (saved_by_one_without_replica, NOW, "restorable", "problem", "none of 1 saved state can be restored"),
     (saved_by_one_more, NOW, "restorable", "note", "1 newer one cannot be restored"),
     (copied, NOW, "copies", "warning", "/copy"),
     (journal_copied, NOW, "journals", "warning", "records not in the catalog"),

@@ -145,7 +145,7 @@ def test_two_imports_of_one_name_at_a_time(
         other.import_(tmp_path / "out-10", tmp_path / "there-10")
 
     monkeypatch.setattr(import_module, "_copy", slowly)
-    with pytest.raises(RefusedError, match=f"is in this catalog already.*{tmp_path}/there-5 is of no run"):
+    with pytest.raises(RefusedError, match=f"is in this catalog already.*remove the files in {tmp_path}/there-5"):
         other.import_(tmp_path / "out-5", tmp_path / "there-5")
     assert {file.global_step for file in other.files("digits")} == {10}
     assert len(other.history("digits")) == 1

@@ -330,7 +330,7 @@ def test_nobody_here_has_joined(catalog: Catalog, tmp_path: Path) -> None:
         left = list(tmp_path.glob("ckptstore-*/*.json"))
         assert len(left) == 1, "a kill leaves the note"
         said = ckptstore("exit", "--from-env", "--wait", TMPDIR=str(tmp_path))
-    assert (said.code, said.out) == (0, "no process of this user here has joined a run: nothing is to leave\n")
+    assert (said.code, said.out) == (0, "no process of this user here has joined a run: there is nothing to stop\n")
     assert not left[0].exists()
 
 
@@ -407,7 +407,7 @@ def test_what_is_said(catalog: Catalog, tmp_path: Path) -> None:
     told = exit_(catalog, "run", "--wait", "--json").json
     assert (told["ended_before"], told["whole"], told["directories"]) == ("exited on request", None, [])
     said = exit_(catalog, "run", "--cancel")
-    assert (said.code, said.out) == (0, "run run is asked to leave no more\n")
+    assert (said.code, said.out) == (0, "run run no longer has a request to leave\n")
     assert exit_(catalog, "run", "--cancel", "--json").json == {"run": "run", "cancelled": False}
 
 

@@ -35,7 +35,7 @@ def test_a_loss_of_nan__before_deleted_good_states_in_silence__now_is_said_and_t
     assert again.start.global_step == 4
     (said,) = complaints(caplog)
     assert said.startswith("run run goes on from step 4, since step 12 is quarantined: ")
-    assert "It comes again unless its cause is mended" in said
+    assert "The same fault returns unless you remove its cause" in said
     reasons = {reason.rule for each in catalog.resolve("run").rejections for reason in each.reasons}
     assert reasons == {Rule.QUARANTINED}
     assert Job(dataset=poisoned(5), take_quarantined=True).start.global_step == 12

@@ -33,7 +33,7 @@ def test_a_drained_pod(tmp_path: Path, ranks: int) -> None:
     step = int(lines[-1].removeprefix("run run has left: a restart goes on after step "))
     assert 17 <= step < 60
     again = rough.pre_stop(drained)
-    assert (again.code, "nothing is to leave" in again.out) == (0, True)
+    assert (again.code, "there is nothing to stop" in again.out) == (0, True)
     assert rough.ends()["global_step"] == step
     for rank in range(ranks):
         assert rough.final(rank) == calm.final(rank)

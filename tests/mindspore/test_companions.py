@@ -206,7 +206,7 @@ def _directory(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (Path.unlink, "it begins anew"),
+        (Path.unlink, "they start from their initial state"),
         (_cut, "is cut or damaged: it is not used"),
         (_changed, "is cut or damaged: it is not used"),
         (_of_another, "is of another checkpoint: it is not used"),
@@ -222,7 +222,9 @@ def test_what_is_wrong_with_a_companion_is_said_and_costs_no_weights(
     job = train(tmp_path, watched, epochs=3)
     assert job.start.global_step == 14
     assert any(said in each for each in complaints(caplog))
-    assert any("nothing beside" in each and "EarlyStopping: it begins anew" in each for each in complaints(caplog))
+    assert any(
+        "no saved state was found" in each and "EarlyStopping: they start" in each for each in complaints(caplog)
+    )
     assert job.launch.global_step == 18
 
 
@@ -237,7 +239,7 @@ def test_an_epoch_whose_end_nobody_heard_is_told(
     job.fail(ckpt_cb, RaiseFirst(2), first, job.registrar(ckpt_cb), epochs=4)
     after = stopping()
     assert train(tmp_path, after, epochs=4).start.global_step == 12
-    assert any("ended before EarlyStopping heard the epoch's end" in each for each in complaints(caplog))
+    assert any("ended before EarlyStopping handled the end of the epoch" in each for each in complaints(caplog))
     assert after.best < np.inf
 
 
@@ -316,7 +318,7 @@ def test_what_a_rank_has_of_its_own_comes_back_though_a_replica_stands_in(
     assert network[1].moving_variance.asnumpy().tolist() == [5.0] * 4
     assert not complaints(caplog)
     Remembered(plan, [], launches[0]).put(network)
-    assert "rank 0 has 2 moving averages of rank 1, as that one's file stands in" in complaints(caplog)[0]
+    assert "rank 0 uses 2 moving averages of rank 1, because it loads that rank's file" in complaints(caplog)[0]
 
 
 def test_a_graceful_exit_keeps_what_callbacks_were_before_it(tmp_path: Path, catalog: Catalog, exits: None) -> None:

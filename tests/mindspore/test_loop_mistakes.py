@@ -81,7 +81,7 @@ def test_a_loop_finds_out_how_often_to_save(
     trained = Trained()
     with caplog.at_level("INFO"):
         loop = trained.loop(tmp_path / "ckpt", every="auto")
-    assert "saves for one failure each 24 h, which is assumed" in caplog.text
+    assert "chooses the save interval for one failure per 24 h, which is assumed" in caplog.text
     for batch in loop:
         loop._writer.wait()
         loop.step(loss=trained.step(*batch))
@@ -187,7 +187,7 @@ def test_a_dataset_that_is_shorter_than_it_says_costs_no_step(
     assert [file.global_step for file in catalog.files("run")] == [11, 8, 4]
     (said,) = (each for each in complaints(caplog) if "an epoch ended" in each)
     assert said == (
-        "an epoch ended after step 11, and the dataset says that each has 6 batches: after a restart training goes on "
+        "an epoch ended after step 11, but the dataset reports 6 batches per epoch: after a restart, training goes on "
         "with another batch"
     )
 

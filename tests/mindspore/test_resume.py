@@ -113,12 +113,16 @@ def test_an_epoch_of_another_length(catalog: Catalog, tmp_path: Path) -> None:
     assert resumed(batch=4) == (3, 1, 3, 1)
     assert resumed(batch=5) == (3, 1, 3, 1)  # of which the last is of 2 samples
     (tmp_path / "ckpt" / "net-1_6.ckpt").unlink()
-    with pytest.raises(UsageError, match=r"step 5 .* the 10 samples .* no whole steps of 4; .*before it, 4 would do"):
+    with pytest.raises(
+        UsageError, match=r"step 5 .* the 10 samples .* no whole steps of 4; .*earlier step that works is 4"
+    ):
         resumed(batch=4)
     (tmp_path / "ckpt" / "net-1_5.ckpt").unlink()
     assert resumed(batch=4) == (2, 1, 2, 0)
     assert resumed(batch=1) == (8, 1, 8, 0)
-    with pytest.raises(UsageError, match="an epoch had 12 samples, now it has 15, and inside one the rest cannot"):
+    with pytest.raises(
+        UsageError, match="an epoch had 12 samples, now it has 15, and the rest of a started epoch cannot"
+    ):
         resumed(batch=5)
 
 
@@ -133,7 +137,7 @@ def test_data_that_grew_goes_on_at_the_end_of_an_epoch(
         ckptstore.mindspore.join("run").resume(create_model(), create_dataset().repeat(4))
     assert "an epoch had 6 steps, now it has 24; an epoch had 12 samples, now it has 48" in stopped.value.message
     assert stopped.value.hint == (
-        "use the data that it was trained with; of the steps before it, 6 would do: resume(step=6)"
+        "use the data that it was trained with; the newest earlier step that works is 6: resume(step=6)"
     )
     with caplog.at_level(logging.WARNING, "ckptstore"):
         start = ckptstore.mindspore.join("run").resume(create_model(), create_dataset().repeat(4), step=6)

@@ -298,7 +298,9 @@ def test_numbers_of_the_user_take_no_place_of_others(catalog: Catalog, tmp_path:
     numbers = {name: held[name].asnumpy().item() for name in ("step_num", "epoch_num", "scale", "warm")}
     assert numbers == {"step_num": 6, "epoch_num": 1, "scale": 0.5, "warm": True}
     again = Job()
-    with pytest.raises(RefusedError, match="append_info has a number named weight, and so is a parameter"):
+    with pytest.raises(
+        RefusedError, match="append_info has a number named weight, which is also the name of a parameter"
+    ):
         again.train(again.launch.saver(tmp_path, every=6, append_info=[{"weight": 1}]), epochs=2)
 
 
@@ -458,7 +460,7 @@ def test_what_a_rank_that_does_not_save_will_lack_is_told_at_its_first_save(
     assert complaints(caplog) == [said]
     trained(1, "L2")
     assert complaints(caplog)[1:] == [
-        "rank 1 has 2 moving averages of rank 0, as that one's file stands in: of its own nothing is there",
+        "rank 1 uses 2 moving averages of rank 0, because it loads that rank's file, and its own values were not kept",
         "rank 1 has the file of rank 0: its own random numbers begin anew",
         said,
     ]

@@ -49,20 +49,25 @@ def test_a_place(step: int, saved: Launch, now: Launch, expected: int) -> None:
     [
         (17, paced(1, 10), paced(2, 5), "the 56 samples of that epoch that are done are no whole steps of 16"),
         (1, paced(1, 10), paced(2, 5), "the 8 samples"),
-        (13, paced(2, 10), paced(3, 6), "an epoch had 160 samples, now it has 144, and inside one"),
-        (3, paced(2, 10), paced(3, 6), "inside one"),
+        (13, paced(2, 10), paced(3, 6), "an epoch had 160 samples, now it has 144, and the rest of a started epoch"),
+        (3, paced(2, 10), paced(3, 6), "rest of a started epoch"),
         (
             11,
             paced(1, 10),
             paced(1, 20),
             "an epoch had 10 steps, now it has 20; an epoch had 80 samples, now it has 160",
         ),
-        (17, paced(2, 10, shards=None), paced(4, 5, shards=None), "is not known of both"),
-        (17, paced(2, 10, shards=None), paced(4, 10, shards=None), "is not known of both"),
-        (17, paced(2, 10, batch=None), paced(2, 20), "is not known of both"),
-        (17, paced(2, 10, shards=2), paced(2, 5, batch=16, shards=None), "is not known of both"),
-        (17, paced(2, None), paced(1, 10), "saved by 2 ranks, with how many steps an epoch is not known"),
-        (1, paced(1, 3, batch=10), paced(1, 3, batch=11), "inside one"),  # as many steps are not the same steps
+        (17, paced(2, 10, shards=None), paced(4, 5, shards=None), "is not known for both"),
+        (17, paced(2, 10, shards=None), paced(4, 10, shards=None), "is not known for both"),
+        (17, paced(2, 10, batch=None), paced(2, 20), "is not known for both"),
+        (17, paced(2, 10, shards=2), paced(2, 5, batch=16, shards=None), "is not known for both"),
+        (17, paced(2, None), paced(1, 10), "saved by 2 ranks, and its number of steps per epoch is not known"),
+        (
+            1,
+            paced(1, 3, batch=10),
+            paced(1, 3, batch=11),
+            "rest of a started epoch",
+        ),  # as many steps are not the same steps
         (3, paced(2, 10), paced(4, 10, batch=5), "it is not the same data"),
         (2, paced(1, 3, batch=3), paced(1, 2, batch=2), "it is not the same data"),  # 7 samples at least, 5 at most
         (1, paced(1, 2, batch=2), paced(1, 3, batch=3), "it is not the same data"),
@@ -72,7 +77,7 @@ def test_a_place(step: int, saved: Launch, now: Launch, expected: int) -> None:
             paced(4, 10, None, None),
             "2 ranks took 10 steps an epoch, now 4 ranks take",
         ),
-        (3, paced(2, 10, None, None), paced(1, 10, None, None), "now 1 rank takes 10; how many"),
+        (3, paced(2, 10, None, None), paced(1, 10, None, None), "now 1 rank takes 10; the number of samples"),
     ],
 )
 def test_no_place(step: int, saved: Launch, now: Launch, why: str) -> None:

@@ -138,7 +138,7 @@ def test_a_crash_before_the_first_whole_save_starts_fresh(
     assert third[0].facts.decided
     (said,) = caplog.messages
     assert said == (
-        "run run starts from the beginning: of 1 step saved after that none is whole; of the newest, no file of rank 1 "
+        "run run starts from the beginning; incomplete since then: 1 step; the newest: no file of rank 1 "
         "was recorded; see: ckptstore resolve run --explain"
     )
 
@@ -154,7 +154,7 @@ def test_many_saves_of_which_no_state_is_whole_are_not_a_fresh_start(
     for step in (5, 15):
         job.save(ranks[:1], step)
         job.save(ranks[1:], step + 1)
-    told = "of 4 steps that launch L1 saved none is whole; of the newest, no file of rank 0 was recorded"
+    told = "launch L1 saved 4 steps, and none of them is complete; the newest: no file of rank 0 was recorded"
     with pytest.raises(NothingRestorableError, match=f"nothing of run 'run' can be restored: {told}") as raised:
         job.start()
     assert "give the run another name" in str(raised.value)
@@ -163,7 +163,7 @@ def test_many_saves_of_which_no_state_is_whole_are_not_a_fresh_start(
         job.save(ranks[:1], 25)
         url = "sqlite:////proc/nowhere/catalog.db"
         other = begin(Database(sa.make_url(url)), "run", rank=0, world_size=2, launch_id="L9", layout=None)
-        with pytest.raises(NothingRestorableError, match="of 3 steps that launch L1 saved none is whole"):
+        with pytest.raises(NothingRestorableError, match="launch L1 saved 3 steps, and none of them is complete"):
             decide(other, [tmp_path / "ckpt"])
 
 
@@ -212,7 +212,7 @@ def test_a_start_says_that_of_many_newer_saves_none_is_whole(
     assert job.start()[0].facts.parent_step == 10
     (said,) = caplog.messages
     assert said == (
-        "run run goes on from step 10: of 3 steps saved after that none is whole; of the newest, no file of rank 1 was "
+        "run run goes on from step 10; incomplete since then: 3 steps; the newest: no file of rank 1 was "
         "recorded; see: ckptstore resolve run --explain"
     )
 
@@ -474,14 +474,16 @@ def test_a_step_without_a_place_stops_the_start_and_names_one_that_is_there(
         Path(files[damaged][0].path).unlink()
     two = catalog.join("run", rank=0, world_size=2, launch_id="L2", layout="data_parallel")
     two.set_steps_per_epoch(5, batch_size=8, shards=2)
-    with pytest.raises(UsageError, match="step 17 of launch L1 has no place .* no whole steps of 16") as stopped:
+    with pytest.raises(
+        UsageError, match="step 17 of launch L1 has no matching position .* no whole steps of 16"
+    ) as stopped:
         two.resolve()
     assert "use the number of ranks and the batch size that were saved" in stopped.value.hint
     assert not known_of(two).decided
     if proposed is None:
         assert "resume" not in stopped.value.hint
         return
-    assert stopped.value.hint.endswith(f"; of the steps before it, {proposed} would do: resume(step={proposed})")
+    assert stopped.value.hint.endswith(f"; the newest earlier step that works is {proposed}: resume(step={proposed})")
     plan = two.resolve(step=proposed)
     assert plan is not None
     assert (plan.global_step, two.facts.start_step) == (proposed, proposed // 2)
@@ -522,7 +524,7 @@ def test_a_start_says_which_history_it_leaves_behind(
     caplog.clear()
     (third,) = job.start()
     assert (third.facts.parent, third.facts.parent_step) == ("L2", 20)
-    assert "goes on from step 20 of launch L2, though step 30 of launch L1 is whole" in caplog.text
+    assert "goes on from step 20 of launch L2, although step 30 of launch L1 is complete too" in caplog.text
     assert "resume(lineage='L1')" in caplog.text
     chosen = catalog.join("run", launch_id="L4")
     assert chosen.resolve(lineage="L1").global_step == 30
@@ -531,7 +533,7 @@ def test_a_start_says_which_history_it_leaves_behind(
     job.save([third], 50)
     caplog.clear()
     job.start()
-    assert "of a history that was not given up" not in caplog.text
+    assert "on a branch that was not abandoned" not in caplog.text
 
 
 def test_an_id_that_was_used_before_starts_nothing_from_an_old_state(catalog: Catalog, tmp_path: Path) -> None:

@@ -136,7 +136,13 @@ ASKED = "saved by 2 ranks, asked for 4, and "
     ("of", "how", "expected", "was_whole", "detail"),
     [
         (saved(THREE, 0, 2), {}, [(Rule.MISSING_RANK, 1)], False, "no file of rank 1 was recorded"),
-        (saved(PAIRS, 0, 2, 3, 6, 7), {}, [(Rule.MISSING_RANK, 1), (Rule.MISSING_RANK, 5)], False, "replicas 1,5 was"),
+        (
+            saved(PAIRS, 0, 2, 3, 6, 7),
+            {},
+            [(Rule.MISSING_RANK, 1), (Rule.MISSING_RANK, 5)],
+            False,
+            "replica group 1,5, was",
+        ),
         (saved(TWO, step=0), {}, [(Rule.UNTRAINED, None)], False, "the network is untrained"),
         (saved(ONE, content=Content.WEIGHTS), {}, [(Rule.WEIGHTS_ONLY, 0)], False, "holds weights"),
         (also(saved(TWO, 0), file(TWO, 1, size=None)), {}, [(Rule.IN_PROGRESS, 1)], False, "was never finished"),
@@ -255,7 +261,7 @@ def test_a_directory_that_was_never_renamed_counts_only_where_it_covers_every_ra
 
 def test_a_wide_job_is_explained_in_a_line_a_rank() -> None:
     found = rejected(state(launch(world_size=64, layout=data_parallel(64))))
-    detail = "no file of rank 0 nor of its replicas 0,1,2,3,4,5,6,7… (64 in all) was recorded"
+    detail = "no file of rank 0, nor one of its replica group 0,1,2,3,4,5,6,7… (64 in all), was recorded"
     assert (found.reasons[0].detail, len(found.reasons)) == (detail, 64)
 
 

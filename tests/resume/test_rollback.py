@@ -74,7 +74,7 @@ def test_who_begins_anew_and_fails_again_and_again_before_a_whole_save_begins_an
         (first, _) = job.start()
         assert (first.facts.decided, first.facts.parent) == (True, None)
     job.save([first], 5, 10, 15)
-    with pytest.raises(NothingRestorableError, match="of 3 steps that launch L5 saved none is whole"):
+    with pytest.raises(NothingRestorableError, match="launch L5 saved 3 steps, and none of them is complete"):
         job.start()
     assert catalog.join("run", world_size=2, launch_id="L9").resolve(lineage="L1").global_step == 30
 

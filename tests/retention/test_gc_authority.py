@@ -158,7 +158,7 @@ def test_a_journal_of_somebody_else_tells_nothing(shared: Path) -> None:
     job = trained_by(ANN, url, shared / "ckpt", 10, 20, 30, 40)
     for journal in jsonl.journals_below(str(shared / "ckpt")):
         os.chown(journal, 0, 0)
-    assert f"is of user {ANN}, and no journal of theirs" in doubts(connect(url))[0]
+    assert f"is of user {ANN}, and no journal of that user" in doubts(connect(url))[0]
     with as_user(ANN):
         assert len(gc(connect(url)).removed) == 2, "it is their own"
     assert len(names(job.directory)) == 2

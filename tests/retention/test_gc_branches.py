@@ -35,7 +35,7 @@ def test_a_floor_that_launches_could_not_load_since_the_plan(catalog: Catalog, t
         ranks = job.start()
         assert ranks[0].facts.parent_step == step
         ranks[0].load_failed(catalog.show("run", step)[0], "Input/output error")
-    with pytest.raises(RefusedError, match="must stay, and does not count any more: .*; make the plan again"):
+    with pytest.raises(RefusedError, match="but it no longer counts: .*; make the plan again"):
         execute(catalog.database, plan)
     assert newest(catalog) == 20
 

@@ -67,7 +67,7 @@ def test_a_ttp_directory_that_cannot_complete(catalog: Catalog, tmp_path: Path) 
     plan = plan_gc(catalog.database, "run", LAST_2)
     assert removed(plan) == [("L1", 15)]
     assert plan.decision.remove[0].reasons[0].rule is Why.NOT_RESTORABLE
-    assert {each.path: each.reason for each in plan.debris} == {dead: "a save that was never finished left it"}
+    assert {each.path: each.reason for each in plan.debris} == {dead: "left over from an unfinished save"}
     execute(catalog.database, plan)
     assert [path.name for path in home.iterdir() if path.name != ".ckptstore"] == ["ttp_saved_checkpoints-step_17"]
 

@@ -91,10 +91,10 @@ def spoil(path: Path, how: str) -> str:
             return "is a link, or no file|is a link: no link is followed|not a regular file"
         case "another user's":
             os.chown(member, NOBODY, NOBODY)
-            return "is of user nobody, and no journal of theirs beside it tells of it"
+            return "is of user nobody, and no journal of that user beside it records it"
         case "another user's directory":
             os.chown(member.parent, NOBODY, NOBODY)
-            return "is of user nobody, and no journal of theirs beside it tells of it"
+            return "is of user nobody, and no journal of that user beside it records it"
         case "written by others":
             member.parent.chmod(0o775)
             return "zero must be writable to its owner, and to no one else"

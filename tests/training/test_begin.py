@@ -95,7 +95,7 @@ def test_what_cannot_be_restored_stops_a_start_without_a_catalog_too(catalog: Ca
     with pytest.raises(NothingRestorableError, match="there is no such save"):
         decided(away, tmp_path / "ckpt", 2, same, "data_parallel", step=7)
     odd = {"steps": 3, "batch_size": 7, "shards": 2}
-    with pytest.raises(UsageError, match="step 5 of launch L1 has no place in the data"):
+    with pytest.raises(UsageError, match="step 5 of launch L1 has no matching position in this dataset"):
         decided(away, tmp_path / "ckpt", 2, odd, "data_parallel", step=5, lineage="L1")
 
 
