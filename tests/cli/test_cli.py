@@ -99,7 +99,9 @@ def test_a_home_that_cannot_be_written_to_is_one_line() -> None:
 
 
 def test_the_help_of_no_command_is_cut_on_a_terminal_of_80_columns() -> None:
-    summaries = cli.get_help(click.Context(cli, info_name="ckptstore", terminal_width=80)).partition("Commands:")[2]
+    summaries = cli.get_help(
+        click.Context(cli, info_name="ckptstore", terminal_width=80, **cli.context_settings)
+    ).partition("Commands:")[2]
     assert "..." not in summaries
 
 
