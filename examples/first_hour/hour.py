@@ -25,8 +25,9 @@ PROGRAMS = {"python": [sys.executable], "ckptstore": [str(Path(sys.executable).w
 
 PAGE = """# A first hour
 
-All output on this page is real, made by [examples/first_hour/hour.py](../../examples/first_hour/hour.py). A test
-compares it with the output of today's commands.
+All output on this page is real, made by [examples/first_hour/hour.py](../../examples/first_hour/hour.py). Ids, paths,
+dates, durations and sizes of the machine are replaced by fixed ones. A test compares it with the output of today's
+commands.
 
 ## Install
 

@@ -91,7 +91,7 @@ def test_a_catalog_on_the_disk_that_its_checkpoints_have_filled(tmp_path: Path) 
         full = ckptstore("--db", url, "runs")
         assert f"the disk of {home} is full" in full.err
         other = {"OTHER.db": str(tmp_path / "other.db"), "DIR": str(home / "data"), "RUN": "run"}
-        for said in re.findall(r"ckptstore (--db OTHER\.db .*?)(?: for|, |$)", full.err.strip()):
+        for said in re.findall(r"ckptstore (--db OTHER\.db .*?)(?: to| for|, |$)", full.err.strip()):
             done = ckptstore(*(other.get(word, word) for word in said.split()))
             assert done.code == 0, done
         assert {file.global_step for file in connect(url).files("run") if file.state == "complete"} >= {40, 50}

@@ -26,9 +26,9 @@ from tests.mindspore.trainings import complaints, on_purpose
 SELDOM = {"epochs": 4, "every": 100}
 
 AT_END = (
-    "nothing is saved after step 0: the exception came after loop.step in step 12, and maybe before all was done that "
-    "the script does at the end of an epoch with loop.keep or random numbers; do that before loop.step, or call "
-    "loop.save after it"
+    "nothing is saved after step 0: the exception came after loop.step in step 12, and maybe before the script "
+    "had finished its changes to loop.keep and its random numbers at the end of an epoch; make them before loop.step, "
+    "or call loop.save after them"
 )
 
 

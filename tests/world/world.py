@@ -1042,12 +1042,13 @@ class World:
         if task.error is None and task.is_over:
             resolution: Resolution = task.result
             if fault is None or fault.what != "stop":
-                # What a launch did not register is left to it while it is alive.
+                # What a launch did not register is left to it while it is alive: a plan may take it, or not.
                 left = self._uncounted if self.trainers else set()
+                taken = {each.source.path for each in resolution.plan.ranks} if resolution.plan else set()
                 self._check_plan(
                     "resolve",
                     resolution.plan,
-                    {path: content for path, content in there.items() if content not in left},
+                    {path: content for path, content in there.items() if path in taken or content not in left},
                     complete=fault is None and not (catalog or self.uid or self._is_within_a_start) and self.is_current,
                 )
 
