@@ -1,4 +1,4 @@
-"""Leases of processes that copy: of several that could copy a file to a tier, one does."""
+"""Leases for copying: of several processes that could copy a file to a tier, only the one with the lease does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ids that are made of what they are about."""
+"""Ids that are derived from the content that they identify."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies what a rank registers to tiers while it trains, on a thread of its own."""
+"""The argument `tiers=` of a job: declares tiers, and hands each registered file to the thread that copies."""
 
 from __future__ import annotations
 
