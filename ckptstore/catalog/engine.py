@@ -37,10 +37,12 @@ class Database:
       connection and a lock are waited for 10 s at most, except an SQLite lock that other processes keep acquiring.
     - A PostgreSQL connection is open for one transaction, or for a `connected` block, and one thread at a time has it.
       So a process that waits for its next save holds no connection, and no process holds two.
+    - A server asks for more `connections`: it keeps up to that many open, and its threads share them.
     """
 
-    def __init__(self, url: sa.URL, *, answer_within: float = _ANSWER_SECONDS) -> None:
+    def __init__(self, url: sa.URL, *, answer_within: float = _ANSWER_SECONDS, connections: int = 1) -> None:
         self.url = url
+        self._connections = connections
         self.is_sqlite = url.get_backend_name() == "sqlite"
         self.answer_within = answer_within
         self._wait = min(answer_within, _WAIT_SECONDS)
@@ -59,9 +61,8 @@ class Database:
         return Path(self.url.database) if self.is_sqlite and self.url.database else None
 
     def disconnect(self) -> None:
-        """Close idle connections; the next transaction opens one. To PostgreSQL none is kept."""
-        if self.is_sqlite:
-            self._engine.dispose()
+        """Close idle connections; the next transaction opens one."""
+        self._engine.dispose()
 
     def let_go_before_fork(self) -> None:
         """Close SQLite's connections: a child would take its parent's locks for its own, and lose what it writes.
@@ -168,7 +169,7 @@ class Database:
             own.is_busy = False
             own.used_at = time.monotonic()
             if not (done and own.shares):
-                self._close()
+                self._close(is_usable=done)
 
     def _connect(self) -> sa.Connection:
         """Connect; again, for a while, where the server says that it cannot serve more at this moment."""
@@ -177,15 +178,17 @@ class Database:
         except sa.exc.TimeoutError:
             raise self.unusable("other threads of this process use it", CatalogBusyError) from None
 
-    def _close(self) -> None:
+    def _close(self, *, is_usable: bool = True) -> None:
+        """Close this thread's connection; a server's pool keeps it if it is usable."""
         connection, self._own.connection = self._own.connection, None
         if connection is not None:
-            connection.invalidate()  # closed, instead of kept by the pool
+            if self._connections == 1 or not is_usable:
+                connection.invalidate()
             connection.close()
 
     def _postgres_engine(self) -> sa.Engine:
         try:
-            return postgres.make_engine(self.url, self._wait, self.answer_within)
+            return postgres.make_engine(self.url, self._wait, self.answer_within, self._connections)
         except ModuleNotFoundError:
             hint = "run: pip install 'psycopg[binary]'"
             raise CatalogUnavailableError("no PostgreSQL driver is installed", hint) from None
@@ -256,18 +259,19 @@ def _leave_to_parent() -> None:
 os.register_at_fork(before=_let_go, after_in_child=_leave_to_parent)
 
 
-def open_database(url: str | os.PathLike[str] | None) -> Database:
+def open_database(url: str | os.PathLike[str] | None, *, connections: int = 1) -> Database:
     """Open the catalog that `url` names, else CKPTSTORE_URL, else the user's own SQLite file.
 
     `url` is an SQLAlchemy URL (`sqlite:////data/catalog.db`, `postgresql://user@host/name`) or the path of an
-    SQLite file. Raises `UsageError` for a URL that makes no sense. Nothing is connected to yet.
+    SQLite file. `connections`: see `Database`. Raises `UsageError` for a URL that makes no sense. Nothing is connected
+    to yet.
     """
     own = urls.users_own()
     named = urls.database_url(url)
     if named.database == str(own):
         with suppress(OSError):  # what cannot be made is said when it is used: a training goes on without a catalog
             own.parent.mkdir(parents=True, exist_ok=True)
-    return Database(named)
+    return Database(named, connections=connections)
 
 
 def open_to_look(url: str | None, *, answer_within: float) -> Database:

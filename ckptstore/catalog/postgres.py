@@ -78,15 +78,17 @@ _REMEDIES = (
 """What to do where a server answers and refuses: by SQLSTATE, or by what it says where no connection comes about."""
 
 
-def make_engine(url: sa.URL, wait: float, answer_within: float) -> sa.Engine:
-    """An engine that opens one connection at a time. Raises `ModuleNotFoundError` where the driver is not installed.
+def make_engine(url: sa.URL, wait: float, answer_within: float, connections: int) -> sa.Engine:
+    """An engine with at most so many connections. Raises `ModuleNotFoundError` where the driver is not installed.
 
+    Where there are several, they are kept open, and each is tested before it is used again.
     `wait` is how long to wait for a connection, `answer_within` for the answer to a statement, in seconds.
     """
     engine = sa.create_engine(
         url,
         poolclass=QueuePool,
-        pool_size=1,
+        pool_size=connections,
+        pool_pre_ping=connections > 1,
         max_overflow=0,
         pool_timeout=wait,
         use_native_hstore=False,  # else each process asks for a type that nobody has here

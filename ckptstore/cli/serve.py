@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 TOKEN = "CKPTSTORE_TOKEN"  # noqa: S105 — the name of a variable
 _PORT = 8766
 _BACKLOG = 128
+_CONNECTIONS = 8
+"""As many as `serve.answers` has threads. A PostgreSQL server has 100, by default."""
 
 
 @click.command()
@@ -41,11 +43,15 @@ def serve(context: click.Context, /, *, host: str, port: int, **asked: Any) -> N
         from ckptstore.serve.connections import server
     except ImportError as error:
         raise _not_installed(error) from None
-    from ckptstore.api import connect
+    from ckptstore.api import Catalog
+    from ckptstore.catalog import schema
+    from ckptstore.catalog.engine import open_database
     from ckptstore.cli.terminal import line
 
     rules = _rules(host, **{name: asked.pop(name) for name in ("token_file", "allow_changes", "trust_proxy")})
-    catalog = connect(context.obj)
+    database = open_database(context.obj, connections=_CONNECTIONS)
+    schema.ensure(database)
+    catalog = Catalog(database)
     watcher = watcher_of(catalog.database, **asked)
     listening = _listening(host, port)
     _log_changes()
@@ -57,6 +63,7 @@ def serve(context: click.Context, /, *, host: str, port: int, **asked: Any) -> N
         server(make_app(catalog, rules)).run(sockets=[listening])
     if watcher is not None:
         watcher.end()
+    database.disconnect()
 
 
 def _log_changes() -> None:

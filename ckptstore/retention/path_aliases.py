@@ -14,7 +14,6 @@ from ckptstore.catalog import directories, reads
 from ckptstore.core.limits import HIGHEST
 from ckptstore.core.naming import SEVERAL, parse_tensorflow
 from ckptstore.disk import files as disk
-from ckptstore.outside import Path
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -150,7 +149,7 @@ def copied_by_others(
     named: dict[tuple[Key, int, Kind, str], list[str]] = defaultdict(list)
     for file in files:
         if _key(file) in going:
-            named[_key(file), file.rank, file.kind, Path(file.path).name].append(file.path)
+            named[_key(file), file.rank, file.kind, file.path.rpartition("/")[2]].append(file.path)
     twice = [(key, path) for (key, *_), paths in named.items() if len(paths) > 1 for path in paths]
     if not twice:
         return {}

@@ -509,11 +509,12 @@ def _targets(
         if file.state not in _LIVE or here is None or here.size is None or here.mtime_ns is None:
             continue
         above = above_save(file.path)  # the directory of a save goes with its files
-        root = above if above in homes else file.path.rpartition("/")[0] or "/"
+        directory = file.path.rpartition("/")[0] or "/"
+        root = above if above in homes else directory
         place = file.path[len(root.rstrip("/")) + 1 :]
         graphs = [str(Path(place).with_suffix(_GRAPH))] if file.kind is Kind.GRACEFUL_EXIT else []
         companion = companion_of(place)
-        companions = [companion] if Path(companion).name in names(str(Path(file.path).parent)) else []
+        companions = [companion] if companion.rpartition("/")[2] in names(directory) else []
         for other in (*graphs, *companions):  # first: alone they would be found no more after a crash
             beside = disk.facts_if_seen(f"{root}/{other}")
             if beside is not None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from ckptstore.resume.overview import RunRow
-    from ckptstore.serve.questions import Questions
+    from ckptstore.serve.questions import Planned, Questions
 
 _SAVES_SHOWN, _RUNS_SHOWN, _CHECKS_SHOWN = 200, 100, 300
 _SPARKS = 24
@@ -177,25 +177,29 @@ class Pages:
 
     async def retention(self, name: str, rules: Mapping[str, str], notice: str = "", status: int = 200) -> Response:
         """What gc would do by these rules, with the forms to have it done; `notice` says why it is shown."""
-        planned, refused = None, ""
-        try:
-            planned = await self._ask.gc(name, rules_of(rules))
-        except RefusedError as error:  # as where no policy is stored: the page asks for rules
-            refused = error.message
+        (planned, refused), row, stored = await asyncio.gather(
+            self._planned(name, rules_of(rules)), self._ask.run(name), self._ask.policy(name)
+        )
         return self._page(
             "retention",
             f"Retention of run {name}",
             status,
             run=name,
-            row=await self._ask.run(name),
+            row=row,
             plan=planned.shown if planned else None,
             strip=view.strip(planned.shown) if planned else (),
             digest=planned.digest if planned else "",
-            policy=(await self._ask.policy(name))["policy"],
+            policy=stored["policy"],
             rules=rules,
             refused=refused,
             notice=notice,
         )
+
+    async def _planned(self, name: str, rules: Mapping[str, Any]) -> tuple[Planned | None, str]:
+        try:
+            return await self._ask.gc(name, rules), ""
+        except RefusedError as error:  # for example no policy is stored: the page asks for rules
+            return None, error.message
 
     async def _doctor(self, request: Request) -> Response:  # noqa: ARG002
         findings = await self._ask.findings()

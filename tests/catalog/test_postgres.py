@@ -85,6 +85,41 @@ def test_threads_of_a_process_share_one_connection(url: str, opened: list[object
     assert most == [1] * 20
 
 
+def test_a_server_keeps_connections_and_replaces_those_that_ended(url: str, opened: list[object]) -> None:
+    """Two transactions at once; then each thread after them takes a connection that is open."""
+    connect(url)
+    database = open_database(url, connections=2)
+    both = threading.Barrier(2)
+
+    def look() -> None:
+        with database.read() as connection:
+            assert connection.execute(sa.text("SELECT 1")).scalar_one() == 1
+            both.wait(30)
+
+    def looks() -> None:
+        threads = [threading.Thread(target=look) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    opened.clear()
+    looks()
+    looks()
+    assert len(opened) == 2
+    ours = "FROM pg_stat_activity WHERE application_name = 'ckptstore' AND datname = current_database()"
+    with psycopg.connect(url, autocommit=True) as other:
+        other.execute(f"SELECT pg_terminate_backend(pid) {ours}")
+    wait_for(lambda: connections(url) == 0)
+    looks()
+    assert len(opened) == 4
+    with pytest.raises(ZeroDivisionError), database.read():
+        raise ZeroDivisionError
+    wait_for(lambda: connections(url) == 1)
+    database.disconnect()
+    wait_for(lambda: connections(url) == 0)
+
+
 def test_a_connection_is_not_kept_over_a_failure(url: str) -> None:
     database = connect(url).database
     with database.connected():
