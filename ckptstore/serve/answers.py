@@ -41,11 +41,16 @@ class Answers:
         except CatalogBusyError:
             return None
 
-    async def get(self, question: Hashable, work: Callable[[], T], *, patience: float | None = None) -> T:
-        """Return or raise the result of `work`, or the cached answer to `question` if there is one."""
+    async def get(
+        self, question: Hashable, work: Callable[[], T], *, patience: float | None = None, valid: bool = False
+    ) -> T:
+        """Return or raise the result of `work`, or the cached answer to `question` if there is one.
+
+        `valid`: wait for the new answer if the cached one is no longer valid.
+        """
         seconds = self._patience if patience is None else patience
         found = self._current(question, work)
-        answer: T = await found.within(seconds)
+        answer: T = await ((valid and found.next) or found).within(seconds)
         if found.is_outdated:  # something happened while it was being made
             answer = await self._current(question, work).within(seconds)
         return answer

@@ -43,7 +43,7 @@ class Events:
         while True:
             await asyncio.sleep(_EVERY_SECONDS)
             try:
-                rows = await self._ask.runs()
+                rows = await self._ask.runs(valid=True)
             except CatalogUnavailableError as error:
                 yield _event("unavailable", {"detail": error.message})
                 continue

@@ -76,9 +76,9 @@ class Questions:
     def __init__(self, catalog: Catalog, answers: Answers) -> None:
         self._catalog, self._answers = catalog, answers
 
-    async def runs(self) -> Listing[RunRow]:
-        """Every run."""
-        return await self._answers.get("runs", self._catalog.runs)
+    async def runs(self, *, valid: bool = False) -> Listing[RunRow]:
+        """Every run. `valid`: see `Answers.get`."""
+        return await self._answers.get("runs", self._catalog.runs, valid=valid)
 
     def outdate(self, run: str) -> None:
         """Drop the answers about a run that are older than the list of runs, which shows something new of it."""

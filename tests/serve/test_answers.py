@@ -79,6 +79,23 @@ def test_an_old_one_is_given_while_it_is_made_anew(monkeypatch: pytest.MonkeyPat
     assert asyncio.run(ask()) == [1, 1, 1, 2, 3]
 
 
+def test_who_asks_for_a_valid_answer_waits_for_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it the stream of events reports a save one look too late: live pages took 2.4 s instead of 1.4."""
+    now = [0.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    asked = list[int]()
+
+    async def ask() -> list[int]:
+        answers, found = Answers(), list[int]()
+        for later, valid in ((0, True), (0.5, True), (1, False), (0, True)):
+            now[0] += later
+            found.append(await answers.get("x", lambda: asked.append(1) or len(asked), valid=valid))
+        answers.close()
+        return found
+
+    assert asyncio.run(ask()) == [1, 1, 1, 2]
+
+
 def test_what_is_outdated_is_made_anew_though_it_would_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a look at all runs shows something new of one: what is asked of that one afterwards is newer."""
     now = [0.0]

@@ -97,7 +97,7 @@ def test_errors_are_problems(client: TestClient, address: str, status: int, titl
 def test_a_catalog_that_does_not_answer(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is said so in time, and the server stays alive."""
 
-    async def late(*_: object) -> None:
+    async def late(*_: object, **_named: object) -> None:
         raise CatalogBusyError("the catalog did not answer within 5 s", "try again")
 
     monkeypatch.setattr(Answers, "get", late)
