@@ -101,3 +101,20 @@ FIRST_EIGHT = ", ".join(f"rank {rank} has {100 + rank} bytes" for rank in range(
 )
 def test_replicas_of_other_sizes(files: list[Checkpoint], differ: str) -> None:
     assert unequal_sizes(files) == differ
+
+
+@pytest.mark.parametrize("known", [{}, BEGUN, DAMAGED, {"state": FileState.TRASHED}])
+@pytest.mark.parametrize("seen", [None, Observed(99), DENIED])
+def test_a_file_that_a_tier_has_can_be_loaded_whatever_became_of_it(known: dict[str, Any], seen: Observed) -> None:
+    one = replace(file(OF, 3), **known)
+    assert fault(one, seen, {}, {one.id}) is None
+    assert fault(one, seen, {one.id: "it is cut"}, {one.id}) == fault(one, seen, {one.id: "it is cut"})
+    weights = replace(one, **WEIGHTS)
+    assert fault(weights, seen, {}, {weights.id}) == fault(weights, seen, {})
+
+
+def test_a_lost_file_that_no_tier_has_is_reported_as_such() -> None:
+    one = file(OF, 3)
+    lost, cut = fault(one, None, {}, {"another"}), fault(one, Observed(99), {}, {"another"})
+    assert lost == Reason(Rule.MISSING_FILE, 3, f"{one.path} is gone, and no tier has it")
+    assert cut == fault(one, Observed(99), {})
