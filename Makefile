@@ -147,10 +147,10 @@ $(BROWSER): tests/browser/requirements.txt pyproject.toml constraints.txt
 	@touch $@
 
 $(OBJECTS): tests/objects/requirements.txt pyproject.toml constraints.txt
-	@echo "setting up .venv-objects"
+	@echo "setting up .venv-objects (MindSpore alone is 800 MB: the first time takes minutes)"
 	@test -x .venv-objects/bin/python || $(PYTHON) -m venv .venv-objects
 	@.venv-objects/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--requirement tests/objects/requirements.txt --editable '.[objects]' pytest
+		--requirement tests/objects/requirements.txt --editable '.[objects,mindspore,postgres]' pytest
 	@touch $@
 
 $(DIST): tests/packaging/requirements.txt

@@ -13,8 +13,8 @@ from ckptstore.objects.tiers import open_tier
 from ckptstore.tiers import facts
 
 
-def declared(catalog: Catalog, directory: Path, name: str = "shared", level: int = 1) -> Tier:
-    tier = facts.tier_of(name, str(directory), level)
+def declared(catalog: Catalog, at: Path | str, name: str = "shared", level: int = 1) -> Tier:
+    tier = facts.tier_of(name, str(at), level)
     open_tier(tier.url).prepare()
     catalog.runs()  # makes the schema
     facts.add(catalog.database, tier)
