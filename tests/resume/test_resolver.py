@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 import pytest
 
+from ckptstore.core.copies import Copy, CopyState, Tier
 from ckptstore.core.model import (
     Checkpoint,
     Content,
@@ -33,6 +35,8 @@ SCAN = replace(BOTH, foreign=True)
 PAIRS = launch(world_size=8, layout=Layout("stated", ((0, 4), (1, 5), (2, 6), (3, 7))))
 NAN = {"quarantine": "the loss was nan"}
 SHARE = {"content": Content.SHARE}
+COPIED = replace(TWO, has_copies=True)
+FETCHING = Query(fetches=True)
 
 
 def saved(of: Launch, *ranks: int, step: int = 15, **more: Any) -> State:
@@ -449,6 +453,8 @@ def test_epochs_of_other_data_reject_where_as_many_ranks_go_on() -> None:
     of = saved(BOTH, **named)
     assert rules(rejected(of, steps_per_epoch=8)) == [(Rule.OTHER_EPOCHS, None)]
     assert planned(of, steps_per_epoch=7)
+    assert planned(of, steps_per_epoch=8, step=15)
+    assert planned(of, steps_per_epoch=8, world_size=1)
     assert planned(saved(BOTH, path="/ckpt/net-3_3.ckpt"), steps_per_epoch=8)
     bad = rejected(also(saved(BOTH, 0, **named), file(BOTH, 1), **NAN), steps_per_epoch=8)
     assert rules(bad) == [(Rule.OTHER_EPOCHS, None), (Rule.QUARANTINED, 1)]
@@ -550,3 +556,39 @@ def test_the_answer(case: Case) -> None:
     plan = found.plan
     assert (plan and (plan.launch.id, plan.global_step, sources(plan))) == case.answer
     assert {each.global_step: rules(each) for each in found.rejections} == case.rejected
+
+
+def copy_of(one: Checkpoint) -> tuple[Copy, ...]:
+    tier = Tier("s3", "s3://bucket/ckpt", 1)
+    at = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    return (Copy(tier=tier, key="a", state=CopyState.READY, size=one.size, digest=one.digest, at=at),)
+
+
+def test_what_is_lacking_is_fetched_from_a_tier_and_nothing_else() -> None:
+    newer, older = saved(COPIED, step=20), saved(COPIED, step=15)
+    lost, kept = newer.files
+    copies = {each.id: copy_of(each) for each in newer.files}
+    seen = as_recorded(newer, older)
+    del seen[lost.path]
+    asked: list[int] = []
+
+    def copies_of(one: State) -> dict[str, tuple[Copy, ...]]:
+        asked.append(one.global_step)
+        return copies
+
+    def chosen(*candidates: State, query: Query = FETCHING) -> RestorePlan | None:
+        asked.clear()
+        return resolve("run", candidates, lambda _: seen, query, copies=copies_of).plan
+
+    plan = chosen(newer, older)
+    assert (plan.global_step, sources(plan), set(plan.copies), asked) == (20, [0, 1], {lost.id}, [20])
+    assert chosen(newer, older, query=NEWEST).global_step == 15
+    assert asked == []
+    assert chosen(replace(newer, launch=TWO), older).global_step == 15
+    assert chosen(older, newer).copies == {}
+    assert asked == []
+    del seen[kept.path], copies[kept.id]
+    assert chosen(newer, older).global_step == 15
+    found = resolve("run", [newer], lambda _: seen, FETCHING, copies=copies_of)
+    assert rules(found.rejections[0]) == [(Rule.MISSING_FILE, 1)]
+    assert found.rejections[0].reasons[0].detail.endswith(", and no tier has it")
