@@ -9,7 +9,7 @@ from markupsafe import Markup
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-_SMALL = 160, 28
+_SMALL = (112, 28)
 _WIDE = 720
 _LINE = 160
 _LABEL = 14  # the height of a line of text
