@@ -56,6 +56,12 @@ def every_directory(connection: sa.Connection) -> set[str]:
     return {path.rstrip("/") or "/" for path in connection.execute(_every_directory()).scalars()}
 
 
+def of_identities(connection: sa.Connection, identities: Iterable[str]) -> set[str]:
+    """The paths under which directories with one of these identities were seen."""
+    found = connection.execute(_of_identities(), {"own_ids": sorted(identities)}).scalars()
+    return {path.rstrip("/") or "/" for path in found}
+
+
 def files_after(connection: sa.Connection, directory: str, launch: LaunchKey, step: int) -> list[Checkpoint]:
     """The files of a launch in or below a directory that are there, whole, and of a later step."""
     asked = {"own_prefix": f"{directory.rstrip('/')}/", "own_launch": launch, "own_step": step}
@@ -117,6 +123,12 @@ def _is_below() -> sa.ColumnElement[bool]:
 def _every_directory() -> Any:
     there = one_of(checkpoints.c.state, *_LIVE, FileState.TRASHED.value)
     return sa.union(sa.select(_DIRECTORY).where(there), sa.select(sources.c.directory))
+
+
+@cache
+def _of_identities() -> Any:
+    of_files = sa.select(_DIRECTORY).where(any_of(checkpoints.c.directory_id, "own_ids"))
+    return sa.union(of_files, sa.select(sources.c.directory).where(any_of(sources.c.directory_id, "own_ids")))
 
 
 @cache

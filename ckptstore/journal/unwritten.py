@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import journals
+from ckptstore.catalog import directories, journals
 from ckptstore.disk import presence
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.presence import Home
@@ -13,7 +13,7 @@ from ckptstore.journal.jsonl import SHARED, JournalWriter
 from ckptstore.outside import os, token_hex
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.journals import Unwritten
@@ -32,15 +32,30 @@ def append(database: Database, lacking: Iterable[Unwritten]) -> None:
     for each in lacking:
         of_homes.setdefault((each.directory, str(each.home["identities"])), []).append(each)
     for (directory, _), own in of_homes.items():
-        if not _is_own(directory):
-            continue
         home = Home(set(own[0].home["identities"]), {place for each in own for place in each.home["places"]})
-        reach = partial(_reach, directory, home)
-        try:
-            JournalWriter(directory, SHARED, token_hex(6), reach).append([dict(each.line) for each in own])
-        except OSError:
-            continue  # whoever records there is told
-        database.in_write(partial(journals.set_written, ids=[each.id for each in own]))
+        if any(_is_appended(place, home, own) for place in _places(database, directory, home)):
+            database.in_write(partial(journals.set_written, ids=[each.id for each in own]))
+
+
+def _places(database: Database, directory: str, home: Home) -> Iterator[str]:
+    """Where a directory may be: where it was, and where it was seen since, for a tree may be moved."""
+    yield directory
+    if home.identities:
+        with database.read() as connection:
+            seen = directories.of_identities(connection, home.identities)
+        yield from sorted(seen - {directory})
+
+
+def _is_appended(directory: str, home: Home, lacking: Iterable[Unwritten]) -> bool:
+    """Whether the journal of a directory could be written. If not, the next process that records there warns."""
+    if not _is_own(directory):
+        return False
+    writer = JournalWriter(directory, SHARED, token_hex(6), partial(_reach, directory, home))
+    try:
+        writer.append([dict(each.line) for each in lacking])
+    except OSError:
+        return False
+    return True
 
 
 def home_to_json(home: Home) -> dict[str, list[str]]:

@@ -117,3 +117,17 @@ def test_nothing_is_written_where_the_directory_is_not_there(
     (tmp_path / "away").rename(tmp_path / "ckpt")
     catalog.sync("run")
     assert contents(catalog)["unwritten"] == []
+
+
+def test_a_tag_set_after_a_tree_was_moved_is_in_its_journal_once_a_scan_has_seen_it(
+    catalog: Catalog, other: Catalog, tmp_path: Path
+) -> None:
+    """Before, it stayed in the one catalog: gc of another one removed the files of the step."""
+    begun(catalog, tmp_path / "old", 5, 10, 15)
+    (tmp_path / "old").rename(tmp_path / "new")
+    catalog.tag("run", 5, "best")
+    catalog.scan(tmp_path / "new", run="run")
+    catalog.sync("run")
+    other.scan(tmp_path / "new")
+    assert [row.tags for row in other.saves("run") if row.tally.global_step == 5] == [("best",)]
+    assert contents(catalog)["unwritten"] == []

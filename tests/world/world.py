@@ -7,7 +7,6 @@ may do nothing. So a history with a step left out is one too.
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 from collections import Counter
 from collections.abc import Callable
@@ -122,9 +121,7 @@ class World:
         self.disks: dict[str, Disk] = {}
         self.catalogs = [f"{REAL}/{os.getpid()}/{name}.db" for name in ("main", "other")]
         self._template = template()
-        shutil.rmtree(f"{REAL}/{os.getpid()}", ignore_errors=True)
-        os.makedirs(f"{REAL}/{os.getpid()}")
-        shutil.copyfile(self._template, self.catalogs[0])
+        machine.catalogs.make(self.catalogs[0])
         self._kept_catalog = ""
         paths = [BASE] if disks == "one" else [f"{BASE}/rank_{rank}" for rank in range(size)]
         paths += [LATE] if late else []
@@ -824,14 +821,17 @@ class World:
             names = (".data-00000-of-00001", ".index") if prefix else ("",)
             self.neighbours |= {self._at(f"{task.result}{name}"): content for name in names}
 
-    def bare(self, steps: int = 2, ranks: int = 0) -> None:
-        """A script without ckptstore trains from the beginning, over the files that are there; on some ranks only."""
+    def bare(self, steps: int = 2, ranks: int = 0, first: int = 0) -> None:
+        """A script without ckptstore trains from the beginning, over the files that are there.
+
+        On some ranks only, from the `first` on, if `ranks` says on how many.
+        """
         self._bare_starts += 1
         start = self._bare_starts
         system = self.machine.system
         self.machine.sleep(4000)
         for step in range(1, steps + 1):
-            for rank in range(ranks or self.size):
+            for rank in [(first + each) % self.size for each in range(ranks)] if ranks else range(self.size):
                 path = f"{BARE}/rank_{rank}/net-1_{step}.ckpt"
                 content = ckpt_bytes.checkpoint(step, start * 100 + rank)
                 self._bare[content] = start, step, rank
@@ -1078,7 +1078,8 @@ class World:
     def sync(self, catalog: int = 0) -> None:
         """Journals are taken up."""
         task = self._operate("sync", lambda opened: opened.sync(RUN), catalog)
-        if not (catalog or self.uid) and task.is_over and task.error is None and self.is_quiet:
+        is_told = self.is_quiet and self.is_current  # where a tree was moved to, a start or a scan finds out first
+        if not (catalog or self.uid) and task.is_over and task.error is None and is_told:
             self.has_gap = False
 
     def as_stranger(self, name: str, arguments: dict[str, Any]) -> None:
@@ -1166,12 +1167,22 @@ class World:
             with suppress(ViolationError):
                 self._run(self.operator, lambda: self.machine.system.rename(path, other), "move")
 
-    def touch(self, which: int = 0) -> None:
-        """A checkpoint gets the time of now, as where it was copied away and back."""
+    def touch(self, which: int = 0, every: bool = False) -> None:  # noqa: FBT001, FBT002
+        """A checkpoint gets the time of now, as where it was copied away and back; or `every` one of its step."""
         path = self._checkpoint(which)
-        if path is not None:
-            with suppress(ViolationError):
-                self._run(self.operator, lambda: self.machine.system.utime(path), "touch")
+        if path is None:
+            return
+        there = self.there()
+        step = self.truth.contents[there[path]].step
+        paths = [
+            other
+            for other, content in sorted(there.items())
+            if content in self.truth.contents and self.truth.contents[content].step == step
+        ]
+        for each in paths if every else [path]:
+            if "/.ckptstore/" not in each:
+                with suppress(ViolationError):
+                    self._run(self.operator, lambda: self.machine.system.utime(each), "touch")  # noqa: B023
 
     def copy(self, which: int = 0, times: bool = False) -> None:  # noqa: FBT001, FBT002
         """A user copies a checkpoint, beside it, with its times or without."""
@@ -1329,7 +1340,9 @@ class World:
             if launch.plain:
                 launch.decided, launch.in_doubt = False, launch.in_doubt or launch.branched
         copied = self._kept_catalog if to_yesterday and self._kept_catalog else self._template
-        self._replace_catalog(0, copied)
+        while self._locks:
+            self._locks.pop().close()
+        self.machine.catalogs.replace(self.catalogs[0], copied)
         if self.is_current:
             self._operate("scan", lambda opened: opened.scan(ROOT, run=RUN))
 
@@ -1341,19 +1354,9 @@ class World:
         self._kept_catalog = copy
 
     def _make_other(self) -> None:
-        self._replace_catalog(1, self._template)
+        self.machine.catalogs.make(self.catalogs[1])
         self.has_other = True
         self.other_missed = bool(self.away)
-
-    def _replace_catalog(self, number: int, source: str) -> None:
-        path = self.catalogs[number]
-        while self._locks and not number:
-            self._locks.pop().close()
-        self.machine.catalogs.forget(path)
-        for suffix in ("", "-wal", "-shm"):
-            with suppress(FileNotFoundError):
-                os.unlink(f"{path}{suffix}")
-        shutil.copyfile(source, path)
 
     def power_loss(self) -> None:
         """All nodes lose power: what was not synced may be lost."""
