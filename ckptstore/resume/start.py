@@ -350,7 +350,7 @@ def _check_unplaced(resolution: Resolution, query: Query) -> None:
 def _check_unread(database: Database, run_id: int, resolution: Resolution, unread: Sequence[Skipped]) -> None:
     """Raise `RefusedError` if a journal that could not be read may tell of a newer state.
 
-    That is one of a rank of a launch of which the catalog knows nothing, written since the state that was chosen.
+    That is one of a rank of a launch of which the catalog knows nothing, and not older than the state that was chosen.
     """
     if not unread:
         return
@@ -363,7 +363,7 @@ def _check_unread(database: Database, run_id: int, resolution: Resolution, unrea
     for each in unread:
         name, seen = each.path.rpartition("/")[2], facts_if_seen(each.path)
         is_new = name.startswith("rank_") and not name.startswith(tuple(told))
-        if not is_new or seen is None or seen.mtime_ns <= written:
+        if not is_new or seen is None or seen.mtime_ns < written:  # some disks note whole seconds
             continue
         raise RefusedError(
             f"run {resolution.run!r} would start from {step}, and {each.path}, which may tell of a newer state, cannot "
