@@ -12,12 +12,13 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 _PORTION = 5
+_WARMING = 3  # histories
 _PORTIONS_OF_A_PROCESS = 20
 
 
@@ -25,6 +26,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.world", description=__doc__)
     parser.add_argument("--histories", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0, help="the number of the first history")
+    parser.add_argument("--only", type=int, nargs="+", help="the numbers of the histories, in place of these two")
     parser.add_argument("--steps", type=int, default=0, help="of each history (0: as many as usual)")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--until-found", action="store_true", help="end at the first that breaks a promise")
@@ -46,7 +48,7 @@ def _campaign(asked: argparse.Namespace) -> int:
     count = 0
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, disable=not sys.stdout.isatty()) as progress:
-        task = progress.add_task("histories", total=asked.histories)
+        task = progress.add_task("histories", total=len(asked.only or range(asked.histories)))
         for seeds, some in _outcomes(asked):
             count += len(seeds)
             for seed, error, own_done, own_checked, own_drawn in some:
@@ -69,18 +71,21 @@ def _campaign(asked: argparse.Namespace) -> int:
 
 def _outcomes(
     asked: argparse.Namespace,
-) -> Iterator[tuple[range, list[tuple[int, str, Counter[str], Counter[str], Counter[str]]]]]:
-    seeds = range(asked.seed, asked.seed + asked.histories)
+) -> Iterator[tuple[Sequence[int], list[tuple[int, str, Counter[str], Counter[str], Counter[str]]]]]:
+    seeds = asked.only or range(asked.seed, asked.seed + asked.histories)
     portions = [(seeds[at : at + _PORTION], asked.steps) for at in range(0, len(seeds), _PORTION)]
     # Nothing looks for garbage in cycles: that takes a tenth of the time. A process ends before it needs much memory.
-    _run((range(1), 2))
+    # What is read and compiled once, as statements are, each of them has from here.
+    _run((range(min(_WARMING, len(seeds))), 0))
     gc.collect()
     gc.freeze()
     with multiprocessing.get_context("fork").Pool(asked.processes, gc.disable, (), _PORTIONS_OF_A_PROCESS) as pool:
         yield from pool.imap_unordered(_run, portions)
 
 
-def _run(portion: tuple[range, int]) -> tuple[range, list[tuple[int, str, Counter[str], Counter[str], Counter[str]]]]:
+def _run(
+    portion: tuple[Sequence[int], int],
+) -> tuple[Sequence[int], list[tuple[int, str, Counter[str], Counter[str], Counter[str]]]]:
     from tests.world.history import STEPS, draw, run
 
     seeds, steps = portion

@@ -119,6 +119,42 @@ _THEME = 6  # steps that a history does most, found by going from one to what of
 _AGAIN = 0.3  # after one that was killed or failed
 _RECENT = 4
 
+_STORY = 0.05
+_BETWEEN = "branch|quarantine|pin|pin@1|delete|cut|start|save|wait|unmount|undo|spoil"
+_STORIES = (
+    ("save", "save", "plan", _BETWEEN, f"{_BETWEEN}|execute", "execute"),
+    ("save", "save", "gc!", _BETWEEN, "gc"),
+    ("gc!", "gc", "wait", "purge|gc"),
+    ("gc", "clock?", "wait", "purge"),
+    ("gc!", "start", "save", "save", "save", "gc"),
+    ("gc", "gc", "take_out", "take_out", "delete?", "delete?", "undo?", "resolve"),
+    ("scan@1", "gc|plan", "pin@1|tag", "spoil?", "purge|execute|gc"),
+    ("pin@1", "spoil", "gc|start"),
+    ("pin|tag", "unmount|spoil|catalog_away", "pin|save", "mount", "relieve", "gc"),
+    ("slow", "save!|fail", "start!?", "wait", "relieve", "start", "fail?", "start?"),
+    ("start", "save", "unmount", "start", "save!", "mount", "start"),
+    ("start", "save!", "start", "resolve?"),
+    ("save", "start", "start", "save", "start~again"),
+    ("end|fail", "catalog_away|unmount|fill", "lose_catalog", "relieve", "mount", "spoil", "scan", "start"),
+    ("share", "touch~all?", "touch~all?", "verify~beside?", "neighbour_gc", "resolve|start"),
+    ("neighbour", "save", "neighbour_saves", "start"),
+    ("keep", "keep!", "keep"),
+    ("bare", "bare", "bare?", "scan_bare"),
+    ("rename!|forget!|policy!", "start|gc|rename"),
+    ("move_tree", "start?", "lose_catalog?", "gc|start|scan"),
+    ("save!", "power_loss", "start|gc|undo"),
+    ("gc!|undo!|purge!", "power_loss", "undo|start|gc"),
+    ("flip|cut|delete|touch|copy|move", "resolve|start|gc|verify"),
+)
+"""Steps that make one situation, the faults and users of which are drawn: `!` has a fault, `?` may be left out, `@1` is
+of the second catalog, `~` has one argument. Each is of a family of bugs, and no bug's own history."""
+_STORY_ARGUMENTS = {
+    "@1": {"catalog": 1},
+    "~again": {"again": 1},
+    "~all": {"every": True},
+    "~beside": {"beside": True, "digest": True},
+}
+
 _ENDS = ("end", "fail", "branch", "move_tree", "power_loss", "lose_catalog")
 """After these nobody trains."""
 _TROUBLES = ("unmount", "fill", "protect", "slow", "spoil", "catalog_away", "lock_catalog")
@@ -163,6 +199,8 @@ _STOPS = (
     "branch",
 )
 _BESIDE = (
+    "gc",
+    "gc",
     "gc",
     "tune",
     "undo",
@@ -236,7 +274,7 @@ def draw(seed: int, steps: int = STEPS) -> History:
         "nodes": chance.choice([1, 1, 2]),
         "late": chance.random() < 0.3,
         "keeps": chance.choice([0, 0, 0, 0, 1, 2, 3]),
-        "coarse": chance.random() < 0.2,
+        "coarse": chance.random() < 0.25,
     }
     moods = {name: chance.choice(_MOODS) for name in _WEIGHTS} | {"start": 1.0, "save": chance.choice((0.5, 1.0, 2.0))}
     theme = _theme(chance) if chance.random() < 0.75 else []
@@ -248,32 +286,49 @@ def draw(seed: int, steps: int = STEPS) -> History:
     drawn = [Step("start"), *[Step("save")] * chance.choice((1, 3, 5))]
     names, sizes = list(weights), list(weights.values())
     trains, in_trouble, is_planned = True, False, False
+    story: list[str] = []
     while len(drawn) < steps:
         name = chance.choices(names, sizes)[0]
         last = drawn[-1]
-        if last.fault is not None and last.fault.what != "stop" and chance.random() < _AGAIN:
+        if not story and chance.random() < _STORY:
+            story = _told(chance)
+        scene = story.pop(0) if story else ""
+        if scene:
+            name = scene.rstrip("!").partition("@")[0].partition("~")[0]
+        elif last.fault is not None and last.fault.what != "stop" and chance.random() < _AGAIN:
             name = last.name
         elif theme and chance.random() < _OF_THEME:
             name = chance.choice(theme)
         elif chance.random() < _FOLLOW:
             follows = _FOLLOWS.get(chance.choice([last, *drawn[-_RECENT:]]).name, ())
             name = chance.choice([each for each in follows if moods[each]] or [name])
-        if in_trouble and chance.random() < _HEALS:
+        if in_trouble and not story and chance.random() < _HEALS:
             drawn += [Step("mount"), Step("relieve")]
             in_trouble = False
         if name == "execute" and not is_planned:
             name = "plan"
         if name in ("plan", "execute"):
             is_planned = name == "plan"
-        if name in ("save", "quarantine") and (not trains or chance.random() < 0.03):
+        if name in ("save", "quarantine") and not trains and scene:
+            drawn.append(Step("start"))
+        elif name in ("save", "quarantine") and (not trains or chance.random() < 0.03):
             name = "start"
-        step = _drawn(chance, name, faulty, ways)
-        if name == "save" and chance.random() < _BURSTS:  # what a policy chooses from
+        step = _drawn(chance, name, 1.0 if scene.endswith("!") else faulty, ways)
+        for sign, arguments in _STORY_ARGUMENTS.items():
+            step = replace(step, arguments=step.arguments | arguments) if sign in scene else step
+        if name == "save" and not scene.endswith("!") and chance.random() < _BURSTS:  # what a policy chooses from
             drawn += [Step("save")] * chance.randrange(2, 6)
         drawn.append(step)
         in_trouble |= name in _TROUBLES
         trains = name == "start" or (trains and name not in _ENDS and not _kills(step))
     return History(seed, settings, tuple(drawn))
+
+
+def _told(chance: random.Random) -> list[str]:
+    """The steps of a story, each as `_STORIES` has it, chosen and without `?`."""
+    every = (chance.choice(scene.split("|")) for scene in chance.choice(_STORIES))
+    scenes = (scene.removesuffix("?") for scene in every if not scene.endswith("?") or chance.random() < 0.5)
+    return list(scenes)
 
 
 def _theme(chance: random.Random) -> list[str]:
@@ -335,7 +390,7 @@ _ARGUMENTS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
         | ({"step": chance.randrange(8)} if chance.random() < 0.12 else {})
         | ({"place": 1} if chance.random() < 0.3 else {})
         | ({"plain": True} if chance.random() < 0.2 else {})
-        | ({"again": chance.choice([1, 1, 2, 3])} if chance.random() < 0.06 else {})
+        | ({"again": chance.choice([1, 1, 2, 3])} if chance.random() < 0.08 else {})
         | ({"fresh": True} if chance.random() < 0.08 else {})
     ),
     "save": lambda chance: (
@@ -379,7 +434,7 @@ _ARGUMENTS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
         "every": chance.random() < 0.5,
     },
     "keep": _choose(prefix=[True, False]),
-    "bare": _choose(steps=[1, 2, 3], ranks=[0, 0, 1]),
+    "bare": _choose(steps=[1, 2, 2, 3], ranks=[0, 0, 1], first=[0, 0, 1]),
     "rot": _choose(which=_MANY),
     "neighbour_saves": _choose(untold=[False, True]),
     "share": _choose(step=[0, 0, 1], saves=[1, 2]),
@@ -389,7 +444,7 @@ _ARGUMENTS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
     "flip": _choose(which=_MANY),
     "delete": _choose(which=_MANY),
     "move": _choose(which=_MANY),
-    "touch": _choose(which=_MANY),
+    "touch": lambda chance: {"which": chance.choice(_MANY)} | ({"every": True} if chance.random() < 0.3 else {}),
     "copy": _choose(which=_MANY, times=[False, True]),
     "unmount": _choose(which=range(4), gone=[False, False, True]),
     "fill": _choose(which=range(4), room=[0, 50, 300, 5000]),

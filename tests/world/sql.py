@@ -7,6 +7,7 @@ statement is kept for all programs and histories, and its pool and results are r
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +21,7 @@ from sqlalchemy.engine.row import Row
 
 from ckptstore.catalog import schema
 from ckptstore.catalog.engine import Database
+from ckptstore.catalog.tables import metadata
 from ckptstore.catalog.urls import database_url
 
 if TYPE_CHECKING:
@@ -47,6 +49,10 @@ def template() -> str:
     return path
 
 
+_spare: dict[str, Session] = {}
+"""Of catalogs of earlier histories: what a session has compiled serves the next one too."""
+
+
 class Catalogs:
     """The SQLite files of a machine, and who is connected to them."""
 
@@ -56,17 +62,39 @@ class Catalogs:
         self._sessions: dict[str, set[Session]] = {}
         self._idle: dict[str, list[Session]] = {}
 
+    def make(self, path: str) -> None:
+        """Make a new catalog: that of an earlier history is emptied, which is quicker than another file."""
+        idle = self._idle.setdefault(path, [])
+        if path in _spare:
+            session = _spare.pop(path)
+            session.catalogs = self
+            self._sessions[path] = {session}
+            idle.append(session)
+        if not idle or not idle[0].is_emptied():
+            self.replace(path, template())
+
+    def replace(self, path: str, source: str) -> None:
+        """Put the copy of another file there."""
+        self.forget(path)
+        for suffix in ("", "-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                os.unlink(f"{path}{suffix}")
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        shutil.copyfile(source, path)
+
     def connect(self, path: str) -> Connection:
         """A connection of the current program."""
         if path in self.away:
             raise sqlite3.OperationalError("unable to open database file")
-        idle = self._idle.get(path)
-        session = idle.pop() if idle else self._session(path)
-        connection = Connection(self, session)
+        connection = Connection(self, path)
         self.machine.program().connections.append(connection)
         return connection
 
-    def _session(self, path: str) -> Session:
+    def session(self, path: str) -> Session:
+        """One that nobody uses."""
+        idle = self._idle.get(path)
+        if idle:
+            return idle.pop()
         session = sqlite3.connect(path, 0, 0, None, False, Session, _STATEMENTS)  # noqa: FBT003
         session.catalogs, session.path = self, path
         session.execute(_FOREIGN_KEYS)
@@ -88,6 +116,9 @@ class Catalogs:
 
     def close(self) -> None:
         for path in list(self._sessions):
+            idle = self._idle.get(path)
+            if idle:
+                _spare[path] = idle.pop(0)
             self.forget(path)
 
     def ask(self, path: str) -> None:
@@ -135,27 +166,48 @@ class Cursor(sqlite3.Cursor):
 
 
 class Session(sqlite3.Connection):
-    """SQLite's own connection. The next program that connects to the file gets it: a new one reads the schema first."""
+    """SQLite's own connection. Programs share it, one transaction after another: a new one reads the schema first."""
 
     catalogs: Catalogs
     path: str
+
+    def is_emptied(self) -> bool:
+        """Whether all rows could be deleted: not while a transaction of somebody else is open."""
+        try:
+            self.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return False
+        for table in reversed(metadata.sorted_tables):
+            self.execute(f"DELETE FROM {table.name}")
+        self.commit()
+        return True
 
 
 class Connection:
     """A program's connection; it ends with the program."""
 
-    __slots__ = ("_catalogs", "_session", "isolation_level")
+    __slots__ = ("_catalogs", "_is_closed", "_path", "_session", "isolation_level")
 
-    def __init__(self, catalogs: Catalogs, session: Session) -> None:
+    def __init__(self, catalogs: Catalogs, path: str) -> None:
         self._catalogs = catalogs
-        self._session: Session | None = session
+        self._path = path
+        self._is_closed = False
+        self._session: Session | None = catalogs.session(path)
         self.isolation_level: str | None = None  # that of all sessions
 
     @property
     def session(self) -> Session:
         if self._session is None:
-            raise sqlite3.ProgrammingError("Cannot operate on a closed database.")
+            if self._is_closed:
+                raise sqlite3.ProgrammingError("Cannot operate on a closed database.")
+            self._session = self._catalogs.session(self._path)
         return self._session
+
+    def rest(self) -> None:
+        """Let others have the session until the next statement."""
+        session, self._session = self._session, None
+        if session is not None:
+            self._catalogs.leave(session)
 
     def cursor(self) -> Cursor:
         return self.session.cursor(Cursor)
@@ -178,9 +230,8 @@ class Connection:
             self._session.rollback()
 
     def close(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            self._catalogs.leave(session)
+        self._is_closed = True
+        self.rest()
 
 
 class _Proxied:
@@ -256,6 +307,7 @@ class _Connection(sa.Connection):
         self._transaction = None
         proxied = self._dbapi_connection
         proxied.dbapi_connection.rollback()
+        proxied.dbapi_connection.rest()
         self.engine._idle.append(proxied)
 
     def exec_driver_sql(self, statement: str, *_: Any, **__: Any) -> Any:
