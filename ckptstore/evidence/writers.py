@@ -267,12 +267,13 @@ def _was_over(source: Source, newer: Launch, new: UnregisteredFile, here: FileFa
 
     A source that writes on can be recognized at an exception only: its periodic saves have a prefix of their own,
     unless it had never saved before; and launches that fail before their first save are common. One of another run
-    trains on.
+    may train on: the breakpoint of any launch may have the name of its own.
     """
+    if source.run != newer.run:
+        return False
     if any(wrote(source, name) for name in new.source.names_before):
         return True
-    began = newer.created_at if source.run == newer.run else None
-    return not new.is_breakpoint and began is not None and moment(here.mtime_ns) >= began
+    return not new.is_breakpoint and newer.created_at is not None and moment(here.mtime_ns) >= newer.created_at
 
 
 def ended_with(source: Source, new: UnregisteredFile, header: Header, facts: LaunchFacts) -> bool:
