@@ -19,7 +19,7 @@ from ckptstore.core.naming import parse_rank_directory, parse_ttp_directory
 from ckptstore.evidence.reconstruct import rank_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Iterable
+    from collections.abc import Collection, Hashable, Iterable, Mapping
 
     from ckptstore.evidence.unregistered import FoundFile
 
@@ -128,8 +128,13 @@ class Stranger:
 def strangers(new: Iterable[FoundFile], known: Iterable[FoundFile]) -> list[Stranger]:
     """The new files that are of another network than the known ones of their rank, or than the first new one there.
 
-    Ranks of one network differ from each other. Shares, and weights that are kept apart, are not compared at all.
+    Ranks of one network differ from each other. Shares, and weights that are kept apart, are not compared at all. A
+    share in a .ckpt does not say that it is one: what it lacks is in the files of the other ranks' same save.
     """
+    new, known = list(new), list(known)
+    saves: dict[str, list[FoundFile]] = defaultdict(list)
+    for file in (*new, *known):
+        saves[_save(file.path)].append(file)
     models: dict[Hashable, list[FoundFile]] = defaultdict(list)
     for file in known:
         of_rank = models[_place(file)]
@@ -142,7 +147,7 @@ def strangers(new: Iterable[FoundFile], known: Iterable[FoundFile]) -> list[Stra
             continue
         if not of_rank:
             of_rank.append(file)
-        differences = [_difference(file, other) for other in of_rank]
+        differences = [_difference(file, other, saves) for other in of_rank]
         if all(differences):
             found.append(Stranger(file.path, of_rank[0].path, differences[0]))
     return found
@@ -162,7 +167,12 @@ def _is_whole(file: FoundFile) -> bool:
     return file.optimizer_step is not None
 
 
-def _difference(one: FoundFile, other: FoundFile) -> str:
+def _save(path: str) -> str:
+    """What the paths of all ranks' files of one save have in common."""
+    return "/".join(_RANK if parse_rank_directory(part) is not None else part for part in path.split("/"))
+
+
+def _difference(one: FoundFile, other: FoundFile, saves: Mapping[str, Iterable[FoundFile]]) -> str:
     """What proves that two files of a rank are of two networks; empty where nothing does."""
     mine, theirs = one.shapes, other.shapes
     if mine is theirs or mine == theirs:
@@ -170,7 +180,11 @@ def _difference(one: FoundFile, other: FoundFile) -> str:
     for name in sorted(mine.keys() & theirs.keys()):
         if mine[name] != theirs[name]:
             return f"{name} is of shape {mine[name]}, not {theirs[name]}"
-    more, less = sorted(mine.keys() - theirs.keys()), sorted(theirs.keys() - mine.keys())
+    beside_mine, beside_theirs = (
+        {name for file in saves[_save(each.path)] for name in file.shapes} for each in (one, other)
+    )
+    more = sorted(mine.keys() - theirs.keys() - beside_theirs)
+    less = sorted(theirs.keys() - mine.keys() - beside_mine)
     if more and (less or _is_whole(other)):
         return f"it has {more[0]}"
     if less and (more or _is_whole(one)):

@@ -148,6 +148,15 @@ def of_ranks(root: Path) -> int:
     return 8
 
 
+def of_shares(root: Path) -> int:
+    """With `remove_redundancy` each rank saves what no other one does; at a graceful exit it saves all."""
+    for rank, name in enumerate(("weight", "bias")):
+        own = {parameter: shape for parameter, shape in LENET.items() if parameter.endswith(name)}
+        states(root / "ckpt" / f"rank_{rank}", 3, 6, shapes=own)
+        net(root / "exit" / f"rank_{rank}" / "net_train-step_9.ckpt", 9)
+    return 6
+
+
 def of_mindformers(root: Path) -> int:
     save_by_mindformers(root, 3, 6)
     return 4
@@ -187,7 +196,16 @@ def of_another_schedule(root: Path) -> int:
 
 @pytest.mark.parametrize(
     "build",
-    [of_ranks, of_mindformers, of_mindformers_2, of_ttp, of_ranks_above_all, of_weights_too, of_another_schedule],
+    [
+        of_ranks,
+        of_shares,
+        of_mindformers,
+        of_mindformers_2,
+        of_ttp,
+        of_ranks_above_all,
+        of_weights_too,
+        of_another_schedule,
+    ],
 )
 def test_what_one_experiment_leaves_is_one_run(catalog: Catalog, tmp_path: Path, build: Callable[[Path], int]) -> None:
     root = tmp_path / "job"
