@@ -51,7 +51,7 @@ def saved(home: Path) -> ckptstore.Resolution:
 
 
 def drawing(resolution: ckptstore.Resolution) -> Iterator[str]:
-    """A row a state, newest first; a cell a rank."""
+    """One row per state, newest first; one cell per rank."""
     states = [*resolution.rejections, *filter(None, [resolution.plan])]
     width, height = LEFT + RANKS * CELL + 240, TOP + LINE * len(states) + 40
     yield f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif">'

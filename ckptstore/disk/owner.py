@@ -9,7 +9,7 @@ from __future__ import annotations
 from ckptstore.outside import Path, os, socket, token_hex
 
 BOOT = "/proc/sys/kernel/random/boot_id"
-"""What tells machines apart that have one host name, and each start of one: its process ids begin anew."""
+"""What tells machines apart that have one host name, and each start of one: its process ids start over."""
 
 _NAMESPACE = "/proc/self/ns/pid"
 

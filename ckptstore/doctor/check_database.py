@@ -28,8 +28,8 @@ _DAMAGE = DamageError.exit_code
 _LITTLE_ROOM = 100_000_000
 _NO_ROOM = 1_000_000
 _MANY_CONNECTIONS = 0.8
-_SAVE_MORE = f"SQLite's own .recover may save more; move it away, and make it anew: {Command('scan', 'DIR')}"
-_ANEW = f"or if there was one, make it anew from the journals: {Command('scan', 'DIR')}"
+_SAVE_MORE = f"SQLite's own .recover may save more; move it away, and rebuild it: {Command('scan', 'DIR')}"
+_ANEW = f"or, if there was one, rebuild it from the journals: {Command('scan', 'DIR')}"
 
 
 def checks(database: Database) -> list[Check]:

@@ -106,7 +106,7 @@ def _what_frees(facts: RunFacts) -> str:
     if len({saved.step for saved in facts.saves if Path(saved.path).exists()}) > _FLOOR:
         gc = ("gc", facts.run, "--keep-last", _FLOOR)
         ways.append(f"{Command(*gc)} shows what may go, and {Command(*gc, '--apply', '--now')} deletes it")
-    return "; ".join(ways) or "no state of this run may go: remove what else is on this disk, or save to another"
+    return "; ".join(ways) or "no state of this run can be removed: free other space on this disk, or save to another"
 
 
 def _next_save(facts: RunFacts, device: int) -> tuple[int, int]:
@@ -126,7 +126,7 @@ def _fits(room: Room, files: int, taken: int) -> tuple[int, str]:
     by_bytes = room.bytes // taken if taken else _UNLIMITED
     by_files = _UNLIMITED if room.files is None else room.files // files
     if by_files < by_bytes:
-        return by_files, f": it takes {room.files} more files, a save has {files}"
+        return by_files, f": there is room for {room.files} more files, and a save needs {files}"
     return by_bytes, ""
 
 

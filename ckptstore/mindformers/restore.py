@@ -36,7 +36,7 @@ _LINKS = "mindformers"
 _NAMES_SHOWN = 5
 _REFUSED = {
     "data_skip_steps": "the data would go on elsewhere than the state",
-    "ignore_data_skip": "the data would begin anew",
+    "ignore_data_skip": "the data would start over",
     "auto_trans_ckpt": "MindFormers converts the files of all ranks, which no start hands out",
 }
 """Of the YAML, and what MindFormers does then after a restore."""

@@ -112,17 +112,17 @@ class Remembered:
             try:
                 extra_state.set_state_of(callbacks[name], _attributes(_part(self.callbacks, name), callbacks[name]))
             except Exception as error:  # noqa: BLE001, PERF203 — the user's: whatever it raises, training goes on
-                log.warning("%s does not take its state, and begins anew: %s", name, error)
+                log.warning("%s does not take its state, and starts over: %s", name, error)
         self.warn_of_random()
         extra_state.set_device_state(self.device)
         if with_random and self.random is not None:
             extra_state.set_random_state(self.random)
 
     def warn_of_random(self) -> None:
-        """Log a warning if random numbers begin anew, because this rank loads another rank's file."""
+        """Log a warning if random numbers start over, because this rank loads another rank's file."""
         if self.lacks_random:
             log.warning(
-                "rank %d has the file of rank %d: its own random numbers begin anew", self._rank, self.source.rank
+                "rank %d has the file of rank %d: its own random numbers start over", self._rank, self.source.rank
             )
 
 
@@ -231,7 +231,7 @@ class Keeper:
         late = [each for each in listed if _has_state(each) and not _is_in(self._kept.values(), each)]
         for name in sorted({type(each).__name__ for each in late}):
             self._complaints.warn(
-                f"{name} comes after the registrar in the callbacks, and begins anew after a restart: put the "
+                f"{name} comes after the registrar in the callbacks, and starts over after a restart: put the "
                 "registrar last"
             )
         if any(isinstance(each, EarlyStopping) and each.restore_best_weights for each in self._kept.values()):
@@ -277,7 +277,7 @@ class Keeper:
             try:
                 yield name, extra_state.plain(_state_of(each))
             except Exception as error:  # noqa: BLE001, PERF203 — the user's: whatever it raises, training goes on
-                self._complaints.warn(f"the state of {name} is not kept, and begins anew after a restart: {error}")
+                self._complaints.warn(f"the state of {name} is not kept, and starts over after a restart: {error}")
 
     def _stopped(self) -> dict[str, int]:
         """The callback that has just ended training before its last epoch, and how long it had waited."""

@@ -74,7 +74,7 @@ TTP_EXIT: Private[Callable[..., None]] = Private(_TTP, "_tft_exit_cb", "ends the
 _SEED = "mindspore.common.seed"
 
 GLOBAL_SEED: Private[int | None] = Private(_SEED, "_GLOBAL_SEED", "the seed of random layers, without NumPy's")
-RESET_SEEDS: Private[Callable[[], None]] = Private(_SEED, "_reset_op_seed", "has the seeds of their calls begin anew")
+RESET_SEEDS: Private[Callable[[], None]] = Private(_SEED, "_reset_op_seed", "has the seeds of their calls start over")
 
 OF_MODEL_CHECKPOINT = (
     CONFIG, DIRECTORY, PREFIX, EXCEPTION_PREFIX, APPEND_DICT, APPEND_STEP, APPEND_EPOCH, LAST_TRIGGERED_STEP,

@@ -74,7 +74,10 @@ def _target(network: Any) -> TrainState:
     """The parameters of one or several networks, as a file has them. Raises `UsageError` if it is no network."""
     if not isinstance(network, (nn.Cell, list, tuple, Mapping)):
         call = Call("load", "…", "network")
-        raise UsageError(f"load needs a network, not {type(network).__name__}", f"write {call}; a Model is made of one")
+        raise UsageError(
+            f"load needs a network, not {type(network).__name__}",
+            f"write {call}; pass the network, not the Model that was made from it",
+        )
     target = TrainState(network, ())
     target.named = {name: item for name, item in target.named.items() if is_state(item)}
     return target
@@ -138,7 +141,9 @@ def _hint(plan: RestorePlan, rank: int) -> str:
     hint = "use the network that was saved"
     if plan.launch.world_size == 1 or plan.launch.layout.any_world_size:
         return hint
-    return f"{hint}; this is the part of rank {rank} of {plan.launch.world_size}: {Call('load', '…', rank=rank)} has it"
+    return (
+        f"{hint}; this file is the part of rank {rank} of {plan.launch.world_size}: use {Call('load', '…', rank=rank)}"
+    )
 
 
 def _kind(item: Any) -> tuple[str, tuple[int, ...]]:

@@ -1,6 +1,6 @@
 """Makes data continue after a restart as if there had been none, also in pipelines that draw random numbers.
 
-After a restart MindSpore skips the batches that were trained. Random operations of the pipeline then begin anew, unless
+After a restart MindSpore skips the batches that were trained. Random operations of the pipeline then start over, unless
 the skipped batches are computed again (mindspore.md §11).
 """
 

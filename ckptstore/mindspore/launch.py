@@ -129,7 +129,7 @@ class TrainingLaunch(RankLaunch):
         with the batch after the last one consumed. All ranks must call it, before `Model.train`, and get the same
         state. `step` and `lineage` ask for an older one, of the history that leads to a launch (None: to the newest):
         the run goes on from there, and what came after it is given up, not deleted. `take_quarantined` takes a state
-        that was found to be bad too. `fresh` begins anew at step 0 on purpose: what the run saved before is given up,
+        that was found to be bad too. `fresh` starts over at step 0 on purpose: what the run saved before is given up,
         not deleted. `exact_data` has the dataset compute the skipped batches again, without training on them: then what
         in it draws random numbers, as augmentations do, draws the same ones as if nothing had happened. "auto" does so
         where something may draw any, True always, False never. `repeat_random`, from the first start on, has random
@@ -563,7 +563,7 @@ class TrainingLaunch(RankLaunch):
             return True
         if self._was_finished:
             raise UsageError(
-                f"all that this call asks for was trained before step {start.global_step}, as in the call before",
+                f"the epochs of this call were all trained by step {start.global_step}, as those of the previous call",
                 LOOP,
             )
         self._was_finished = True
@@ -584,7 +584,7 @@ class TrainingLaunch(RankLaunch):
         step, now = self.progress.global_step, utc_now()
         with suppress(CatalogUnavailableError):  # it is as true without a record
             self.recorder.record([TrainingEnded(self.run, self.id, self.rank, step, None, None, "", now)])
-        self._say(f"run {self.name}: {why}: nothing is left to train")
+        self._say(f"run {self.name}: {why}: nothing left to train")
 
     def _say_again(self) -> None:
         """At exit, warn of files that were saved without a registrar."""
@@ -597,8 +597,8 @@ class TrainingLaunch(RankLaunch):
         )
 
     def _say_fresh(self) -> None:
-        before = f": what it saved before, up to step {self.saved_before}, is given up" if self.saved_before else ""
-        why = "it begins anew" if before else "no complete checkpoint yet"
+        before = f": its saves up to step {self.saved_before} are abandoned" if self.saved_before else ""
+        why = "it starts over" if before else "no complete checkpoint yet"
         self._say(f"run {self.name}: {why}: starting at step 0{before}")
 
     def _agree(self, steps: Steps | None, query: Query) -> Start:

@@ -257,7 +257,7 @@ class Loop:
         if remembered is None:
             return
         if remembered.loop is None:
-            log.warning("nothing beside %s tells what a loop kept: it begins anew", remembered.source.path)
+            log.warning("nothing beside %s tells what a loop kept: it starts over", remembered.source.path)
             return
         found = extra_state.loaded(str(remembered.loop))
         self.keep.update(found["keep"])
@@ -265,7 +265,7 @@ class Loop:
             if name in found["others"]:
                 extra_state.set_state_of(known, found["others"][name])
             else:
-                log.warning("the state has nothing of %s: it begins anew", name)
+                log.warning("the state has nothing of %s: it starts over", name)
         remembered.warn_of_random()
 
     def _draw_on(self) -> None:
@@ -404,7 +404,7 @@ class Loop:
                 log.warning("%s. It is not recorded how the training ended.", failure)
 
     def _end_finished(self) -> None:
-        log.info("run %s: all %d epochs were trained before: nothing is left to train", self._launch.name, self._epochs)
+        log.info("run %s: all %d epochs were trained before: nothing left to train", self._launch.name, self._epochs)
         self._end(None)
 
     def _over(self) -> None:

@@ -69,9 +69,9 @@ def complaint(networks: Iterable[Any], *, repeats: bool) -> str:
         return ""
     said = f"random layers ({some(found)}) draw other numbers after a restart"
     if not _is_pynative():
-        return f"{said}: in graph mode nothing brings their state back; PyNative mode with repeat_random=True does"
+        return f"{said}: graph mode cannot restore their state; PyNative mode with repeat_random=True can"
     helps = not repeats and any(has_seed for _, has_seed in layers)
-    return f"{said}; repeat_random=True, from the first start on, has them draw the same" if helps else said
+    return f"{said}; with repeat_random=True from the first start on they draw the same" if helps else said
 
 
 def _is_pynative() -> bool:

@@ -118,7 +118,7 @@ class Session:
         if begins_anew and not self.network.optimizer_step():
             raise RefusedError(
                 f"run {launch.name!r} has saved up to step {launch.saved_before}, and training would begin at step 0",
-                f"call {Call('launch.resume', 'model', 'dataset')} before model.train; to begin anew on purpose: "
+                f"call {Call('launch.resume', 'model', 'dataset')} before model.train; to start over on purpose: "
                 f"{Call('launch.begin_fresh')}",
             )
 

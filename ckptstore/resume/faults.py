@@ -34,7 +34,7 @@ def fault(
         return None
     elif file.state is FileState.DAMAGED:
         rule = file.problem or Rule.QUARANTINED
-        what = f"was found to be damaged: once it is brought back, {Command('verify', file.run)} takes note of it"
+        what = f"is damaged: restore the original, then run: {Command('verify', file.run)}"
     elif file.state is FileState.TRASHED:
         undo = Command("undo", file.run)
         rule, what = Rule.MISSING_FILE, f"was removed by gc: {undo} brings it back while it is in the trash"

@@ -69,7 +69,7 @@ def _converted(global_step: int, saved: Launch, an_epoch_then: int, now: Launch,
             steps, left = divmod(rest * then, after)
             if not left:
                 return epochs * an_epoch + steps
-            why = f"the {rest * then} samples of that epoch that are done are no whole steps of {after}"
+            why = f"the {rest * then} samples already trained in that epoch do not divide into steps of {after}"
     if saved.world_size == now.world_size:
         more = an_epoch != an_epoch_then
         change = f"an epoch had {count(an_epoch_then, 'step', 'steps')}, now it has {an_epoch}; " if more else ""

@@ -531,7 +531,7 @@ def _say_what_is_missed(decision: _Decision) -> None:
         else:
             others = f", and {count(len(missed) - 1, 'state', 'states')} before it" if len(missed) > 1 else ""
             which = f"step {newest.global_step} of launch {newest.launch}"
-            log.warning("%s, though %s was whole once: %s%s; %s", goes_on, which, reason.detail, others, see)
+            log.warning("%s, though %s was complete once: %s%s; %s", goes_on, which, reason.detail, others, see)
     elif len(partly) >= (_SAVES_OF_A_RUN if plan else 1):
         steps, why = count(len(partly), "step", "steps"), partly[0].reasons[0].detail
         log.warning("%s; incomplete since then: %s; the newest: %s; %s", goes_on, steps, why, see)
@@ -598,12 +598,12 @@ def _lost(resolution: Resolution, *flags: str) -> NothingRestorableError:
     elif reasons[0].rule is Rule.OTHER_EPOCHS:
         remedy = f"give the dataset that it was trained with; {newest.remedies[0]}"
     elif reasons[0].rule is Rule.FOREIGN_FORMAT and newest.remedies:
-        remedy = f"{newest.remedies[0]}; {Call('resume', fresh=True)} begins anew"
+        remedy = f"{newest.remedies[0]}; {Call('resume', fresh=True)} starts over"
     elif {reason.rule for rejection in lost for reason in rejection.reasons} == {Rule.QUARANTINED}:
-        remedy = f"{Call('resume', take_quarantined=True)} takes it all the same"
+        remedy = f"{Call('resume', take_quarantined=True)} loads it anyway"
     why = "; and ".join(reason.detail for reason in reasons)
     return NothingRestorableError(
         f"nothing of run {resolution.run!r} can be restored: step {newest.global_step} was whole, but {why}",
-        f"see: {Command('resolve', resolution.run, *flags, '--explain')}; {remedy}, or begin anew: "
+        f"see: {Command('resolve', resolution.run, *flags, '--explain')}; {remedy}, or start over: "
         f"{Call('resume', 'model', 'dataset', fresh=True)}",
     )

@@ -60,7 +60,7 @@ class Authority:
         with suppress(OSError):
             if Path(root).stat().st_uid == self._user:
                 return ""
-        return f"{root} is no directory that run {self._run!r} saves to"
+        return f"{root} is not a directory of run {self._run!r}"
 
     def refused(self, targets: Iterable[Target], trash: Trash) -> str:
         """Why some of these files may not be removed; empty if all may."""
@@ -89,12 +89,12 @@ class Authority:
             return f"{target.path}: {reason}"
         is_known = target.format in ONE_FILE
         if is_known and not begins_as(found.head, target.format):
-            return f"{target.path} does not begin as a {target.format} file does: it stays"
+            return f"{target.path} does not start like a {target.format} file: gc keeps it"
         if self._is_own(target, found):
             return ""
         if (is_known or not target.format) and found.owners <= self._owners_beside(target):
             return ""
-        return f"{target.path} is of user {self._shown(found)}, and no journal of that user beside it records it"
+        return f"{target.path} belongs to user {self._shown(found)}, and no journal of that user beside it records it"
 
     def _is_own(self, target: Target, found: Found) -> bool:
         return found.owners == {self._user} and self._owners.get(target.launch, self._user) == self._user
@@ -136,7 +136,9 @@ class Authority:
             return ""
         if found.owners == {home} or found.owners <= {home, *(owner for owner, *_ in self._told_above(item.path))}:
             return ""
-        return f"{item.path} is of user {self._shown(found)}, and no journal of theirs beside it tells of the run"
+        return (
+            f"{item.path} belongs to user {self._shown(found)}, and no journal of that user beside it mentions the run"
+        )
 
 
 def _limits() -> list[str]:
@@ -146,7 +148,7 @@ def _limits() -> list[str]:
         return []
     found = named.split(os.pathsep)
     if not all(each.startswith("/") for each in found):
-        raise UsageError(f"{ROOTS}={named!r} names no directories from the root on", "as /data/runs:/scratch/runs")
+        raise UsageError(f"{ROOTS}={named!r} must list absolute directories", "for example /data/runs:/scratch/runs")
     return [real_directory(each) for each in found]
 
 
@@ -170,7 +172,9 @@ def _shared(found: Found) -> str:
         if S_ISDIR(status.st_mode) and S_IMODE(status.st_mode) & 0o222 != S_IWUSR:
             return f"{name or 'the directory'} must be writable to its owner, and to no one else: chmod -R u+w,go-w"
         if S_ISREG(status.st_mode) and status.st_nlink > 1:
-            return f"{name} has another name too (a hard link): gc removes no such file of several"
+            return (
+                f"{name} has another hard link: gc removes a checkpoint of several files only if none of them has one"
+            )
     return ""
 
 

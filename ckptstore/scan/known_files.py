@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 _GONE = (FileState.MISSING, FileState.MOVED)
 _IN_TRASH = (
-    "another file was here, which gc moved to the trash: move this one to a directory of its own and scan that, or "
+    "gc moved the file recorded at this path to the trash: move this one to a directory of its own and scan that, or "
     "empty the trash with {purge} and scan again"
 )
 _MAY_BE_A_COPY = (
-    "it may be the file that was recorded here and is gone: it has its size, but not its time, and nothing proves "
-    "other bytes. Copy it again with its time (cp -p), or move it to a directory of its own and scan that"
+    "it may be a copy of the recorded file: it has the same size and another time, and nothing proves that its "
+    "contents differ. Copy it again with its time (cp -p), or move it to a directory of its own and scan that"
 )
 
 
@@ -179,7 +179,7 @@ def unwatched(database: Database, run_id: int | None, paths: Iterable[str]) -> t
         else:
             of_others[path] = (
                 f"launch {source.launch} of run {source.run!r} saves files of this name here: a scan with "
-                f"--run {source.run} takes it if it is proven; if it is of no such run, move it to a directory of its "
+                f"--run {source.run} takes it if it is proven; if it is not of that run, move it to a directory of its "
                 "own and scan that"
             )
     return free, of_others
@@ -246,7 +246,7 @@ def unowned_files(
     reasons = {}
     for path, (home, _) in homes.items():
         there = runs_in.get(home.key, set())
-        hint = f"scan {home.directory} and say with --run of which run it is"
+        hint = f"scan {home.directory} and name its run with --run"
         if there and run not in there:
             reasons[path] = f"it lies among files of run {min(there)!r}: {hint}"
         elif not there and is_closed:

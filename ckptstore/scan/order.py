@@ -69,9 +69,9 @@ def at_the_time_of_others(
         if overlapping:
             first = min(launch.files, key=lambda file: (file.global_step, file.path))
             warnings.append(
-                f"{first.path} and the files saved with it, {len(launch.files)} in all, were written while launch "
-                f"{overlapping[-1]} saved, and are in no record of it: they count as older than that launch; copies "
-                "of its files are better kept elsewhere"
+                f"{first.path} and the files saved with it ({len(launch.files)} in all) were written while launch "
+                f"{overlapping[-1]} was saving, but it does not record them: they count as older than that launch; "
+                "keep copies of its files in another directory"
             )
     return warnings
 

@@ -110,7 +110,8 @@ def decide(
     sizes, hidden = found_below(dict.fromkeys((*known, *others)), with_directories=True)
     for unseen in (*hidden, *take_up_found(temporary, sizes, look=False).unreadable):
         raise CkptstoreError(
-            f"{unseen.path} cannot be read ({unseen.reason}), nor the catalog: where training starts would be a guess",
+            f"{unseen.path} cannot be read ({unseen.reason}), and the catalog is unavailable: where training starts "
+            "would be a guess",
             "make it readable, or start when the catalog is back",
         )
     with temporary.write() as connection:

@@ -172,7 +172,7 @@ class RecorderThread:
             self.call(lambda: self._launch.recorder.tell(self._launch.key))  # `note` must not wait for them
 
     def rest(self) -> None:
-        """Training has ended: let go of thread, journals and catalog once these have all; the next job begins anew.
+        """Training has ended: let go of thread, journals and catalog once these have all; the next job starts over.
 
         Many trainings in one process would else run out of open files.
         """

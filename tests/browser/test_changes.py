@@ -30,7 +30,7 @@ def test_gc_and_undo(changing: Site, signed_in: Page) -> None:
     rows = page.get_by_role("row").filter(has_text="remove")
     expect(rows).to_have_count(len(planned["remove"]))
     page.get_by_role("button", name="to the trash").click()
-    expect(page.get_by_role("status")).to_contain_text(f"{len(planned['remove'])} states went")
+    expect(page.get_by_role("status")).to_contain_text(f"{len(planned['remove'])} state")
     after = changing.printed("gc", "digits", "--keep-last", "1")
     assert (after["trash"]["bytes"], after["remove"]) == (planned["bytes_freed"], [])
     assert {step["global_step"] for step in planned["remove"]} == {

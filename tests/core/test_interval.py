@@ -11,7 +11,7 @@ MANY = 8_000
 
 
 def simulated(interval: float, cost: Cost, mtbf: float, *, seed: int = 1, failures: int = MANY) -> float:
-    """The part of the time that a training loses which begins anew after each of so many failures.
+    """The part of the time that a training loses which starts over after each of so many failures.
 
     It trains, stands still for a save, and goes on; the save is safe when it is on the disk, and one that would begin
     before that waits. After a failure it goes on from the newest that is safe, at once.

@@ -137,7 +137,7 @@ SCENES = [
     list(scene)
     for _, scene in itertools.groupby(COMMANDS, lambda each: named(each) if "adopt" in each.page else each.page)
 ]
-"""The blocks of a page, one after the other; where each begins anew, alone."""
+"""The blocks of a page, one after the other; where each starts over, alone."""
 
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: named(scene[0]))
@@ -190,7 +190,7 @@ def test_texts(block: Block) -> None:
 
 SAID = {
     "docs/how-to/fine-tune.md": ("no complete checkpoint yet", ": starting at step 0", "not in the file", "not used"),
-    "docs/how-to/node-local-disks.md": ("goes on from step", "was whole once", "rsync -a --mkpath"),
+    "docs/how-to/node-local-disks.md": ("goes on from step", "was complete once", "rsync -a --mkpath"),
 }
 """What the program says, of messages that a page shows."""
 

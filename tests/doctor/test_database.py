@@ -226,7 +226,7 @@ def test_a_file_of_which_nothing_can_be_read(sqlite_url: str, tmp_path: Path) ->
         (database,) = [check for check in done.checks if check.status is Status.PROBLEM]
         assert "is damaged" in database.detail
         assert "doctor" not in database.hint
-        assert "make it anew: ckptstore scan DIR" in database.hint
+        assert "rebuild it: ckptstore scan DIR" in database.hint
         assert done.checks[-1].detail == "nothing is known of runs without the catalog"
 
 

@@ -74,7 +74,7 @@ def test_room_for_more_saves(catalog: Catalog, database_url: str, small: Path) -
         assert done.code == 0, done
         segments = 2 * 4096  # what the command itself tells in two directories takes a block each
         assert room_of(str(small)).bytes >= before + room - segments
-    assert "no state of this run may go" in checks(database_url)["disk"].hint
+    assert "no state of this run can be removed" in checks(database_url)["disk"].hint
 
 
 def test_a_catalog_on_the_disk_that_its_checkpoints_have_filled(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_room_for_files(catalog: Catalog, database_url: str, small: Path) -> Non
         save(ranks, small / "data", step, 1)
     found = checks(database_url)["disk"]
     assert found.status is Status.WARNING
-    assert found.detail.endswith(": it takes 3 more files, a save has 2")
+    assert found.detail.endswith(": there is room for 3 more files, and a save needs 2")
 
 
 @pytest.mark.parametrize("small", ["size=1m"], indirect=True)

@@ -46,7 +46,7 @@ def test_it_goes_on_from_what_is_handed_out(trained: tuple[Path, Any], saved: Pa
 
 
 def test_as_it_is_the_script_takes_a_directory_and_no_prefix(trained: tuple[Path, Any], tmp_path: Path) -> None:
-    """os.path.exists finds no file of that name: the script begins anew, without a word."""
+    """os.path.exists finds no file of that name: the script starts over, without a word."""
     directory = trained[0] / "ckpt1"
     assert train(tmp_path, "a", 36, "--restore_path", directory)["began"] == 35
     assert train(tmp_path, "b", 36, "--restore_path", directory / "model.ckpt-35")["began"] == 0

@@ -75,7 +75,7 @@ def test_one_start_more_than_there_is_to_train(job: Job, *, newer: bool) -> None
     """A job that was killed between its last save and its end ends well at its next start, and not with an error."""
     job.newer = newer
     job.trains()
-    assert f"run {RUN}: all 2 epochs were trained before: nothing is left to train" in job.trains()
+    assert f"run {RUN}: all 2 epochs were trained before: nothing left to train" in job.trains()
 
 
 @FORMATS

@@ -1,4 +1,4 @@
-"""What begins anew in the data of a resumed run with MindSpore's defaults, and goes on as it was with ckptstore."""
+"""What starts over in the data of a resumed run with MindSpore's defaults, and goes on as it was with ckptstore."""
 
 import functools
 import inspect

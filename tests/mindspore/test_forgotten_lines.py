@@ -1,4 +1,4 @@
-"""A line that is forgotten is told before the first step: nothing begins anew in silence."""
+"""A line that is forgotten is told before the first step: nothing starts over in silence."""
 
 import os
 import re

@@ -396,7 +396,7 @@ def test_a_network_that_is_half_loaded_is_not_trained(
 def test_a_network_that_is_half_loaded_begins_no_other_training(
     catalog: Catalog, tmp_path: Path, run: str, *, fresh: bool
 ) -> None:
-    """A script with another network than the saved one catches the error and begins anew: it must not with these."""
+    """A script with another network than the saved one catches the error and starts over: it must not with these."""
 
     def larger() -> nn.Cell:
         network = nn.Dense(3, 4)

@@ -180,7 +180,7 @@ def test_a_second_fault_after_a_resume_in_mid_epoch_and_a_finished_run(calm, tmp
     assert rough.final() == calm().final()
     code, start = rough.start()
     assert (code, start["global_step"]) == (0, 30)
-    assert "all 3 epochs were trained before: nothing is left to train" in rough.output
+    assert "all 3 epochs were trained before: nothing left to train" in rough.output
     assert rough.start(epochs=4)[1]["global_step"] == 30
     assert rough.saved()[0] == (40, "periodic")
 

@@ -242,7 +242,7 @@ def test_what_cannot_be_kept_is_said_and_the_rest_is_saved(tmp_path: Path, caplo
     for companion in (tmp_path / "ckpt").glob("*.companion"):
         companion.unlink()
     assert Trained().loop(tmp_path / "ckpt", epochs=2).keep == {}
-    assert any("CKP-1_6.safetensors tells what a loop kept: it begins anew" in each for each in complaints(caplog))
+    assert any("CKP-1_6.safetensors tells what a loop kept: it starts over" in each for each in complaints(caplog))
 
 
 def test_a_loss_that_is_no_number_quarantines(
@@ -355,7 +355,7 @@ def test_a_generator_of_the_device_that_tells_its_state_goes_on(
 
 
 def test_what_a_script_draws_before_its_first_batch_shifts_nothing(tmp_path: Path) -> None:
-    """It does so at every start, also where nothing is left to train; the next training draws on from there."""
+    """It does so at every start, also where nothing left to train; the next training draws on from there."""
 
     def job(home: Path, stops_at: int = 0) -> list[float]:
         drawn = []

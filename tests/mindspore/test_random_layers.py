@@ -1,4 +1,4 @@
-"""Random layers of a training that begins anew in the middle."""
+"""Random layers of a training that starts over in the middle."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,11 +66,11 @@ def test_layers__before_drew_other_numbers__now_the_same() -> None:
 def test_what_is_said_of_a_network() -> None:
     layers = "random layers (the network: Network, one: Dropout, other: Dropout) draw other numbers after a restart"
     assert complaint([Network()], repeats=True) == ""
-    helps = "repeat_random=True, from the first start on, has them draw the same"
+    helps = "with repeat_random=True from the first start on they draw the same"
     assert complaint([Network()], repeats=False) == f"{layers}; {helps}"
     assert complaint([Channels()], repeats=True) == "random layers (drop: Dropout2d) draw other numbers after a restart"
     ms.set_context(mode=ms.GRAPH_MODE)
-    told = "in graph mode nothing brings their state back; PyNative mode with repeat_random=True does"
+    told = "graph mode cannot restore their state; PyNative mode with repeat_random=True can"
     assert complaint([Network()], repeats=True) == f"{layers}: {told}"
     assert complaint([nn.Dense(2, 2)], repeats=False) == ""
     network = nn.Dropout(p=0.5)

@@ -461,7 +461,7 @@ def test_what_a_rank_that_does_not_save_will_lack_is_told_at_its_first_save(
     trained(1, "L2")
     assert complaints(caplog)[1:] == [
         "rank 1 uses 2 moving averages of rank 0, because it loads that rank's file, and its own values were not kept",
-        "rank 1 has the file of rank 0: its own random numbers begin anew",
+        "rank 1 has the file of rank 0: its own random numbers start over",
         said,
     ]
 

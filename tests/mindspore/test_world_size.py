@@ -57,7 +57,7 @@ def test_one_rank_then_two(tmp_path: Path) -> None:
     refused = run.launch(ranks=2, **EVERY_STEP)
     assert refused.code != 0
     assert "step 17 of launch" in refused.output
-    assert "the 56 samples of that epoch that are done are no whole steps of 16" in refused.output
+    assert "the 56 samples already trained in that epoch do not divide into steps of 16" in refused.output
     assert "the newest earlier step that works is 16" in refused.output
     newest = next(file for file in run.catalog.files("run") if file.global_step == 17)
     Path(newest.path).unlink()

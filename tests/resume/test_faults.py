@@ -14,7 +14,7 @@ DAMAGED = {"state": FileState.DAMAGED}
 WEIGHTS = {"content": Content.WEIGHTS}
 BEGUN = {"size": None, "digest": None}
 DENIED = Observed(None, unreadable="Permission denied")
-MENDED = "was found to be damaged: once it is brought back, ckptstore verify run takes note of it"
+MENDED = "is damaged: restore the original, then run: ckptstore verify run"
 TRASHED = "was removed by gc: ckptstore undo run brings it back while it is in the trash"
 REWRITTEN = "was written again since it was recorded: scan its directory again"
 MOVED = (

@@ -64,7 +64,7 @@ def test_its_gc_keeps_the_state_until_the_run_has_a_whole_one(catalog: Catalog, 
     again.register(child.write(again, 4, name="whole.ckpt"), global_step=4)
     assert 5 not in kept(catalog)
     begin(catalog, "parent@5", ranks=2, fresh=True)
-    assert kept(catalog)[5] == began, "it begins anew: what it has is given up"
+    assert kept(catalog)[5] == began, "it starts over: what it has is given up"
 
 
 def test_half_a_state_is_none(catalog: Catalog, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_a_place(step: int, saved: Launch, now: Launch, expected: int) -> None:
 @pytest.mark.parametrize(
     ("step", "saved", "now", "why"),
     [
-        (17, paced(1, 10), paced(2, 5), "the 56 samples of that epoch that are done are no whole steps of 16"),
+        (17, paced(1, 10), paced(2, 5), "the 56 samples already trained in that epoch do not divide into steps of 16"),
         (1, paced(1, 10), paced(2, 5), "the 8 samples"),
         (13, paced(2, 10), paced(3, 6), "an epoch had 160 samples, now it has 144, and the rest of a started epoch"),
         (3, paced(2, 10), paced(3, 6), "rest of a started epoch"),

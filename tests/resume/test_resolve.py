@@ -193,7 +193,7 @@ def test_a_start_says_what_was_whole_once_and_is_left_behind(
     for file in late:
         Path(file.path).unlink()
     assert job.start()[0].facts.parent_step == 10
-    missed = f"step 20 of launch L1 was whole once: {late[2].path} is gone, and 1 state before it"
+    missed = f"step 20 of launch L1 was complete once: {late[2].path} is gone, and 1 state before it"
     assert caplog.messages == [f"run run goes on from step 10, though {missed}; see: ckptstore resolve run --explain"]
 
 
@@ -475,7 +475,7 @@ def test_a_step_without_a_place_stops_the_start_and_names_one_that_is_there(
     two = catalog.join("run", rank=0, world_size=2, launch_id="L2", layout="data_parallel")
     two.set_steps_per_epoch(5, batch_size=8, shards=2)
     with pytest.raises(
-        UsageError, match="step 17 of launch L1 has no matching position .* no whole steps of 16"
+        UsageError, match="step 17 of launch L1 has no matching position .* do not divide into steps of 16"
     ) as stopped:
         two.resolve()
     assert "use the number of ranks and the batch size that were saved" in stopped.value.hint

@@ -158,7 +158,7 @@ def test_a_journal_of_somebody_else_tells_nothing(shared: Path) -> None:
     job = trained_by(ANN, url, shared / "ckpt", 10, 20, 30, 40)
     for journal in jsonl.journals_below(str(shared / "ckpt")):
         os.chown(journal, 0, 0)
-    assert f"is of user {ANN}, and no journal of that user" in doubts(connect(url))[0]
+    assert f"belongs to user {ANN}, and no journal of that user" in doubts(connect(url))[0]
     with as_user(ANN):
         assert len(gc(connect(url)).removed) == 2, "it is their own"
     assert len(names(job.directory)) == 2
@@ -176,7 +176,7 @@ def test_a_hard_link_to_anothers_checkpoint(shared: Path) -> None:
         (launch,) = job.begin()
         launch.register(job.folder(0) / "net-1_5.ckpt", global_step=5, optimizer_step=5)
         job.save([launch], 10, 20, 30)
-    assert any(f"of user {BOB}" in doubt for doubt in gone_or_kept(connect(url)))
+    assert any(f"to user {BOB}" in doubt for doubt in gone_or_kept(connect(url)))
     assert (job.folder(0) / "net-1_5.ckpt").exists()
 
 
@@ -206,7 +206,7 @@ def test_what_does_not_begin_as_a_checkpoint_stays(catalog: Catalog, tmp_path: P
     assert gc(catalog).removed == (("L1", 20),)
     assert path.exists()
     plan = plan_gc(catalog.database, "run", LAST_2)
-    assert "does not begin as a ckpt file does" in next(
+    assert "does not start like a ckpt file" in next(
         verdict.state.doubt for verdict in plan.decision.keep if verdict.state.global_step == 10
     )
 

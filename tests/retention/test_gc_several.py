@@ -84,17 +84,17 @@ def spoil(path: Path, how: str) -> str:
     match how:
         case "hard link":
             (path.parent / "mine").hardlink_to(member)
-            return "has another name too \\(a hard link\\)"
+            return "has another hard link"
         case "link":
             there = member.rename(path.parent / "mine")
             member.symlink_to(there)
             return "is a link, or no file|is a link: no link is followed|not a regular file"
         case "another user's":
             os.chown(member, NOBODY, NOBODY)
-            return "is of user nobody, and no journal of that user beside it records it"
+            return "belongs to user nobody, and no journal of that user beside it records it"
         case "another user's directory":
             os.chown(member.parent, NOBODY, NOBODY)
-            return "is of user nobody, and no journal of that user beside it records it"
+            return "belongs to user nobody, and no journal of that user beside it records it"
         case "written by others":
             member.parent.chmod(0o775)
             return "zero must be writable to its owner, and to no one else"

@@ -264,9 +264,7 @@ def test_a_run_that_was_scanned_gets_no_experiment_that_appears_beside_it(catalo
     done = catalog.scan(root, world_size=1)
     assert done.adopted == ()
     told = {str(Path(each.path).relative_to(root)): each.reason for each in done.skipped}
-    beside = (
-        f"it is in no directory that run 'job' saves to: scan {root / 'second'} and say with --run of which run it is"
-    )
+    beside = f"it is in no directory that run 'job' saves to: scan {root / 'second'} and name its run with --run"
     assert told["second/rank_0/net-2_4.ckpt"] == told["second/rank_0/net-3_2.ckpt"] == beside
     assert told["first/rank_0/other-2_5.ckpt"].startswith("it is of another network than ")
     assert len(catalog.scan(root / "second", run="job", world_size=1).adopted) == 2

@@ -199,7 +199,7 @@ def test_a_trained_run_gets_no_files_from_beside_it(catalog: Catalog, tmp_path: 
     train(catalog, root / "ckpt", "llama", 3, 6, 9)
     save(root / "exp_b", 3, 6)
     asked = connect(f"sqlite:///{tmp_path / 'new.db'}") if knows == "nothing" else catalog
-    hint = f"scan {root / 'exp_b'} and say with --run of which run it is"
+    hint = f"scan {root / 'exp_b'} and name its run with --run"
     told = f"it is in no directory that run 'llama' saves to: {hint}"
     for dry_run in (True, False):
         done = asked.scan(root, dry_run=dry_run, world_size=1)
@@ -234,7 +234,7 @@ def test_what_lies_among_the_files_of_another_run_is_not_taken(catalog: Catalog,
     done = catalog.scan(root, world_size=1)
     assert (done.run, len(done.adopted)) == ("two", 2)
     assert untaken(done, root)["a/rank_0/net-1_3.ckpt"] == (
-        f"it lies among files of run 'llama': scan {root / 'a'} and say with --run of which run it is"
+        f"it lies among files of run 'llama': scan {root / 'a'} and name its run with --run"
     )
     assert len(catalog.scan(root / "a", world_size=1).adopted) == 1
     assert {file.run for file in catalog.files()} == {"llama", "gpt", "two"}

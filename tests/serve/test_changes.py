@@ -169,7 +169,7 @@ def test_pins_and_tags_by_forms(catalog: Catalog, person: Person) -> None:
 def test_gc_and_undo_by_forms(catalog: Catalog, person: Person) -> None:
     page = f"{RETENTION}?keep_last=1&floor=1"
     done = person.send(page, "/runs/run/gc")
-    assert "2 states went" in done.text
+    assert "2 states removed" in done.text
     assert len(trashed(catalog)) == 4
     undo = forms_in(done.text)["/runs/run/undo"]
     assert "4 files came back" in person.client.post("/runs/run/undo", data=undo).text
@@ -187,7 +187,7 @@ def test_a_plan_that_has_changed_is_shown_and_asked_for_again(catalog: Catalog, 
     assert trashed(catalog) == []
     again = forms_in(found.text)["/runs/run/gc"]
     assert again["agreed"] != form["agreed"]
-    assert "1 states went" in person.client.post("/runs/run/gc", data=again).text
+    assert "1 state removed" in person.client.post("/runs/run/gc", data=again).text
     assert trashed(catalog) == ["net-1_10.ckpt"] * 2
 
 

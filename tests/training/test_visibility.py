@@ -218,7 +218,7 @@ def test_a_damaged_file_on_one_disk_is_called_that(
     asks = visibility.ask_ranks(ranks[0], NEWEST, lambda told: sum(visibility.answer(rank, told) for rank in ranks))
     assert files_of(ranks[0].settle(ranks[0].database, NEWEST, asks).plan) == (10, [(0, 0), (1, 1)])
     assert "do not see the same files" not in caplog.text
-    assert f"step 20 of launch L1 was whole once: {path} has 3 bytes" in caplog.text
+    assert f"step 20 of launch L1 was complete once: {path} has 3 bytes" in caplog.text
 
 
 def test_a_replaced_node_fetches_what_only_a_tier_has_and_the_others_look_at_home(

@@ -294,7 +294,7 @@ class World:
         """A new launch of all ranks; `step`: the user goes back to the saved step of that number, counted from 0.
 
         `place` is that of the directories it saves to, `plain` a script that registers its files itself, `again` one
-        that gives the id of so many launches before, `fresh` one that begins anew on purpose.
+        that gives the id of so many launches before, `fresh` one that starts over on purpose.
         """
         self._end_trainers()
         self.place = self.places[place % len(self.places)]
@@ -1527,7 +1527,7 @@ class World:
             is_told = (self.is_current or trainer.recorder is not None) and is_listed
             is_complete = back is None and not fresh and not self.is_shaken and is_told and not is_blind
             if fresh and plan is not None:
-                raise ViolationError(f"a start from step {plan.global_step} was to begin anew")
+                raise ViolationError(f"a start from step {plan.global_step} was to start over")
             if is_alone:
                 self._check_plan("start", plan, there, complete=is_complete, adopts=self._adopts())
                 if is_complete and plan is None and (self.is_current or not (self.away or self._is_hidden())):
@@ -1659,7 +1659,7 @@ class World:
         if self.truth.whole(self.there(), adopts=self._adopts()):
             raise ViolationError(f"a start is refused, and a state is whole: {error}")
         if not launch.branched and self.truth.is_begun_anew(launch.number):
-            raise ViolationError(f"a start is refused, though all begins anew: {error}")
+            raise ViolationError(f"a start is refused, though all starts over: {error}")
 
     def finish(self) -> None:
         """No more faults: a few starts go on from the newest state, and a catalog made anew knows the same."""
