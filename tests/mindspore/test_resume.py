@@ -114,7 +114,7 @@ def test_an_epoch_of_another_length(catalog: Catalog, tmp_path: Path) -> None:
     assert resumed(batch=5) == (3, 1, 3, 1)  # of which the last is of 2 samples
     (tmp_path / "ckpt" / "net-1_6.ckpt").unlink()
     with pytest.raises(
-        UsageError, match=r"step 5 .* the 10 samples .* no whole steps of 4; .*earlier step that works is 4"
+        UsageError, match=r"step 5 .* the 10 samples .* do not divide into steps of 4; .*earlier step that works is 4"
     ):
         resumed(batch=4)
     (tmp_path / "ckpt" / "net-1_5.ckpt").unlink()
