@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +98,10 @@ class Schedule:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if self._has_ended or os.getpid() != self._process:
             os.kill(os.getpid(), signal.SIGTERM)
+            return
+        told = f"run {self._launch.name}: saving after this step, then training ends; a second signal ends it at once\n"
+        with suppress(OSError):
+            os.write(2, told.encode())  # not by logging: this is a signal handler
 
 
 def _handle_sigterm(handler: Any) -> None:

@@ -119,6 +119,12 @@ def test_a_fault(calm, tmp_path: Path, fault: tuple[str, int, int | None], *, ap
     check(calm(), Training(tmp_path, apart=apart), fault)
 
 
+def test_a_request_to_leave_is_answered_at_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Ctrl-C, which MindSpore turns into SIGTERM: a step may take a minute, and nothing was printed until its end."""
+    assert Training(tmp_path).start("terminate 3")[0] == LEFT
+    assert capfd.readouterr().err.count("saving after this step, then training ends; a second signal ends it") == 1
+
+
 @pytest.mark.parametrize(
     "how",
     [
