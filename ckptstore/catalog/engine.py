@@ -221,7 +221,7 @@ class Database:
             hint = f"{Command('doctor')} says how much; move it away, and rebuild it: {Command('scan', 'DIR')}"
             return CatalogDamagedError(f"the catalog {self.name} is damaged ({reason})", hint)
         is_locked = "locked" in reason
-        hint = "another process works on it: try again" if is_locked else sqlite.remedy(self.file.absolute(), reason)
+        hint = "another process works on it: try again" if is_locked else sqlite.remedy(self.file, reason)
         return kind(f"cannot use the catalog {self.name} ({reason})", hint)
 
     def _unavailable(self, error: sa.exc.DBAPIError) -> CatalogUnavailableError:

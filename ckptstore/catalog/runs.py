@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
@@ -41,7 +42,9 @@ def called_in(connection: Connection, database: Database, run: str, *, even_forg
     """As `find_called`, in a transaction."""
     found = _called(connection, run)
     if found is None:
-        raise UnknownRunError(f"no run {run!r} in {database.name}", f"{Command('runs')} shows those there are")
+        near = get_close_matches(run, reads.run_names(connection), 1)
+        meant = f"did you mean {near[0]!r}? " if near else ""
+        raise UnknownRunError(f"no run {run!r} in {database.name}", f"{meant}{Command('runs')} shows those there are")
     if found.forgotten and not even_forgotten:
         raise UnknownRunError(f"run {run!r} was forgotten", how_back(run))
     return found

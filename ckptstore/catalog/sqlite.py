@@ -112,6 +112,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 def remedy(file: Path, reason: str) -> str:
     """What to do about a file that cannot be used, by what SQLite says and what can be seen of it from here."""
     other = "or give another --db"
+    given, file = file, file.absolute()
     folder = file.parent
     closed = next((each for each in reversed(file.parents) if each.is_dir() and not _may(each, os.X_OK)), None)
     if closed is not None:
@@ -119,7 +120,7 @@ def remedy(file: Path, reason: str) -> str:
     if file.is_dir():
         return "it is a directory: give a file in it"
     if not folder.is_dir():
-        return f"there is no directory {folder}: create it, {other}"
+        return _absolute(given) or f"there is no directory {folder}: create it, {other}"
     for path in (file, Path(f"{file}-wal"), Path(f"{file}-shm")):  # the log's two have the rights that the file had
         if path.exists() and not _may(path, os.R_OK):
             return f"check that {path} can be read by this user, {other}"
@@ -130,6 +131,13 @@ def remedy(file: Path, reason: str) -> str:
         if "is full" in reason or _is_full(folder)
         else f"check that {folder} can be written to, {other}"
     )
+
+
+def _absolute(given: Path) -> str:
+    """What to write if the path was meant from the root on; empty if it was not."""
+    if given.is_absolute() or not Path("/", given).parent.is_dir():
+        return ""
+    return f"{given} is below {Path.cwd()}: for /{given} write sqlite:////{given}, with four slashes"
 
 
 def _may(path: Path, mode: int) -> bool:

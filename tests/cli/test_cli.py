@@ -82,6 +82,7 @@ def test_db(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
         ("sqlite://someone:s3cret@tmp/c.db", 2, "three slashes"),
         ("~nosuchuser/c.db", 2, "names a home that there is not"),
         ("/nowhere/catalog.db", 4, "there is no directory /nowhere"),
+        ("sqlite:///tmp/c.db", 4, "for /tmp/c.db write sqlite:////tmp/c.db, with four slashes"),
         ("/proc/catalog.db", 4, "check that /proc can be written to"),
     ],
 )
@@ -158,6 +159,10 @@ def test_an_error_with_json_is_one_object_on_stderr(sqlite_url: str) -> None:
         "hint": "ckptstore runs shows those there are",
         "exit_code": 2,
     }
+    catalog = connect(sqlite_url)
+    catalog.join("digits", rank=0, world_size=1, launch_id="L1")
+    mistyped = json.loads(ckptstore("--db", sqlite_url, "resolve", "digts@best:loss", "--json").err)
+    assert mistyped["hint"] == "did you mean 'digits'? ckptstore runs shows those there are"
     usage = ckptstore("--db", sqlite_url, "list", "--json", "--limit", "best")
     told = json.loads(usage.err)
     assert (usage.code, told["exit_code"]) == (2, 2)
