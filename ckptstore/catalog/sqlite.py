@@ -134,7 +134,7 @@ def remedy(file: Path, reason: str) -> str:
 
 
 def _absolute(given: Path) -> str:
-    """What to write if the path was meant from the root on; empty if it was not."""
+    """The absolute path to write in place of a relative one, if its directory exists; else empty."""
     if given.is_absolute() or not Path("/", given).parent.is_dir():
         return ""
     return f"{given} is below {Path.cwd()}: for /{given} write sqlite:////{given}, with four slashes"
