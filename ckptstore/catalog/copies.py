@@ -135,9 +135,9 @@ def runs_in(connection: sa.Connection, tier: Tier) -> list[int]:
 
 def _by_file(found: Iterable[Any]) -> dict[str, tuple[Copy, ...]]:
     known: dict[str, list[Copy]] = {}
-    seen: dict[Any, Tier] = {}
+    tier_of = cache(Tier)
     for row in found:
-        tier = seen.setdefault(row[1:4], Tier(*row[1:4]))
+        tier = tier_of(row.name, row.url, row.level)
         known.setdefault(row[0], []).append(
             Copy(
                 tier=tier,
@@ -150,7 +150,7 @@ def _by_file(found: Iterable[Any]) -> dict[str, tuple[Copy, ...]]:
                 detail=row.detail,
             )
         )
-    return {file: nearest_first(some) for file, some in known.items()}
+    return {file: nearest_first(some) if len(some) > 1 else (some[0],) for file, some in known.items()}
 
 
 _TIERS = sa.select(tiers)

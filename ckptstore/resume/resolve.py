@@ -52,11 +52,7 @@ def resolve(database: Database, run: str, query: Query) -> Resolution:
         run_id, reference = find_reference(database, run)
         bring_up_to_date(database, run_id)
         asked = _asked(database, run_id, reference, query)
-        found = choose(database, reference.run, run_id, asked)
-        if found.plan is None or not found.plan.copies:
-            return found
-        older = choose(database, reference.run, run_id, replace(asked, fetches=False))
-        return replace(found, without_fetching=older.plan)
+        return choose(database, reference.run, run_id, asked, compares=True)
 
 
 def _asked(database: Database, run_id: int, reference: Reference, query: Query) -> Query:
@@ -101,8 +97,11 @@ def bring_up_to_date(database: Database, run_id: int) -> Reconciled:
     return replace(reconciled, failed=synced.failed)
 
 
-def choose(database: Database, run: str, run_id: int, query: Query) -> Resolution:
-    """As `resolve`, from what the catalog knows by now."""
+def choose(database: Database, run: str, run_id: int, query: Query, *, compares: bool = False) -> Resolution:
+    """As `resolve`, from what the catalog knows by now.
+
+    If the plan fetches files and the caller `compares`, the first state that needs no fetching is looked for too.
+    """
     with database.read() as connection:
         launches = _with_layout(reads.launches_of(connection, run_id), query.replicas)
         by_id = {launch.id: launch for launch in launches}
@@ -127,13 +126,14 @@ def choose(database: Database, run: str, run_id: int, query: Query) -> Resolutio
     if query.best is not None:
         among = [Segment(launch) for launch in launches] if query.every_lineage else segments
         ranked = _best_states(database, run, run_id, among, best=query.best, failed=failed)
-        return replace(resolver.resolve(run, ranked, look, query, hosts, copies), best=query.best)
+        found = resolver.resolve(run, ranked, look, query, hosts, copies, compares=compares)
+        return replace(found, best=query.best)
     states = (
         _every_state(database, run_id, by_id, query.step, failed)
         if query.every_lineage
         else candidates(database, segments, query.step, failed)
     )
-    resolution = resolver.resolve(run, states, look, query, hosts, copies)
+    resolution = resolver.resolve(run, states, look, query, hosts, copies, compares=compares)
     parts = {segment.launch.id: segment for segment in segments}
     judged = {(rejection.launch, rejection.global_step) for rejection in resolution.rejections}
     reached = resolution.plan.global_step if resolution.plan else -1

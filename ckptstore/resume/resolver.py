@@ -117,21 +117,27 @@ def resolve(  # noqa: PLR0917 — questions, in the order in which they are aske
     query: Query = NEWEST,
     hosts: Hosts = lambda _: {},
     copies: Copies = lambda _: {},
+    *,
+    compares: bool = False,
 ) -> Resolution:
     """The restore plan of the first complete candidate, and the reasons against each one before it.
 
     `candidates` come newest first. `look` returns the observations of a candidate's files by path, and is called only
     until a plan is found. `hosts` returns the hosts of a launch's ranks, and is called only if a replica stands in.
     `copies` returns a candidate's copies in tiers by file id, and is called only if a file is lacking without them.
+    If the plan needs some and the caller `compares`, the next candidate that needs none is `without_fetching`.
     """
     rejections: list[Rejection] = []
-    for state in candidates:
+    remaining = iter(candidates)
+    for state in remaining:
         seen = look(state)
         verdict = judge(state, seen, query, hosts)
         if isinstance(verdict, Rejection) and query.fetches and state.launch.has_copies and (found := copies(state)):
             verdict = judge(replace(state, copies=found), seen, query, hosts)
         if isinstance(verdict, RestorePlan):
-            return Resolution(run, verdict, tuple(rejections))
+            is_compared = compares and bool(verdict.copies)
+            at_home = resolve(run, remaining, look, replace(query, fetches=False), hosts).plan if is_compared else None
+            return Resolution(run, verdict, tuple(rejections), without_fetching=at_home)
         rejections.append(verdict)
     return Resolution(run, None, tuple(rejections))
 

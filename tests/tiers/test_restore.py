@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -12,11 +13,11 @@ from ckptstore.catalog.runs import find_run
 from ckptstore.cli.main import cli
 from ckptstore.core.copies import CopyState, Tier
 from ckptstore.core.copy_keys import key_of
-from ckptstore.core.model import Checkpoint, Rule
+from ckptstore.core.model import Checkpoint, Rejection, RestorePlan, Rule, State
 from ckptstore.core.naming import companion_of
 from ckptstore.errors import NothingRestorableError, RefusedError
 from ckptstore.objects.tiers import open_tier
-from ckptstore.resume import explained
+from ckptstore.resume import explained, resolver
 from ckptstore.resume.resolve import choose, resolve
 from ckptstore.resume.resolver import Query
 from ckptstore.tiers import facts
@@ -235,3 +236,22 @@ def test_nothing_more_is_asked_where_every_file_is_at_home(job: Job, tmp_path: P
     with statements() as made:
         assert choose(database, "run", find_run(database, "run"), Query()).plan.global_step == 5
     assert lost < len(made), "one statement for the copies of a state, in place of the next state"
+
+
+def test_each_state_is_looked_at_once_though_an_older_one_is_compared(
+    job: Job, tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What must be fetched is judged without copies and with them, and the older state only without."""
+    copied(job.catalog, tier, job.catalog.files("run"))
+    for rank in range(2):
+        Path(of(job, 10, rank).path).unlink()
+    judged: list[int] = []
+    judge = resolver.judge
+
+    def noted(state: State, *asked: Any) -> RestorePlan | Rejection:
+        judged.append(state.global_step)
+        return judge(state, *asked)
+
+    monkeypatch.setattr(resolver, "judge", noted)
+    found = resolve(job.catalog.database, "run", Query(fetches=True))
+    assert (found.plan.global_step, found.without_fetching.global_step, judged) == (10, 5, [10, 10, 5])
