@@ -5,8 +5,9 @@
 That is one stat of each file of the plan, and the rows of these files through a bare cursor, on PostgreSQL of a new
 connection. The files and the catalog are in memory. With 1,000 saves of history it takes at most 1.3 times as long as
 with 10. Then a run as its ranks leave it, with directories and journals: what nobody registered would be found there,
-so the floor lists each directory, stats each journal, and fetches the rows of both. `--profile` shows where the time
-goes.
+so the floor lists each directory, stats each journal, and fetches the rows of both. Last, copies of the newest state in
+three tiers: with all files at home, and with all of them lost, it takes at most twice as long as without tiers.
+`--profile` shows where the time goes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from urllib.parse import quote
@@ -31,7 +33,13 @@ from bench.measure import CKPTSTORE, Budget, Found, Row, Spread, say, timed, tur
 from bench.peers.ckptstore import announced
 from bench.task import run_alone
 from ckptstore import Catalog, connect
+from ckptstore.core.copies import CopyState, Tier
+from ckptstore.core.copy_keys import key_of
+from ckptstore.core.events import CopyRecorded, TierDeclared
 from ckptstore.disk.name_claims import FOLDER
+from ckptstore.resume import resolve as resolver
+from ckptstore.resume.resolver import Query
+from tests.projecting import put
 from tests.resume.wide import RUN, Wide
 
 TASK = "resolve"
@@ -40,6 +48,8 @@ SHORT, LONG = 10, 1000
 KEPT = 10
 REPEATS = 9
 BUDGET = 2.0
+TIERS = 3
+TIMES_WITHOUT_TIERS = 2.0
 TIMES_THE_SHORT = 1.3
 FILES = """
 SELECT checkpoints.* FROM checkpoints JOIN saves ON saves.id = save_id
@@ -182,9 +192,46 @@ def prepared(case: Case, work: Path) -> tuple[Wide, dict[int, tuple[str, Catalog
     return wide, catalogs
 
 
+def copied(catalog: Catalog, step: int) -> None:
+    """Three tiers, each with a copy of each rank's file of a step."""
+    now = datetime.now(timezone.utc)
+    for level in range(1, TIERS + 1):
+        tier = Tier(f"tier-{level}", f"s3://bucket-{level}/ckpt", level)
+        copies = [CopyRecorded(RUN, file, tier, key_of(file), CopyState.READY, now) for file in catalog.show(RUN, step)]
+        put(catalog, [TierDeclared("", tier, declared=True, at=now), *copies])
+
+
+def measure_tiers(work: Path, found: Found, ranks: int) -> None:
+    """Without tiers, with copies of what is at home, and with copies of what is not, in turn."""
+    say(f"resolve with {TIERS} tiers: filling three catalogs of {ranks:,} ranks")
+    ways: dict[str, Callable[[], float]] = {}
+    for number, way in enumerate(("no tiers", "all at home", "all to fetch")):
+        wide = Wide(work / f"tiers-{number}", ranks, KEPT)
+        wide.write()
+        catalog = connect(f"sqlite:///{work}/tiers-{number}.db")
+        wide.fill(catalog, KEPT)
+        if number:
+            copied(catalog, KEPT)
+        if way == "all to fetch":
+            for path in wide.newest_paths:
+                os.unlink(path)
+        query = Query(fetches=True)
+        plan = resolver.resolve(catalog.database, RUN, query).plan
+        assert plan is not None
+        assert (plan.global_step, len(plan.copies)) == (KEPT, ranks if way == "all to fetch" else 0)
+        ways[way] = partial(timed, partial(resolver.resolve, catalog.database, RUN, query))
+    taken, _ = turns(ways, repeats=REPEATS)
+    row = found.add(Row(TASK, f"resolve on SQLite with {TIERS} tiers", ranks, taken))
+    for way in ("all at home", "all to fetch"):
+        if ranks == RANKS:
+            ratio = row.ratio(way, "no tiers").median
+            found.check(Budget(f"resolve with {TIERS} tiers, {way} / no tiers", ratio, TIMES_WITHOUT_TIERS))
+
+
 def run(work: Path, *, quick: bool) -> Found:
     """All cases."""
     found = Found()
+    measure_tiers(work, found, QUICK_RANKS if quick else RANKS)
     with nullcontext() if quick else postgres(work):
         for case in cases(quick=quick):
             measure(case, work, found)

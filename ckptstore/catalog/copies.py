@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -133,26 +134,25 @@ def runs_in(connection: sa.Connection, tier: Tier) -> list[int]:
     return sorted(connection.execute(query).scalars())
 
 
-def _by_file(found: Iterable[Any]) -> dict[str, tuple[Copy, ...]]:
+def _by_file(found: sa.Result[Any]) -> dict[str, tuple[Copy, ...]]:
     known: dict[str, list[Copy]] = {}
     tier_of = cache(Tier)
-    for row in found:
-        tier = tier_of(row.name, row.url, row.level)
-        known.setdefault(row[0], []).append(
-            Copy(
-                tier=tier,
-                key=row.location,
-                state=CopyState(row.state),
-                size=row.size,
-                digest=row.digest,
-                at=row.created_at,
-                beside=tuple(Beside(*each) for each in row.beside),
-                detail=row.detail,
-            )
+    for file, name, url, level, key, state, size, digest, at, beside, detail in rows.many(found):
+        copy = Copy(
+            tier=tier_of(name, url, level),
+            key=key,
+            state=_STATES[state],
+            size=size,
+            digest=digest,
+            at=at,
+            beside=() if beside == "[]" else tuple(Beside(*each) for each in json.loads(beside)),
+            detail=detail,
         )
+        known.setdefault(file, []).append(copy)
     return {file: nearest_first(some) if len(some) > 1 else (some[0],) for file, some in known.items()}
 
 
+_STATES = {state.value: state for state in CopyState}
 _TIERS = sa.select(tiers)
 _OF = sa.select(
     copies.c.checkpoint_id,
@@ -164,7 +164,7 @@ _OF = sa.select(
     copies.c.size,
     copies.c.digest,
     copies.c.created_at,
-    copies.c.beside,
+    sa.cast(copies.c.beside, sa.Text),  # to parse it only where there is something
     copies.c.detail,
 )
 _IN_TIERS = copies.join(tiers, tiers.c.id == copies.c.tier_id)
