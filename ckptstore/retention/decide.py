@@ -149,6 +149,11 @@ def decide(states: Iterable[StateFacts], policy: Policy, now: datetime) -> Decis
     for state in newest_first:
         is_tip = not policy.drop_branches and tips.get(state.branch) == state.key
         reasons[state.key] += _by_itself(state, policy, now, newest, is_tip=is_tip)
+    # A launch that has made a state which stays does not need the one it started from any more.
+    made = {state.launch for state in newest_first if state.restorable and reasons[state.key]}
+    for state in newest_first:
+        if held_by := [launch for launch in state.held_by if launch not in made]:
+            reasons[state.key].append(Because(Why.RESTORING, f"launch {', '.join(held_by)} starts from it"))
     keep = [Verdict(state, tuple(why)) for state in newest_first if (why := reasons[state.key])]
     remove = [
         Verdict(state, (_why_it_goes(state, newest),))
@@ -259,7 +264,6 @@ def _by_itself(
     for holds, rule, detail in (
         (state.pinned, Why.PINNED, "pinned"),
         (state.tags, Why.TAGGED, f"tagged {', '.join(state.tags)}"),
-        (state.held_by, Why.RESTORING, f"launch {', '.join(state.held_by)} starts from it"),
         (state.needed_by, Why.INITIAL, needed_by(state.needed_by)),
         (policy.keep_parents and state.parent_of, Why.PARENT, f"launch {', '.join(state.parent_of)} resumed from it"),
         (is_tip, Why.BRANCH_TIP, f"the newest of the abandoned branch of launch {state.branch}"),

@@ -337,16 +337,7 @@ class Survey:
             if copied:
                 held[key] = tuple(copied)
                 states.append(self._state_in(key, held[key]))
-        made = {state.launch for state in states if state.restorable}
-        away = {key: f"{each.path} {each.reason}" for key, each in self._away.items()}
-        return [
-            replace(
-                state,
-                held_by=tuple(each for each in state.held_by if each not in made),
-                doubt=state.doubt or self.unheard or away.get(state.key, ""),
-            )
-            for state in states
-        ], held
+        return self._doubted(states), held
 
     def _state_in(self, key: Key, copied: Sequence[tuple[Checkpoint, Copy]]) -> StateFacts:
         training = self._training(key)
@@ -374,17 +365,12 @@ class Survey:
         states = path_aliases.count_once(states, self._live, self._seen)
         for each in self._away.values():
             self.uncertain.unseen.setdefault(each.path, each.reason)
+        return self._doubted(states), targets
+
+    def _doubted(self, states: Iterable[StateFacts]) -> list[StateFacts]:
+        """The states, in doubt if something about them could not be read."""
         away = {key: f"{each.path} {each.reason}" for key, each in self._away.items()}
-        # A launch that has made a state which can be restored does not need the one it started from any more.
-        made = {state.launch for state in states if state.restorable}
-        return [
-            replace(
-                state,
-                held_by=tuple(each for each in state.held_by if each not in made),
-                doubt=state.doubt or self.unheard or away.get(state.key, ""),
-            )
-            for state in states
-        ], targets
+        return [replace(state, doubt=state.doubt or self.unheard or away.get(state.key, "")) for state in states]
 
     def _training(self, key: Key) -> list[Checkpoint]:
         left_out = (Content.WEIGHTS, Content.PART) if self.launches[key[0]].foreign else (Content.WEIGHTS,)

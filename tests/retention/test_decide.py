@@ -19,6 +19,7 @@ from ckptstore.core.metrics import mean_metrics
 from ckptstore.core.model import Kind
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.retention.decide import (
+    Because,
     Decision,
     StateFacts,
     Verdict,
@@ -322,3 +323,14 @@ def write() -> None:
 
 if __name__ == "__main__":
     write()
+
+
+def test_a_state_is_held_until_the_launch_that_started_from_it_keeps_one_of_its_own() -> None:
+    """The plan removed what its apply then held: of the launch no state stayed."""
+    held = replace(facts(10), held_by=("L2",))
+    own, newest = facts(20, launch=2), facts(30, launch=3)
+    decision = decide([held, own, newest], Policy(keep_last=1, floor=1), NOW)
+    assert [verdict.state.global_step for verdict in decision.keep] == [30, 10]
+    assert decision.keep[1].reasons == (Because(Why.RESTORING, "launch L2 starts from it"),)
+    decision = decide([held, own, newest], Policy(keep_last=2, floor=1), NOW)
+    assert [verdict.state.global_step for verdict in decision.keep] == [30, 20]
