@@ -168,7 +168,7 @@ def test_a_loop_of_single_epochs(catalog: Catalog, tmp_path: Path) -> None:
     assert catalog.resolve("run").plan.global_step == 24
     anew = Job(step=6)
     anew.train(anew.registrar(saving(tmp_path)))
-    with pytest.raises(UsageError, match="all that this call asks for was trained before step 6, as in"):
+    with pytest.raises(UsageError, match="the epochs of this call were all trained by step 6, as those of"):
         anew.train(anew.registrar(saving(tmp_path)))
 
 

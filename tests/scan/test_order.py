@@ -66,7 +66,7 @@ def test_what_was_written_while_a_registered_launch_saved_is_told() -> None:
     new = [ScannedLaunch("A", 1, None, at("2"), files), ScannedLaunch("K", 1, None, at("1"), files)]
     (warning,) = at_the_time_of_others(there, new, {"K": at("3"), "scan-1": at("3")})
     assert warning.startswith(
-        f"{files[1].path} and the files saved with it, 2 in all, were written while launch K saved"
+        f"{files[1].path} and the files saved with it (2 in all) were written while launch K was saving"
     )
     assert at_the_time_of_others(there, new, {"K": at("1")}) == []
 
