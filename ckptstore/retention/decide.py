@@ -153,7 +153,8 @@ def decide(states: Iterable[StateFacts], policy: Policy, now: datetime) -> Decis
     made = {state.launch for state in newest_first if state.restorable and reasons[state.key]}
     for state in newest_first:
         if held_by := [launch for launch in state.held_by if launch not in made]:
-            reasons[state.key].append(Because(Why.RESTORING, f"launch {', '.join(held_by)} starts from it"))
+            start = f"launch {held_by[0]} starts" if len(held_by) == 1 else f"launches {', '.join(held_by)} start"
+            reasons[state.key].append(Because(Why.RESTORING, f"{start} from it"))
     keep = [Verdict(state, tuple(why)) for state in newest_first if (why := reasons[state.key])]
     remove = [
         Verdict(state, (_why_it_goes(state, newest),))

@@ -252,7 +252,7 @@ def test_the_way_out_of_a_run_whose_every_state_is_quarantined_is_said(catalog: 
     path = ckpt_bytes.write(tmp_path / "a.ckpt", 3)
     whole = joined.register(path, global_step=3)
     joined.record_files([replace(whole, quarantine="the loss was nan")])
-    with pytest.raises(NothingRestorableError, match=r"resume\(take_quarantined=True\) takes it all"):
+    with pytest.raises(NothingRestorableError, match=r"resume\(take_quarantined=True\) loads it anyway"):
         ckptstore.mindspore.join("run").resume(create_model(), create_dataset())
 
 
