@@ -23,6 +23,7 @@ from ckptstore.outside import token_hex, utc_now
 from ckptstore.resume.examine import Damaged, Whole, examine
 from ckptstore.resume.lineage import branches
 from ckptstore.retention import decide, path_aliases
+from ckptstore.retention.copied import CHANGED, changed
 from ckptstore.retention.debris import has_checkpoint_beside
 from ckptstore.retention.worker import PORTION, at_work
 
@@ -232,8 +233,12 @@ class _Gc:
             self._check_floor_counts(connection)
             now = utc_now()
             protection = protection_of(connection, self._plan.run_id, now - CLOCKS_DIFFER)
+            planned = {key: each for key, each in self._plan.copied.items() if key in dict(states)}
+            otherwise = changed(connection, planned)
             going[:] = [
-                (key, targets) for key, targets in states if not self._skip(key, self._protected(key, protection))
+                (key, targets)
+                for key, targets in states
+                if not self._skip(key, self._protected(key, protection) or (CHANGED if key in otherwise else ""))
             ]
             targets = [target for _, some in going for target in some]
             versions = reads.versions_of(connection, [each.checkpoint for each in targets if each.checkpoint])

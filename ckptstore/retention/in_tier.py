@@ -24,6 +24,7 @@ from ckptstore.objects.errors import StoreError
 from ckptstore.objects.tiers import open_tier
 from ckptstore.outside import utc_now
 from ckptstore.retention import decide
+from ckptstore.retention.copied import CHANGED, Copied, changed
 from ckptstore.retention.decide import Why
 from ckptstore.retention.plan import Survey, is_there, stated
 from ckptstore.retention.worker import at_work
@@ -54,6 +55,7 @@ class TierPlan:
     policy: Policy
     decision: Decision
     held: Mapping[Key, Held]  # the copies of each state that the tier has, by launch and step
+    copied: Mapping[Key, Copied]  # all copies of each state that goes because the tier has too few of it
 
     @property
     def must_stay(self) -> list[Verdict]:
@@ -96,7 +98,9 @@ def plan_tier(
     survey = Survey(database, run_id, tier)
     states, held = survey.judged_in(tier)
     decide.check_metric(run, policy, [state.metrics for state in states if state.counts])
-    return TierPlan(run, run_id, tier, policy, decide.decide(states, policy, survey.now), held)
+    decision = decide.decide(states, policy, survey.now)
+    copied = {each.state.key: survey.copied(each.state.key) for each in decision.remove if each.state.problem}
+    return TierPlan(run, run_id, tier, policy, decision, held, copied)
 
 
 def execute(database: Database, plan: TierPlan, *, allow_mass_delete: bool = False) -> TierCollected:
@@ -162,6 +166,7 @@ def _trash(worker: Worker, plan: TierPlan, skipped: list[Skipped]) -> list[tuple
     def record(connection: Connection) -> list[CopyRecorded]:
         reads.lock_run(connection, plan.run_id)  # a start that fetches holds its state under that lock
         protection = protection_of(connection, plan.run_id, now - CLOCKS_DIFFER)
+        otherwise = changed(connection, plan.copied)
         gone.clear()
         skipped.clear()
         for verdict in reversed(plan.decision.remove):
@@ -169,6 +174,8 @@ def _trash(worker: Worker, plan: TierPlan, skipped: list[Skipped]) -> list[tuple
             holders = [each for each in protection.held.get(key, ()) if each not in made]
             if step in protection.pinned or step in protection.tags or holders or key in protection.needed:
                 skipped.append(Skipped(f"step {step} of launch {launch}", "it is protected since the plan was made"))
+            elif key in otherwise:
+                skipped.append(Skipped(f"step {step} of launch {launch}", CHANGED))
             else:
                 gone.extend(plan.held[key])
         known = known_copies.copies_of(connection, [file.id for file, _ in gone])

@@ -38,6 +38,7 @@ from ckptstore.resume.resolver import Loads, Query, judge
 from ckptstore.resume.uncertainty import Uncertainties
 from ckptstore.retention import debris, decide, path_aliases, stored_policy
 from ckptstore.retention.authority import Authority
+from ckptstore.retention.copied import Copied
 from ckptstore.retention.debris import Target
 from ckptstore.retention.decide import Decision, StateFacts, Why
 
@@ -73,6 +74,7 @@ class GcPlan(Tabular):
     debris: tuple[Target, ...]  # goes too
     unknown: tuple[Skipped, ...]  # to the catalog: only told
     unseen: tuple[Skipped, ...]  # what could not be looked at: states may be there
+    copied: Mapping[Key, Copied]  # of each state that goes only because of its copies, or because they are too few
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """The verdict on each state with its reasons, newest first."""
@@ -166,6 +168,11 @@ def plan_gc(
         debris=() if survey.unheard else left_behind,
         unknown=_unknown(database, survey.skipped, unregistered),
         unseen=(*survey.unread, *unseen),
+        copied={
+            each.state.key: survey.copied(each.state.key)
+            for each in decision.remove
+            if tier is not None or each.state.problem
+        },
     )
 
 
@@ -324,6 +331,11 @@ class Survey:
             if copies and not any(is_there(copy) for copy in copies):
                 return f"{copies[0].tier.name} does not give {copies[0].key}"
         return ""
+
+    def copied(self, key: Key) -> Copied:
+        """The copies of a state that a start may take."""
+        files = self._training(key)
+        return Copied.of(tuple(files), self._ready(files))
 
     def _above(self, tier: Tier, file: Checkpoint) -> list[Copy]:
         some = self.copies.get(file.id, ())

@@ -240,3 +240,49 @@ def test_the_commands(job: Job, tier: Tier) -> None:
     assert "6 copies are back" in told("undo", "run", "--tier", "far")
     told(*rules, "--apply")
     assert json.loads(told("purge", "run", "--tier", "far", "--now", "--json"))["purged"] == 6
+
+
+def test_a_local_file_stays_whose_copy_goes_after_the_plan(job: Job, tier: Tier, tmp_path: Path) -> None:
+    """A gc of the bucket between the plan for the node's disk and its end: step 5 is in one of them still."""
+    database = job.catalog.database
+    local = facts.tier_of("local", str(tmp_path / "ckpt"), 0)
+    facts.add(database, local)
+    copied(job.catalog, tier, job.catalog.files("run"))
+    plan = plan_gc(database, "run", KEEP, tier=local)
+    in_tier.execute(database, in_tier.plan_tier(database, "run", tier, Policy(keep_last=2, floor=1)))
+    done = job.catalog.execute(plan)
+    assert done.removed == (("L1", 15),)
+    assert [(each.path, each.reason) for each in done.skipped] == [
+        (f"step {step} of launch L1", "its copies in tiers have changed since the plan was made") for step in (5, 10)
+    ]
+
+
+def test_a_state_stays_that_a_copy_makes_whole_after_the_plan(job: Job, tier: Tier) -> None:
+    """A copy that was under way when the file was lost: with it, step 10 is whole by a disk and the tier together."""
+    database = job.catalog.database
+    lost = job.catalog.show("run", 10)[1]
+    Path(lost.path).rename(kept := Path(lost.path).with_name("elsewhere"))
+    plan = plan_gc(database, "run", KEEP)
+    copies_of_10 = in_tier.plan_tier(database, "run", tier, KEEP)
+    assert [each.state.global_step for each in plan.decision.remove] == [15, 10, 5]
+    copied(job.catalog, tier, [lost], at=kept)
+    done = job.catalog.execute(plan)
+    assert [each.path for each in done.skipped] == ["step 10 of launch L1"]
+    assert in_tier.execute(database, copies_of_10).copies == 0
+
+
+def test_copies_stay_that_another_copy_makes_whole_after_the_plan(job: Job, tier: Tier) -> None:
+    """Step 10 lacked a rank in the tier and on the disks: that rank's copy is told while the gc is at it."""
+    database = job.catalog.database
+    files = job.catalog.files("run")
+    late = job.catalog.show("run", 10)[1]
+    copied(job.catalog, tier, [file for file in files if file.id != late.id])
+    Path(late.path).rename(kept := Path(late.path).with_name("elsewhere"))
+    plan = in_tier.plan_tier(database, "run", tier, Policy(keep_last=1, keep_every=10, floor=1))
+    assert steps(plan) == ([20, 15], [10, 5])
+    copied(job.catalog, tier, [late], at=kept)
+    done = in_tier.execute(database, plan)
+    assert [(each.path, each.reason) for each in done.skipped] == [
+        ("step 10 of launch L1", "its copies in tiers have changed since the plan was made")
+    ]
+    assert ready(job, tier) == {10, 15, 20}
