@@ -28,6 +28,7 @@ TASKS = (
     "commands",
     "record",
     "training",
+    "copying",
     "loop",
     "save",
     "saver",

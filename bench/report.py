@@ -25,6 +25,7 @@ TITLES = {
     "verify": "Reading all that was recorded",
     "collect": "Retention",
     "training": "A step of training, with and without the registrar",
+    "copying": "A step of training while files are copied to a tier",
     "loop": "A step of a functional loop",
     "save": "A save of a functional loop",
     "resume": "From the start of all ranks to the first step",
