@@ -44,7 +44,7 @@ def called_in(connection: Connection, database: Database, run: str, *, even_forg
     if found is None:
         near = get_close_matches(run, reads.run_names(connection), 1)
         meant = f"did you mean {near[0]!r}? " if near else ""
-        raise UnknownRunError(f"no run {run!r} in {database.name}", f"{meant}{Command('runs')} shows those there are")
+        raise UnknownRunError(f"no run {run!r} in {database.name}", f"{meant}to list the runs: {Command('runs')}")
     if found.forgotten and not even_forgotten:
         raise UnknownRunError(f"run {run!r} was forgotten", how_back(run))
     return found

@@ -309,7 +309,7 @@ def resolve(
     if (output == "meta") != (directory is not None):
         raise click.UsageError("DIRECTORY and --format meta belong together.")
     if output and (as_json or explain):
-        raise click.UsageError("--format stands alone: no --json, no --explain.")
+        raise click.UsageError("--format takes neither --json nor --explain.")
     opened = catalog(context)
     if branch and asked["step"] is None and not asked["lineage"] and not asked["every_lineage"]:
         from ckptstore.resume.references import names_state

@@ -96,7 +96,7 @@ def _plan(run: str, plan: RestorePlan, best: Best | None, *, in_full: bool) -> N
         by_replica = sum(assignment.source.rank != assignment.rank for assignment in others)
         line(f"… and {len(others)} more ranks, {by_replica} of them by a replica; --json has all")
     if in_full and helped:
-        line(f"a replica's file for {_stand_ins(helped)}")
+        line(_stand_ins(helped))
     unfinished = {name for each in plan.ranks if (name := unfinished_ttp_directory(each.source.path))}
     for name in sorted(unfinished):
         line(f"{name} was never renamed; the files in it and beside it cover every rank")
@@ -121,7 +121,10 @@ def _stand_ins(helped: Sequence[Assignment]) -> str:
     by_source: dict[int, list[int]] = {}
     for each in helped:
         by_source.setdefault(each.source.rank, []).append(each.rank)
-    parts = [f"{of_ranks(ranks)} from rank {source}" for source, ranks in sorted(by_source.items())]
+    parts = [
+        f"{of_ranks(ranks)} {'loads' if len(ranks) == 1 else 'load'} the file of a replica, rank {source}"
+        for source, ranks in sorted(by_source.items())
+    ]
     return "; ".join(parts[:_RANKS_SHOWN]) + (" …" if len(parts) > _RANKS_SHOWN else "")
 
 

@@ -65,7 +65,7 @@ def exit_(
     if from_env == (run is not None):
         raise click.UsageError("Give RUN, or --from-env." if run is None else "RUN and --from-env exclude each other.")
     if cancel and (wait or reason or from_env):
-        raise click.UsageError("--cancel stands alone.")
+        raise click.UsageError("--cancel takes no other option.")
     if timeout is not None and not wait:
         raise click.UsageError("--timeout needs --wait.")
     patience = _seconds(timeout, from_env=from_env) if wait else None

@@ -230,7 +230,7 @@ def policy(context: click.Context, /, run: str, *, clear: bool, as_json: bool, *
 
     wanted = _policy(rules)
     if (clear or rules["floor"] is not None or rules["grace"] is not None) and (clear is (wanted is not None)):
-        raise click.UsageError("--clear stands alone; a floor or a grace needs a rule beside it.")
+        raise click.UsageError("--floor and --grace need a rule beside them; --clear takes no other option.")
     database = catalog(context).database
     if clear:
         storing.clear(database, run)

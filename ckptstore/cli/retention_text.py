@@ -58,7 +58,8 @@ def _in_trash(waiting: Sequence[Waiting]) -> None:
         files, room = sum(each.files for each in waiting), sum(each.bytes for each in waiting)
         goes = moment(min(each.purge_after for each in waiting))
         what = f"{count(files, 'file', 'files')}, {size(room)}"
-        line(f"in the trash: {what}; from {goes} on a gc or purge deletes the first of it")
+        which = ("it" if files == 1 else "them") if len(waiting) == 1 else "the first of them"
+        line(f"in the trash: {what}; a gc or purge deletes {which} from {goes} on")
 
 
 def undone(done: Undone) -> None:
@@ -132,8 +133,8 @@ def _unseen(plan: GcPlan) -> None:
     if len(plan.unseen) > _SHOWN:
         line(f"ckptstore: … and {len(plan.unseen) - _SHOWN} more directories; --json has all", err=True)
     line(
-        f"ckptstore: files of run {plan.run} there stay: mount the disk, check the permissions; if a "
-        "directory is gone for good, make it again, with a .ckptstore in it, and: "
+        f"ckptstore: gc leaves the files of run {plan.run} in these places: mount the disk or check the permissions; "
+        "if a directory is gone for good, make it again with a .ckptstore in it, then: "
         f"{Command('scan', 'DIRECTORY', '--run', plan.run)}",
         err=True,
     )
@@ -170,7 +171,7 @@ def _done(done: Collected) -> None:
         line(f"run {done.run}: {files} deleted, {size(done.bytes)} freed")
     else:
         until = moment(done.purge_after)
-        line(f"run {done.run}: {files} moved to the trash, {size(done.bytes)}; until {until} undo brings them back")
+        line(f"run {done.run}: {files} moved to the trash, {size(done.bytes)}; undo brings them back until {until}")
     if done.purged_files:
         line(f"{count(done.purged_files, 'file', 'files')} of earlier gcs deleted for good, {size(done.purged_bytes)}")
 

@@ -24,7 +24,7 @@ def show(done: Scanned, *, dry_run: bool, verbose: bool) -> None:
     """What a scan found and did, and what it left alone; `verbose` names every file."""
     line(_summary(done, dry_run=dry_run))
     for grade, doubt, of in _doubts(done.adopted):
-        line(f"{count(len(of), 'file is', 'files are')} {grade}: {doubt}")
+        line(f'{count(len(of), "file has", "files have")} the grade "{grade}": {doubt}')
     if done.regraded:
         line(f"{count(len(done.regraded), 'file', 'files')} known before: {done.regraded[0].grade} now")
     others = ", ".join(f"{count} {name}" for name, count in sorted(done.counts.items()))

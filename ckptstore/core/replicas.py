@@ -95,7 +95,7 @@ def from_groups(groups: Iterable[Sequence[int]], world_size: int, source: str) -
         for rank in group:
             if not 0 <= rank < world_size:
                 raise UsageError(
-                    f"rank {rank} in the replica group {show(group)}, of {world_size} ranks",
+                    f"the replica group {show(group)} names rank {rank}, but there are {world_size} ranks",
                     "ranks are counted from 0 to world_size - 1",
                 )
             if rank in named:

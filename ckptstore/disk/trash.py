@@ -359,7 +359,7 @@ class Trash:
         try:
             return os.open(name, DIRECTORY, dir_fd=self._open(above or "/", ()))
         except FileNotFoundError:  # not as a file that is gone: the disk it is on may not be mounted
-            raise OSError(errno.ENODEV, "its directory is not there: it may not be mounted") from None
+            raise OSError(errno.ENODEV, "its directory is not there: perhaps it is not mounted") from None
 
     def _make(self, root: str, folders: tuple[str, ...]) -> int:
         """The directory below a root, made if it is not there."""

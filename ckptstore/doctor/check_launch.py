@@ -70,7 +70,7 @@ def _restorable(facts: RunFacts, found: RestorePlan | None, judged: int) -> Chec
         )
     files = [assignment.source for assignment in found.ranks]
     saved_at = max((file.created_at for file in files if file.created_at), default=facts.now)
-    detail = f"step {found.global_step}, saved {span(facts.now - saved_at)} ago, by the catalog"
+    detail = f"step {found.global_step}, saved {span(facts.now - saved_at)} ago, according to the catalog"
     away = [each for each in look_around(sorted({folder_of(file.path) for file in files})) if each.device is None]
     if away:
         first = away[0]
@@ -211,9 +211,10 @@ def _ranks(database: Database, facts: RunFacts, launch: Launch) -> Check:
             detail = f"{who}, and their files do not replace those of all other ranks"
             hint = "give every rank a ModelCheckpoint and a registrar: what only these ranks save can never be restored"
             return facts.check("ranks", Status.WARNING, detail, hint)
-        saved = f"of {launch.world_size} saved step {steps[0]}"
         if len(ranks) == launch.world_size:
-            return facts.check("ranks", Status.OK, f"all ranks {saved}")
+            who = "rank 0" if len(ranks) == 1 else f"all {len(ranks)} ranks"
+            return facts.check("ranks", Status.OK, f"{who} saved step {steps[0]}")
+        saved = f"of {launch.world_size} saved step {steps[0]}"
         serves, whose = ("its file serves", "its") if len(ranks) == 1 else ("their files serve", "their")
         detail = f"{of_ranks(ranks)} {saved}; {serves} the other ranks, {whose} replicas"
         return facts.check("ranks", Status.OK, detail)

@@ -106,7 +106,11 @@ def by_counter(file: Ranked, length: int | None, shortest: int, *, is_first: boo
     is_proven = counter in stated or (known and place == 0) or (file.epoch == 1 and claim and claim.counts == counter)
     if is_proven:
         return PlacedFile(file.file, file.rank, counter)
-    doubt = "steps per epoch unknown until your script starts" if place == 0 else "epochs began anew with its launch"
+    doubt = (
+        "the steps per epoch are unknown until your script starts"
+        if place == 0
+        else "epochs began anew with its launch"
+    )
     return PlacedFile(file.file, file.rank, counter, Grade.CONSISTENT, doubt)
 
 

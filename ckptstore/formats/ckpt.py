@@ -167,7 +167,7 @@ def _add(entries: list[Entry], entry: Entry, reader: WireReader) -> None:
         last = entries[-1]
         if last[:3] == entry[:3]:  # name, type, shape
             if len(last.later) == _MOST_SLICES:
-                raise reader.bad(f"{last.name!r} has more slices than any tensor,")
+                raise reader.bad(f"{last.name!r} has more slices than any tensor")
             later = (*last.later, (entry.offset, entry.nbytes))
             entries[-1] = last._replace(nbytes=last.nbytes + entry.nbytes, later=later)
             return
@@ -178,7 +178,7 @@ def _add(entries: list[Entry], entry: Entry, reader: WireReader) -> None:
 def _check_size(entry: Entry, reader: WireReader) -> None:
     size = header.size_of(entry.dtype, entry.shape)
     if size is not None and size != entry.nbytes:
-        raise reader.bad(f"{entry.name!r} has {entry.nbytes} bytes, its shape says {size},")
+        raise reader.bad(f"{entry.name!r} has {entry.nbytes} bytes, its shape says {size}")
 
 
 def _usual_value(reader: WireReader) -> Entry | None:
@@ -217,7 +217,7 @@ def _value(reader: WireReader) -> Entry:
     """Read a value in any order of its fields."""
     field, wire_type = reader.key(reader.end)
     if field != 1:
-        raise reader.bad(f"field {field} where a value should be")
+        raise reader.bad(f"field {field} in place of a value")
     limit = reader.message(reader.end, wire_type)
     found = reader.fields(limit, {1: WireReader.text, 2: _tensor, 3: _map_tensor})
     tensors = [*found.get(3, ()), *found.get(2, ())]

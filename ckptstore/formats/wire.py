@@ -117,7 +117,7 @@ class WireReader:
             raise self.bad(f"wire type {wire_type}")
         length = self.number(limit)
         if length > limit - self.position:
-            raise self.bad(f"a message of {length} bytes with {limit - self.position} left")
+            raise self.bad(f"a message of {length} bytes, with only {limit - self.position} left")
         return self.position + length
 
     def text(self, limit: int, wire_type: int = LEN) -> str:
@@ -186,6 +186,6 @@ class WireReader:
     def bad(self, what: str) -> UnreadableError:
         """The error for bytes that are not those of the format."""
         return UnreadableError(
-            f"{self._path} is not a whole {self._what} file: {what} at byte {self.position}",
+            f"{self._path} is not a whole {self._what} file: at byte {self.position}: {what}",
             "it is cut, damaged or of another format",
         )

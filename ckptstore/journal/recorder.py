@@ -195,8 +195,8 @@ class Recorder:
         if identity and before and identity not in before:
             self._say(
                 directory,
-                f"{directory} is not the directory that run {source.run} saved to before: its disk may not be mounted. "
-                "Its files do not count as deleted; if they are gone for good, scan the directory",
+                f"{directory} is not the directory that run {source.run} saved to before: perhaps its disk is not "
+                "mounted. Its files do not count as deleted; if they are gone for good, scan the directory",
             )
         self.home(directory, Home({identity} - {""}, set()))
         told = event.with_identity(identity)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ckptstore.core.model import Checkpoint
 
-_AWAY = "was unmounted when its journals were read: they may protect files beside them"
+_AWAY = "was not mounted when journals were read, and the journals there may protect it"
 
 
 def unread(skipped: Iterable[Skipped]) -> tuple[Skipped, ...]:
@@ -26,7 +26,7 @@ def unread(skipped: Iterable[Skipped]) -> tuple[Skipped, ...]:
 def unheard(skipped: Iterable[Skipped]) -> str:
     """Why events of a run may be unknown, such as a pin; empty if every journal was read."""
     first = next(iter(unread(skipped)), None)
-    return "" if first is None else f"{first.path}, which may protect it, was not read: {first.reason}"
+    return "" if first is None else f"{first.path}, which may protect it, was not read in full: {first.reason}"
 
 
 def unheard_states(files: Iterable[Checkpoint], away: Collection[str]) -> dict[tuple[str, int], Skipped]:
@@ -60,7 +60,7 @@ def beside(skipped: Iterable[Skipped], paths: Iterable[str]) -> dict[str, str]:
     for path in paths:
         journal = homes.get(path.rpartition("/")[0] or "/") or homes.get(above_save(path))
         if journal is not None:
-            reasons[path] = f"{journal.path}, which may tell of it, was not read: {journal.reason}"
+            reasons[path] = f"{journal.path}, which may tell of it, was not read in full: {journal.reason}"
     return reasons
 
 

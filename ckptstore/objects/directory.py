@@ -148,7 +148,7 @@ class DirectoryStore(Store):
             return
         why = f"has no {FOLDER}" if os.path.isdir(self._directory) else "is not there"
         hint = f"mount it; if it is a new one: make {FOLDER} in it"
-        raise UnreachableError(f"{self.name} {why}: it may not be mounted", hint)
+        raise UnreachableError(f"{self.name} {why}: perhaps it is not mounted", hint)
 
     @contextmanager
     def _named(self, what: str) -> Iterator[None]:

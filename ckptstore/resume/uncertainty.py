@@ -82,7 +82,7 @@ class Uncertainties:
         if here.mtime_ns is not None and here.mtime_ns > self._quiet_since_ns:
             return f"{file.path} was written a short time ago"
         if not _is_provably_cut(file):
-            return f"{file.path} is not the file that was recorded, and may be a whole one"
+            return f"{file.path} is not the file that was recorded, but may be whole"
         return ""
 
 

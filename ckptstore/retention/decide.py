@@ -186,7 +186,7 @@ def check_policy(policy: Policy) -> None:
     if policy.is_empty and policy.keep_parents:
         raise RefusedError(
             "--keep-parents alone does not say how many states to keep",
-            "give a rule that does beside it, as --keep-last 5",
+            "add a rule that says so, as --keep-last 5",
         )
     if policy.is_empty:
         raise RefusedError("no rule says what to keep", "give one, as --keep-last 5 or Policy(keep_last=5)")
@@ -292,7 +292,7 @@ def needed_by(runs: Sequence[str]) -> str:
 
 def _why_it_goes(state: StateFacts, newest: StateFacts) -> Because:
     if state.problem:
-        detail = f"cannot be restored ({state.problem}), and step {newest.global_step} of {newest.launch} can"
+        detail = f"cannot be restored, but step {newest.global_step} of {newest.launch} can ({state.problem})"
         return Because(Why.NOT_RESTORABLE, detail)
     if state.branch:
         return Because(Why.ABANDONED, "the run went back to an older state; no rule keeps this one")

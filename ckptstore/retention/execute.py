@@ -131,8 +131,8 @@ def _check_digests(database: Database, plan: GcPlan) -> None:
     for file, found in zip(kept.values(), seen, strict=True):
         if not isinstance(found, Whole):
             why = "is gone" if found is None else found.detail if isinstance(found, Damaged) else found.reason
-            hint = f"look at it with: {Command('verify', plan.run, '--digest')}; or give no --now"
-            raise RefusedError(f"{file.path} must stay, and is not proven to be whole: {why}", hint)
+            hint = f"look at it with: {Command('verify', plan.run, '--digest')}; or leave out --now"
+            raise RefusedError(f"{file.path} must stay, but {why}", hint)
 
 
 class _Gc:

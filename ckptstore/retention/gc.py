@@ -50,7 +50,8 @@ def names(database: Database, run: str | None, *, all_runs: bool) -> Sequence[st
         )
     if run is not None and not is_known and Path(run).is_dir():
         raise UnknownRunError(
-            f"{run!r} is a directory, not a run", f"{Command('runs')} shows those there are; see scan"
+            f"{run!r} is a directory, not a run",
+            f"to list the runs: {Command('runs')}; to take in a directory: {Command('scan', run)}",
         )
     if run is not None:
         return [run]

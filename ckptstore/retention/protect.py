@@ -116,7 +116,7 @@ def _files_there(connection: Connection, run: str, run_id: int, step: int) -> Se
         raise RefusedError(
             f"gc has removed {'files of ' if there else ''}step {step} of run {run!r}: "
             "a state in the trash cannot be protected",
-            f"first, while it is there: {Command('undo', run)}",
+            f"bring it back first, while it is still there: {Command('undo', run)}",
         )
     if not there:
         raise RefusedError(f"nothing of step {step} of run {run!r} is left", f"see: {Command('list', run)}")

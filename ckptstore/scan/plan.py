@@ -125,7 +125,7 @@ class Asked:
 
 
 _MAY_BE_AWAY = (
-    "its disk may not be mounted: its records stay; if its files are gone for good, make .ckptstore in "
+    "perhaps its disk is not mounted: its records stay; if its files are gone for good, make .ckptstore in "
     "it and scan that very directory"
 )
 

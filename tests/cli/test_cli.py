@@ -156,13 +156,13 @@ def test_an_error_with_json_is_one_object_on_stderr(sqlite_url: str) -> None:
     assert (unknown.code, unknown.out) == (2, "")
     assert json.loads(unknown.err) == {
         "error": f"no run 'digits' in {sqlite_url}",
-        "hint": "ckptstore runs shows those there are",
+        "hint": "to list the runs: ckptstore runs",
         "exit_code": 2,
     }
     catalog = connect(sqlite_url)
     catalog.join("digits", rank=0, world_size=1, launch_id="L1")
     mistyped = json.loads(ckptstore("--db", sqlite_url, "resolve", "digts@best:loss", "--json").err)
-    assert mistyped["hint"] == "did you mean 'digits'? ckptstore runs shows those there are"
+    assert mistyped["hint"] == "did you mean 'digits'? to list the runs: ckptstore runs"
     usage = ckptstore("--db", sqlite_url, "list", "--json", "--limit", "best")
     told = json.loads(usage.err)
     assert (usage.code, told["exit_code"]) == (2, 2)

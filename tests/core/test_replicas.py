@@ -76,8 +76,8 @@ def test_what_a_user_states(text: str, layout: Layout) -> None:
         ("0,4;1,4", "rank 4 is named twice, the second time in the replica group 1,4"),
         ("0,4,0", "rank 0 is named twice, the second time in the replica group 0,4,0"),
         ("0,4;0,4", "rank 0 is named twice"),
-        ("0,8", "rank 8 in the replica group 0,8, of 8 ranks"),
-        ("0,999999999", "rank 999999999 in the replica group"),
+        ("0,8", "the replica group 0,8 names rank 8, but there are 8 ranks"),
+        ("0,999999999", "names rank 999999999, but"),
         ("0,1000000000", "'1000000000' in the replica group"),
         ("0,4;", "a replica group is empty"),
         (";", "a replica group is empty"),
@@ -115,7 +115,7 @@ def test_groups_in_json() -> None:
         ([["0", "4"]], "no whole number"),
         ([[True, 4]], "no whole number"),
         ([[0.0, 4]], "no whole number"),
-        ([[0, -4]], "rank -4 in the replica group 0,-4"),
+        ([[0, -4]], "the replica group 0,-4 names rank -4"),
         ([[0, 4], []], "a replica group is empty"),
         ([[0, 4], [4, 1]], "rank 4 is named twice"),
     ],
@@ -127,7 +127,7 @@ def test_json_that_names_no_groups(groups: object, message: str) -> None:
 
 def test_a_long_group_is_shortened_in_messages() -> None:
     assert show(range(8)) == "0,1,2,3,4,5,6,7"
-    with pytest.raises(UsageError, match=r"group 0,1,2,3,4,5,6,7… \(1000 in all\), of 999 ranks"):
+    with pytest.raises(UsageError, match=r"group 0,1,2,3,4,5,6,7… \(1000 in all\) names rank 999"):
         from_groups([range(1000)], 999, "stated")
 
 
@@ -146,8 +146,8 @@ def test_group_info_of_some_ranks_is_enough() -> None:
         ({"a": (0, 4), "b": (4,)}, "a says that the replicas are 0,4, b says 4"),
         ({"a": (0, 4), "b": (0, 4, 5)}, "a says that the replicas are 0,4, b says 0,4,5"),
         ({"a": (0, 1), "b": (10, 0)}, "a says that the replicas are 0,1, b says 10,0"),
-        ({"a": (0, 8)}, "rank 8 in the replica group 0,8, of 8 ranks"),
-        ({"a": (0, -1)}, "rank -1 in the replica group"),
+        ({"a": (0, 8)}, "the replica group 0,8 names rank 8, but there are 8 ranks"),
+        ({"a": (0, -1)}, "the replica group -1,0 names rank -1"),
         ({"a": (0, 0)}, "rank 0 is named twice"),
         ({"a": ()}, "a replica group is empty"),
     ],

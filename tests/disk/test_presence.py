@@ -63,8 +63,8 @@ def a_folder_that_is_a_link(home: Path) -> None:
 @pytest.mark.parametrize(
     ("becomes", "why"),
     [
-        (moved_away, "is not there: it may not be mounted"),
-        (unmounted, "is empty: it may not be mounted"),
+        (moved_away, "is not there: perhaps it is not mounted"),
+        (unmounted, "is empty: perhaps it is not mounted"),
         (another_disk, "is not the directory that was recorded"),
         (a_link, "is a link"),
         (without_folder, "has no .ckptstore any more"),

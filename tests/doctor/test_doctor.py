@@ -63,7 +63,7 @@ def test_a_run_that_is_well(catalog: Catalog, database_url: str, tmp_path: Path)
     found = checks(database_url)
     assert {check.status for check in found.values()} == {Status.OK}, found
     assert said(found["restorable"])[1].startswith("step 15, saved 0 s ago")
-    assert found["ranks"].detail == "all ranks of 2 saved step 15"
+    assert found["ranks"].detail == "all 2 ranks saved step 15"
     assert found["launch"].detail.startswith("L1 seems to be running")
     assert found["directories"].detail == f"2 in {tmp_path / 'data'}"
     assert found["journals"].detail == "2 journals, all in the catalog"
@@ -323,7 +323,7 @@ def cost(url: str, root: Path, *, ranks: int, history: int) -> int:
     wide.fill(connect(url), history, layout="data_parallel", sources=True)
     with statements() as asked:
         found = checks(url, RUN)
-    assert found["ranks"].detail == f"all ranks of {ranks} saved step {history}"
+    assert found["ranks"].detail == f"all {ranks} ranks saved step {history}"
     assert found["directories"].detail == f"{ranks} in {root}"
     return len(asked)
 

@@ -156,6 +156,7 @@ def test_what_places_a_file_of_a_tree_where_updates_may_be_skipped(
     assert (one.best_guess, one.remedy, one.contradicted) == (guess, remedy, remedy == BY_HAND)
 
 
+UNKNOWN = "the steps per epoch are unknown until your script starts"
 EXIT = {"epoch_num": 3, "step_num": 26, "batch_num": 10}
 
 
@@ -164,7 +165,7 @@ EXIT = {"epoch_num": 3, "step_num": 26, "batch_num": 10}
     [
         (found(P, (1, 5), 5), None, True, (5, Grade.PROVEN, "")),
         (found(P, (3, 5), 25), 10, True, (25, Grade.PROVEN, "")),
-        (found(P, (3, 5), 25), None, True, (25, Grade.CONSISTENT, "steps per epoch unknown until your script starts")),
+        (found(P, (3, 5), 25), None, True, (25, Grade.CONSISTENT, UNKNOWN)),
         (found(P, (1, 5), 22), 10, False, (22, Grade.CONSISTENT, "epochs began anew with its launch")),
         (found(P, (1, 5), 22), 10, True, None),  # no launch was before it
         (found(P, (4, 5), 22), 10, False, None),

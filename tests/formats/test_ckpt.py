@@ -272,12 +272,12 @@ def tensor(content: bytes, name: bytes = b"w") -> bytes:
     ("raw", "message"),
     [
         (b"", "holds no parameter"),
-        (bytes(100), "field 0 at byte 1"),
-        (b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "a message of 9223372036854775807 bytes with 0 left"),
+        (bytes(100), "at byte 1: field 0"),
+        (b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "a message of 9223372036854775807 bytes, with only 0 left"),
         (b"\x0a\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01", "a message of 9223372036854775808 bytes"),
         (b"\x0a" + b"\xff" * 9 + b"\x7f", "malformed number"),  # more than 64 bits
         (b"\x0a" + b"\xff" * 11, "malformed number"),  # a number without an end
-        (b"\x12\x00", "field 2 where a value should be"),
+        (b"\x12\x00", "field 2 in place of a value"),
         (b"\x08\x01", "wire type 0"),
         (ckpt_bytes.field(1, b""), "a value without a tensor"),
         (tensor(b"", name=b""), "a value without a name"),

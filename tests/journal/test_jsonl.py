@@ -160,7 +160,7 @@ def test_a_journal_that_is_removed_is_begun_again(tmp_path: Path) -> None:
 
 def test_a_directory_that_is_gone_stays_gone(tmp_path: Path) -> None:
     writer = JournalWriter(str(tmp_path / "gone"), "rank_0", "L1")
-    with pytest.raises(OSError, match="it may not be mounted"):
+    with pytest.raises(OSError, match="perhaps it is not mounted"):
         writer.append([{"step": 1}])
     assert not (tmp_path / "gone").exists()
 

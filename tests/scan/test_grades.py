@@ -59,12 +59,12 @@ def test_a_step_that_every_reading_gives_is_taken_and_the_start_proves_it(catalo
     assert [(file.global_step, file.grade) for file in done.adopted] == [
         (step, Grade.CONSISTENT) for step in (24, 26, 28)
     ]
-    assert {file.doubt for file in done.adopted} == {"steps per epoch unknown until your script starts"}
+    assert {file.doubt for file in done.adopted} == {"the steps per epoch are unknown until your script starts"}
     found = catalog.resolve("job")
     assert (found.plan.global_step, found.plan.grade, found.plan.doubt) == (
         28,
         Grade.CONSISTENT,
-        "steps per epoch unknown until your script starts",
+        "the steps per epoch are unknown until your script starts",
     )
     assert start(catalog, tree) == 28
     assert graded(catalog) == dict.fromkeys((24, 26, 28), (Grade.PROVEN, ""))

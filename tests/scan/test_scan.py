@@ -529,7 +529,7 @@ def test_files_beside_a_journal_that_is_not_read_are_left_alone(
     hidden, reason = str(journal_path), "Permission denied"
     with monkeypatch.context() as patch:
         if what == "newer":
-            reason = "it has entries of a newer ckptstore, which were left out"
+            reason = "its entries of a newer ckptstore were left out"
             with journal_path.open("ab") as file:
                 patch.setattr(jsonl, "VERSION", 2)
                 file.write(jsonl.encode({"t": "another"}))
@@ -548,7 +548,8 @@ def test_files_beside_a_journal_that_is_not_read_are_left_alone(
             assert [(each.path, each.reason) for each in done.unread] == [(hidden, reason)]
             assert set(done.unread) <= set(done.skipped)
             told = {each.path: each.reason for each in done.skipped if each not in done.unread}
-            assert told == dict.fromkeys([*left, str(ttp)], f"{hidden}, which may tell of it, was not read: {reason}")
+            unread = f"{hidden}, which may tell of it, was not read in full: {reason}"
+            assert told == dict.fromkeys([*left, str(ttp)], unread)
     if what != "newer":
         done = catalog.scan(root, run="run", world_size=2)
         assert done.unread == ()
