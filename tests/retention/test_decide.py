@@ -208,9 +208,7 @@ def test_what_is_refused() -> None:
     check_policy(Policy(keep_last=1))
     with pytest.raises(RefusedError, match="no rule says"):
         check_policy(Policy(keep_kind={Kind.TTP: 0}, floor=10))
-    with pytest.raises(
-        RefusedError, match="--keep-parents alone .*; add a rule that says so, as --keep-last 5"
-    ):
+    with pytest.raises(RefusedError, match="--keep-parents alone .*; add a rule that says so, as --keep-last 5"):
         check_policy(Policy(floor=10, keep_parents=True))
     for none in ("5", {"keep_last": 5}, 5):
         with pytest.raises(UsageError, match="the policy is .*; give a ckptstore.Policy"):

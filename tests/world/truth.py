@@ -154,13 +154,14 @@ class Truth:
         """Whether each rank has a file of a state, its own or a replica's, that is on a disk as it was written.
 
         Or as it is by now, if only who reads it can tell: `rotten`. Whoever `adopts` takes what a rank did not come to
-        register, too.
+        register, too, of a launch that has registered something.
         """
         ranks = launch.saved.get(step, {})
+        is_adopted = adopts and launch.is_announced and launch.has_registered()
         return all(
             any(
                 there.get(each.path) in (each.content, rotten.get(each.path, each.content))
-                and (each.registered or not registered or (adopts and each.is_written and launch.is_announced))
+                and (each.registered or not registered or (is_adopted and each.is_written))
                 for other in self.stand_ins(rank)
                 for each in ranks.get(other, ())
             )

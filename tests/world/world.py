@@ -10,9 +10,10 @@ import os
 import sqlite3
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import ckptstore
@@ -373,7 +374,7 @@ class World:
         if launch.decided and self.is_quiet and self.is_current and any(each.has_registered() for each in later):
             raise ViolationError(f"a launch after {launch.name} has saved, and that starts again")
         paths = {each.rank: each.source.path for each in start.plan.ranks} if start.plan else {}
-        if launch.decided and is_told and paths != launch.plan:
+        if launch.decided and is_told and not launch.is_unheard and paths != launch.plan:
             raise ViolationError(f"launch {launch.name} started from {launch.plan}, and again from {paths}")
         launch.in_doubt = True
 
@@ -911,7 +912,9 @@ class World:
     ) -> None:
         there, seen = self.everything(), self.there()
         is_told = not (catalog and self.other_missed)
-        keep = self._must_stay(there, policy.floor, now=now, marked=is_told)
+        # A state that was saved below an empty mount point counts until its disk is mounted, and hides it.
+        anywhere = {**seen, **there}
+        keep = {path for path in self._must_stay(anywhere, policy.floor, now=now, marked=is_told) if path in there}
         keep |= {self._at(path) for path in self._must_stay(seen, policy.floor, now=now, marked=is_told)}
         keep |= self._needed(there) if not catalog else set()
         marked = self._marked_contents(there) if is_told else {}
@@ -1349,7 +1352,9 @@ class World:
     def keep_catalog(self) -> None:
         """Somebody copies the catalog."""
         copy = f"{self.catalogs[0]}.kept"
-        with sqlite3.connect(self.catalogs[0]) as connection, sqlite3.connect(copy) as target:
+        for suffix in ("", "-wal", "-shm"):  # of an earlier history
+            Path(f"{copy}{suffix}").unlink(missing_ok=True)
+        with closing(sqlite3.connect(self.catalogs[0])) as connection, closing(sqlite3.connect(copy)) as target:
             connection.backup(target)
         self._kept_catalog = copy
 
@@ -1647,6 +1652,10 @@ class World:
             if each.source.path in wrote and each.source.path not in here:
                 raise ViolationError(f"{what} was given {each.source.path}, which is in the trash")
 
+    def _counted(self) -> dict[str, bytes]:
+        """The files that a process sees, without what a user copied out of the trash: `undo` is there for that."""
+        return {path: content for path, content in self.there().items() if content not in self._uncounted}
+
     def _check_refusal(self, launch: Launch, error: CkptstoreError | None, fault: Fault | None) -> None:
         """A start that was refused although nothing was in its way."""
         is_explained = error is None or isinstance(error, DamageError) or fault is not None
@@ -1656,7 +1665,7 @@ class World:
             return  # it says nowhere where it saves: after a tree was moved it needs a scan
         if self.truth.is_in_doubt() and launch.number:
             return
-        if self.truth.whole(self.there(), adopts=self._adopts()):
+        if self.truth.whole(self._counted(), adopts=self._adopts()):
             raise ViolationError(f"a start is refused, and a state is whole: {error}")
         if not launch.branched and self.truth.is_begun_anew(launch.number):
             raise ViolationError(f"a start is refused, though all starts over: {error}")
@@ -1668,8 +1677,7 @@ class World:
         self.mount()
         self.machine.sleep(120)
         self.check()
-        there = self.there()
-        must = self.truth.whole(there)
+        must = self.truth.whole(self._counted())
         certain = not self.truth.is_in_doubt()
         for _ in range(3 + len(self.rotten)):
             self.start()
