@@ -31,6 +31,7 @@ from ckptstore.mindspore.exact_data import begin_anew, check_exact, complaints, 
 from ckptstore.mindspore.initial import Warm, begin_from
 from ckptstore.mindspore.load_guard import LoadGuard
 from ckptstore.mindspore.loop import Loop, check_loop
+from ckptstore.mindspore.network import fixed_rates
 from ckptstore.mindspore.registrar import Registrar
 from ckptstore.mindspore.resume import check_arguments, load
 from ckptstore.mindspore.saver import Saver, check_saver
@@ -294,6 +295,7 @@ class TrainingLaunch(RankLaunch):
                 self._begin_from(start.initial, target, warm, decryption)
         else:
             here = self.fetched(plan)
+            rates = fixed_rates(target)
             appended = load(
                 target,
                 here,
@@ -310,6 +312,7 @@ class TrainingLaunch(RankLaunch):
             first = self.progress.global_step = start.global_step
             computed_again = go_on(dataset, first, exact_data)
             self._say_start(start, plan)
+            self._say_rates(rates, fixed_rates(target))
             if computed_again:
                 self._say(computed_again)
         self._guard.resumed(target, restored=not start.fresh)
@@ -370,6 +373,12 @@ class TrainingLaunch(RankLaunch):
             f"run {self.name}: going on after step {start.global_step} (epoch {start.epoch}, step "
             f"{start.step_in_epoch} of {start.launch.steps_per_epoch}), saved{there} by launch {plan.launch.id}"
         )
+
+    def _say_rates(self, of_script: Mapping[str, float], restored: Mapping[str, float]) -> None:
+        for name, rate in restored.items() if self.rank == 0 else ():
+            if of_script.get(name, rate) != rate:
+                told = f"{name} is {rate:.7g}, as in the saved state, and not {of_script[name]:.7g}, as in the script"
+                log.warning("%s: to change it, set it after resume", told)
 
     def _repeat(self, networks: Iterable[Any], *, repeats: bool) -> None:
         if repeats:

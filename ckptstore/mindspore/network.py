@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 COUNTER = "global_step"
 """The optimizer's counter of updates, as MindSpore's own optimizers name it (`nn/optim/optimizer.py`)."""
 
+_RATE = "learning_rate"
+
 EXIT_FLAGS = ("graceful_exit", "graceful_init")
 """Parameters that ask for a graceful exit. They are no state."""
 
@@ -41,6 +43,18 @@ def is_state(parameter: Any) -> bool:
 def state_names(network: Any) -> set[str]:
     """The names of the parameters that make up the training state of a train network."""
     return {parameter.name for parameter in network.get_parameters() if is_state(parameter)}
+
+
+def fixed_rates(network: Any) -> dict[str, float]:
+    """The learning rates that an optimizer holds as single numbers, by the parameter's name.
+
+    MindSpore: `nn/optim/optimizer.py`; a schedule is a table or a cell instead.
+    """
+    return {
+        name: float(item.asnumpy().reshape(-1)[0])
+        for name, item in named(network).items()
+        if name.startswith(_RATE) and item.size == 1 and not item.has_init
+    }
 
 
 def _state_step(parameters: Mapping[str, Any]) -> Any | None:

@@ -47,6 +47,23 @@ def test_every_parameter_comes_from_the_file(catalog: Catalog, tmp_path: Path) -
         assert np.array_equal(one.asnumpy(), other.asnumpy()), one.name
 
 
+def test_a_learning_rate_that_the_saved_one_replaces_is_named(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """MindSpore keeps a fixed rate as a parameter, and a script that sets another one expects that one."""
+    train(create_model(), tmp_path / "ckpt")
+    ckptstore.mindspore.join("run").resume(create_model(), create_dataset())
+    assert "learning_rate" not in caplog.text
+    network = nn.Dense(3, 4)
+    optimizer = nn.Momentum(network.trainable_params(), learning_rate=0.025, momentum=0.9)
+    model = Model(network, nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"), optimizer)
+    ckptstore.mindspore.join("run").resume(model, create_dataset())
+    assert [message for message in caplog.messages if "learning_rate" in message] == [
+        "learning_rate is 0.1, as in the saved state, and not 0.025, as in the script: to change it, set it after resume"
+    ]
+    assert float(optimizer.learning_rate.asnumpy()) == pytest.approx(0.1)
+
+
 def test_what_mindspore_cannot_load_is_refused_in_one_line(catalog: Catalog, tmp_path: Path) -> None:
     path = pytorch(tmp_path / "best.pth.tar")
     catalog.join("run", launch_id="other").register(path, global_step=6)
