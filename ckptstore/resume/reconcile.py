@@ -408,7 +408,17 @@ def adopt(
         else:
             replaced = bool(before) and not any(is_as_recorded(file, here.size, here.mtime_ns) for file in before)
             expected = partial(register.parameters_of, database, run_id, new.source.rank, but=new.path)
-            yield _adopted(new, here, facts, reader, expected, replaced=replaced)
+            record = _adopted(new, here, facts, reader, expected, replaced=replaced)
+            yield record if isinstance(record, Skipped) else _if_as_recorded(record, records)
+
+
+def _if_as_recorded(file: Checkpoint, records: Iterable[Checkpoint]) -> Checkpoint | Skipped:
+    """A file that comes back in place of one that was recorded, if it has its bytes: a copy may be damaged."""
+    before = next((each for each in records if each.id == file.id), None)
+    if before is None or before.digest in (None, file.digest):
+        return file
+    detail = f"its bytes are not those that were recorded for step {file.global_step} of launch {file.launch}"
+    return Skipped(file.path, detail)
 
 
 def _copied(new: UnregisteredFile, records: Sequence[Checkpoint], here: files.FileFacts) -> list[Checkpoint]:

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from ckptstore.api import Catalog, connect
+from ckptstore.catalog.runs import find_run
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Resolution, Rule
 from ckptstore.resume import reconcile, register
 from ckptstore.resume.register import describe, measured
+from ckptstore.retention.policy import Policy
 from ckptstore.training.rank_launch import RankLaunch
 from tests import ckpt_bytes
 from tests.jobs import Job, begun, set_ending
@@ -454,3 +456,30 @@ def test_what_was_saved_after_a_bad_state_is_as_bad(catalog: Catalog, tmp_path: 
     assert "it was saved after step 20, and of that the loss of its last step was nan" in (
         resolution.rejections[0].reasons[0].detail
     )
+
+
+@pytest.mark.parametrize("is_trashed", [True, False])
+@pytest.mark.parametrize("is_damaged", [True, False])
+def test_a_file_that_is_brought_back_has_the_bytes_that_were_recorded(
+    catalog: Catalog, tmp_path: Path, *, is_trashed: bool, is_damaged: bool
+) -> None:
+    """Copied without its times, out of the trash or from a backup: its digest tells whether it is the same file."""
+    job, (rank,) = begun(catalog, tmp_path / "ckpt", 10, 20, 30, world_size=1)
+    path = job.folder(0) / "net-1_10.ckpt"
+    content = path.read_bytes()
+    if is_trashed:
+        catalog.execute(catalog.plan_gc("run", Policy(keep_last=2, floor=1)))
+    else:
+        path.unlink()
+        catalog.resolve("run")
+    (known,) = catalog.show("run", 10)
+    assert known.state is (FileState.TRASHED if is_trashed else FileState.MISSING)
+    rank.let_go()
+    path.write_bytes(content[:40] + bytes([content[40] ^ is_damaged]) + content[41:])
+    skipped = reconcile.reconcile(catalog.database, find_run(catalog.database, "run")).skipped
+    told = [each.reason for each in skipped]
+    assert told == (["its bytes are not those that were recorded for step 10 of launch L1"] if is_damaged else [])
+    assert chosen(catalog.resolve("run", step=10)) == (None if is_damaged else ("L1", 10))
+    catalog.scan(tmp_path / "ckpt", run="run")
+    assert chosen(catalog.resolve("run", step=10)) == (None if is_damaged else ("L1", 10))
+    assert catalog.show("run", 10)[0].digest == known.digest

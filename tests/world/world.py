@@ -362,7 +362,8 @@ class World:
         later = self.truth.launches[launch.number + 1 :]
         program = self._boot(0, f"rank 0 of {launch.name} again")
         begin_it = self._begin_plain if plain else self._begin
-        is_told = self.is_current or (self.is_quiet and self.fault is None)  # else the catalog alone may know, and err
+        # Else the catalog alone may know, and err; a plain script knows no journals but those that the catalog names.
+        is_told = self.is_current or (self.is_quiet and self.fault is None and not plain)
         task = self._run(program, lambda: begin_it(0, launch, NEWEST, None, None), "start again")
         self.machine.kill(program)
         if task.error is not None or not task.is_over:
