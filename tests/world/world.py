@@ -22,7 +22,7 @@ from ckptstore.catalog.engine import open_database
 from ckptstore.core.events import launch_from_json, launch_to_json
 from ckptstore.core.model import Content, Kind, Resolution, RestorePlan, Rule
 from ckptstore.disk.files import digest, facts, names_in
-from ckptstore.errors import CkptstoreError, DamageError
+from ckptstore.errors import CkptstoreError, DamageError, RefusedError
 from ckptstore.resume.register import describe
 from ckptstore.resume.resolver import NEWEST, Query
 from ckptstore.resume.start import Settled
@@ -231,6 +231,10 @@ class World:
 
     def _is_away(self, path: str) -> bool:
         return any(path.startswith(f"{each}/") for each in self.away)
+
+    def _is_hiding(self) -> bool:
+        """Whether a scan cannot see every journal: it does not hear that the run went back, nor of a pin."""
+        return bool(self.away) or any(disk.unreadable for disk in self.disks.values())
 
     def _is_interrupted(self) -> bool:
         """Whether another action comes into the next one, or that into another: what is left is not its doing alone."""
@@ -919,7 +923,7 @@ class World:
         keep |= {self._at(path) for path in self._must_stay(seen, policy.floor, now=now, marked=is_told)}
         keep |= self._needed(there) if not catalog else set()
         marked = self._marked_contents(there) if is_told else {}
-        unsure = self.is_shaken or self._is_interrupted() or (catalog > 0 and self.has_gap)
+        unsure = self.is_shaken or self._is_interrupted() or (catalog > 0 and (self.has_gap or self.other_missed))
         going: set[str] = set()
 
         def work(opened: Catalog) -> Any:
@@ -1062,7 +1066,7 @@ class World:
         if catalog:
             if not self.has_other:
                 self._make_other()
-            self.other_missed &= bool(self.away)
+            self.other_missed &= self._is_hiding()
         task = self._operate("scan", lambda opened: opened.scan(ROOT, run=RUN), catalog)
         if alone:
             self._check_homes("scan", before, self.everything())
@@ -1362,7 +1366,7 @@ class World:
     def _make_other(self) -> None:
         self.machine.catalogs.make(self.catalogs[1])
         self.has_other = True
-        self.other_missed = bool(self.away)
+        self.other_missed = self._is_hiding()
 
     def power_loss(self) -> None:
         """All nodes lose power: what was not synced may be lost."""
@@ -1388,6 +1392,8 @@ class World:
             if is_damaged or (is_changed and len(after[path]) == len(content)):
                 self.rotten[path] = after[path]
         for each in self.truth.every_file():  # what a power loss brought back, nobody was told of
+            if each.path not in before and len(after.get(each.path, b"")) == len(each.content):
+                self.rotten[each.path] = after[each.path]
             each.registered &= before.get(each.path) == each.content or after.get(each.path) != each.content
             each.is_written &= each.registered
 
@@ -1707,7 +1713,9 @@ class World:
         before = self.everything()
         for _ in range(20):
             task = self._operate("undo", lambda opened: opened.undo(RUN))
-            if task.error is not None or not task.result.files:
+            if isinstance(task.error, RefusedError) and "is at work" in task.error.message:
+                self.machine.sleep(15 * 60)  # after a power loss nobody can tell that the holder of the lock is dead
+            elif task.error is not None or not task.result.files:
                 break
         after = self.everything()
         self._check_nothing_lost("undo", before, after)
