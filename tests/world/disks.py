@@ -39,6 +39,7 @@ class Inode:
         "latest",
         "mode",
         "mtime_ns",
+        "named_ns",
         "nlink",
         "opens",
         "shown",
@@ -59,7 +60,7 @@ class Inode:
         self.gid = gid
         self.nlink = 0
         self.opens = 0  # open file descriptions: the space of a deleted file is free after the last one
-        self.mtime_ns = self.ctime_ns = now
+        self.mtime_ns = self.ctime_ns = self.named_ns = now  # the last is when it got its newest name
         self.shown: tuple[object, os.stat_result] | None = None  # its status as it was last asked for
         self.latest: Change | None = None  # change of a directory that concerns this inode
         self.stable_status = self.status()
@@ -223,7 +224,7 @@ class Disk:
     def link(self, directory: Directory, name: str, inode: Inode, now: int) -> None:
         """Give a file another name."""
         inode.nlink += 1
-        inode.ctime_ns = now
+        inode.ctime_ns = inode.named_ns = now
         directory.entries[name] = inode
         self._note(directory, ((name, inode),), (inode,), now)
 
@@ -240,7 +241,7 @@ class Disk:
         if replaced is not None:
             self._unlinked(target, replaced, now)
         target.entries[new_name] = inode
-        inode.ctime_ns = now
+        inode.ctime_ns = inode.named_ns = now
         concerned = (inode,) if replaced is None else (inode, replaced)
         if directory is target:
             self._note(directory, ((name, None), (new_name, inode)), concerned, now)

@@ -946,7 +946,7 @@ class System:
             raise failure(errno.EACCES)
         shown = [(name, inode.entries[name]) for name in sorted(inode.entries, key=_scattered)]
         slow = inode.disk.slow_ns
-        return [each for each in shown if each[1].ctime_ns <= self._now(process) - slow] if slow else shown
+        return [each for each in shown if each[1].named_ns <= self._now(process) - slow] if slow else shown
 
     # The process
 

@@ -646,7 +646,7 @@ class World:
         serves = self.size == 1 or self.truth.replicas
         if task.error is not None or not task.is_over:
             is_sure = fault is None and self.is_quiet and self.is_current
-            is_sure &= not (self.is_shaken or self.rotten or self._uncounted)
+            is_sure &= not (self.is_shaken or self.rotten or self._uncounted or self._is_within_a_move)
             is_sure &= not (self.truth.is_in_doubt() or launch.quarantined)
             if serves and is_sure and self.truth.is_whole(launch, at, there):
                 raise ViolationError(f"step {at} of {launch.name} is whole, and no run begins from it: {task}")
@@ -941,7 +941,8 @@ class World:
         was_killed = not task.is_over
         is_open = was_killed and not (now or unsure) and self.is_quiet and bool(going & set(self.there()))
         for path, content in after.items():
-            if "/.ckptstore/trash/" in path and content in self.truth.contents and path not in there:
+            is_new = path not in there and path not in self.in_trash  # a gc that came in between has its own grace
+            if is_new and "/.ckptstore/trash/" in path and content in self.truth.contents:
                 grace_ns = int(policy.grace.total_seconds()) * 10**9
                 self.in_trash[path] = InTrash(begun, grace_ns, is_open, now and was_killed)
 
