@@ -157,6 +157,8 @@ class World:
         self._dropped: set[bytes] = set()
         """What MindSpore deletes, so that nobody else need have done it."""
         self._of_prefix: dict[tuple[str, str], list[Launch]] = {}
+        self._risen: set[str] = set()
+        """What was deleted from the trash, and a power loss brought back."""
         self._uncounted: set[bytes] = set()
         """What no catalog need count: what was copied out of the trash."""
         self.unpinned: dict[int, set[int]] = {}
@@ -1387,6 +1389,7 @@ class World:
                 raise ViolationError(f"{path} of a stranger is lost")
         for folder in self._journalled(before) - self._journalled(after):
             raise ViolationError(f"{folder} lost its journals, and what is in it was registered")
+        self._risen |= {path for path in after.keys() - before.keys() if "/.ckptstore/trash/" in path}
         for path, content in before.items():
             is_changed = content in self.truth.contents and after.get(path, content) != content
             is_damaged = content in self.damaged and after.get(path) == content  # its time may be as recorded again
@@ -1724,6 +1727,7 @@ class World:
         names = {path.rpartition("/")[2] for path in after if "/.ckptstore/" not in path}
         for path, content in after.items():
             is_left = "/.ckptstore/trash/" in path and content in self.truth.contents and not path.startswith(_BELOW)
+            is_left &= path not in self._risen
             if is_left and content not in homes and path.rpartition("/")[2] not in names:
                 raise ViolationError(f"{path} is left in the trash, and no undo brings it back")
         self.checked["undone"] += 1
