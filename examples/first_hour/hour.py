@@ -37,7 +37,7 @@ In a checkout of ckptstore, in the environment of your MindSpore:
 pip install '.[mindspore]'
 ```
 
-The catalog is a file of your own. The first command makes it.
+The catalog is a file in your home directory. The first command creates it.
 
 ## Three lines
 
