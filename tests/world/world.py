@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -1536,8 +1536,8 @@ class World:
         One that `is_blind` could not look at a file, or at a catalog that alone has what a journal could not take.
         """
         plan = start.plan
-        there = self.there()
         paths = {each.rank: each.source.path for each in plan.ranks} if plan else {}
+        there = self._counted(paths.values())
         if trainer.rank == 0:
             is_listed = self.is_current or not any(disk.slow_ns for disk in self.disks.values())
             is_told = (self.is_current or trainer.recorder is not None) and is_listed
@@ -1663,9 +1663,13 @@ class World:
             if each.source.path in wrote and each.source.path not in here:
                 raise ViolationError(f"{what} was given {each.source.path}, which is in the trash")
 
-    def _counted(self) -> dict[str, bytes]:
-        """The files that a process sees, without what a user copied out of the trash: `undo` is there for that."""
-        return {path: content for path, content in self.there().items() if content not in self._uncounted}
+    def _counted(self, taken: Collection[str] = ()) -> dict[str, bytes]:
+        """The files that a process sees, without what a user copied out of the trash: `undo` is there for that.
+
+        But for those that it has `taken`.
+        """
+        there = self.there().items()
+        return {path: content for path, content in there if path in taken or content not in self._uncounted}
 
     def _check_refusal(self, launch: Launch, error: CkptstoreError | None, fault: Fault | None) -> None:
         """A start that was refused although nothing was in its way."""
