@@ -54,6 +54,7 @@ class Launch:
     branched: bool = False
     in_doubt: bool = False
     plain: bool = False  # the catalog alone knows where it started
+    is_in_catalog_alone: bool = False  # a disk was away when it began: its journal may be below the mount point
     is_unheard: bool = False  # neither catalog nor journal may have heard of it: its files may count as another's
     is_announced: bool = False  # its ranks have said where they save
     quarantined: set[int] = field(default_factory=set)

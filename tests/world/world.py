@@ -324,6 +324,7 @@ class World:
         self.truth.launches.append(launch)
         cannot_tell = (disk.read_only or disk.capacity is not None for disk in self.disks.values())
         launch.is_unheard = bool(self.machine.catalogs.away or self._locks) and (bool(self.away) or any(cannot_tell))
+        launch.is_in_catalog_alone = bool(self.away)
         fault, self.fault = self.fault, None
         trainers: list[Trainer] = []
         start: Start | None = None
@@ -1348,7 +1349,7 @@ class World:
         self.is_current = self.is_quiet
         self.is_shaken |= self.has_gap
         for launch in self.truth.launches:
-            if launch.plain:
+            if launch.plain or launch.is_in_catalog_alone:
                 launch.decided, launch.in_doubt = False, launch.in_doubt or launch.branched
         copied = self._kept_catalog if to_yesterday and self._kept_catalog else self._template
         while self._locks:
