@@ -90,7 +90,7 @@ def test_figures_of_the_readme_are_those_that_were_measured() -> None:
     figures = (ROOT / "docs" / "explanation" / "figures.md").read_text()
     for measured, told in (
         ("MindSpore's load without proof / restore with proof, .ckpt, 1 GB, warm", "takes {} times as long"),
-        ("pause of a save of 1024 MiB / mindspore.save_checkpoint, ckpt", "| {} of MindSpore's time"),
+        ("pause of a save of 1024 MiB / mindspore.save_checkpoint, ckpt", "| {} times the pause with MindSpore"),
     ):
         (figure,) = re.findall(rf"^\| {re.escape(measured)} \| \**([\d.]+) ×", figures, re.MULTILINE)
         assert told.format(figure) in table

@@ -172,7 +172,7 @@ def test_a_mount_point_without_its_disk_gets_nothing(file: Path, tmp_path: Path,
     empty = tmp_path / "mnt"
     empty.mkdir()
     for url in (str(empty), f"{empty}/not-there"):
-        with pytest.raises(UnreachableError, match="may not be mounted"):
+        with pytest.raises(UnreachableError, match="perhaps it is not mounted"):
             put(open_tier(url), file, content)
         with pytest.raises(UnreachableError):
             open_tier(url).head(KEY)

@@ -148,7 +148,7 @@ def test_a_tier_that_fails_rests_is_said_once_and_stops_no_other(
     assert agent.round(settled_for=AT_ONCE).files == 4
     messages = [each.message for each in caplog.records if "shared" in each.message]
     assert len(messages) == 2
-    assert "may not be mounted" in messages[0]
+    assert "perhaps it is not mounted" in messages[0]
     assert messages[1] == "tier shared takes copies again"
 
 
