@@ -226,8 +226,9 @@ class _Facts:
     def _over(self) -> set[str]:
         """The files that no start needs: overwritten or gone.
 
-        Files that vanished without an event are left out, except the newest of each rank of a launch: a start names
-        that one as a state that it skips.
+        Files that vanished are left out, except the newest and the oldest of each rank of a launch. A start names the
+        newest as a state that it skips. By the oldest, which all ranks have, it knows that the run had a complete state
+        once: it does not begin at step 0 then.
         """
         removals: dict[str, list[_Removal]] = {}
         in_trash: set[str] = set()  # the paths: in a tree that was moved the records have other ids than were told
@@ -235,21 +236,22 @@ class _Facts:
             removals.setdefault(removal.file.checkpoint, []).append(removal)
             in_trash |= set() if removal.is_over else {removal.path}
         last_at: dict[tuple[str, str], tuple[datetime, str]] = {}
-        last_of: dict[tuple[LaunchKey, int], tuple[int, str]] = {}
+        steps_of: dict[tuple[LaunchKey, int], list[tuple[int, str]]] = {}
         for file_id, (file, _, at, _) in self._files.items():
             place, rank = (file.run, file.path), (file.launch_key, file.rank)
             last_at[place] = max(last_at.get(place, (at, file_id)), (at, file_id))
-            last_of[rank] = max(last_of.get(rank, (0, "")), (file.global_step, file_id))
+            steps_of.setdefault(rank, []).append((file.global_step, file_id))
+        ends = {end(steps)[1] for steps in steps_of.values() for end in (min, max)}
         names = cache(names_in)
         over = set()
         for file_id, (file, *_) in self._files.items():
             if file.path in in_trash:
                 continue
             directory, _, name = file.path.rpartition("/")
-            is_known_gone = file.state in (FileState.MISSING, FileState.MOVED) or _is_removed(file, removals)
-            is_last = last_of[file.launch_key, file.rank][1] == file_id
+            is_past = file.state is FileState.MOVED or _is_removed(file, removals)
             # What is below may be on a disk of its own that is away.
-            if is_known_gone or (directory == self._directory and not is_last):
+            may_be_gone = file.state is FileState.MISSING or directory == self._directory
+            if is_past or (may_be_gone and file_id not in ends):
                 with suppress(OSError):
                     over |= {file_id} if not is_in(names(directory), name) else set()
             last = last_at[file.run, file.path][1]

@@ -78,10 +78,11 @@ def test_a_start_by_summaries_is_that_by_all(
     assert read_by(monkeypatch, lambda: by_journals(job.directory)) == []
     anew = by_journals(job.directory)
     assert anew.resolve("run") == catalog.resolve("run")
-    there = {step: found for step, found in states(catalog).items() if found != {FileState.MISSING}}
-    assert {step: found - {FileState.MISSING} for step, found in states(anew).items()} == {
-        step: found - {FileState.MISSING} for step, found in there.items()
-    }
+    there, told = (
+        {step: rest for step, found in states(each).items() if (rest := found - {FileState.MISSING})}
+        for each in (catalog, anew)
+    )
+    assert told == there
     for name in ("pins", "tags", "policies", "renamed", "forgotten", "endings", "outcomes", "sources", "launches"):
         assert contents(anew)[name] == contents(catalog)[name], name
     assert anew.undo("run").files == 2
@@ -107,7 +108,20 @@ def test_files_that_somebody_said_are_gone_are_in_no_summary(catalog: Catalog, t
     for step in (35, 40):  # nobody said so: the newest is named as what a start passes over
         Path(catalog.show("run", step)[0].path).unlink()
     (summary,) = _made(job, ranks)
-    assert _files(summary) == [31, 32, 33, 34, 36, 37, 38, 39, 40]
+    assert _files(summary) == [1, 1, 31, 32, 33, 34, 36, 37, 38, 39, 40], "when it was recorded, and that it is gone"
+
+
+@pytest.mark.parametrize("is_said", [True, False])
+def test_a_summary_tells_that_a_state_was_complete_once(catalog: Catalog, tmp_path: Path, *, is_said: bool) -> None:
+    """The newest files of the ranks are of two steps, and all others are gone: no start begins at step 0 for that."""
+    job, ranks = begun(catalog, tmp_path, 5)
+    job.save(ranks[1:], 10)
+    for file in catalog.show("run", 5):
+        Path(file.path).unlink()
+    for rank in ranks if is_said else ():
+        rank.live_files.notice_vanished(job.folder(rank.rank))
+    _made(job, ranks)
+    assert by_journals(job.directory).resolve("run") == catalog.resolve("run")
 
 
 def test_files_that_gc_removed_are_in_no_summary_once_they_are_gone(catalog: Catalog, tmp_path: Path) -> None:

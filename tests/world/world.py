@@ -325,6 +325,7 @@ class World:
         cannot_tell = (disk.read_only or disk.capacity is not None for disk in self.disks.values())
         launch.is_unheard = bool(self.machine.catalogs.away or self._locks) and (bool(self.away) or any(cannot_tell))
         launch.is_in_catalog_alone = bool(self.away)
+        self.other_missed |= plain and self.has_other  # nothing tells the second catalog where it saves
         fault, self.fault = self.fault, None
         trainers: list[Trainer] = []
         start: Start | None = None
@@ -370,7 +371,7 @@ class World:
         program = self._boot(0, f"rank 0 of {launch.name} again")
         begin_it = self._begin_plain if plain else self._begin
         # Else the catalog alone may know, and err; a plain script knows no journals but those that the catalog names.
-        is_told = self.is_current or (self.is_quiet and self.fault is None and not plain)
+        is_told = self.fault is None and (self.is_current or (self.is_quiet and not plain))
         task = self._run(program, lambda: begin_it(0, launch, NEWEST, None, None), "start again")
         self.machine.kill(program)
         if task.error is not None or not task.is_over:
@@ -1048,20 +1049,17 @@ class World:
 
     def resolve(self, catalog: int = 0) -> None:
         """Somebody asks where the run would go on."""
-        there = self.there()
         fault = self.fault
         task = self._operate("resolve", lambda opened: opened.resolve(RUN), catalog)
         if task.error is None and task.is_over:
             resolution: Resolution = task.result
             if fault is None or fault.what != "stop":
-                # What a launch did not register is left to it while it is alive: a plan may take it, or not.
-                left = self._uncounted if self.trainers else set()
-                taken = {each.source.path for each in resolution.plan.ranks} if resolution.plan else set()
+                is_sure = fault is None and self.is_current and not (self.is_shaken or self._is_within_a_start)
                 self._check_plan(
                     "resolve",
                     resolution.plan,
-                    {path: content for path, content in there.items() if path in taken or content not in left},
-                    complete=fault is None and not (catalog or self.uid or self._is_within_a_start) and self.is_current,
+                    self._counted([each.source.path for each in resolution.plan.ranks] if resolution.plan else ()),
+                    complete=is_sure and not (catalog or self.uid),
                 )
 
     def scan(self, catalog: int = 0) -> None:
