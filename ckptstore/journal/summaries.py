@@ -24,7 +24,7 @@ from ckptstore.core.events import (
     version_of_file,
 )
 from ckptstore.core.model import FileState, Location
-from ckptstore.disk.files import is_in, names_in, open_directory
+from ckptstore.disk.files import facts, is_in, names_in, open_directory
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.journal import jsonl
 from ckptstore.outside import Path, os
@@ -77,14 +77,14 @@ def make(directory: str, launch: str) -> None:
     over = [path for path in sizes if path not in covers and jsonl.short(launch) not in path]
     if not over:
         return
-    facts = _Facts(directory)
-    facts.add(before.contents.entries if before else ())
+    told = _Facts(directory)
+    told.add(before.contents.entries if before else ())
     left = MOST_AT_ONCE
     for path in sorted(over, key=lambda path: sizes[path]):
-        if left > 0 and _add_segment(facts, path):
+        if left > 0 and _add_segment(told, path):
             covers[path] = sizes[path]  # what was appended since makes it another size
         left -= sizes[path]
-    _write(directory, f"summary-{user}", covers, facts.needed())
+    _write(directory, f"summary-{user}", covers, told.needed())
 
 
 def _read(folder: str, owner: int) -> Summary | None:
@@ -106,14 +106,14 @@ def _digest(lines: bytes) -> str:
     return blake2b(lines, digest_size=16).hexdigest()
 
 
-def _add_segment(facts: _Facts, path: str) -> bool:
+def _add_segment(told: _Facts, path: str) -> bool:
     """Add what a segment says; False where a newer program wrote some of it, which knows better what matters."""
     begin, has_more = 0, True
     while has_more:
         contents = jsonl.read(path, begin, _PIECE)
         if contents.newer:
             return False
-        facts.add(contents.entries)
+        told.add(contents.entries)
         begin, has_more = contents.end, contents.has_more
     return True
 
@@ -252,8 +252,9 @@ class _Facts:
             # What is below may be on a disk of its own that is away.
             may_be_gone = file.state is FileState.MISSING or directory == self._directory
             if is_past or (may_be_gone and file_id not in ends):
-                with suppress(OSError):
-                    over |= {file_id} if not is_in(names(directory), name) else set()
+                with suppress(OSError):  # a file system may list a new file late, and have it all the same
+                    is_gone = not is_in(names(directory), name) and facts(file.path) is None
+                    over |= {file_id} if is_gone else set()
             last = last_at[file.run, file.path][1]
             if last != file_id and not _is_seen_after(file, self._files[last].newest):
                 over.add(file_id)
