@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -346,7 +347,8 @@ class World:
             trainer, start = task.result
             trainers.append(trainer)
             was_faulty = fault is not None and rank == (kill_rank or 0) % self.size
-            is_blind = was_faulty and (self.has_gap or bool(self.away) or (fault is not None and fault.blinds()))
+            is_hindered = self.has_gap or bool(self.away) or any(disk.slow_ns for disk in self.disks.values())
+            is_blind = was_faulty and (is_hindered or (fault is not None and fault.blinds()))
             is_alone = fault is None or not was_faulty or fault.what != "stop"
             self._check_start(launch, trainer, start, back, fresh=fresh, is_blind=is_blind, is_alone=is_alone)
         if len(trainers) < self.size:
@@ -862,10 +864,21 @@ class World:
         if task.error is not None or not task.is_over or task.result.plan is None:
             return
         there = self.nodes[0].disk.everything()
+        if self._are_times_lost(there):
+            return
         found = [self._bare.get(there.get(each.source.path[1:], b"")) for each in task.result.plan.ranks]
         self.checked["bare"] += 1
         if None in found or len({each[:2] for each in found if each}) != 1:
             raise ViolationError(f"a plan has files of the starts, steps and ranks {found}")
+
+    def _are_times_lost(self, there: dict[str, bytes]) -> bool:
+        """Whether a later step was written before an earlier one: it looks like a copied tree, and names count."""
+        starts: dict[int, list[tuple[int, int]]] = {}
+        for content in there.values():
+            if content in self._bare:
+                start, step, rank = self._bare[content]
+                starts.setdefault(rank, []).append((step, start))
+        return any(one > other for some in starts.values() for (_, one), (_, other) in pairwise(sorted(some)))
 
     # Operators.
 
@@ -921,10 +934,10 @@ class World:
     ) -> None:
         there, seen = self.everything(), self.there()
         is_told = not (catalog and self.other_missed)
-        # A state that was saved below an empty mount point counts until its disk is mounted, and hides it.
-        anywhere = {**seen, **there}
-        keep = {path for path in self._must_stay(anywhere, policy.floor, now=now, marked=is_told) if path in there}
-        keep |= {self._at(path) for path in self._must_stay(seen, policy.floor, now=now, marked=is_told)}
+        keep = self._must_stay_in(there, seen, policy.floor, now=now, marked=is_told)
+        if self._uncounted:  # what was copied out of the trash counts, or it does not
+            counted = ({path: at for path, at in some.items() if at not in self._uncounted} for some in (there, seen))
+            keep &= self._must_stay_in(*counted, policy.floor, now=now, marked=is_told)
         keep |= self._needed(there) if not catalog else set()
         marked = self._marked_contents(there) if is_told else {}
         unsure = self.is_shaken or self._is_interrupted() or (catalog > 0 and (self.has_gap or self.other_missed))
@@ -1422,6 +1435,16 @@ class World:
     def _steps(self) -> list[int]:
         return sorted({step for launch in self.truth.launches for step in launch.saved})
 
+    def _must_stay_in(
+        self, there: dict[str, bytes], seen: dict[str, bytes], floor: int, *, now: bool, marked: bool
+    ) -> set[str]:
+        """As `_must_stay`, of what is on all disks, and of what can be seen now.
+
+        A state that was saved below an empty mount point counts until its disk is mounted, and hides it.
+        """
+        keep = {path for path in self._must_stay({**seen, **there}, floor, now=now, marked=marked) if path in there}
+        return keep | {self._at(path) for path in self._must_stay(seen, floor, now=now, marked=marked)}
+
     def _must_stay(self, there: dict[str, bytes], floor: int, *, now: bool, marked: bool = True) -> set[str]:
         """The files that no policy may remove: of the newest whole states, of marked steps, of what is started from."""
         if self.truth.is_in_doubt() or self.truth.has_untold():
@@ -1765,7 +1788,11 @@ class World:
             for launch in self.truth.launches
             for step in launch.saved
             for each in self.truth.files(launch, step)
-            if each.registered and there.get(each.path) == each.content and each.content not in self._uncounted
+            if each.registered
+            and there.get(each.path) == each.content
+            and each.content not in self._uncounted
+            # Who saved below the empty mount point has recorded a file of that path.
+            and each.path.removeprefix("/data/") not in self.below.everything()
         }
         for name, some in zip(("catalog", "catalog made anew"), known, strict=False):
             for each in sorted(registered - {tuple(file) for *file, _ in some}):
