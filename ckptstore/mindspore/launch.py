@@ -19,7 +19,7 @@ from ckptstore.core import validate
 from ckptstore.core.events import TrainingEnded, launch_from_json, launch_to_json
 from ckptstore.core.hints import Call, Command
 from ckptstore.core.naming import ONE_FILE
-from ckptstore.core.text import span
+from ckptstore.core.text import size, span
 from ckptstore.disk.files import absolute
 from ckptstore.disk.run_directories import root_of
 from ckptstore.errors import CatalogUnavailableError, UsageError
@@ -74,6 +74,8 @@ log = logging.getLogger("ckptstore")
 _NOT_FOUND = f"no later start finds it: model.train(…, callbacks=[…, {Call('launch.registrar', '…')}])"
 
 _ANSWER_SECONDS = 5.0
+
+_LONG_LOAD = 1 << 30  # bytes: seconds on most disks
 """Of the catalog while a job starts, runs and ends: a job's end must not wait for it longer than twice that."""
 
 
@@ -295,6 +297,7 @@ class TrainingLaunch(RankLaunch):
                 self._begin_from(start.initial, target, warm, decryption)
         else:
             here = self.fetched(plan)
+            self._say_loading(here)
             rates = fixed_rates(target)
             appended = load(
                 target,
@@ -373,6 +376,12 @@ class TrainingLaunch(RankLaunch):
             f"run {self.name}: going on after step {start.global_step} (epoch {start.epoch}, step "
             f"{start.step_in_epoch} of {start.launch.steps_per_epoch}), saved{there} by launch {plan.launch.id}"
         )
+
+    def _say_loading(self, plan: RestorePlan) -> None:
+        """Before a load that takes some seconds: nothing else is printed until its end."""
+        total = sum(file.size or 0 for file in plan.files_for(self.rank, self.facts.layout))
+        if total >= _LONG_LOAD:
+            self._say(f"run {self.name}: loading step {plan.global_step}, {size(total)} on each rank")
 
     def _say_rates(self, of_script: Mapping[str, float], restored: Mapping[str, float]) -> None:
         for name, rate in restored.items() if self.rank == 0 else ():

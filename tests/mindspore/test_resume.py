@@ -18,6 +18,7 @@ from mindspore.train.callback import _InternalCallbackParam
 import ckptstore.mindspore
 from ckptstore.api import Catalog
 from ckptstore.errors import NothingRestorableError, RefusedError, UsageError
+from ckptstore.mindspore import launch as launch_module
 from ckptstore.mindspore.data import check_start
 from ckptstore.mindspore.network import NetworkState
 from ckptstore.training.start import Start
@@ -61,6 +62,20 @@ def test_a_learning_rate_that_the_saved_one_replaces_is_named(
     (told,) = (message for message in caplog.messages if "learning_rate" in message)
     assert told.startswith("learning_rate is 0.1, as in the saved state, and not 0.025, as in the script: ")
     assert float(optimizer.learning_rate.asnumpy()) == pytest.approx(0.1)
+
+
+def test_a_load_that_takes_long_is_announced(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(create_model(), tmp_path / "ckpt")
+    ckptstore.mindspore.join("run").resume(create_model(), create_dataset())
+    assert "loading step" not in caplog.text
+    (file,) = catalog.show("run", 6)
+    monkeypatch.setattr(launch_module, "_LONG_LOAD", file.size)
+    ckptstore.mindspore.join("run").resume(create_model(), create_dataset())
+    said = [message for message in caplog.messages if "step 6" in message][-2:]
+    assert said[0] == f"run run: loading step 6, {file.size} B on each rank"
+    assert said[1].startswith("run run: going on after step 6")
 
 
 def test_what_mindspore_cannot_load_is_refused_in_one_line(catalog: Catalog, tmp_path: Path) -> None:
