@@ -22,22 +22,22 @@ _SHORT_SECONDS = 120
     "--mtbf",
     type=Parsed("time", duration),
     metavar="12h",
-    help="The mean time between failures. Default: by those that the catalog has seen.",
+    help="The mean time between failures. Default: that of the failures in the catalog.",
 )
 @click.option(
     "--grace",
     type=Parsed("time", seconds),
     metavar="30s",
-    help="The grace period that containers of the run are given; whether that is enough.",
+    help="Say whether this grace period of its containers is enough.",
 )
 @as_json
 @click.pass_context
 def advise(context: click.Context, run: str, *, mtbf: timedelta | None, grace: float | None, as_json: bool) -> None:
-    """How often RUN should save, so that it loses least.
+    """Say how often RUN should save to lose the least.
 
-    By what its newest saves cost and how often its launches failed: the steps that it is expected to lose a week as it
-    saves now, and at the best interval, and the room that its states take; and how long it needs to save and leave
-    when a node is drained. Nothing is changed.
+    From the cost of its newest saves and the failures of its launches it computes how many steps a week the run is
+    expected to lose now and at the best interval, how much space its states take, and how long it needs to save and
+    leave when a node is drained. Nothing is changed.
     """
     from ckptstore.cli import values
 

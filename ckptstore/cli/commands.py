@@ -75,9 +75,7 @@ def seconds(text: str) -> float:
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
-trust = click.option(
-    "--trust", multiple=True, metavar="USER", help="Believe this user's journals, or a group's, wherever they lie."
-)
+trust = click.option("--trust", multiple=True, metavar="USER", help="Believe the journals of this user, or of a group.")
 
 
 replicas = click.option(
@@ -167,10 +165,10 @@ def catalog(context: click.Context) -> Catalog:
 @as_json
 @click.pass_context
 def runs(context: click.Context, *, watch: bool, as_json: bool) -> None:
-    """All runs: what each is doing, and where it can go on.
+    """List all runs: what each is doing, and where it can go on.
 
-    A run is training, silent, ended, finished, killed, in a restart loop, or has never saved. Its bytes are those of
-    its states; what gc moved to the trash is counted apart.
+    A run is training, silent, ended, finished, killed, in a restart loop, or has never saved. Its size is that of its
+    states; the trash is counted apart.
     """
     from ckptstore.cli import text, values
 
@@ -205,14 +203,19 @@ def _watch(show: Callable[[], None]) -> None:
 @click.option("--kind", type=click.Choice(KINDS), help="Only saves of this kind.")
 @click.option("--files", is_flag=True, help="One row per file, including files that are gone.")
 @click.option("--limit", type=Whole(1), metavar="N", help="The first N rows.")
-@click.option("--since", type=Parsed("time", duration), metavar="2d", help="Only saves of that time, as 2d or 12h.")
+@click.option(
+    "--since",
+    type=Parsed("time", duration),
+    metavar="2d",
+    help="Only saves of the last so many days or hours, as 2d or 12h.",
+)
 @times
 @as_json
 @click.pass_context
 def list_(context: click.Context, /, run: str | None, *, files: bool, as_json: bool, **asked: Any) -> None:
-    """Saves of a run, or of all, newest first.
+    """List the saves of a run, or of all runs, newest first.
 
-    As the catalog knows them; `resolve` looks at the disk. A save of which no file is left is not shown.
+    The list shows what the catalog knows; `resolve` looks at the disk. A save without any file left is not shown.
     """
     from ckptstore.cli import text, values
 
@@ -236,9 +239,9 @@ def list_(context: click.Context, /, run: str | None, *, files: bool, as_json: b
 @as_json
 @click.pass_context
 def show(context: click.Context, run: str, step: int | None, *, as_json: bool) -> None:
-    """One save: every rank, file, size and state.
+    """Show one save: every rank, file, size and state.
 
-    RUN STEP, or a reference, as RUN@best:accuracy:max; RUN alone is where the run goes on.
+    Name it as RUN STEP, or by a reference, as RUN@best:accuracy:max. RUN alone is the state from which the run goes on.
     """
     from ckptstore.cli import text, values
 
@@ -253,7 +256,7 @@ def show(context: click.Context, run: str, step: int | None, *, as_json: bool) -
 @as_json
 @click.pass_context
 def history(context: click.Context, run: str, *, as_json: bool) -> None:
-    """Every launch of RUN, oldest first.
+    """List every launch of RUN, oldest first.
 
     When and where it ran, from which launch and step it started, which newer states it passed over and why, how far it
     came, and how it ended.
@@ -269,19 +272,21 @@ def history(context: click.Context, run: str, *, as_json: bool) -> None:
 @click.argument("directory", required=False, type=click.Path(file_okay=False))
 @click.option("--world-size", type=RANKS, help="How many ranks will load it. Default: as many as saved.")
 @click.option("--step", type=STEP, help="This step only.")
-@click.option("--lineage", metavar="LAUNCH", help="The history that leads to this launch. Default: to the newest.")
+@click.option(
+    "--lineage", metavar="LAUNCH", help="Look at the history that leads to this launch. Default: the newest launch."
+)
 @click.option("--all", "every_lineage", is_flag=True, help="Include states of abandoned branches.")
 @click.option("--branch", is_flag=True, help="The next launch goes on from this plan; what came after it is given up.")
 @click.option("--explain", is_flag=True, help="Say why newer states are not taken.")
 @replicas
-@click.option("--take-quarantined", is_flag=True, help="Take a state that was found to be bad, too.")
+@click.option("--take-quarantined", is_flag=True, help="Consider states that were found to be bad, too.")
 @click.option("--verify", type=click.Choice(["size", "digest"]), default="size", help="What to check of each file.")
 @click.option(
     "--format",
     "output",
     type=click.Choice(["env", "paths", "meta"]),
-    help="For other tools: RESTORE_RANKS, one path a rank (to copy the files: export), or MindFormers' "
-    "meta.json below DIRECTORY.",
+    help="Output for other tools: the variable RESTORE_RANKS, one path for each rank, or MindFormers' meta.json below "
+    "DIRECTORY. To copy the files use `export`.",
 )
 @as_json
 @click.pass_context
@@ -297,11 +302,11 @@ def resolve(
     as_json: bool,
     **asked: Any,
 ) -> int:
-    """The restore plan of a run, and why not a newer one.
+    """Show which state a start restores, and why no newer one.
 
-    The plan says which file each rank loads to go on from the newest state that is provably whole, or from that of
-    a reference: RUN@1200, RUN@TAG, RUN@best:accuracy:max, RUN/LAUNCH@1200. Exit code 3: there is none. Nothing is
-    changed but by --branch: the run goes back to the plan's state. No file is deleted.
+    The plan names the file that each rank loads: of the newest state that is provably complete, or of the state that
+    a reference names, as RUN@1200, RUN@TAG, RUN@best:accuracy:max or RUN/LAUNCH@1200. Exit code 3: no state can be
+    restored. Only --branch changes anything: the run goes back to the state of the plan. No file is deleted.
     """
     from ckptstore.cli import explanation, terminal, values
     from ckptstore.resume import explained
@@ -363,7 +368,7 @@ def _export(resolution: Resolution, output: str, directory: str | None) -> None:
 def pin(context: click.Context, run: str, step: int | None, *, as_json: bool) -> None:
     """Protect STEP of RUN from retention.
 
-    RUN STEP, or a reference, as RUN@best:accuracy:max.
+    Name the state as RUN STEP, or by a reference, as RUN@best:accuracy:max.
     """
     opened = catalog(context)
     run, step = named(opened, run, step)
@@ -376,9 +381,9 @@ def pin(context: click.Context, run: str, step: int | None, *, as_json: bool) ->
 @as_json
 @click.pass_context
 def unpin(context: click.Context, run: str, step: int | None, *, as_json: bool) -> None:
-    """Take the protection of STEP of RUN back.
+    """Remove the protection of STEP of RUN.
 
-    RUN STEP, or a reference, as RUN@best:accuracy:max.
+    Name the state as RUN STEP, or by a reference, as RUN@best:accuracy:max.
     """
     opened = catalog(context)
     run, step = named(opened, run, step)
@@ -411,17 +416,17 @@ def inspect(file: Path, *, as_json: bool) -> None:
 @click.argument("directory", type=click.Path(file_okay=False))
 @click.option(
     "--run",
-    help="The run that the files are of. Default: that of the journals there, if it is one; else the directory's name.",
+    help="The run of these files. Default: that of the journals there if they name one, else the directory's name.",
 )
 @click.option("--world-size", type=RANKS, help="How many ranks saved it.")
-@click.option("--steps-per-epoch", type=Whole(1), metavar="E", help="How many batches an epoch of it has.")
+@click.option("--steps-per-epoch", type=Whole(1), metavar="E", help="How many batches an epoch has.")
 @click.option(
     "--trust",
     multiple=True,
     metavar="counter|name|info|numbers|USER",
-    help="Take the step that the optimizer's counter, the name, or a number in the file says alone; that no "
-    "rank missed a start, so that relaunch numbers tell them; or believe this user's journals, or a group's, wherever "
-    "they lie.",
+    help="Believe the optimizer's counter, the name, or a number in the file, if nothing else says the step; numbers: "
+    "believe that no rank missed a start, so that equal relaunch numbers are of one launch; USER: believe the "
+    "journals of this user, or of a group.",
 )
 @click.option(
     "--step",
@@ -432,8 +437,8 @@ def inspect(file: Path, *, as_json: bool) -> None:
     help="The step of a file, of a prefix of TensorFlow's files, or of a directory that is one checkpoint.",
 )
 @replicas
-@click.option("--into", metavar="DIR", help="Where to bring the journals of a tier back to.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and write nothing.")
+@click.option("--into", metavar="DIR", help="The directory for the journals of a tier.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and record nothing.")
 @click.option("--verbose", is_flag=True, help="Name every file.")
 @times
 @as_json
@@ -441,11 +446,12 @@ def inspect(file: Path, *, as_json: bool) -> None:
 def scan(context: click.Context, /, directory: str, *, as_json: bool, verbose: bool, **asked: Any) -> int:
     """Adopt the checkpoints below DIRECTORY that no catalog knows.
 
-    Names and headers say what they are; a file whose step they leave open is listed and not adopted, with the option
-    that places it. A run that is trained with ckptstore gets files from outside its own directories only by --run. It
-    may be done again, and while training writes. DIRECTORY may be the URL of a tier, as s3://bucket/prefix: its
-    journals are brought back, and a start fetches the files. Exit code 1: a directory or a journal could not be read;
-    5: there are several experiments, and the commands that scan each are printed; 7: checkpoints were left out.
+    Names and headers say what the files are. A file whose step is not certain is listed and not adopted, with the
+    option that adopts it. A run that is trained with ckptstore gets files from outside its own directories only by
+    --run. The scan can be repeated, also while training writes. DIRECTORY may be the URL of a tier, as
+    s3://bucket/prefix: its journals are brought back, and a start fetches the files. Exit code 1: a directory or a
+    journal could not be read; 5: there are several experiments, and the output has a command for each; 7: checkpoints
+    were left out.
     """
     from ckptstore.cli import scanning, terminal, values
 

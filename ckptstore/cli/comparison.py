@@ -33,12 +33,13 @@ def _complete(context: click.Context, param: click.Parameter, incomplete: str) -
 @as_json
 @click.pass_context
 def diff(context: click.Context, first: str, second: str, *, as_json: bool) -> None:
-    """How two states differ, or two files.
+    """Show how two states, or two files, differ.
 
-    Parameters that are new, gone, or of another type or shape; of the others norms of the difference, largest first.
-    Each is a state, as digits, digits@1200, digits@TAG, digits@best:loss or digits/LAUNCH@1200, or a file whose name
-    ends in .ckpt or .safetensors. Of states all ranks are compared; files of the same recorded digest are not read.
-    Needs NumPy, no MindSpore. The exit code is 0 whether they differ or not.
+    It lists parameters that are new, gone, or of another type or shape, and the norms of the difference of all
+    others, largest first. Each side is a state, as digits, digits@1200, digits@TAG, digits@best:loss or
+    digits/LAUNCH@1200, or a file whose name ends in .ckpt or .safetensors. All ranks of two states are compared;
+    files with the same recorded digest are not read. It needs NumPy, and no MindSpore. The exit code is 0 whether
+    they differ or not.
     """
     from ckptstore.cli import terminal, values
     from ckptstore.tensors.compare import compare

@@ -14,16 +14,15 @@ from ckptstore.cli.commands import as_json, catalog, complete_references
 @click.argument("target", metavar="DIRECTORY|FILE.tar", type=click.Path())
 @click.option("--weights-only", is_flag=True, help="A .safetensors without the optimizer's parameters.")
 @click.option(
-    "--format", type=click.Choice(["safetensors"]), help="One .safetensors of the whole state, for other frameworks."
+    "--format", type=click.Choice(["safetensors"]), help="One .safetensors of the complete state, for other frameworks."
 )
 @as_json
 @click.pass_context
 def export(context: click.Context, /, reference: str, target: str, *, as_json: bool, **asked: Any) -> None:
-    """Write one state, to be taken elsewhere.
+    """Write one state to a directory or a .tar, to take it elsewhere.
 
-    TARGET is a new directory, or a new file whose name ends in .tar; it gets its name once it is whole. Exit code 3:
-    nothing can be restored; 5: TARGET is there already, or the state cannot be written so; 6: a file is not as it was
-    recorded.
+    The target must be new. It gets its name when it is complete. Exit code 3: nothing can be restored; 5: the target
+    exists, or the state cannot be written in this form; 6: a file is not as it was recorded.
     """
     from ckptstore.cli import terminal, values
     from ckptstore.core.text import size
@@ -37,15 +36,15 @@ def export(context: click.Context, /, reference: str, target: str, *, as_json: b
 @click.command("import")
 @click.argument("source", metavar="DIRECTORY|FILE.tar", type=click.Path())
 @click.argument("directory", required=False, type=click.Path())
-@click.option("--run", metavar="NAME", help="What the run is called here. Default: as it was there.")
+@click.option("--run", metavar="NAME", help="The name of the run here. Default: the name that it had.")
 @as_json
 @click.pass_context
 def import_(context: click.Context, source: str, directory: str | None, *, run: str | None, as_json: bool) -> None:
-    """Take in what `export` wrote, as a run.
+    """Make a run of what `export` wrote.
 
-    Every byte is proved, the files are copied to DIRECTORY (default: one of the run's name, here), then they are
-    recorded. After an interruption the same command goes on. Exit code 5: the run or DIRECTORY is there already; 6: the
-    export is damaged, and nothing was taken in.
+    Every byte is checked, the files are copied to DIRECTORY (default: a new one here, with the name of the run), and
+    then they are recorded. After an interruption, repeat the command. Exit code 5: the run or DIRECTORY exists; 6:
+    the export is damaged, and nothing was imported.
     """
     from ckptstore.cli import terminal, values
     from ckptstore.core.text import size

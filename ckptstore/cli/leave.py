@@ -30,8 +30,10 @@ _LEAST_ANSWER_SECONDS = 0.1
 
 @click.command("exit")
 @optional_run
-@click.option("--from-env", is_flag=True, help="The runs that processes of this container have joined, for preStop.")
-@click.option("--wait", is_flag=True, help="See until the state of all ranks is whole and registered.")
+@click.option(
+    "--from-env", is_flag=True, help="Ask the runs that processes of this container have joined, for preStop."
+)
+@click.option("--wait", is_flag=True, help="Wait until the state of all ranks is complete and registered.")
 @click.option(
     "--timeout",
     type=Parsed("time", seconds),
@@ -55,9 +57,10 @@ def exit_(
 ) -> int:
     """Ask the newest launch of RUN to save and leave.
 
-    It leaves when its step is done. Every rank finds the request beside its checkpoints, for this launch only; a
-    process of this machine that looks for none gets SIGTERM. It may be asked twice, and when the run has ended. Exit
-    code 8, with --wait: the state that the launch left is not whole within the time; what a restart would get is said.
+    The launch leaves after its current step. Every rank finds the request beside its checkpoints; the request is for
+    this launch only. A process of this machine that looks for no request gets SIGTERM. The command may be repeated,
+    and may be called after the run has ended. Exit code 8, with --wait: the state was not complete in time; the
+    output names the state that a restart would use.
     """
     from ckptstore.catalog.engine import open_database
     from ckptstore.cli import values

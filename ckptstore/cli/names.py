@@ -33,7 +33,9 @@ def rename(context: click.Context, run: str, new: str, *, as_json: bool) -> None
 
 @click.command()
 @run_argument
-@click.option("--apply", "apply_it", is_flag=True, help="Do it; without it, it is only shown.")
+@click.option(
+    "--apply", "apply_it", is_flag=True, help="Hide it. Without this option, the command only shows what would happen."
+)
 @click.option("--undo", is_flag=True, help="Bring RUN back, as it was.")
 @as_json
 @click.pass_context

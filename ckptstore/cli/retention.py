@@ -46,18 +46,21 @@ _RULES = (
     click.option("--keep-every", type=COUNT, metavar="N", help="The first state from each multiple of N steps on."),
     click.option("--keep-within", type=Parsed("time", duration), metavar="7d", help="States saved within that time."),
     click.option("--keep-hourly", type=COUNT, metavar="N", help="The newest of each of the last N hours with a state."),
-    click.option("--keep-daily", type=COUNT, metavar="N", help="The same by days."),
-    click.option("--keep-weekly", type=COUNT, metavar="N", help="The same by weeks."),
+    click.option("--keep-daily", type=COUNT, metavar="N", help="The newest of each of the last N days with a state."),
+    click.option("--keep-weekly", type=COUNT, metavar="N", help="The newest of each of the last N weeks with a state."),
     click.option("--keep-best", type=COUNT, metavar="N", help="The N best by --metric."),
-    click.option("--metric", metavar="M", help="The metric that --keep-best goes by."),
-    click.option("--mode", type=click.Choice(["min", "max"]), help="Whether less or more of it is better."),
+    click.option("--metric", metavar="M", help="The metric of --keep-best."),
+    click.option("--mode", type=click.Choice(["min", "max"]), help="Whether lower or higher values are better."),
     click.option(
         "--keep-kind", type=Parsed("kind=n", _kind_count), multiple=True, metavar="K=N", help="The newest N of a kind."
     ),
-    click.option("--keep-parents", is_flag=True, help="What a launch resumed from."),
+    click.option("--keep-parents", is_flag=True, help="The states that a launch resumed from."),
     click.option("--drop-branches", is_flag=True, help="Do not keep the newest state of an abandoned branch."),
     click.option(
-        "--grace", type=Parsed("time", duration), metavar="24h", help="How long what goes can be brought back. [24h]"
+        "--grace",
+        type=Parsed("time", duration),
+        metavar="24h",
+        help="How long removed states can be brought back. [24h]",
     ),
     click.option("--floor", type=COUNT, metavar="K", help="Keep K restorable states whatever the rules say. [2]"),
 )
@@ -83,7 +86,7 @@ def _policy(rules: dict[str, Any]) -> Policy | None:
 @click.command()
 @optional_run
 @_rules
-@click.option("--apply", "apply_it", is_flag=True, help="Carry the plan out; without it, it is only shown.")
+@click.option("--apply", "apply_it", is_flag=True, help="Carry the plan out. Without this option, it is only shown.")
 @click.option("--now", "at_once", is_flag=True, help="Delete at once: no trash, no undo. For a disk that is full.")
 @click.option("--allow-mass-delete", is_flag=True, help="Remove more than 90 % of the bytes, if the plan says so.")
 @click.option("--all", "all_runs", is_flag=True, help="Every run that has a stored policy.")
@@ -103,9 +106,9 @@ def gc(
 ) -> int:
     """Show which states of RUN stay, and why; --apply acts on it.
 
-    What goes is moved to the trash beside the checkpoints, from where `undo` brings it back for a day. Where no rule
-    is given the stored policy says what to keep. With --tier only the copies in that tier go; from a tier of level 0,
-    the nodes' own disks, only what a tier above has. Exit code 5: refused by a safety rule.
+    States that no rule keeps move to the trash beside the checkpoints. For a day `undo` brings them back. Without
+    rules, the stored policy counts. With --tier only copies in that tier are removed; from a tier of level 0, the
+    nodes' own disks, only states that a higher tier has. Exit code 5: refused by a safety rule.
     """
     from ckptstore.cli import retention_text as text
     from ckptstore.cli import terminal, values
@@ -168,7 +171,7 @@ def _in_tier(
     return outcomes
 
 
-of_tier = click.option("--tier", metavar="NAME", help="The copies in this tier instead.")
+of_tier = click.option("--tier", metavar="NAME", help="The copies in this tier, instead of files.")
 
 
 @click.command()
@@ -179,8 +182,8 @@ of_tier = click.option("--tier", metavar="NAME", help="The copies in this tier i
 def undo(context: click.Context, run: str, *, tier: str | None, as_json: bool) -> int:
     """Bring back what the last gc of RUN moved to the trash.
 
-    Once more brings back the gc before that, as long as its grace lasts; so does the first, where nothing of the last
-    can come back since other files are in its place.
+    Called again, it brings back the gc before that, while its grace lasts. A gc is passed over if other files are in
+    the place of all its files.
     """
     from ckptstore.cli import retention_text as text
     from ckptstore.cli import terminal, values
@@ -197,7 +200,7 @@ def undo(context: click.Context, run: str, *, tier: str | None, as_json: bool) -
 
 @click.command()
 @run_argument
-@click.option("--now", "at_once", is_flag=True, help="All of it, whatever is left of its grace.")
+@click.option("--now", "at_once", is_flag=True, help="Delete all of the trash, also before its grace is over.")
 @of_tier
 @as_json
 @click.pass_context
@@ -223,7 +226,7 @@ def purge(context: click.Context, run: str, *, at_once: bool, tier: str | None, 
 @as_json
 @click.pass_context
 def policy(context: click.Context, /, run: str, *, clear: bool, as_json: bool, **rules: Any) -> None:
-    """Show the policy of RUN, or store one, which `gc` goes by."""
+    """Show the policy of RUN, or store one for `gc`."""
     from ckptstore.cli import retention_text as text
     from ckptstore.cli import values
     from ckptstore.retention import stored_policy as storing
@@ -248,7 +251,7 @@ def policy(context: click.Context, /, run: str, *, clear: bool, as_json: bool, *
 def tag(context: click.Context, run: str, step_and_name: tuple[str, ...], *, as_json: bool) -> None:
     """Give STEP of RUN a name, which protects it from retention.
 
-    RUN STEP NAME, or a reference and the name, as RUN@best:accuracy:max NAME. Then RUN@NAME is that state.
+    Name the state as RUN STEP, or by a reference, as RUN@best:accuracy:max. Then RUN@NAME is that state.
     """
     from ckptstore.cli import values
 
@@ -268,7 +271,7 @@ def tag(context: click.Context, run: str, step_and_name: tuple[str, ...], *, as_
 @as_json
 @click.pass_context
 def untag(context: click.Context, run: str, name: str, *, as_json: bool) -> None:
-    """Take the tag NAME, and its protection, from a step of RUN."""
+    """Remove the tag NAME, and its protection, from a step of RUN."""
     from ckptstore.cli import values
     from ckptstore.retention.protect import check_was_tag
 

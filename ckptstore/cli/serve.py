@@ -25,7 +25,7 @@ _CONNECTIONS = 8
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
 @click.option("--port", type=click.IntRange(0, 65535), default=_PORT, show_default=True, help="0: one that is free.")
 @click.option("--token-file", type=click.Path(path_type=Path), help=f"A file with the token. Default: {TOKEN}.")
-@click.option("--allow-changes", is_flag=True, help="Pins, tags, policies, gc and undo too. Needs a token.")
+@click.option("--allow-changes", is_flag=True, help="Allow pins, tags, policies, gc and undo. Needs a token.")
 @click.option("--trust-proxy", metavar="ADDRESS", help="The reverse proxy whose X-Forwarded-User and -Proto count.")
 @receiver_options
 @click.pass_context
@@ -34,9 +34,9 @@ def serve(context: click.Context, /, *, host: str, port: int, **asked: Any) -> N
 
     With --webhook or --command it also reports problems, as `watch` does.
 
-    Without --allow-changes it changes nothing in the catalog but what `resolve` takes up from journals and disks. At
-    another address than this machine's own each request must bring the token: a browser signs in with it, a script
-    sends `Authorization: Bearer`.
+    Without --allow-changes it only adds to the catalog what `resolve` learns from journals and disks. At any address
+    but this machine's own, each request needs the token: a browser signs in with it, a script sends `Authorization:
+    Bearer`.
     """
     try:
         from ckptstore.serve.app import make_app
@@ -114,7 +114,7 @@ def _rules(host: str, token_file: Path | None, *, allow_changes: bool, trust_pro
 )
 @click.pass_context
 def metrics(context: click.Context, *, textfile: Path | None) -> None:
-    """Metrics of all runs, in Prometheus' text format."""
+    """Print metrics of all runs, in Prometheus' text format."""
     try:
         from ckptstore.serve.metrics import measure, text
     except ImportError as error:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def tier() -> None:
-    """Places of copies of checkpoints: declare, list, take back."""
+    """Declare, list and remove places for copies of checkpoints."""
 
 
 @tier.command()

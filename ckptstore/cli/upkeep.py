@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 @as_json
 @click.pass_context
 def sync(context: click.Context, run_or_directory: str | None, *, trust: tuple[str, ...], as_json: bool) -> int:
-    """Take up what journals say and the catalog lacks.
+    """Read the records of journals that the catalog lacks.
 
-    Those of a run, or of all runs; or those below a directory, which is written with a slash, as in ./checkpoints. What
-    is the name of a run is the run. Exit code 1: a directory or a journal could not be read.
+    It reads the journals of a run, of all runs, or below a directory. Write a directory with a slash, as
+    ./checkpoints: a name without one is that of a run. Exit code 1: a directory or a journal could not be read.
     """
     from ckptstore.api import connect
     from ckptstore.cli import values
@@ -65,7 +65,7 @@ def _show_sync(done: Synced) -> None:
 
 @click.group()
 def db() -> None:
-    """The catalog's schema: show, check, upgrade it."""
+    """Show, check or upgrade the catalog's schema."""
 
 
 @db.command()
@@ -109,12 +109,12 @@ _WORDS = {True: "holds", False: "FAILED", None: "not tried"}
 
 
 @click.command()
-@click.option("--ranks", type=Whole(1, 64), default=1, show_default=True, help="Processes, under msrun.")
+@click.option("--ranks", type=Whole(1, 64), default=1, show_default=True, help="The number of processes, under msrun.")
 @click.option("--device", type=click.Choice(["CPU", "GPU", "Ascend"]), default="CPU", show_default=True)
 @click.option("--mode", type=click.Choice(["graph", "pynative"]), default="graph", show_default=True)
 @as_json
 def selftest(*, as_json: bool, **asked: Any) -> int:
-    """Save, kill, restore and compare a small training here.
+    """Train a small network here, kill it, restore it, and compare.
 
     It takes a minute or two, in a temporary directory with a catalog of its own. Exit code 1: a promise did not hold.
     """
@@ -143,15 +143,14 @@ def selftest(*, as_json: bool, **asked: Any) -> int:
 
 @click.command()
 @optional_run
-@click.option("--strict", is_flag=True, help="Exit code 1 where there are warnings too.")
+@click.option("--strict", is_flag=True, help="Exit code 1 for warnings, too.")
 @as_json
 @click.pass_context
 def doctor(context: click.Context, run: str | None, *, strict: bool, as_json: bool) -> int:
     """Check the catalog and RUN, or all runs, and say what to do.
 
-    Nothing is changed, and no checkpoint is read. Exit codes: 0 where there is no problem, though there may be
-    warnings; 4 where the catalog cannot be used; 6 where it is damaged; 1 for any other problem, with --strict for a
-    warning too.
+    Nothing is changed, and no checkpoint is read. Exit codes: 0 no problem, though perhaps warnings; 4 the catalog
+    cannot be used; 6 the catalog is damaged; 1 any other problem, or with --strict a warning.
     """
     from ckptstore.cli import values
     from ckptstore.doctor.doctor import examine

@@ -45,7 +45,7 @@ def _shard(text: str) -> tuple[int, int]:
     "--sample",
     type=Parsed("part", _part),
     metavar="P",
-    help="A part of the files by chance, as 10%; the newest always.",
+    help="Verify a random part of the files, as 10%, and always the newest.",
 )
 @click.option(
     "--shard",
@@ -53,7 +53,7 @@ def _shard(text: str) -> tuple[int, int]:
     metavar="I/N",
     help="The I-th of N parts of the files: one for each process.",
 )
-@click.option("--tier", metavar="NAME", help="The copies in this tier instead of the files.")
+@click.option("--tier", metavar="NAME", help="Verify the copies in this tier instead of the files.")
 @as_json
 @click.pass_context
 def verify(
@@ -68,9 +68,9 @@ def verify(
 ) -> int:
     """Compare the files of RUN, or of all runs, with the catalog.
 
-    Sizes and headers; every byte with --digest. Damaged and missing files are marked in the catalog; no file is
-    changed. With --shard I/N, each of N processes verifies its own part of the files.
-    Exit code 6: damage was found. 1: some files could not be looked at.
+    It compares sizes and headers, and with --digest every byte. Damaged and missing files are marked in the catalog;
+    no file is changed. With --shard I/N, each of N processes verifies its own part of the files. Exit code 6: damage
+    was found; 1: some files could not be looked at.
     """
     from ckptstore.cli import terminal, values
     from ckptstore.verify import verify as verifying

@@ -60,8 +60,10 @@ def receiver_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command()
 @receiver_options
-@click.option("--every", type=Parsed("time", seconds), default="60s", show_default=True, help="Between two looks.")
-@click.option("--once", is_flag=True, help="Look once, as cron needs it. Exit code 1: something could not be told.")
+@click.option(
+    "--every", type=Parsed("time", seconds), default="60s", show_default=True, help="The time between two checks."
+)
+@click.option("--once", is_flag=True, help="Check once, for cron. Exit code 1: something could not be reported.")
 @as_json
 @click.pass_context
 def watch(context: click.Context, /, *, every: float, once: bool, as_json: bool, **asked: Any) -> int:
