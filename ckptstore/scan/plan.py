@@ -158,7 +158,11 @@ class _Planner:
         self.reconciled = Reconciled() if is_tried else reconcile(database, self.run_id or 0)
         self.recorded = known_files(database, self.run, Path(tree.root), tree)
         self.copies = copies_of_known(self.databases, tree, self.recorded, heard_before)
-        self.is_run_of_copies = asked.run is not None and all(each.run != self.run for each in self.copies.of.values())
+        self.is_run_of_copies = (
+            asked.run is not None
+            and not self._is_trained()
+            and all(each.run != self.run for each in self.copies.of.values())
+        )
         self.recorded.leave_out(self.copies.of)
         self.known = self.recorded.known
         self.foreign = Foreign(tree, asked.said, asked.world_size, self.recorded)
@@ -194,6 +198,12 @@ class _Planner:
                 "give this one another name with --run, or that name if it is the same run",
             )
         return (name, None) if found is None else (found.first, found.id)
+
+    def _is_trained(self) -> bool:
+        """Whether the run trains with ckptstore: files of other runs are none of its own."""
+        with self.database.read() as connection:
+            known = [] if self.run_id is None else reads.launches_of(connection, self.run_id)
+        return any(not launch.id.startswith(SCANNED) for launch in known)
 
     def choose(self) -> None:
         """Choose the new files that may belong to the run by their directories."""

@@ -143,3 +143,21 @@ def test_another_training_of_the_same_names_and_sizes_is_no_copy(catalog: Catalo
             stamp(path, 77)
     done = catalog.scan(tmp_path / "other", world_size=2)
     assert (len(done.adopted) + len(done.uncertain), done.skipped) == (4, ())
+
+
+def test_a_run_that_trains_gets_no_copy_of_another_runs_file(catalog: Catalog, tmp_path: Path) -> None:
+    """A fine-tuning beside it saves the same bytes twice, under a name that it never registered."""
+    job = Job(catalog, tmp_path / "ckpt")
+    ranks = job.begin()
+    job.save(ranks, 5, 10)
+    tuned = Job(catalog, tmp_path / "ckpt", run="tuned")
+    for rank in tuned.start():
+        path = tuned.write(rank, 15, name="tuned-2_5.ckpt")
+        rank.register(path, global_step=15, optimizer_step=15)
+        shutil.copy2(path, path.with_name("net_1-2_5.ckpt"))
+    for rank in ranks:
+        rank.let_go()
+    done = catalog.scan(tmp_path / "ckpt", run="run")
+    assert done.adopted == ()
+    assert {Path(each.path).name for each in done.skipped if "a copy of" in each.reason} == {"net_1-2_5.ckpt"}
+    assert catalog.resolve("run").plan.global_step == 10
