@@ -161,7 +161,7 @@ class World:
         self._risen: set[str] = set()
         """What was deleted from the trash, and a power loss brought back."""
         self._uncounted: set[bytes] = set()
-        """What no catalog need count: what was copied out of the trash."""
+        """What no catalog need count: what was copied out of the trash, or what a killed gc was to move there."""
         self.unpinned: dict[int, set[int]] = {}
         """The catalogs in which a step was unpinned."""
         self.is_shaken = False
@@ -956,6 +956,8 @@ class World:
             self._check_marked(name, marked, after)
         self._settle_graces(begun, there, after)
         was_killed = not task.is_over
+        if was_killed:  # what it had not moved yet counts again after the next gc or undo
+            self._uncounted |= {after[path] for path in going if path in after}
         is_open = was_killed and not (now or unsure) and self.is_quiet and bool(going & set(self.there()))
         for path, content in after.items():
             is_new = path not in there and path not in self.in_trash  # a gc that came in between has its own grace
