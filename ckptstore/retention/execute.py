@@ -233,7 +233,8 @@ class _Gc:
             self._check_floor_counts(connection)
             now = utc_now()
             protection = protection_of(connection, self._plan.run_id, now - CLOCKS_DIFFER)
-            planned = {key: each for key, each in self._plan.copied.items() if key in dict(states)}
+            asked = {key for key, _ in states}
+            planned = {key: each for key, each in self._plan.copied.items() if key in asked}
             otherwise = changed(connection, planned)
             going[:] = [
                 (key, targets)
