@@ -54,7 +54,7 @@ class Catalog:
         self.close()
 
     def close(self) -> None:
-        """Close its connections. It can be used again: then it opens one."""
+        """Close its connections. Its next use opens a new one."""
         self.database.disconnect()
 
     def join(
@@ -91,7 +91,7 @@ class Catalog:
         take_quarantined: bool = False,
         replicas: str | None = None,
     ) -> Resolution:
-        """The newest whole state of the run, with the reason why each newer one is not taken.
+        """Choose the newest complete state of the run, and say why each newer one is not taken.
 
         `run` may be a reference to another one, as "digits@best:accuracy:max" (docs/reference/state-names.md).
         `step` and `lineage` ask for an older one, of the history that leads to a launch (None: to the newest);
@@ -118,7 +118,7 @@ class Catalog:
         return resolve(self.database, run, query)
 
     def open(self, reference: str) -> OpenState:
-        """The state that a reference names: which one it is, its paths and metrics, and its tensors as NumPy arrays.
+        """Open the state that a reference names: its facts, paths and metrics, and its tensors as NumPy arrays.
 
         A reference is a run, or as "run@1200", "run@TAG", "run@best:loss", "run/LAUNCH@1200". Raises
         `UnknownRunError`, `UsageError` for a reference that names nothing, and `NothingRestorableError` for a state
@@ -131,7 +131,7 @@ class Catalog:
     def diff(
         self, first: str | Path, second: str | Path, *, progress: Callable[[int, int], None] = lambda _done, _all: None
     ) -> Compared:
-        """How two states differ, by references as in `open`, or two files, as a `Path` or by the ending of their names.
+        """Compare two states, by references as in `open`, or two files, as a `Path` or by the ending of their names.
 
         Parameters that are new, gone, or of another type or shape; of the others norms of the difference, the largest
         first. Files of the same recorded digest are not read. `progress` hears how many bytes were compared,
@@ -142,7 +142,7 @@ class Catalog:
         return compare(first, second, lambda: self.database, progress)
 
     def branch(self, plan: RestorePlan) -> str:
-        """Have the next launch of the plan's run go on from the plan's state; the id of that decision.
+        """Let the next launch of the plan's run start from the plan's state; return the id of that decision.
 
         What came after the state is given up: it is no longer the newest. Nothing is deleted.
         """
@@ -202,7 +202,7 @@ class Catalog:
         )
 
     def sync(self, run_or_directory: str | Path | None = None, *, trust: Iterable[str] = ()) -> Synced:
-        """Take up what journals say and the catalog lacks.
+        """Read the records of journals that the catalog lacks.
 
         Those of a run, of every run (None), or below a directory, given as a `Path` or with a slash in it. A journal
         counts where its owner owns its directory, asks for it, is root, or one of `trust` and CKPTSTORE_TRUST: names of
@@ -277,7 +277,7 @@ class Catalog:
         return import_(self.database, source, directory, run, progress)
 
     def runs(self) -> Listing[overview.RunRow]:
-        """Every run, by name."""
+        """List every run, by name."""
         return Listing(overview.runs(self.database), dicts.run)
 
     def saves(
@@ -288,7 +288,7 @@ class Catalog:
         since: timedelta | None = None,
         limit: int | None = None,
     ) -> Listing[overview.SaveRow]:
-        """The saves of a run, or of all, newest first; of those `since` that long ago, `limit` at most."""
+        """List the saves of a run, or of all runs, newest first: those `since` that long ago, `limit` at most."""
         return Listing(overview.saves(self.database, run, kind=kind, since=since, limit=limit), dicts.save)
 
     def files(
@@ -299,27 +299,27 @@ class Catalog:
         since: timedelta | None = None,
         limit: int | None = None,
     ) -> Listing[Checkpoint]:
-        """Every file ever recorded of a run, or of all; of those `since` that long ago, `limit` at most."""
+        """List every file ever recorded of a run, or of all runs: those `since` that long ago, `limit` at most."""
         return Listing(overview.files(self.database, run, kind=kind, since=since, limit=limit), dicts.file)
 
     def unplaced(self, run: str) -> Listing[Unplaced]:
-        """The files of a run that a scan could not place and that have no record since, the one written last first."""
+        """List the files of a run that a scan could not place and that have no record since, the newest first."""
         from ckptstore.resume.unplaced import unplaced
 
         return Listing(unplaced(self.database, run), dicts.unplaced)
 
     def show(self, run: str, step: int) -> Listing[Checkpoint]:
-        """Every file of one step of a run."""
+        """List every file of one step of a run."""
         return Listing(overview.show(self.database, run, step), dicts.file)
 
     def history(self, run: str) -> Listing[LaunchRow]:
-        """Every launch of a run, oldest first: where it started and why not from a newer state, and how it ended."""
+        """List every launch of a run, oldest first: where it started, why not from a newer state, how it ended."""
         from ckptstore.resume.history import history
 
         return Listing(history(self.database, run), dicts.launch)
 
     def advise(self, run: str, *, mtbf: timedelta | None = None) -> Advice:
-        """How often a run should save, and what it loses at the present interval and at the best one.
+        """Say how often a run should save, and what it loses at the present interval and at the best one.
 
         docs/explanation/interval.md has the formula.
 
@@ -330,13 +330,13 @@ class Catalog:
         return advise(self.database, run, mtbf=mtbf)
 
     def rename(self, run: str, name: str) -> bool:
-        """Give a run another name; whether it had another one before. The first one goes on leading to the run."""
+        """Give a run another name; return whether it had a different one. The first name still leads to the run."""
         from ckptstore.resume import names
 
         return names.rename(self.database, run, name)
 
     def forget(self, run: str, *, undo: bool = False) -> bool:
-        """Hide a run from every command, or bring it back; whether that changed anything. No file is touched.
+        """Hide a run from every command, or bring it back; return whether that changed anything. No file is touched.
 
         Its name stays taken: a launch that joins it is refused until it was brought back.
         """
@@ -345,31 +345,31 @@ class Catalog:
         return names.forget(self.database, run, forgotten=not undo)
 
     def pin(self, run: str, step: int) -> bool:
-        """Protect a step of a run; whether it was not protected before."""
+        """Protect a step of a run; return whether that is new."""
         from ckptstore.retention import protect as pinning
 
         return pinning.pin(self.database, run, step)
 
     def unpin(self, run: str, step: int) -> bool:
-        """Take the protection back; whether there was one."""
+        """Remove the protection; return whether there was one."""
         from ckptstore.retention import protect as pinning
 
         return pinning.unpin(self.database, run, step)
 
     def tag(self, run: str, step: int, name: str) -> bool:
-        """Give a step of a run a name, which protects it; whether it did not have it before."""
+        """Give a step of a run a name, which protects it; return whether that is new."""
         from ckptstore.retention import protect as pinning
 
         return pinning.tag(self.database, run, step, name)
 
     def untag(self, run: str, name: str) -> bool:
-        """Take a name away, and its protection; whether there was one."""
+        """Remove a name and its protection; return whether there was one."""
         from ckptstore.retention import protect as pinning
 
         return pinning.untag(self.database, run, name)
 
     def record(self, reference: str, **metrics: float) -> None:
-        """Add metrics to a state that is there, as those of an evaluation: `record("digits@1200", accuracy=0.93)`.
+        """Add metrics to a recorded state, such as those of an evaluation: `record("digits@1200", accuracy=0.93)`.
 
         The value that was recorded last counts. Raises `UsageError` if it is no metric, and
         `NothingRestorableError` for a state that is not whole.
@@ -383,7 +383,7 @@ class Catalog:
         measure(self.database, reference, checked(metrics))
 
     def plan_gc(self, run: str, policy: Policy | None = None) -> GcPlan:
-        """Which states of a run stay and which go, with all reasons; no file is touched.
+        """Plan which states of a run stay and which go, with all reasons; no file is touched.
 
         `policy` is the one stored for the run if none is given. Raises `RefusedError` where no rule says what to keep.
         """

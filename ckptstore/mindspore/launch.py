@@ -126,7 +126,7 @@ class TrainingLaunch(RankLaunch):
         dec_key: bytes | None = None,
         dec_mode: str = "AES-GCM",
     ) -> Start:
-        """Restore the newest whole state of the run into `model` and `dataset`, if there is one.
+        """Restore the newest complete state of the run into `model` and `dataset`, if there is one.
 
         Every parameter of the model's train network, the optimizer's too, comes from the file; the dataset goes on
         with the batch after the last one consumed. All ranks must call it, before `Model.train`, and get the same
@@ -214,7 +214,7 @@ class TrainingLaunch(RankLaunch):
         exact_data: Exact = "auto",
         repeat_random: bool = False,
     ) -> Loop:
-        """Restore the newest whole state into network, optimizer and dataset, and return the loop that goes on there.
+        """Restore the newest complete state into network, optimizer and dataset; return the loop that goes on from it.
 
             for batch in loop:
                 loss = train_step(*batch)
@@ -334,7 +334,7 @@ class TrainingLaunch(RankLaunch):
         )
 
     def decide(self, dataset: Any, loads: Loads, *, check_restored: Callable[[Any], None]) -> Start:
-        """Where training goes on, for a framework that restores by itself, what it `loads`: nothing is loaded here.
+        """Decide where training goes on, for a framework that restores by itself what it `loads`: this loads nothing.
 
         All ranks must call it, before the framework restores. Registrars made after it do not touch MindSpore's step
         count, and call `check_restored` with MindSpore's callback parameters when the first training begins; it may

@@ -90,7 +90,7 @@ class Loop:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the batch that the body has, from 1; before the first one, that of the one that comes next."""
+        """The epoch of the batch in the body, from 1; before the first batch, that of the next one."""
         return self._place(self._step_in_hand)[0]
 
     @property
@@ -139,7 +139,7 @@ class Loop:
         self._over()
 
     def step(self, *, loss: Any = None, metrics: Mapping[str, float] | None = None) -> None:
-        """The step is done: count it. When the body of the loop has ended, it is saved if it is time.
+        """Count the finished step. If a save is due, the state is saved when the body of the loop ends.
 
         All that trains comes before it in the body. `loss` and `metrics`, finite numbers by name, are kept with the
         save of this step; a state whose loss is no number is quarantined. Raises `UsageError` where no batch was taken.
@@ -156,7 +156,7 @@ class Loop:
         self._beside = self._kept()
 
     def save(self) -> None:
-        """Save this step too, though it is not time: when its body ends, so that all of the body is in the state.
+        """Save this step too, though no save is due: when the body ends, so that the state has all that it did.
 
         All ranks must call it in the same step. Raises `UsageError` outside of the body.
         """

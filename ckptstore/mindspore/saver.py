@@ -64,7 +64,7 @@ class Saver(Registrar):
         self._is_asked = self._is_to_leave = self._leaves = self._is_timed = False
 
     def save(self) -> None:
-        """Save now: when all callbacks have heard of the end of the step, or of the epoch. All ranks must call it."""
+        """Save once all callbacks have handled the end of the step, or of the epoch. All ranks must call it."""
         if not self._is_training:
             raise UsageError("saver.save was called, and no training is under way", "call it in a callback")
         self._is_asked = True

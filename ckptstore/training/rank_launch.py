@@ -279,7 +279,7 @@ class RankLaunch:
     def resolve(
         self, *, step: int | None = None, lineage: str | None = None, take_quarantined: bool = False
     ) -> RestorePlan | None:
-        """Where this launch starts, the same for all its ranks; None for a fresh start.
+        """Decide where this launch starts, the same for all its ranks; None for a fresh start.
 
         `step` and `lineage` ask for an older state, of the history that leads to a launch (None: to the newest). Later
         states are abandoned, and `NothingRestorableError` is raised if the state cannot be restored. `take_quarantined`
