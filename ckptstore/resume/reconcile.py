@@ -35,6 +35,7 @@ from ckptstore.evidence.writers import (
     wrote,
 )
 from ckptstore.formats.inspect import read_checkpoint
+from ckptstore.journal import unread
 from ckptstore.journal.writers import shared
 from ckptstore.outside import Path, time
 from ckptstore.resume import register
@@ -71,10 +72,16 @@ class Reconciled:
 
 
 def reconcile(
-    database: Database, run_id: int, *, only: _OfRank | None = None, recorder: Recorder | None = None
+    database: Database,
+    run_id: int,
+    *,
+    unheard: Iterable[Skipped] = (),
+    only: _OfRank | None = None,
+    recorder: Recorder | None = None,
 ) -> Reconciled:
     """Adopt new files, finish those in progress, mark missing ones. Can be repeated.
 
+    `unheard` are the journals that were not read before: no file beside one is adopted, since it may tell of that file.
     `only` names one launch and rank to do it for (None: every rank of the launches since the last reconciliation),
     `recorder` who records it (None: this process, for others).
     """
@@ -84,6 +91,8 @@ def reconcile(
     seen = _look(sources, _listings(database, sources), known_places)  # again: what was saved since is there
     if seen.unknown and only is None:
         _leave_to_the_living(database, run_id, seen)
+    if seen.unknown:
+        _leave_to_unread_journals(seen, unheard)
     if not (seen.gone or seen.growing or seen.unknown):
         return Reconciled(skipped=tuple(dict.fromkeys(seen.skipped)), unread=tuple(seen.skipped))
     with database.read() as connection:
@@ -227,6 +236,13 @@ def _leave_to_the_living(database: Database, run_id: int, seen: _Seen) -> None:
         found = files.facts_if_seen(new.path)
         if found is not None and time.time() - found.mtime_ns / 1e9 > SILENT.total_seconds():
             seen.skipped.append(Skipped(new.path, "its launch is alive, and has not registered it"))
+
+
+def _leave_to_unread_journals(seen: _Seen, unheard: Iterable[Skipped]) -> None:
+    """Leave files beside a journal that was not read: it may have their records."""
+    reasons = unread.beside(unheard, [new.path for new in seen.unknown])
+    seen.unknown = [new for new in seen.unknown if new.path not in reasons]
+    seen.skipped += [Skipped(path, reason) for path, reason in reasons.items()]
 
 
 def _with_doubts(database: Database, adopted: Sequence[Checkpoint]) -> list[Checkpoint]:

@@ -91,7 +91,7 @@ def tagged(database: Database, run_id: int, reference: Reference) -> Reference:
 def bring_up_to_date(database: Database, run_id: int) -> Reconciled:
     """Take up journals and directories into the catalog; log the files that were not taken."""
     synced = sync_run(database, run_id)
-    reconciled = reconcile(database, run_id)
+    reconciled = reconcile(database, run_id, unheard=synced.skipped)
     for skipped in (*synced.skipped, *reconciled.skipped):
         log.warning("%s was not taken into the catalog: %s", skipped.path, skipped.reason)
     return replace(reconciled, failed=synced.failed)

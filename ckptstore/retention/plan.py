@@ -266,7 +266,7 @@ class Survey:
         synced = sync_run(database, run_id)
         self.unheard = unread.unheard(synced.skipped)  # why some journal was not read, which may protect any state
         self.unread = unread.unread(synced.skipped)
-        self.skipped = [*synced.skipped, *reconcile(database, run_id).skipped]
+        self.skipped = [*synced.skipped, *reconcile(database, run_id, unheard=synced.skipped).skipped]
         with database.read() as connection:
             leaving = removals.leaving(connection, run_id)
             self.launches = {launch.id: launch for launch in reads.launches_of(connection, run_id)}

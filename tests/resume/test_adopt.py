@@ -14,6 +14,7 @@ import pytest
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog.runs import find_run
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Resolution, Rule
+from ckptstore.journal import jsonl
 from ckptstore.resume import reconcile, register
 from ckptstore.resume.register import describe, measured
 from ckptstore.retention.policy import Policy
@@ -483,3 +484,17 @@ def test_a_file_that_is_brought_back_has_the_bytes_that_were_recorded(
     catalog.scan(tmp_path / "ckpt", run="run")
     assert chosen(catalog.resolve("run", step=10)) == (None if is_damaged else ("L1", 10))
     assert catalog.show("run", 10)[0].digest == known.digest
+
+
+def test_no_file_beside_a_journal_that_was_not_read_is_adopted(catalog: Catalog, tmp_path: Path) -> None:
+    """It may be the record of that file, of a later launch with the same prefix: here a newer program wrote it."""
+    job, (rank,) = begun(catalog, tmp_path / "ckpt", 10, world_size=1)
+    path = job.write(rank, 20)
+    rank.let_go()
+    journal = next(job.folder(0).rglob("rank_0-*.jsonl"))
+    with journal.open("ab") as file:
+        file.write(jsonl.encode({"t": "pin", "v": jsonl.VERSION + 1}))
+    assert chosen(catalog.resolve("run")) == ("L1", 10)
+    assert str(path) not in {file.path for file in catalog.files("run")}
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:-1]))
+    assert chosen(catalog.resolve("run")) == ("L1", 20)
