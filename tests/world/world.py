@@ -179,7 +179,7 @@ class World:
         """What cuts and flips made."""
         self.fault: Fault | None = None
         self.has_other = False
-        self.other_missed = False
+        self.other_missed = self.first_missed = False
         """Whether the second catalog was made while a disk was away: it has not heard of the marks there."""
         self.operator = self._boot(0, "operator")
         self.in_trash: dict[str, InTrash] = {}
@@ -933,14 +933,15 @@ class World:
         self, name: str, planned: Callable[[Catalog], GcPlan], policy: Policy, catalog: int, *, now: bool
     ) -> None:
         there, seen = self.everything(), self.there()
-        is_told = not (catalog and self.other_missed)
+        has_missed = self.other_missed if catalog else self.first_missed
+        is_told = not has_missed
         keep = self._must_stay_in(there, seen, policy.floor, now=now, marked=is_told)
         if self._uncounted:  # what was copied out of the trash counts, or it does not
             counted = ({path: at for path, at in some.items() if at not in self._uncounted} for some in (there, seen))
             keep &= self._must_stay_in(*counted, policy.floor, now=now, marked=is_told)
         keep |= self._needed(there) if not catalog else set()
         marked = self._marked_contents(there) if is_told else {}
-        unsure = self.is_shaken or self._is_interrupted() or (catalog > 0 and (self.has_gap or self.other_missed))
+        unsure = self.is_shaken or self._is_interrupted() or has_missed or (catalog > 0 and self.has_gap)
         going: set[str] = set()
 
         def work(opened: Catalog) -> Any:
@@ -1004,7 +1005,7 @@ class World:
     def purge(self, now: bool = False, catalog: int = 0) -> None:  # noqa: FBT001, FBT002
         """What is in the trash is deleted, if its time has come, or `now`."""
         before, alone = self.everything(), not self._is_interrupted()
-        marked = {} if catalog and self.other_missed else self._marked_contents(before)
+        marked = {} if (self.other_missed if catalog else self.first_missed) else self._marked_contents(before)
         begun = self.machine.now_ns
         self._operate("purge", lambda opened: opened.purge(RUN, now=now), catalog)
         after = self.everything()
@@ -1084,6 +1085,8 @@ class World:
             if not self.has_other:
                 self._make_other()
             self.other_missed &= self._is_hiding()
+        else:
+            self.first_missed &= self._is_hiding()
         task = self._operate("scan", lambda opened: opened.scan(ROOT, run=RUN), catalog)
         if alone:
             self._check_homes("scan", before, self.everything())
@@ -1359,7 +1362,7 @@ class World:
         """The catalog is lost, or restored from the copy of some time ago."""
         self._end_trainers()
         self.tuned = None  # it had no journal yet
-        self.is_current = self.is_quiet
+        self.is_current, self.first_missed = self.is_quiet, self._is_hiding()
         self.is_shaken |= self.has_gap
         for launch in self.truth.launches:
             if launch.plain or launch.is_in_catalog_alone:
