@@ -26,8 +26,8 @@ PROGRAMS = {"python": [sys.executable], "ckptstore": [str(Path(sys.executable).w
 PAGE = """# A first hour
 
 All output on this page is real, made by [examples/first_hour/hour.py](../../examples/first_hour/hour.py). Ids, paths,
-dates, durations and sizes of the machine are replaced by fixed ones. A test compares it with the output of today's
-commands.
+dates, durations, and sizes that depend on the machine are replaced by fixed values. A test compares it with the output
+of today's commands.
 
 ## Install
 
