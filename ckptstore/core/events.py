@@ -312,13 +312,13 @@ def version_of_file(file: Checkpoint) -> str:
     """The version of a file's record: by when the file was written, or by the record that a look at the disk amended.
 
     Of two that say the same moment the one further in the life of a file counts, then one that says that its state is
-    bad, then the one that says more.
+    bad, then the one that says more, then a registered one before a scanned one.
     """
     facts = (file.size, file.digest, file.optimizer_step, file.epoch, file.step_in_epoch, file.strategy_file)
     told = (*facts, file.content.value, file.problem, file.quarantine or None, *sorted(file.metrics.items()))
     told = (*told, *(file.timing or ()), file.directory_id or None)
+    known = min(2 * (len(told) - told.count(None)) + (file.grade is None), 99)
     told += (file.grade, file.doubt) if file.grade else ()
-    known = min(len(told) - told.count(None), 99)
     is_whole = int(file.state is not FileState.IN_PROGRESS)
     is_bad = int(bool(file.quarantine))
     return f"{is_whole}{file.newness + HIGHEST:020d}{_LIFE[file.state]}{is_bad}{known:02d}{_short(told)}"

@@ -338,3 +338,21 @@ def test_two_directories_that_were_at_one_path_have_a_file_each() -> None:
         project(connection, [*KNOWN, *told])
         known = reads.files_of(connection, reads.run_id(connection, "run") or 0)
     assert [file.state for file in known] == [FileState.COMPLETE, FileState.COMPLETE]
+
+
+def test_what_its_rank_registered_counts_before_what_a_scan_saw() -> None:
+    """A scan may see a file before its rank registers it, and have no digest: a copy or a damage would not be told."""
+    seen = replace(
+        Checkpoint(run="run", launch="L1", kind=Kind.PERIODIC, global_step=5, rank=0, path="/run/a/x.ckpt"),
+        size=100,
+        mtime_ns=10**9,
+        created_at=START,
+        grade=Grade.PROVEN,
+    )
+    registered = replace(seen, grade=None, digest="0" * 64, created_at=START + timedelta(seconds=1))
+    for told in ([seen, registered], [registered, seen]):
+        with in_memory().write() as connection:
+            for file in told:
+                project(connection, [*KNOWN, FileRecorded(file)])
+            (known,) = reads.files_of(connection, reads.run_id(connection, "run") or 0)
+        assert (known.digest, known.grade) == (registered.digest, None)
