@@ -232,6 +232,11 @@ class Recorder:
             self._complain(directory, error)
             return False
 
+    def settle(self) -> None:
+        """Write what a journal could not take when it was recorded. Raises `CatalogUnavailableError`."""
+        if self._owes and not self.behind:
+            unwritten.write(self.database)
+
     def catch_up(self) -> None:
         """Project the events that only the journals have into the catalog. Raises `CatalogUnavailableError`."""
         while True:

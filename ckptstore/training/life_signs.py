@@ -40,8 +40,9 @@ class LifeSigns:
     """Says now and then that a launch is alive, on rank 0 and on a thread of its own, from `begin` to `end`.
 
     A launch that began without the catalog gives signs once its records are there. Each renews the lease on the state
-    that the launch started from. A request to leave that is in the catalog is put where the ranks look: with each
-    sign, with each save of rank 0, and by each rank when it has said where it saves.
+    that the launch started from, and writes what a journal could not take before. A request to leave that is in the
+    catalog is put where the ranks look: with each sign, with each save of rank 0, and by each rank when it has said
+    where it saves.
     """
 
     def __init__(self, recorder: Recorder, database: Database, launch: Launch, rank: int) -> None:
@@ -80,6 +81,8 @@ class LifeSigns:
     def _give(self) -> None:
         key, process = self._key, self._process
         self._write(lambda connection: leases.give_sign(connection, key, process, clock(connection)))
+        with suppress(CatalogUnavailableError):  # the recorder says so
+            self._recorder.settle()
         self.pass_on()
 
     def pass_on(self, home: str | None = None) -> None:

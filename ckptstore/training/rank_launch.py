@@ -440,7 +440,11 @@ class RankLaunch:
         return LoadOutcome(self.run, self.id, self.rank, outcome, utc_now(), file, why)
 
     def adopt(self) -> Reconciled:
-        """Register files that this rank wrote and did not register, such as the breakpoint after an exception."""
+        """Register files that this rank wrote and did not register, such as the breakpoint after an exception.
+
+        Journals get what only the catalog has: else, if that is lost, a file may count as another launch's.
+        """
+        self.recorder.settle()
         with self.database.read() as connection:
             run_id = reads.run_id(connection, self.run)
         if run_id is None:

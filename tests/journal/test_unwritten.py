@@ -41,7 +41,16 @@ def a_sync(job: Job, ranks: Sequence[Any]) -> None:
     job.catalog.sync("run")
 
 
-@pytest.mark.parametrize("after", [next_save, next_start, a_sync])
+def next_sign_of_life(job: Job, ranks: Sequence[Any]) -> None:
+    ranks[0].signs.begin()
+    ranks[0].signs.end()
+
+
+def its_end(job: Job, ranks: Sequence[Any]) -> None:
+    ranks[0].adopt()
+
+
+@pytest.mark.parametrize("after", [next_save, next_start, a_sync, next_sign_of_life, its_end])
 def test_what_one_full_disk_kept_out_of_a_journal(
     catalog: Catalog, other: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: Any
 ) -> None:
@@ -51,13 +60,13 @@ def test_what_one_full_disk_kept_out_of_a_journal(
         job.save(ranks[:1], 15)
     job.save(ranks[1:], 15)
     after(job, ranks)
+    assert contents(catalog)["unwritten"] == []
     newest = catalog.resolve("run").plan
     other.scan(tmp_path / "ckpt")
     assert other.resolve("run").plan == newest
     assert newest.global_step in (15, 20)
     catalog.sync(tmp_path / "ckpt")
     assert contents(other, but=WORK) == contents(catalog, but=WORK)
-    assert contents(catalog)["unwritten"] == []
     kept = [verdict.state.global_step for verdict in other.plan_gc("run", Policy(keep_last=2)).decision.keep]
     assert 15 in kept
 

@@ -1337,13 +1337,14 @@ class World:
                 self._copy(path, homes[there[path]], times=times)
 
     def relieve(self) -> None:
-        """Disks have room and can be written to; catalogs can be reached and written to."""
+        """Disks have room and can be written to; catalogs can be reached and written to: a launch sees it in 20 s."""
         while self._locks:
             self._locks.pop().close()
         for disk in self.disks.values():
             disk.read_only, disk.capacity, disk.slow_ns = False, None, 0
             disk.unreadable.clear()
         self.machine.catalogs.away.clear()
+        self.machine.sleep(21 if self.trainers else 0)
 
     def catalog_away(self) -> None:
         """The catalog cannot be reached."""
