@@ -196,8 +196,9 @@ class Worker:
         if whole:
             self.recorder.amend(whole)
         unseen = {each.file.id: each.reason for each in seen if isinstance(each, Unseen)}
-        why = {item.id: unseen[file.id] for item in home for file in records.get(item.id, ()) if file.id in unseen}
-        left = [item for item in home if item.id in why]
+        back = [item for item in home if item.wanted is Location.HOME]  # the others are in the trash, and may be purged
+        why = {item.id: unseen[file.id] for item in back for file in records.get(item.id, ()) if file.id in unseen}
+        left = [item for item in back if item.id in why]
         if left:
             self.done.troubles += [Skipped(item.path, why[item.id]) for item in left]
             self.want(left, Location.HOME)  # the next undo or gc looks again
