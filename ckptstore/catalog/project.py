@@ -707,9 +707,14 @@ def _put_source(connection: sa.Connection, event: SourceAdded) -> None:
 def _source(dialect: str) -> Any:
     statement = insert(dialect, sources)
     keys = ("launch_id", "rank", "directory", "kind", "prefix")
-    changed = {column.name: statement.excluded[column.name] for column in sources.c if column.name not in keys}
-    is_earlier = sources.c.created_at > statement.excluded.created_at
-    return statement.on_conflict_do_update(index_elements=keys, set_=changed, where=is_earlier)
+    own, other = sources.c, statement.excluded
+    changed = {column.name: other[column.name] for column in own if column.name not in keys}
+    # A launch's id may be used again, after a clock was set back: what it found at first is the shorter list.
+    found, found_by_other = (sa.func.length(sa.cast(each.names_before, sa.Text)) for each in (own, other))
+    is_earlier = (found == found_by_other) & (own.created_at > other.created_at)
+    return statement.on_conflict_do_update(
+        index_elements=keys, set_=changed, where=(found > found_by_other) | is_earlier
+    )
 
 
 def _put_newest(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -356,3 +356,16 @@ def test_what_its_rank_registered_counts_before_what_a_scan_saw() -> None:
                 project(connection, [*KNOWN, FileRecorded(file)])
             (known,) = reads.files_of(connection, reads.run_id(connection, "run") or 0)
         assert (known.digest, known.grade) == (registered.digest, None)
+
+
+def test_a_launch_id_that_is_used_again_after_a_clock_was_set_back_hides_no_file() -> None:
+    """Its first process wrote the breakpoint that the second one found."""
+    first = SourceAdded(Source("run", "L1", 0, "/run/a", Kind.PERIODIC, "net", "net", frozenset(), "host", None), START)
+    found = replace(first.source, names_before=frozenset({"net-1_1_breakpoint.ckpt"}))
+    again = SourceAdded(found, START - timedelta(minutes=5))
+    for told in ([first, again], [again, first]):
+        with in_memory().write() as connection:
+            for event in told:
+                project(connection, [*KNOWN, event])
+            (known,) = reads.sources_in(connection, "/run/a")
+        assert known.names_before == frozenset()
