@@ -16,7 +16,7 @@ from ckptstore.catalog.project import project
 from ckptstore.catalog.runs import called_in, find_called
 from ckptstore.core.events import LaunchStarted
 from ckptstore.core.hints import Call, Command
-from ckptstore.core.limits import LEASE
+from ckptstore.core.limits import CLOCKS_DIFFER, LEASE
 from ckptstore.core.model import BRANCH, SCANNED, Assignment, Grade, Initial, PassedOver, Resolution, RestorePlan, Rule
 from ckptstore.core.text import count
 from ckptstore.disk.files import facts_if_seen
@@ -350,20 +350,22 @@ def _check_unplaced(resolution: Resolution, query: Query) -> None:
 def _check_unread(database: Database, run_id: int, resolution: Resolution, unread: Sequence[Skipped]) -> None:
     """Raise `RefusedError` if a journal that could not be read may tell of a newer state.
 
-    That is one of a rank of a launch of which the catalog knows nothing, and not older than the state that was chosen.
+    That is one of a rank of a launch of which the catalog knows nothing, and not older than the state that was chosen:
+    clocks of two machines may differ by `CLOCKS_DIFFER`.
     """
     if not unread:
         return
     with database.read() as connection:
         told = {f"rank_{each.rank}-{short(each.launch)}-" for each in reads.sources_of(connection, run_id)}
     plan = resolution.plan
-    written = max((each.source.mtime_ns or 0 for each in plan.ranks), default=0) if plan else 0
+    saved = max((each.source.mtime_ns or 0 for each in plan.ranks), default=0) if plan else 0
+    oldest = saved - int(CLOCKS_DIFFER.total_seconds()) * 10**9
     step = f"step {plan.global_step}" if plan else "the beginning"
     other = Call("resume", step=plan.global_step) if plan else Call("resume", fresh=True)
     for each in unread:
         name, seen = each.path.rpartition("/")[2], facts_if_seen(each.path)
         is_new = name.startswith("rank_") and not name.startswith(tuple(told))
-        if not is_new or seen is None or seen.mtime_ns < written:  # some disks note whole seconds
+        if not is_new or seen is None or seen.mtime_ns < oldest:
             continue
         raise RefusedError(
             f"run {resolution.run!r} would start from {step}, and {each.path}, which may tell of a newer state, cannot "

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -99,15 +100,18 @@ def test_what_cannot_be_restored_stops_a_start_without_a_catalog_too(catalog: Ca
         decided(away, tmp_path / "ckpt", 2, odd, "data_parallel", step=5, lineage="L1")
 
 
+@pytest.mark.parametrize("behind", [0, 300], ids=["", "by a clock that is behind"])
 @pytest.mark.parametrize("launches", [1, 2])
 def test_a_journal_that_no_catalog_has_read_stops_a_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launches: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launches: int, behind: int
 ) -> None:
     """The catalog was lost, and the disk does not give the newest journal of rank 1: a newer state may be in it."""
     job = Job(connect(tmp_path / "lost.db"), tmp_path / "ckpt", world_size=2)
     for number in range(launches):
         job.save(job.begin(), 5 + 5 * number)
     hidden = max(jsonl.journals_in(str(job.folder(1))), key=lambda path: Path(path).stat().st_mtime_ns)
+    written = Path(hidden).stat().st_mtime - behind
+    os.utime(hidden, (written, written))
     read = jsonl.read
 
     def refuse(path: str, *asked: int) -> jsonl.Contents:
