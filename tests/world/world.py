@@ -180,7 +180,7 @@ class World:
         self.fault: Fault | None = None
         self.has_other = False
         self.other_missed = self.first_missed = False
-        """Whether the second catalog was made while a disk was away: it has not heard of the marks there."""
+        """Whether a catalog was made anew while a scan could not see every journal, and has not seen them since."""
         self.operator = self._boot(0, "operator")
         self.in_trash: dict[str, InTrash] = {}
         self._strangers = self._make_strangers()
@@ -237,7 +237,7 @@ class World:
 
     def _is_hiding(self) -> bool:
         """Whether a scan cannot see every journal: it does not hear that the run went back, nor of a pin."""
-        return bool(self.away) or any(disk.unreadable for disk in self.disks.values())
+        return bool(self.away) or self._is_hidden() or any(disk.unreadable for disk in self.disks.values())
 
     def _is_interrupted(self) -> bool:
         """Whether another action comes into the next one, or that into another: what is left is not its doing alone."""
@@ -509,11 +509,13 @@ class World:
             if trainer.rank == kill_rank % self.size:
                 self.fault = fault
             if trainer.program.alive:
-                if behind and trainer.recorder is not None:
+                # Whoever hears of a save that is on its way takes an older file of its name for it.
+                is_new = self._path(trainer) not in self.everything()
+                if behind and is_new and trainer.recorder is not None:
                     held, self.fault = self.fault, None
                     self._run(trainer.program, lambda: self._tell(trainer, None), "save")  # noqa: B023
                     self.fault = held
-                self._run(trainer.program, lambda: self._save(trainer, launch, behind=behind), "save")  # noqa: B023
+                self._run(trainer.program, lambda: self._save(trainer, launch, behind=behind and is_new), "save")  # noqa: B023
             self.fault = None
             if not trainer.program.alive:
                 launch.in_doubt = launch.in_doubt or not (launch.has_registered() or launch.has_nothing())
@@ -1513,7 +1515,9 @@ class World:
             for each in self.truth.files(launch, step)
             if each.registered
         }
-        return {content: path for path, content in there.items() if content in registered}
+        # A power loss may have given one the name back that it had while it was written: that is debris.
+        named = {path: content for path, content in there.items() if not path.endswith(".tmp")}
+        return {content: path for path, content in named.items() if content in registered}
 
     def _check_marked(self, what: str, marked: dict[bytes, str], after: dict[str, bytes]) -> None:
         self.checked["marked"] += len(marked)
@@ -1574,7 +1578,8 @@ class World:
                 raise ViolationError(f"a start from step {plan.global_step} was to start over")
             if is_alone:
                 self._check_plan("start", plan, there, complete=is_complete, adopts=self._adopts())
-                if is_complete and plan is None and (self.is_current or not (self.away or self._is_hidden())):
+                is_known = self.is_current and not self.first_missed
+                if is_complete and plan is None and (is_known or not (self.away or self._is_hidden())):
                     self._check_nothing_hidden(launch)
             if plan is not None:
                 self._check_given("start", plan)

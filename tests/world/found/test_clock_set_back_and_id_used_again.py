@@ -1,6 +1,6 @@
 """A clock was set back, and a launch id used again: its breakpoint is still its own."""
 
-from tests.world.machine import Fault, simulated
+from tests.world.machine import simulated
 from tests.world.world import World
 
 

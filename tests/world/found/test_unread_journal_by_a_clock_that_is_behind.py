@@ -1,6 +1,6 @@
 """A clock was set back: an unread journal that is older than the chosen state may still tell of a newer one."""
 
-from tests.world.machine import Fault, simulated
+from tests.world.machine import simulated
 from tests.world.world import World
 
 
