@@ -164,8 +164,18 @@ def has_anything(directory: str) -> bool:
 
 
 def is_used_as(directory: str, identity: str) -> bool:
-    """Whether a directory has anything in it, and no identity but this one (empty: whatever identity it has)."""
-    return has_anything(directory) and (not identity or identity_of(directory) in ("", identity))
+    """Whether a directory has anything in it; if an identity is given, whether it has that one.
+
+    One without any identity has it if it has a `.ckptstore`, as a user may make. Other files may have been saved below
+    its mount point.
+    """
+    if not identity:
+        return has_anything(directory)
+    if known := identity_of(directory):
+        return known == identity
+    with suppress(OSError):
+        return FOLDER in os.listdir(directory)
+    return False
 
 
 @contextmanager

@@ -187,7 +187,7 @@ def changed(known: Mapping[str, Checkpoint], tree: Tree) -> tuple[list[Checkpoin
     """Compare the catalog's files: those of another size, gone, back, and unreachable.
 
     A scan of a directory states that files missing in it are gone: but not if it is empty, or if one below it that had
-    an identity is empty, not there, or another one. Those may be disks that are not mounted.
+    an identity is not there, or has not got it any more. Those may be disks that are not mounted.
     """
     unseen = [skipped.path for skipped in tree.skipped]
     damaged: list[Checkpoint] = []

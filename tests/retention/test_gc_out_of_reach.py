@@ -147,3 +147,17 @@ def test_a_file_of_the_same_name_on_another_disk_is_no_damage(catalog: Catalog, 
     catalog.scan(job.directory, run="run")
     assert removed(plan_gc(catalog.database, "run", LAST_2)) == []
     assert next(file for file in catalog.files("run") if file.global_step == 10).state is FileState.COMPLETE
+
+
+def test_files_of_others_below_a_mount_point_do_not_say_that_its_disk_is_empty(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    job = saved(catalog, tmp_path, 10, 20, 30)
+    job.folder(0).rename(tmp_path / "away")
+    (job.folder(0) / "kept").mkdir(parents=True)
+    (job.folder(0) / "kept" / "model.bin").write_bytes(b"another")
+    catalog.scan(job.directory, run="run")
+    assert {file.state for file in catalog.files("run")} == {FileState.COMPLETE}
+    (job.folder(0) / ".ckptstore").mkdir()  # as the message says, of a disk that is gone for good
+    catalog.scan(job.directory, run="run")
+    assert {file.rank for file in catalog.files("run") if file.state is FileState.MISSING} == {0}
