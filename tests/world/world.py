@@ -55,6 +55,9 @@ BARE = "/bare"
 _NEIGHBOURS_STEP = 300
 """From where a run beside this one counts: two that share directories and prefix must not share steps too."""
 
+_LEASE_NS = 24 * 3600 * 10**9
+"""How long a state is held for the launch that was started from it."""
+
 
 class ScriptError(CkptstoreError):
     """The user's own script fails."""
@@ -178,6 +181,7 @@ class World:
         self.damaged: set[bytes] = set()
         """What cuts and flips made."""
         self.fault: Fault | None = None
+        self._started_ns = 0
         self.has_other = False
         self.other_missed = self.first_missed = False
         """Whether a catalog was made anew while a scan could not see every journal, and has not seen them since."""
@@ -323,6 +327,7 @@ class World:
                 back = known[step % len(known)]
                 query = Query(step=back)
         self.truth.launches.append(launch)
+        self._started_ns = self.machine.now_ns
         cannot_tell = (disk.read_only or disk.capacity is not None for disk in self.disks.values())
         launch.is_unheard = bool(self.machine.catalogs.away or self._locks) and (bool(self.away) or any(cannot_tell))
         launch.is_in_catalog_alone = bool(self.away)
@@ -937,10 +942,13 @@ class World:
         there, seen = self.everything(), self.there()
         has_missed = self.other_missed if catalog else self.first_missed
         is_told = not has_missed
-        keep = self._must_stay_in(there, seen, policy.floor, now=now, marked=is_told)
+        # No sign of life renews the lease that another catalog knows from the journals.
+        is_leased = not catalog or self.machine.now_ns - self._started_ns < _LEASE_NS
+        given = {"now": now, "marked": is_told, "leased": is_leased}
+        keep = self._must_stay_in(there, seen, policy.floor, **given)
         if self._uncounted:  # what was copied out of the trash counts, or it does not
             counted = ({path: at for path, at in some.items() if at not in self._uncounted} for some in (there, seen))
-            keep &= self._must_stay_in(*counted, policy.floor, now=now, marked=is_told)
+            keep &= self._must_stay_in(*counted, policy.floor, **given)
         keep |= self._needed(there) if not catalog else set()
         marked = self._marked_contents(there) if is_told else {}
         unsure = self.is_shaken or self._is_interrupted() or has_missed or (catalog > 0 and self.has_gap)
@@ -1325,7 +1333,8 @@ class World:
         places = [place for homes in told.values() if len(homes) > 1 for each in homes.values() for place in each]
         if places:
             file, begin = places[which % len(places)]
-            file.content[begin + 1] = file.stable[begin + 1] = 0xFF
+            for held in (file.content, file.stable):
+                held[begin + 1 : begin + 2] = b"\xff"[: len(held) - begin - 1]
 
     def take_out(self, which: int = 0, times: bool = False) -> None:  # noqa: FBT001, FBT002
         """A user copies a checkpoint out of the trash to where it was, with its times or without."""
@@ -1443,17 +1452,17 @@ class World:
     def _steps(self) -> list[int]:
         return sorted({step for launch in self.truth.launches for step in launch.saved})
 
-    def _must_stay_in(
-        self, there: dict[str, bytes], seen: dict[str, bytes], floor: int, *, now: bool, marked: bool
-    ) -> set[str]:
+    def _must_stay_in(self, there: dict[str, bytes], seen: dict[str, bytes], floor: int, **given: bool) -> set[str]:
         """As `_must_stay`, of what is on all disks, and of what can be seen now.
 
         A state that was saved below an empty mount point counts until its disk is mounted, and hides it.
         """
-        keep = {path for path in self._must_stay({**seen, **there}, floor, now=now, marked=marked) if path in there}
-        return keep | {self._at(path) for path in self._must_stay(seen, floor, now=now, marked=marked)}
+        keep = {path for path in self._must_stay({**seen, **there}, floor, **given) if path in there}
+        return keep | {self._at(path) for path in self._must_stay(seen, floor, **given)}
 
-    def _must_stay(self, there: dict[str, bytes], floor: int, *, now: bool, marked: bool = True) -> set[str]:
+    def _must_stay(
+        self, there: dict[str, bytes], floor: int, *, now: bool, marked: bool = True, leased: bool = True
+    ) -> set[str]:
         """The files that no policy may remove: of the newest whole states, of marked steps, of what is started from."""
         if self.truth.is_in_doubt() or self.truth.has_untold():
             states: list[tuple[Launch, int]] = []
@@ -1469,6 +1478,7 @@ class World:
         newest = self.truth.launches[-1] if self.truth.launches else None
         if (
             newest is not None
+            and leased
             and self.trainers
             and newest.parent
             and not self.truth.has_newer(newest, newest.parent[1])
