@@ -124,7 +124,7 @@ class Truth:
             if launch.saved or launch.parent is not None:
                 return False
             if launch.branched:
-                return launch.decided
+                return launch.decided and not launch.is_unheard
         return False
 
     def is_in_doubt(self) -> bool:

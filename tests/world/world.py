@@ -1047,6 +1047,7 @@ class World:
 
         is_heard = self.is_quiet and not had_gap
         task = self._operate("unpin" if undo else "pin", work, catalog)
+        self.machine.sleep(6 if catalog else 0)  # until a slow disk lists the journal to the others
         if undo:  # one that came in between may be undone by this, or not
             self.truth.pinned.pop(at, None)
             self.unpinned.setdefault(at, set()).add(catalog)
@@ -1194,6 +1195,7 @@ class World:
         """A user deletes a checkpoint."""
         path = self._checkpoint(which)
         if path is not None:
+            self._dropped.add(self.everything().get(path, b""))
             with suppress(ViolationError):
                 self._run(self.operator, lambda: self.machine.system.unlink(path), "delete")
 
@@ -1309,7 +1311,8 @@ class World:
         self.disks[sorted(self.disks)[which % len(self.disks)]].slow_ns = 5 * 10**9
 
     def spoil(self, which: int = 0) -> None:
-        """A journal cannot be read for some time: EIO."""
+        """A journal cannot be read for some time: EIO. A catalog that was made anew may not have read it before."""
+        self.first_missed |= not self.is_current
         disks = (disk for _, disk in sorted(self.disks.items()))
         journals = [file for disk in disks for path, file in sorted(disk.walk_files()) if path.endswith(".jsonl")]
         if journals:
@@ -1545,7 +1548,8 @@ class World:
         for path, promised in list(self.in_trash.items()):
             was = before.get(path)
             if path not in after:
-                is_lost = was is not None and was not in contents and self.machine.went_on == self._went_on
+                is_lost = was is not None and was not in contents | self._dropped
+                is_lost &= self.machine.went_on == self._went_on
                 if is_lost and not promised.is_due(self.machine.now_ns) and not self.is_shaken:
                     raise ViolationError(f"{path} was purged before its grace is over")
                 del self.in_trash[path]
@@ -1582,7 +1586,8 @@ class World:
         there = self._counted(paths.values())
         if trainer.rank == 0:
             is_listed = self.is_current or not any(disk.slow_ns for disk in self.disks.values())
-            is_told = (self.is_current or trainer.recorder is not None) and is_listed
+            has_missed = self.first_missed and any(each.branched for each in self.truth.launches)
+            is_told = (self.is_current or trainer.recorder is not None) and is_listed and not has_missed
             is_complete = back is None and not fresh and not self.is_shaken and is_told and not is_blind
             if fresh and plan is not None:
                 raise ViolationError(f"a start from step {plan.global_step} was to start over")
