@@ -6,7 +6,7 @@ import json
 import logging
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ckptstore.disk.exit_flags import KEY
 from ckptstore.errors import UsageError
@@ -35,6 +35,9 @@ class Schedule:
     SIGTERM and `ckptstore exit` ask for one too.
     """
 
+    has_ignored: ClassVar[bool] = False
+    """Whether a training of this process has left: a script that catches `SystemExit` goes on, as a notebook does."""
+
     def __init__(
         self, launch: RankLaunch, every: Every, *, step: int, mtbf: float | None, exit_flag: str | None
     ) -> None:
@@ -48,7 +51,8 @@ class Schedule:
         """Training begins: heed requests to leave."""
         self._launch.exit_request.is_heeded()
         self._has_ended = False
-        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        was = signal.getsignal(signal.SIGTERM)
+        if was is signal.SIG_DFL or (was is signal.SIG_IGN and Schedule.has_ignored):
             _handle_sigterm(self._terminate)
 
     def after(self, step: int, cost: Cost | None) -> tuple[bool, bool]:
@@ -77,6 +81,7 @@ class Schedule:
         self._has_left = True
         if signal.getsignal(signal.SIGTERM) == self._terminate:
             _handle_sigterm(signal.SIG_IGN)  # it comes once the preStop hook has seen the save
+            Schedule.has_ignored = True
         try:
             communication.added_up([0])  # msrun kills the ranks that still save once one has ended with 75
         except RuntimeError as error:  # a rank has died; this one has saved

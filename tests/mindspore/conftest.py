@@ -22,11 +22,14 @@ STAND_IN = Path(__file__).parents[2] / "examples" / "ttp" / "stand_in.py"
 
 
 @pytest.fixture(autouse=True)
-def _same_chance_and_every_word(caplog: pytest.LogCaptureFixture) -> None:
+def _same_chance_and_every_word(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     caplog.set_level(logging.INFO, "ckptstore")
     ms.set_seed(1)
     _pynative_executor.set_grad_flag(False)
     _pynative_executor.clear_res()  # an exception in the middle of a step leaves it recording gradients
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)  # a training that has left ignores it, and so do processes begun after that
 
 
 @pytest.fixture

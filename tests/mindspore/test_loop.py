@@ -119,6 +119,14 @@ def test_a_fault(calm, tmp_path: Path, fault: tuple[str, int, int | None], *, ap
     check(calm(), Training(tmp_path, apart=apart), fault)
 
 
+def test_a_process_that_has_left_can_be_asked_again(tmp_path: Path) -> None:
+    """As a notebook, which catches `SystemExit`: SIGTERM was ignored from then on."""
+    training = Training(tmp_path)
+    assert training.start("terminate 3")[0] == LEFT
+    assert training.start("terminate 8")[0] == LEFT
+    assert training.saved()[0] == (11, "graceful_exit")  # 8 steps later
+
+
 def test_a_request_to_leave_is_answered_at_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Ctrl-C, which MindSpore turns into SIGTERM: a step may take a minute, and nothing was printed until its end."""
     assert Training(tmp_path).start("terminate 3")[0] == LEFT
