@@ -209,6 +209,13 @@ class Unowned(NamedTuple):
     claimed: frozenset[str]
 
 
+def is_trained(database: Database, run_id: int | None) -> bool:
+    """Whether a run trains with ckptstore, and was not only scanned: files of other runs are none of its own."""
+    with database.read() as connection:
+        known = [] if run_id is None else reads.launches_of(connection, run_id)
+    return any(not launch.id.startswith(SCANNED) for launch in known)
+
+
 def unowned_files(
     database: Database, run: str, tree: Tree, paths: Iterable[str], recorded: KnownFiles, *, told: Iterable[str]
 ) -> Unowned:
@@ -225,8 +232,8 @@ def unowned_files(
     runs_in: dict[str, set[str]] = {}
     for path, name in recorded.owners.items():
         runs_in.setdefault(home_of(path.rpartition("/")[0], tree.root).key, set()).add(name)
-    is_trained = False
     with database.read() as connection:
+        own = reads.run_id(connection, run)
         for name in {run, *told, *recorded.owners.values()}:
             run_id = reads.run_id(connection, name)
             if run_id is None:
@@ -234,15 +241,13 @@ def unowned_files(
             saving = {source.directory for source in reads.sources_of(connection, run_id)}
             for directory in saving | set(map(directory_of, journals.journals_of(connection, run_id))):
                 runs_in.setdefault(home_of(directory, tree.root).key, set()).add(name)
-            if name == run:
-                is_trained = any(not each.id.startswith(SCANNED) for each in reads.launches_of(connection, run_id))
     homes = {path: tree.home(path) for path in paths}
     unclaimed = [each for each in homes.values() if each[0].key not in runs_in]
     of_run = [
         (home_of(path.rpartition("/")[0], tree.root), "part" if file.content is Content.PART else file.kind.value)
         for path, file in recorded.known.items()
     ]
-    is_closed = is_trained or (bool(of_run) and are_several([*of_run, *unclaimed]))
+    is_closed = is_trained(database, own) or (bool(of_run) and are_several([*of_run, *unclaimed]))
     reasons = {}
     for path, (home, _) in homes.items():
         there = runs_in.get(home.key, set())

@@ -26,8 +26,8 @@ PROGRAMS = {"python": [sys.executable], "ckptstore": [str(Path(sys.executable).w
 PAGE = """# A first hour
 
 All output on this page is real, made by [examples/first_hour/hour.py](../../examples/first_hour/hour.py). Ids, paths,
-dates, durations, and sizes that depend on the machine are replaced by fixed values. A test compares it with the output
-of today's commands.
+dates, durations, and sizes that depend on the machine are replaced by fixed values. A test compares this page with
+what the commands print today.
 
 ## Install
 
@@ -55,7 +55,8 @@ After step 17 the process is killed, as if the node had lost power:
 {killed}
 ## Look at it
 
-`resolve` shows where the next start goes on, and with `--explain` why. `list` shows all saves:
+`resolve` shows where the next start goes on, and with `--explain` why. `list` shows all saves; `2_5` is step 5 of
+epoch 2:
 
 {why}
 {there}
@@ -124,7 +125,8 @@ class Hour:
 
 
 _OF_THE_MACHINE = (
-    (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "2026-11-23 09:00:00Z"),
+    (r"\b(until|from) \d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", r"\1 2026-11-24 09:05:00Z"),
+    (r"(?<!until )(?<!from )\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "2026-11-23 09:00:00Z"),
     (r"\d{4}-\d\d-\d\d \d\d:\d\dZ", "2026-11-23 09:00Z"),
     (r"\d+(\.\d+)? ms\b", "0.5 ms"),
     (r"\b\d+ (s|min) ago", "5 s ago"),
