@@ -89,12 +89,14 @@ def _show(found: Advice) -> None:
     from ckptstore.core.text import size
 
     on_disk = (
-        f"on the disk after {_time(found.cost.written)}" if found.is_written else "when it is on the disk is unknown"
+        f"on the disk after {_time(found.cost.written)}"
+        if found.is_written
+        else "how long until it is on the disk is unknown"
     )
     line(f"a save: training stands still for {_time(found.cost.pause)}; {on_disk}; {size(found.state_bytes)}")
     line(f"a step: {_time(found.step)}")
     line(f"failures: {_failures(found)}")
-    shown = Rows("saves", ">every", ">that is", ">lost per week", ">states", ">trash", ">more per week")
+    shown = Rows("saves", ">every", ">that is", ">lost per week", ">states", ">trash", ">growth per week")
     if found.present:
         shown.add_row("now", *_cells(found.present))
     if found.best:

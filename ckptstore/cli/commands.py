@@ -393,7 +393,10 @@ def unpin(context: click.Context, run: str, step: int | None, *, as_json: bool) 
 def _report_pin(run: str, step: int, *, pinned: bool, changed: bool, as_json: bool) -> None:
     from ckptstore.cli import values
 
-    text = f"step {step} of {run} is{'' if changed else ' already'} {'pinned' if pinned else 'not pinned'}"
+    if pinned:
+        text = f"step {step} of {run} is {'pinned' if changed else 'already pinned'}"
+    else:
+        text = f"step {step} of {run} {'is no longer pinned' if changed else 'was not pinned'}"
     values.report({"run": run, "global_step": step, "pinned": pinned, "changed": changed}, text, as_json=as_json)
 
 
@@ -424,9 +427,9 @@ def inspect(file: Path, *, as_json: bool) -> None:
     "--trust",
     multiple=True,
     metavar="counter|name|info|numbers|USER",
-    help="Believe the optimizer's counter, the name, or a number in the file, if nothing else says the step; numbers: "
-    "believe that no rank missed a start, so that equal relaunch numbers are of one launch; USER: believe the "
-    "journals of this user, or of a group.",
+    help="Where nothing else says the step, believe the optimizer's counter (counter), the file's name (name) or "
+    "step_num in the file (info); numbers: take files with the same _N in their names as of one launch; USER: believe "
+    "the journals of this user or group.",
 )
 @click.option(
     "--step",
@@ -437,7 +440,7 @@ def inspect(file: Path, *, as_json: bool) -> None:
     help="The step of a file, of a prefix of TensorFlow's files, or of a directory that is one checkpoint.",
 )
 @replicas
-@click.option("--into", metavar="DIR", help="The directory for the journals of a tier.")
+@click.option("--into", metavar="DIR", help="Where to write the journals, if DIRECTORY is a tier's URL.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and record nothing.")
 @click.option("--verbose", is_flag=True, help="Name every file.")
 @times
@@ -447,7 +450,7 @@ def scan(context: click.Context, /, directory: str, *, as_json: bool, verbose: b
     """Adopt the checkpoints below DIRECTORY that no catalog knows.
 
     Names and headers say what the files are. A file whose step is not certain is listed and not adopted, with the
-    option that adopts it. A run that is trained with ckptstore gets files from outside its own directories only by
+    option that adopts it. Files outside the directories of a run that trains with ckptstore are added to it only with
     --run. The scan can be repeated, also while training writes. DIRECTORY may be the URL of a tier, as
     s3://bucket/prefix: its journals are brought back, and a start fetches the files. Exit code 1: a directory or a
     journal could not be read; 5: there are several experiments, and the output has a command for each; 7: checkpoints

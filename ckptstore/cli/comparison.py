@@ -36,8 +36,8 @@ def diff(context: click.Context, first: str, second: str, *, as_json: bool) -> N
     """Show how two states, or two files, differ.
 
     It lists parameters that are new, gone, or of another type or shape, and the norms of the difference of all
-    others, largest first. Each side is a state, as digits, digits@1200, digits@TAG, digits@best:loss or
-    digits/LAUNCH@1200, or a file whose name ends in .ckpt or .safetensors. All ranks of two states are compared;
+    others, largest first. Each side is a state, as RUN, RUN@1200, RUN@TAG, RUN@best:loss or
+    RUN/LAUNCH@1200, or a file whose name ends in .ckpt or .safetensors. All ranks of two states are compared;
     files with the same recorded digest are not read. It needs NumPy, and no MindSpore. The exit code is 0 whether
     they differ or not.
     """

@@ -30,13 +30,15 @@ def resolution(found: Resolution, *, in_full: bool) -> None:
     if found.plan is None:
         line(no_plan(found))
     else:
-        _plan(found.run, found.plan, found.best, in_full=in_full)
+        _plan(found.run, found.plan, found.best, is_asked=found.step is not None, in_full=in_full)
         _to_fetch(found, found.plan, in_full=in_full)
     _unplaced(found, in_full=in_full)
     if not found.rejections:
-        if in_full and (found.plan or found.step is None):
+        if in_full and found.plan is None and found.step is None:
+            line("no save of it was found")
+        elif in_full and found.plan is not None and not found.unplaced:
             which = "better" if found.best else "newer"
-            line(f"no {which} state was passed over" if found.plan else "no save of it was found")
+            line(f"no {which} state was passed over" if found.step is None else "no other step was looked at")
         return
     if not in_full:
         newer = "" if found.plan is None else "better " if found.best else "newer "
@@ -57,27 +59,33 @@ def _unplaced(found: Resolution, *, in_full: bool) -> None:
         return
     many = count(len(found.unplaced), "newer file has", "newer files have")
     if not in_full:
-        line(f"{many} no certain step or rank: a start stops there; --explain says why")
+        line(f"{many} no certain step or rank: a start is refused until that is settled; --explain says how")
         return
     way = Call("resume", "step=…")
-    line(f"{many} no certain step or rank: a start stops until they have, or until you write {way}")
+    line(f"{many} no certain step or rank: a start is refused until each is placed, or you write {way}")
     for each in first(found.unplaced, "", _UNPLACED_SHOWN, indent="  "):
         guess = "" if each.best_guess is None else f" (perhaps step {each.best_guess})"
         line(f"  {each.path}{guess}: {each.reason}")
         line(f"    to place it: {how_to_place(found.run, each)}")
 
 
-def _plan(run: str, plan: RestorePlan, best: Best | None, *, in_full: bool) -> None:
+def _plan(run: str, plan: RestorePlan, best: Best | None, *, is_asked: bool, in_full: bool) -> None:
     steps = plan.launch.steps_per_epoch
     place = f" (epoch {plan.epoch}, step {plan.step_in_epoch} of {steps})" if steps else ""
     if best is None:
-        line(f"run {run} goes on after step {plan.global_step}{place}, saved by launch {plan.launch.id}")
+        step = f"step {plan.global_step}"
+        goes_on = (
+            f"step {plan.global_step} of run {run}{place} can be restored"
+            if is_asked
+            else f"run {run} goes on after {step}{place}"
+        )
+        line(f"{goes_on}, saved by launch {plan.launch.id}")
     else:
         word, value = "lowest" if best.mode == "min" else "highest", plan.metrics.get(best.metric)
         shown = "" if value is None else f", {value:.6g}"  # None: a replica stands in for the rank that measured it
         line(f"step {plan.global_step} of run {run}{place} has the {word} {best.metric}{shown}")
     if plan.doubt:
-        line(f"that step is {plan.grade}: {plan.doubt}")
+        line(f"that step is {plan.grade}, not proven: {plan.doubt}")
     rows = Rows(">rank", "loads the file of", "kind", ">size", "file")
     for assignment in plan.ranks[:_RANKS_SHOWN]:
         source = assignment.source
@@ -94,12 +102,12 @@ def _plan(run: str, plan: RestorePlan, best: Best | None, *, in_full: bool) -> N
     if len(plan.ranks) > _RANKS_SHOWN:
         others = plan.ranks[_RANKS_SHOWN:]
         by_replica = sum(assignment.source.rank != assignment.rank for assignment in others)
-        line(f"… and {len(others)} more ranks, {by_replica} of them by a replica; --json has all")
+        line(f"… and {len(others)} more ranks, {by_replica} of them load a replica's file; --json has all")
     if in_full and helped:
         line(_stand_ins(helped))
     unfinished = {name for each in plan.ranks if (name := unfinished_ttp_directory(each.source.path))}
     for name in sorted(unfinished):
-        line(f"{name} was never renamed; the files in it and beside it cover every rank")
+        line(f"{name} is of an unfinished TTP save; the files in it and beside it cover every rank")
 
 
 def _to_fetch(found: Resolution, plan: RestorePlan, *, in_full: bool) -> None:

@@ -25,11 +25,12 @@ def export(context: click.Context, /, reference: str, target: str, *, as_json: b
     exists, or the state cannot be written in this form; 6: a file is not as it was recorded.
     """
     from ckptstore.cli import terminal, values
-    from ckptstore.core.text import size
+    from ckptstore.core.text import count, size
 
     with terminal.progress_of("exported", in_bytes=True) as show:
         done = catalog(context).export(reference, target, progress=show, **asked)
-    text = f"exported {done.run} step {done.global_step} to {done.target} ({done.files} files, {size(done.bytes)})"
+    files = count(done.files, "file", "files")
+    text = f"exported step {done.global_step} of run {done.run} to {done.target} ({files}, {size(done.bytes)})"
     values.report(done.__dict__, text, as_json=as_json)
 
 
@@ -47,13 +48,13 @@ def import_(context: click.Context, source: str, directory: str | None, *, run: 
     the export is damaged, and nothing was imported.
     """
     from ckptstore.cli import terminal, values
-    from ckptstore.core.text import size
+    from ckptstore.core.text import count, size
 
     with terminal.progress_of("imported", in_bytes=True) as show:
         done = catalog(context).import_(source, directory, run=run, progress=show)
     text = (
         f"imported step {done.global_step} as run {done.run}, in {done.directory} "
-        f"({done.files} files, {size(done.bytes)})"
+        f"({count(done.files, 'file', 'files')}, {size(done.bytes)})"
     )
     values.report(done.__dict__, text, as_json=as_json)
 

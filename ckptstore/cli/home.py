@@ -26,7 +26,7 @@ def show(url: str | None) -> None:
 
     database = open_to_look(url, answer_within=_ANSWER_SECONDS)
     if database.file is not None and not database.file.exists():
-        line(f"no catalog yet: {database.name} is made by the first training, scan or import")
+        line(f"no catalog yet: {database.name} is made by the first training, or by a command such as runs or scan")
         _first_steps()
         return
     rows = runs(database)

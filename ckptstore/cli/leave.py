@@ -58,9 +58,9 @@ def exit_(
     """Ask the newest launch of RUN to save and leave.
 
     The launch leaves after its current step. Every rank finds the request beside its checkpoints; the request is for
-    this launch only. A process of this machine that looks for no request gets SIGTERM. The command may be repeated,
-    and may be called after the run has ended. Exit code 8, with --wait: the state was not complete in time; the
-    output names the state that a restart would use.
+    this launch only. A process on this machine that does not look for requests gets SIGTERM. The command may be
+    repeated, and may be called after the run has ended. Exit code 8, with --wait: the state was not complete in time;
+    the output names the state that a restart would use.
     """
     from ckptstore.catalog.engine import open_database
     from ckptstore.cli import values
@@ -216,14 +216,16 @@ class _Exit:
     def _say_asked(self, asked: Asked) -> None:
         self._asked = asked
         if asked.away:
-            self._line(f"{asked.away}. Journals tell of the run.")
+            self._line(f"{asked.away}. What follows is from the run's journals.")
         if asked.ending:
             self._line(f"run {self._run} does not train: launch {asked.launch.id}: {asked.ending}")
             return
-        ways = [f"in {count(len(asked.reached), 'directory', 'directories')}"] if asked.reached else []
-        ways += ["in the catalog"] if asked.by_catalog else []
-        ways += [f"by SIGTERM to {count(len(asked.signalled), 'process', 'processes')}"] if asked.signalled else []
-        self._line(f"run {self._run}, launch {asked.launch.id}: asked to save and leave {', '.join(ways) or 'nowhere'}")
+        places = [count(len(asked.reached), "directory", "directories")] if asked.reached else []
+        places += ["the catalog"] if asked.by_catalog else []
+        ways = [f"a request in {' and in '.join(places)}"] if places else []
+        ways += [f"SIGTERM to {count(len(asked.signalled), 'process', 'processes')}"] if asked.signalled else []
+        how = ", ".join(ways) or "no way"
+        self._line(f"run {self._run}, launch {asked.launch.id}: asked to save and leave, by {how}")
         for directory, why in asked.unreached:
             self._line(f"  not in {directory}: {why}")
 

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 @click.group(
     invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
-@click.option("--db", metavar="URL", help="The catalog: a URL, or an SQLite file. Default: CKPTSTORE_URL, or your own.")
+@click.option(
+    "--db", metavar="URL", help="The catalog: a URL, or an SQLite file. Default: CKPTSTORE_URL, or a file of yours."
+)
 @click.version_option(package_name="ckptstore")
 @click.pass_context
 def cli(context: click.Context, db: str | None) -> None:
@@ -43,7 +45,8 @@ def cli(context: click.Context, db: str | None) -> None:
     Without a command it shows the catalog, its runs, and what to do next.
 
     Exit codes: 0 done, 1 error, 2 usage, 3 nothing restorable, 4 catalog unreachable or its schema not current,
-    5 refused by a safety rule, 6 damage found, 7 scan left checkpoints out, 8 exit --wait: not left in time.
+    5 refused by a safety rule, 6 damage found, 7 scan left checkpoints out, 8 with exit --wait: the
+    launch did not leave in time.
     """
     context.obj = db
     if context.invoked_subcommand is None:
@@ -64,7 +67,7 @@ def _with_db(command: click.Command) -> click.Command:
         for each in command.commands.values():
             _with_db(each)
     else:
-        shown = "The catalog, as before the command."
+        shown = "The catalog; the same as --db in front of the command."
         command.params.append(click.Option(["--db"], metavar="URL", expose_value=False, callback=_take, help=shown))
     return command
 

@@ -43,10 +43,11 @@ def replicate(
     rate_limit: float | None,
     as_json: bool,
 ) -> int:
-    """Copy checkpoints of RUN, or of all runs, to tiers that lack them.
+    """Copy checkpoints of RUN, or of all runs, to tiers.
 
-    The newest first. Processes on several nodes share the work. An interrupted upload never counts as a copy and is
-    repeated. A tier that is full or unreachable is named once and tried again. Exit code 1: something was not copied.
+    A file is copied to each tier that lacks it, the newest files first. Processes on several nodes share the work. An
+    interrupted upload never counts as a copy and is repeated. A tier that is full or unreachable is named once and
+    tried again. Exit code 1: something was not copied.
     """
     from ckptstore.replicate.replicator import Replicator
 
@@ -96,6 +97,6 @@ def _report(done: Done, *, as_json: bool) -> None:
     if done.held:
         line(f"{count(done.held, 'file', 'files')} being copied by others")
     if done.elsewhere:
-        line(f"{count(done.elsewhere, 'file is', 'files are')} not on this node as recorded")
+        line(f"{count(done.elsewhere, 'file is', 'files are')} not on this node, or of another size than recorded")
     for each in first(done.troubles, "not copied"):
         line(f"not copied: {each.path}: {each.reason}")

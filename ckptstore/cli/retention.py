@@ -37,13 +37,13 @@ def _kind_count(text: str) -> tuple[str, int]:
     """A kind and how many of it, as ttp=2."""
     kind, _, count = text.partition("=")
     if kind not in KINDS or not count.isascii() or not count.isdigit():
-        raise UsageError(f"{text!r} is not of the form ttp=2, with one of {', '.join(KINDS)}")
+        raise UsageError(f"{text!r} is not KIND=N, as ttp=2; KIND is one of {', '.join(KINDS)}")
     return kind, COUNT(count)
 
 
 _RULES = (
     click.option("--keep-last", type=COUNT, metavar="N", help="The newest N states."),
-    click.option("--keep-every", type=COUNT, metavar="N", help="The first state from each multiple of N steps on."),
+    click.option("--keep-every", type=COUNT, metavar="N", help="The first state at or after each multiple of N steps."),
     click.option("--keep-within", type=Parsed("time", duration), metavar="7d", help="States saved within that time."),
     click.option("--keep-hourly", type=COUNT, metavar="N", help="The newest of each of the last N hours with a state."),
     click.option("--keep-daily", type=COUNT, metavar="N", help="The newest of each of the last N days with a state."),
@@ -106,9 +106,9 @@ def gc(
 ) -> int:
     """Show which states of RUN stay, and why; --apply acts on it.
 
-    States that no rule keeps move to the trash beside the checkpoints. For a day `undo` brings them back. Without
-    rules, the stored policy counts. With --tier only copies in that tier are removed; from a tier of level 0, the
-    nodes' own disks, only states that a higher tier has. Exit code 5: refused by a safety rule.
+    States that no rule keeps move to the trash beside the checkpoints. For a day, or --grace, `undo` brings them back.
+    Without rules, the stored policy counts. With --tier only copies in that tier are removed; from a tier of level 0,
+    the nodes' own disks, only states that a higher tier has. Exit code 5: refused by a safety rule.
     """
     from ckptstore.cli import retention_text as text
     from ckptstore.cli import terminal, values
@@ -127,7 +127,8 @@ def gc(
     if of_nodes is not None and of_nodes.level > 0:
         if at_once:
             raise click.UsageError(
-                f"--now is for disks: {Command('purge', names[0], '--now', '--tier', of_nodes.name)}"
+                "--now is for files on disks; after gc --apply, for copies in a tier: "
+                f"{Command('purge', names[0], '--now', '--tier', of_nodes.name)}"
             )
         return text.in_tier(_in_tier(database, names, of_nodes, policy, asked | how), as_json=as_json)
     with terminal.progress("removing", "files", shown=how["apply_it"]) as more:
@@ -171,7 +172,7 @@ def _in_tier(
     return outcomes
 
 
-of_tier = click.option("--tier", metavar="NAME", help="The copies in this tier, instead of files.")
+of_tier = click.option("--tier", metavar="NAME", help="Do it with the copies in this tier, instead of files.")
 
 
 @click.command()
@@ -182,8 +183,8 @@ of_tier = click.option("--tier", metavar="NAME", help="The copies in this tier, 
 def undo(context: click.Context, run: str, *, tier: str | None, as_json: bool) -> int:
     """Bring back what the last gc of RUN moved to the trash.
 
-    Called again, it brings back the gc before that, while its grace lasts. A gc is passed over if other files are in
-    the place of all its files.
+    Called again, it brings back the gc before that, while its grace lasts. A gc of which no file can be brought
+    back now is passed over.
     """
     from ckptstore.cli import retention_text as text
     from ckptstore.cli import terminal, values
@@ -205,7 +206,7 @@ def undo(context: click.Context, run: str, *, tier: str | None, as_json: bool) -
 @as_json
 @click.pass_context
 def purge(context: click.Context, run: str, *, at_once: bool, tier: str | None, as_json: bool) -> int:
-    """Delete files that were in the trash of RUN for over a day."""
+    """Delete files of RUN whose time in the trash is over."""
     from ckptstore.cli import retention_text as text
     from ckptstore.cli import terminal, values
     from ckptstore.retention import dicts, in_tier, in_trash

@@ -65,7 +65,7 @@ def _in_trash(waiting: Sequence[Waiting]) -> None:
 def undone(done: Undone) -> None:
     """What came back."""
     for newer in done.passed_over:
-        line(f"run {done.run}: nothing of the gc of {moment(newer)} could be brought back; the one before it:")
+        line(f"run {done.run}: nothing of the gc of {moment(newer)} could be brought back; of the gc before that:")
     line(f"run {done.run}: {count(done.files, 'file', 'files')} brought back, {size(done.bytes)}")
 
 
@@ -88,7 +88,7 @@ def purged(done: Purged) -> None:
 def policy(run: str, stored: Policy | None) -> None:
     """The stored policy as the options that would be given."""
     if stored is None:
-        line(f"no policy is stored for run {run}: gc needs rules")
+        line(f"no policy is stored for run {run}: give gc its rules, as --keep-last 5")
         return
     words = []
     for name, value in stored.to_json().items():
@@ -107,7 +107,7 @@ def troubles(found: Sequence[Skipped], run: str) -> int:
     if found:
         line(
             f"ckptstore: {count(len(found), 'file', 'files')} of run {run} could not be dealt with; nothing is lost: "
-            "put it right and run the command again",
+            "remove the causes named above, then run the command again",
             err=True,
         )
     return 1 if found else 0
@@ -133,8 +133,8 @@ def _unseen(plan: GcPlan) -> None:
     if len(plan.unseen) > _SHOWN:
         line(f"ckptstore: … and {len(plan.unseen) - _SHOWN} more directories; --json has all", err=True)
     line(
-        f"ckptstore: gc leaves the files of run {plan.run} in these places: mount the disk or check the permissions; "
-        "if a directory is gone for good, make it again with a .ckptstore in it, then: "
+        f"ckptstore: what gc could not read of run {plan.run} stays: mount the disk, check the permissions or update "
+        "ckptstore; if a directory is gone for good, make it again with a directory .ckptstore in it, then: "
         f"{Command('scan', 'DIRECTORY', '--run', plan.run)}",
         err=True,
     )
@@ -149,7 +149,7 @@ def _row(shown: Rows, word: str, verdict: Verdict) -> None:
         kinds(state.kinds),
         size(state.bytes),
         "; ".join(
-            each.detail + (" (by replicas)" if each.rule is Why.FLOOR and state.by_replicas else "")
+            each.detail + (" (with replicas' files)" if each.rule is Why.FLOOR and state.by_replicas else "")
             for each in verdict.reasons
         ),
     )
@@ -171,7 +171,8 @@ def _done(done: Collected) -> None:
         line(f"run {done.run}: {files} deleted, {size(done.bytes)} freed")
     else:
         until = moment(done.purge_after)
-        line(f"run {done.run}: {files} moved to the trash, {size(done.bytes)}; undo brings them back until {until}")
+        them = "it" if done.files == 1 else "them"
+        line(f"run {done.run}: {files} moved to the trash, {size(done.bytes)}; undo brings {them} back until {until}")
     if done.purged_files:
         line(f"{count(done.purged_files, 'file', 'files')} of earlier gcs deleted for good, {size(done.purged_bytes)}")
 

@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from ckptstore.cli.terminal import first, line, moment
+from ckptstore.core.classify import What
 from ckptstore.core.hints import Command
 from ckptstore.core.model import Grade, Unplaced
 from ckptstore.core.text import count, size
@@ -19,18 +20,31 @@ if TYPE_CHECKING:
     from ckptstore.evidence.unregistered import Uncertain
     from ckptstore.scan.plan import FoundTrash, Scanned
 
+_WORDS = {
+    What.CHECKPOINT: ("checkpoint", "checkpoints"),
+    What.WEIGHTS: ("file of weights only", "files of weights only"),
+    What.PART: ("part of a save", "parts of a save"),
+    What.OPAQUE: ("checkpoint of another framework", "checkpoints of another framework"),
+    What.STRATEGY: ("strategy file", "strategy files"),
+    What.COMPANION: ("companion", "companions"),
+    What.DEBRIS: ("unfinished file", "unfinished files"),
+    What.STRANGER: ("other file", "other files"),
+}
+
 
 def show(done: Scanned, *, dry_run: bool, verbose: bool) -> None:
     """What a scan found and did, and what it left alone; `verbose` names every file."""
     line(_summary(done, dry_run=dry_run))
     for grade, doubt, of in _doubts(done.adopted):
-        line(f'{count(len(of), "file has", "files have")} the grade "{grade}": {doubt}')
+        line(f'{count(len(of), "file has", "files have")} the grade "{grade}", not "proven": {doubt}')
     if done.regraded:
-        line(f"{count(len(done.regraded), 'file', 'files')} known before: {done.regraded[0].grade} now")
-    others = ", ".join(f"{count} {name}" for name, count in sorted(done.counts.items()))
-    line(f"{count(sum(done.counts.values()), 'file', 'files')} seen: {others or 'none'}; {done.known} known before")
+        many = count(len(done.regraded), "recorded file has", "recorded files have")
+        line(f'{many} the grade "{done.regraded[0].grade}" now')
+    others = ", ".join(count(number, *_WORDS[What(name)]) for name, number in sorted(done.counts.items()))
+    line(f"{count(sum(done.counts.values()), 'file', 'files')} seen: {others or 'none'}; {done.known} recorded already")
     if done.synced.records or done.synced.spoiled:
-        spoiled = f"; {done.synced.spoiled} lines spoiled" if done.synced.spoiled else ""
+        damaged = count(done.synced.spoiled, "damaged line was", "damaged lines were")
+        spoiled = f"; {damaged} skipped" if done.synced.spoiled else ""
         taken = "would be taken" if dry_run else "taken"
         line(f"{count(done.synced.records, 'record', 'records')} {taken} from journals{spoiled}")
     _not_as_recorded(done)
@@ -104,4 +118,4 @@ def _skipped(found: Sequence[Skipped], *, verbose: bool) -> None:
 def _trash(found: FoundTrash, *, dry_run: bool) -> None:
     """What a gc left in the trash that the catalog did not know of, and how to get it back."""
     what = f"in the trash: {count(found.files, 'file', 'files')}, {size(found.bytes)}"
-    line(f"{what}: would be known" if dry_run else f"{what}: back with {Command('undo', found.run)}")
+    line(f"{what}: would be recorded" if dry_run else f"{what}: {Command('undo', found.run)} brings them back")

@@ -23,7 +23,7 @@ _COLOURS = ("", "yellow", "red")
 
 def runs(rows: Sequence[RunRow]) -> None:
     """A line a run."""
-    shown = Rows("run", "status", ">restorable", "saved", ">started", ">size", ">trash")
+    shown = Rows("run", "status", ">restorable", "saved", ">launches", ">size", ">trash")
     for row in rows:
         restorable = row.newest_restorable
         shown.add_row(
@@ -31,7 +31,7 @@ def runs(rows: Sequence[RunRow]) -> None:
             row.status,
             f"step {restorable.global_step}" if restorable else "none",
             age(restorable.created_at) if restorable else "-",
-            f"{row.launches_last_day}/day",
+            f"{row.launches_last_day} in 24 h",
             size(row.bytes),
             size(row.trash_bytes) if row.trash_bytes else "-",
             colour=_COLOURS[trouble(row.status)],
@@ -61,9 +61,9 @@ def saves(rows: Sequence[SaveRow]) -> None:
             f"{tally.ranks}/{row.launch.world_size}",
             size(tally.bytes),
             ("yes" if row.restorable else "no")
-            + (", by replicas" if row.by_replicas else "")
+            + (", with replicas' files" if row.by_replicas else "")
             + (f", {row.grade}" if row.grade not in (None, Grade.PROVEN) else "")
-            + (", given up" if row.abandoned else ""),
+            + (", abandoned" if row.abandoned else ""),
             moment(tally.created_at, seconds=False),
             *([_loss(row.metrics)] if has_loss else []),
             *([", ".join([*(["pinned"] if row.pinned else []), *row.tags])] if has_tags else []),
@@ -87,14 +87,14 @@ def _doubts(of: Iterable[tuple[str, Grade | None, str]]) -> None:
     """Print the open questions about scanned steps, once for each launch."""
     for launch, grade, doubt in dict.fromkeys(of):
         if doubt:
-            line(f"{grade}: launch {launch}: {doubt}")
+            line(f"steps of launch {launch} are {grade}, not proven: {doubt}")
 
 
 def unplaced(run: str | None, found: Sequence[Unplaced]) -> None:
     """Name a file without a certain step or rank, and the command that shows the newer ones and what places them."""
     if run is not None and found:
         many = count(len(found), "file has", "files have")
-        line(f"{many} no certain step or rank, as {found[0].path}: {Command('resolve', run, '--explain')}")
+        line(f"{many} no certain step or rank, such as {found[0].path}; see: {Command('resolve', run, '--explain')}")
 
 
 def _loss(metrics: Mapping[str, float]) -> str:
@@ -112,7 +112,7 @@ def history(rows: Sequence[LaunchRow]) -> None:
             _origin(told),
             "-" if row.last_step is None else str(row.last_step),
             "-" if row.ran is None else span(row.ran),
-            row.ending or "it did not say",
+            row.ending or "not recorded",
             str(told.world_size),
             ", ".join(row.hosts) or "-",
         )

@@ -20,14 +20,19 @@ def tier() -> None:
 @tier.command()
 @click.argument("name")
 @click.argument("url")
-@click.option("--level", type=Whole(0, 2**31 - 1), help="0: the node's own disk. Default: 1, of a bucket 2.")
+@click.option(
+    "--level",
+    type=Whole(0, 2**31 - 1),
+    help="0: the node's own disk. Default: 1 for a directory, 2 for a bucket.",
+)
 @as_json
 @click.pass_context
 def add(context: click.Context, name: str, url: str, level: int | None, *, as_json: bool) -> None:
-    """Declare the tier NAME at URL: a directory, or a bucket and a prefix, as s3://bucket/prefix.
+    """Declare the tier NAME at URL.
 
-    The higher its level, the farther it is from the nodes, and the safer. A start fetches from the lowest that has a
-    copy. Credentials come from the environment and the usual files; the catalog keeps none.
+    URL is a directory, or a bucket and a prefix, as s3://bucket/prefix. The higher its level, the farther it is from
+    the nodes, and the safer. A start fetches from the lowest that has a copy. Credentials come from the environment and
+    the usual files; the catalog keeps none.
     """
     from ckptstore.cli import values
     from ckptstore.objects.tiers import open_tier
@@ -86,9 +91,10 @@ def _show(found: list[Listed]) -> None:
 @as_json
 @click.pass_context
 def remove(context: click.Context, name: str, *, as_json: bool) -> None:
-    """Stop using the tier NAME: nothing is copied to it, or fetched from it, any more.
+    """Stop using the tier NAME.
 
-    Its copies stay there, and count again once the tier is added with the same URL.
+    Nothing is copied to it or fetched from it any more. Its copies stay there, and count again once the tier is added
+    with the same URL.
     """
     from ckptstore.cli import values
     from ckptstore.tiers import facts

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @as_json
 @click.pass_context
 def sync(context: click.Context, run_or_directory: str | None, *, trust: tuple[str, ...], as_json: bool) -> int:
-    """Read the records of journals that the catalog lacks.
+    """Read from journals the records that the catalog lacks.
 
     It reads the journals of a run, of all runs, or below a directory. Write a directory with a slash, as
     ./checkpoints: a name without one is that of a run. Exit code 1: a directory or a journal could not be read.
@@ -92,7 +92,7 @@ def current(context: click.Context, *, as_json: bool) -> None:
 @as_json
 @click.pass_context
 def check(context: click.Context, *, as_json: bool) -> None:
-    """Fail, with exit code 4, unless the schema is the one this program works with."""
+    """Fail with exit code 4 unless the schema is current."""
     from ckptstore.catalog import versions
 
     _report(versions.check(context.obj), as_json=as_json)

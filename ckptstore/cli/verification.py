@@ -139,5 +139,5 @@ def _show(done: Verified, *, digest: bool, sample: float | None, shard: tuple[in
         for each in first(found, word):
             line(f"{word}: {each.path}: {each.reason}")
     for path in first(done.whole_again, "whole again"):
-        line(f"whole again: {path}: marked so")
+        line(f"whole again: {path}: no longer marked as damaged or missing")
     line(f"{count(len(done.damaged), 'file is', 'files are')} damaged" if done.damaged else "no damage was found")

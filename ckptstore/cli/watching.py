@@ -27,7 +27,7 @@ def kinds_of(text: str) -> tuple[str, ...]:
     asked = tuple(dict.fromkeys(each.strip() for each in text.split(",")))
     unknown = [each for each in asked if each not in _KINDS]
     if unknown:
-        raise UsageError(f"there is no fact {unknown[0]!r}", f"use some of: {', '.join(_KINDS)}")
+        raise UsageError(f"there is no kind of problem {unknown[0]!r}", f"use some of: {', '.join(_KINDS)}")
     return asked
 
 
@@ -35,7 +35,7 @@ def receiver_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that choose a receiver and the facts that it gets."""
     for option in reversed(
         (
-            click.option("--webhook", metavar="URL", help=f"Post each fact there, as JSON. Default: {WEBHOOK}."),
+            click.option("--webhook", metavar="URL", help=f"Post each problem there, as JSON. Default: {WEBHOOK}."),
             click.option("--command", metavar="CMD", help="Run this instead; it gets the JSON on standard input."),
             click.option(
                 "--on",
@@ -44,7 +44,7 @@ def receiver_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 default=",".join(_KINDS),
                 show_default=True,
                 metavar="LIST",
-                help="Which facts to report.",
+                help="Which problems to report.",
             ),
             click.option(
                 "--secret-file",

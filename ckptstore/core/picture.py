@@ -48,9 +48,10 @@ def picture(states: Sequence[Rejection | RestorePlan]) -> list[str]:
     ranks_a_column = -(-longest // WIDTH)
     used = {sign for _, signs in rows for sign in signs}
     legend = ", ".join(f"{sign} {meaning}" for sign, meaning in MEANINGS.items() if sign in used)
-    columns = f", {ranks_a_column} a column, the worst of them shown" if ranks_a_column > 1 else ""
+    of = f"each {ranks_a_column} of " if ranks_a_column > 1 else "each of "
+    worst = ", that of the worst" if ranks_a_column > 1 else ""
     digits = max(len(str(state.global_step)) for state, _ in rows)
-    lines = [f"ranks 0 to {longest - 1}{columns}: {legend}"]
+    lines = [f"one sign for {of}ranks 0 to {longest - 1}{worst}: {legend}"]
     for state, signs in rows:
         cells = _folded(signs, ranks_a_column)
         chosen = " chosen" if isinstance(state, RestorePlan) else ""

@@ -56,7 +56,7 @@ def _no_file(database: Database, file: Path) -> Check:
     if not may_write(nearest(folder)):
         hint = f"{nearest(folder)} cannot be written to: give another --db"
     elif folder.is_dir():
-        hint = f"the first training makes it; {_ANEW}"
+        hint = f"the first training or scan makes it; {_ANEW}"
     else:
         hint = f"make the directory {folder}, or give another --db"
     return Check(_NAME, Status.PROBLEM, there, hint, exit_code=_UNUSABLE)

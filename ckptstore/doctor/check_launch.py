@@ -55,7 +55,7 @@ def _unplaced(database: Database, facts: RunFacts, plan: RestorePlan | None) -> 
     found = newer_than(plan, unplaced)
     if found:
         what, command = told(facts.run, found)
-        yield facts.check("unplaced", Status.WARNING, what, f"{command} places it; until then a start stops there")
+        yield facts.check("unplaced", Status.WARNING, what, f"{command} places it; until then a start is refused")
 
 
 def _restorable(facts: RunFacts, found: RestorePlan | None, judged: int) -> Check:
@@ -75,7 +75,7 @@ def _restorable(facts: RunFacts, found: RestorePlan | None, judged: int) -> Chec
     if away:
         first = away[0]
         detail += f"; but {count(len(away), 'directory', 'directories')} of it cannot be seen: {first.directory}"
-        older = f"{Command('resolve', facts.run)} finds an older state"
+        older = f"{Command('resolve', facts.run)} shows what else can be restored"
         hint = f"mount it, or ask on a machine that sees it; if it was deleted: {older}"
         return facts.check(name, Status.PROBLEM, f"{detail} ({first.trouble})", hint)
     if judged > 1:
@@ -250,5 +250,7 @@ def _clocks(facts: RunFacts) -> Check:
         return facts.check("clocks", Status.OK, "nothing that was saved is dated in the future")
     host = facts.hosts.get(saved.rank) or f"rank {saved.rank}"
     detail = f"{host} is at least {span(newest - facts.now)} ahead of this machine: {saved.path} is dated so"
-    hint = f"set the clocks by NTP: leases, the grace of the trash and who counts as alive allow {span(CLOCKS_DIFFER)}"
+    hint = (
+        f"set the clocks by NTP: leases, the trash and signs of life bear a difference of {span(CLOCKS_DIFFER)} at most"
+    )
     return facts.check("clocks", Status.PROBLEM, detail, hint)

@@ -77,7 +77,7 @@ def _directories(facts: RunFacts) -> Check:
             f"moved: {Command('scan', 'NEW', '--run', facts.run)}, where NEW is the directory now"
         )
         return facts.check("directories", Status.WARNING, detail, hint)
-    return facts.check("directories", Status.OK, f"{every} in {some(roots(facts.directories))}")
+    return facts.check("directories", Status.OK, f"{every} at or below {some(roots(facts.directories))}")
 
 
 def _disk(facts: RunFacts, device: int, directories: list[str]) -> Check:
@@ -157,7 +157,7 @@ def _journals(facts: RunFacts, *, is_away: bool) -> Check:
     what = count(len({jsonl.directory_of(path) for path in sizes}), "journal", "journals")
     if is_away:
         hint = f"once the catalog can be used it takes up what it lacks by itself; or: {Command('sync')}"
-        return _but(hidden, facts.check("journals", Status.NOTE, f"{what}, by which this page was made", hint))
+        return _but(hidden, facts.check("journals", Status.NOTE, f"{what}, from which this report was made", hint))
     read, is_all = unread(facts.journals, sizes)
     if is_all:
         lacked = {path for path, length in sizes.items() if facts.journals.get(path, 0) != length}
@@ -171,7 +171,9 @@ def _but(hidden: Mapping[str, str], check: Check) -> Check:
         return check
     reason = next(iter(hidden.values()))
     detail = f"files in {some(list(hidden))} cannot be read ({reason}); apart from that: {check.detail}"
-    hint = "let this user read them, or run this as another user" + (f"; {check.hint}" if check.hint else "")
+    hint = "let this user read them; if the folder is a link, put the folder itself in its place" + (
+        f"; {check.hint}" if check.hint else ""
+    )
     return replace(check, status=Status.WARNING, detail=detail, hint=hint)
 
 
@@ -221,7 +223,7 @@ def _lock(facts: RunFacts, lock: Lock) -> Check:
         detail = f"{shown(lock.owner)} died, or lost touch, at work on the run's files"
         return facts.check("gc_lock", Status.NOTE, detail, "the next gc, undo or purge takes over")
     detail = f"{shown(lock.owner)} is at work on the run's files"
-    return facts.check("gc_lock", Status.NOTE, detail, "until then gc, undo and purge are refused")
+    return facts.check("gc_lock", Status.NOTE, detail, "gc, undo and purge are refused until it is done")
 
 
 def _unconfirmed(database: Database, facts: RunFacts) -> Iterator[Check]:

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ckptstore.core.model import Grade, Kind
+from ckptstore.core.text import count
 from ckptstore.evidence.launch_groups import NEAR_NS, NEAR_PART, Group, Ranked, group
 from ckptstore.evidence.unregistered import BY_HAND, OF_LENGTH, PlacedFile, Trusted, Uncertain
 from ckptstore.evidence.witnesses import (
@@ -304,7 +305,9 @@ def size_of_job(given: int | None, ranks: set[int], warnings: list[str]) -> int:
     inferred = max(ranks, default=0) + 1
     if given is None:
         why = f"the highest rank found is {inferred - 1}" if ranks else "no file or directory names a rank"
-        warnings.append(f"{why}: taken to be a job of {inferred}; if it had more ranks, say so with --world-size")
+        warnings.append(
+            f"{why}: taken to be a job of {count(inferred, 'rank', 'ranks')}; if it had more, say so with --world-size"
+        )
         return inferred
     if given < inferred:
         warnings.append(f"rank {inferred - 1} was found, though --world-size says {given}")

@@ -112,7 +112,9 @@ def target_of(target: str | os.PathLike[str]) -> str:
     """The absolute path of what an export is to write. Raises `UsageError`."""
     path = absolute(target)
     if path.endswith(_PACKED):
-        raise UsageError(f"{path} is no directory and no .tar", "checkpoints do not get smaller: give FILE.tar")
+        raise UsageError(
+            f"{path} is no directory and no .tar", "compressing makes checkpoints no smaller: give FILE.tar"
+        )
     if not Path(path).parent.is_dir():
         raise UsageError(f"there is no directory {Path(path).parent}", "make it first")
     return path

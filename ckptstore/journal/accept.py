@@ -144,7 +144,7 @@ class Acceptor:
         writer = user_name(owner)
         told_by = f"of user {user_name(min(whose))}" if whose else "of no known user"
         return (
-            f"run {run!r} is {told_by}: what user {writer} tells of it is left out, but for with --trust {writer}, or "
+            f"run {run!r} is {told_by}: what user {writer} tells of it is left out, except with --trust {writer}, or "
             f"if {TRUST} names {writer}"
         )
 
@@ -163,8 +163,9 @@ class Acceptor:
             size = self._sizes[launch.key]
             if size != launch.world_size:
                 reasons[launch.key] = (
-                    f"launch {launch.id!r} of run {launch.run!r} has {count(size, 'rank', 'ranks')} as it was first "
-                    f"told of, and {launch.world_size} here: it is another one of that id, and left out"
+                    f"launch {launch.id!r} of run {launch.run!r} was first recorded with "
+                    f"{count(size, 'rank', 'ranks')}, and has {launch.world_size} here: that is another launch of this "
+                    "id, and is left out"
                 )
         return reasons
 

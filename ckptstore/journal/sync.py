@@ -390,7 +390,9 @@ class _Reading:
         new += done.new
         unreadable = tuple(skipped)
         newer = [path for path, contents in read.items() if contents.newer]
-        skipped += [Skipped(path, "its entries of a newer ckptstore were left out") for path in newer]
+        skipped += [
+            Skipped(path, "it has entries of a newer ckptstore: update ckptstore here to read them") for path in newer
+        ]
         lost = {event.file.launch: event.file.path for event in done.left_out if isinstance(event, FileRecorded)}
         skipped += [
             Skipped(path, f"no journal here tells of launch {launch}, whose files are left out until one does")

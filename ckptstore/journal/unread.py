@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ckptstore.core.model import Checkpoint
 
-_AWAY = "was not mounted when journals were read, and the journals there may protect it"
+_AWAY = "was not mounted when journals were read; one there may have a pin or tag of it"
 
 
 def unread(skipped: Iterable[Skipped]) -> tuple[Skipped, ...]:
@@ -26,7 +26,11 @@ def unread(skipped: Iterable[Skipped]) -> tuple[Skipped, ...]:
 def unheard(skipped: Iterable[Skipped]) -> str:
     """Why events of a run may be unknown, such as a pin; empty if every journal was read."""
     first = next(iter(unread(skipped)), None)
-    return "" if first is None else f"{first.path}, which may protect it, was not read in full: {first.reason}"
+    return (
+        ""
+        if first is None
+        else f"{first.path}, which may have a pin or tag of it, was not read in full: {first.reason}"
+    )
 
 
 def unheard_states(files: Iterable[Checkpoint], away: Collection[str]) -> dict[tuple[str, int], Skipped]:

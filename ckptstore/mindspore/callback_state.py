@@ -107,7 +107,10 @@ class Remembered:
                 ", ".join(lacking),
             )
         elif callbacks and not self.heard_all:
-            log.warning("the process ended before %s handled the end of the epoch: they miss it", ", ".join(callbacks))
+            log.warning(
+                "the process ended before %s handled the end of the epoch: that is not made up for",
+                ", ".join(callbacks),
+            )
         for name in callbacks.keys() & self.callbacks.keys():
             try:
                 extra_state.set_state_of(callbacks[name], _attributes(_part(self.callbacks, name), callbacks[name]))

@@ -63,7 +63,10 @@ class DyingGasp:
         directory = real_directory(str(compat.DIRECTORY.of(self._callback)))
         age = self._age_of_newest(directory)
         if age is not None and 0 <= age < self._interval:
-            log.warning("nothing is saved at this exception: the last such save was %.0f s ago", age)
+            log.warning(
+                "nothing is saved at this exception: the last such save was %.0f s ago, less than exception_interval",
+                age,
+            )
             return
         file_format = compat.CONFIG.of(self._callback).format
         path = str(Path(directory) / self._free_name(directory, step, session.steps.an_epoch, file_format))

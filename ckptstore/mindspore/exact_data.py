@@ -106,7 +106,7 @@ def go_on(dataset: Any, step: int, exact: Exact = "auto") -> str:
     was_fast = ds.config.get_fast_recovery()
     found = randomness(dataset)
     names = list(dict.fromkeys([*(found.augments if _has_seed() else ()), *found.functions]))
-    again = f"the first {count(step, 'batch is', 'batches are')} computed again"
+    again = f"the dataset makes the first {count(step, 'batch', 'batches')} again and drops them"
     if found.has_buffer:
         _FAST_AGAIN.callback(ds.config.set_fast_recovery, was_fast)
         return f"{again}, as MindSpore does where a dataset has a shuffle()"
@@ -115,7 +115,7 @@ def go_on(dataset: Any, step: int, exact: Exact = "auto") -> str:
     _FAST_AGAIN.callback(ds.config.set_fast_recovery, was_fast)
     ds.config.set_fast_recovery(False)
     why = f", so that {some(names)} may draw the same random numbers as before" if names else ""
-    return f"{again}{why}; exact_data=False skips them"
+    return f"{again}{why}; with exact_data=False it does not make them"
 
 
 def begin_anew(dataset: Any) -> None:

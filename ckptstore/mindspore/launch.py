@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ckptstore")
 
-_NOT_FOUND = f"no later start finds it: model.train(…, callbacks=[…, {Call('launch.registrar', '…')}])"
+_NOT_FOUND = f"no later start finds it; write model.train(…, callbacks=[…, {Call('launch.registrar', '…')}])"
 
 _ANSWER_SECONDS = 5.0
 
@@ -386,7 +386,7 @@ class TrainingLaunch(RankLaunch):
     def _say_rates(self, of_script: Mapping[str, float], restored: Mapping[str, float]) -> None:
         for name, rate in restored.items() if self.rank == 0 else ():
             if of_script.get(name, rate) != rate:
-                told = f"{name} is {rate:.7g}, as in the saved state, and not {of_script[name]:.7g}, as in the script"
+                told = f"{name} is {rate:.7g} from the saved state, not the script's {of_script[name]:.7g}"
                 log.warning("%s: to change it, set it after resume", told)
 
     def _repeat(self, networks: Iterable[Any], *, repeats: bool) -> None:

@@ -369,7 +369,7 @@ class Loop:
             "an optimizer does not count its updates": None in ahead,
             "an optimizer does not update once in each step": ahead != {0},
             "averages of batch normalization may have changed": of_norms,
-            "parameters that no optimizer updates may have changed": of_others,
+            "parameters outside all optimizers may have changed": of_others,
             f"{', '.join(self._others)} may have changed": bool(self._others),
             "random numbers may have been drawn": extra_state.device_state() is not None
             or (not self._draws and self._has_drawn()),
@@ -382,7 +382,7 @@ class Loop:
         changes_keep = not self._is_asked and (is_end in self._changes_after or self._kept() != self._beside)
         at_end = " at the end of an epoch" if is_end else ""
         doubts = {
-            "parameters that no optimizer updates were set": self._state.other_than_updated()[1],
+            "parameters outside all optimizers were set": self._state.other_than_updated()[1],
             "a learning rate was set": self._state.has_rates,
             f"{', '.join(self._others)} changed": bool(self._others),
             f"the script had finished its changes to loop.keep and its random numbers{at_end}; make them before "

@@ -83,7 +83,7 @@ def is_finished(start: Start, asked: Mapping[str, Any]) -> bool:
     if done > epochs * an_epoch:
         raise UsageError(
             f"{count(epochs, 'epoch', 'epochs')} of {an_epoch} steps are asked for, and {trained}",
-            f"ask for the epochs of the whole run, those before counted; {LOOP}",
+            f"ask for the epochs of the whole run, including those trained before; {LOOP}",
         )
     if first != done // an_epoch:
         is_own = an_epoch == start.launch.steps_per_epoch

@@ -67,7 +67,7 @@ def keep_graph(path: str, new_path: str) -> None:
         if graph.exists():
             files.move(str(graph), str(new_graph))
     except OSError as error:
-        log.warning("%s keeps its name (%s)", graph, error.strerror or error)
+        log.warning("%s could not be renamed (%s)", graph, error.strerror or error)
 
 
 def keep_unknown(path: str) -> str | None:
@@ -108,5 +108,5 @@ def set_aside(database: Database, run_id: int) -> None:
                 keep(recorder, whole, kept_path(file.path, file.global_step))
         except OSError as error:
             log.warning(
-                "%s keeps its name (%s): the next graceful exit overwrites it", file.path, error.strerror or error
+                "%s could not be renamed (%s): the next graceful exit overwrites it", file.path, error.strerror or error
             )

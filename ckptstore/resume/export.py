@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from ckptstore.core.hints import Command
 from ckptstore.disk.files import replace_text
 from ckptstore.errors import CkptstoreError, RefusedError, UsageError
 from ckptstore.outside import Path
@@ -71,7 +72,8 @@ def write_meta(plan: RestorePlan, directory: Path) -> list[str]:
     metas = meta_json(plan, str(root))
     if any(meta["last_epoch"] is None for meta in metas.values()):
         raise UsageError(
-            f"the epoch of step {plan.global_step} is not known", "MindFormers needs it: give the steps of an epoch"
+            f"the epoch of step {plan.global_step} is not known, and MindFormers needs it",
+            str(Command("scan", "DIRECTORY", "--run", plan.launch.run, "--steps-per-epoch", "E")),
         )
     try:
         for path, meta in metas.items():

@@ -54,7 +54,7 @@ def join(
     if launch_id is None:
         raise UsageError(
             f"the {world_size} ranks of a launch must share its id",
-            "give launch_id, or the same CKPTSTORE_LAUNCH_ID to all, another at every start",
+            "give all ranks the same launch_id or CKPTSTORE_LAUNCH_ID, and a new one at every start",
         )
     check_name("launch", launch_id)
     with database.read() as connection:

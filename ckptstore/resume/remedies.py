@@ -32,7 +32,7 @@ def of_state(reason: Reason, state: State) -> str:
         return f"choose it with --lineage {launch}, in a script with {Call('resume', lineage=launch)}"
     if reason.rule is Rule.FOREIGN_FORMAT and any(file.format in FOREIGN for file in state.files):
         command = Command("resolve", state.launch.run, "--step", state.global_step, "--format", "paths")
-        return f"for what can load it: {command}"
+        return f"to pass its files to a program that can load them: {command}"
     if reason.rule is Rule.OTHER_EPOCHS:
         return f"if it is of this data all the same: {Call('resume', step=state.global_step)}"
     return ""
@@ -63,11 +63,8 @@ def of_ranks(
         return f"for {who}: {(', and ' if in_shares else ', or ').join(ways)}"
     if by_way["wait"]:
         return f"for {who}: wait until {_paths(by_way['wait'])} is written, if its process is alive"
-    replicas = f", a replica among {show(group)}," if len(group) > 1 and not in_shares else ""
-    return (
-        f"for {who}: no file{replicas} was recorded; if one is on disk, {Command('scan', 'DIRECTORY')} takes up its "
-        "journal"
-    )
+    replicas = f" of it or of a replica (ranks {show(group)})" if len(group) > 1 and not in_shares else ""
+    return f"for {who}: no file{replicas} was recorded; if one is on disk: {Command('scan', 'DIRECTORY')}"
 
 
 def _way(file: Checkpoint, rule: Rule) -> str:

@@ -58,7 +58,7 @@ _EXPLAINED = 8  # ranks that see no file, each on a host of its own, of which ea
 _KIND_ORDER = {kind: index for index, kind in enumerate(Kind)}
 
 UNTRAINED = Reason(Rule.UNTRAINED, None, "no step had been done: the network is untrained")
-NOT_LINEAGE = Reason(Rule.NOT_LINEAGE, None, "the run went back to an older state, and on from there")
+NOT_LINEAGE = Reason(Rule.NOT_LINEAGE, None, "the run went back to an older state, and went on from that")
 
 
 class Loads(Enum):
@@ -227,7 +227,7 @@ def _judge_parts(
     reasons = []
     if query.world_size not in (None, launch.world_size):
         saved_by = count(launch.world_size, "rank", "ranks")
-        detail = f"saved by {saved_by}, asked for {query.world_size}, and an iteration is loaded by as many ranks"
+        detail = f"saved by {saved_by}, to be loaded by {query.world_size}: an iteration is loaded by as many ranks"
         reasons.append(Reason(Rule.WORLD_SIZE, None, detail))
     notes = (iterations.COMMON,) if launch.world_size == 1 else (iterations.COMMON, iterations.METADATA)
     for name in (*iterations.lacking(parts), *(name for name in notes if name not in parts)):
@@ -287,7 +287,7 @@ def _refuse_world_size(
     else:
         what = f"no file serves every rank (layout: {launch.layout.source})"
     saved_by = count(launch.world_size, "rank", "ranks")
-    reason = Reason(Rule.WORLD_SIZE, None, f"saved by {saved_by}, asked for {query.world_size}, and {what}")
+    reason = Reason(Rule.WORLD_SIZE, None, f"saved by {saved_by}, to be loaded by {query.world_size}, and {what}")
     if query.views is not None:  # each rank that asks has looked at some of the files
         seen = {path: each for view in query.views.values() for path, each in view.seen.items()}
     as_saved = judge(state, seen, Query(take_quarantined=query.take_quarantined))
@@ -443,7 +443,7 @@ def _why_not(part: _Part, lacking: Sequence[int], faults: Mapping[str, Reason], 
     reasons = [faults[file.id] for file in would_serve if file.id in faults]
     explained = {reason.rank for reason in reasons}
     others = f", nor one of its replica group {show(part.ranks)}," if len(part.ranks) > 1 else ""
-    left = f"; {unfinished} was never renamed, and its files do not cover the rank" if unfinished else ""
+    left = f"; {unfinished} is of an unfinished TTP save, and its files do not cover the rank" if unfinished else ""
     for rank in lacking:
         if part.unequal:
             detail = f"no file of its own, and none stands in since the replicas differ: {part.unequal}"

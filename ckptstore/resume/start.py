@@ -403,8 +403,8 @@ def _check_fresh(database: Database, launch: Launch, run_id: int, resolution: Re
         if every.plan is not None:
             found = every.plan.launch.id
             raise NothingRestorableError(
-                f"{nothing} but step {every.plan.global_step} of launch {found}, and the run went back from it to an "
-                "older state",
+                f"{nothing} except step {every.plan.global_step} of launch {found}, which was abandoned when the run "
+                "went back to an older state",
                 f"see: {Command('resolve', run, '--all')}; choose it with {Call('resume', lineage=found)}, or start a "
                 "run of another name",
             )
@@ -535,8 +535,8 @@ def _say_what_is_missed(decision: _Decision) -> None:
             which = f"step {newest.global_step} of launch {newest.launch}"
             log.warning("%s, though %s was complete once: %s%s; %s", goes_on, which, reason.detail, others, see)
     elif len(partly) >= (_SAVES_OF_A_RUN if plan else 1):
-        steps, why = count(len(partly), "step", "steps"), partly[0].reasons[0].detail
-        log.warning("%s; incomplete since then: %s; the newest: %s; %s", goes_on, steps, why, see)
+        steps = count(len(partly), "step that was saved since then is", "steps that were saved since then are")
+        log.warning("%s; %s incomplete; of the newest: %s; %s", goes_on, steps, partly[0].reasons[0].detail, see)
     if plan is not None and beside is not None:
         log.warning(
             "%s of launch %s, although step %d of launch %s is complete too, on a branch that was not abandoned: to go "
@@ -574,13 +574,14 @@ def _note_proof(database: Database, plan: RestorePlan, launch: Launch) -> None:
 
 def _not_there(resolution: Resolution, query: Query) -> NothingRestorableError:
     step, lineage = query.step, query.lineage
-    asked = [f"step {step}"] if step is not None else []
-    asked += [f"a state of the lineage of {lineage}"] if lineage is not None else []
+    which = "no state" if step is None else f"step {step}"
+    which += "" if lineage is None else f" of the lineage of {lineage}"
+    can = "can" if step is None else "cannot"
     flags = ["--step", step] if step is not None else []
     flags += ["--lineage", lineage] if lineage else []
     why = _first_reason(resolution) or "there is no such save"
     return NothingRestorableError(
-        f"{' of '.join(asked)} of run {resolution.run!r} cannot be restored: {why}",
+        f"{which} of run {resolution.run!r} {can} be restored: {why}",
         f"see: {Command('resolve', resolution.run, *flags, '--explain')}",
     )
 

@@ -268,13 +268,13 @@ def _by_itself(
         (state.needed_by, Why.INITIAL, needed_by(state.needed_by)),
         (policy.keep_parents and state.parent_of, Why.PARENT, f"launch {', '.join(state.parent_of)} resumed from it"),
         (is_tip, Why.BRANCH_TIP, f"the newest of the abandoned branch of launch {state.branch}"),
-        (state.weights_only, Why.WEIGHTS_ONLY, "holds weights only: it is not retention's to judge"),
+        (state.weights_only, Why.WEIGHTS_ONLY, "holds weights only: gc keeps all of these"),
         (state.doubt, Why.DOUBT, state.doubt),
         (state.is_written, Why.IN_PROGRESS, "a file of it is being written"),
         (
             newest is None or state.age_order > newest.age_order,
             Why.NEWER,
-            "given up; it stays until the run has a newer state"
+            "of an abandoned branch; it stays until the run has a newer state"
             if state.branch
             else "it is newer than the newest restorable state: ranks may still be saving it",
         ),

@@ -531,4 +531,5 @@ def _names_in(directory: str) -> frozenset[str]:
 
 def _in_short(verdict: Rejection) -> str:
     first, others = verdict.reasons[0], len(verdict.reasons) - 1
-    return f"{first.rule}: {first.detail}" + (f", and {others} more" if others else "")
+    fault = f"{first.rule}: {first.detail}"
+    return f"the first of {others + 1} faults is {fault}" if others else fault

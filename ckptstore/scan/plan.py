@@ -30,7 +30,7 @@ from ckptstore.scan.copies import among_new, as_a_run, copies_of_known
 from ckptstore.scan.experiments import apart, are_several, commands, strangers
 from ckptstore.scan.foreign import Foreign
 from ckptstore.scan.iteration_saves import saves_in_parts
-from ckptstore.scan.known_files import is_inside, known_files, unowned_files, unwatched
+from ckptstore.scan.known_files import is_inside, is_trained, known_files, unowned_files, unwatched
 from ckptstore.scan.order import at_the_time_of_others, dated, fill, in_order_of_time
 from ckptstore.scan.tree import changed, is_rewritten, read_files
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from ckptstore.scan.tree import Opaque, Tree
 
 _OPAQUE_ONLY = (
-    "only checkpoints of PyTorch or TensorFlow are there, and their steps are not known: there is no run to go on"
+    "only checkpoints of PyTorch or TensorFlow are there, and their steps are not known: no run can go on from them"
 )
 
 
@@ -125,8 +125,8 @@ class Asked:
 
 
 _MAY_BE_AWAY = (
-    "perhaps its disk is not mounted: its records stay; if its files are gone for good, make .ckptstore in "
-    "it and scan that very directory"
+    "perhaps its disk is not mounted: its records stay; if its files are gone for good, make the directory .ckptstore "
+    "in it and scan that very directory"
 )
 
 
@@ -162,7 +162,7 @@ class _Planner:
         self.copies = copies_of_known(self.databases, tree, self.recorded, heard_before)
         self.is_run_of_copies = (
             asked.run is not None
-            and not self._is_trained()
+            and not is_trained(self.database, self.run_id)
             and all(each.run != self.run for each in self.copies.of.values())
         )
         self.recorded.leave_out(self.copies.of)
@@ -200,12 +200,6 @@ class _Planner:
                 "give this one another name with --run, or that name if it is the same run",
             )
         return (name, None) if found is None else (found.first, found.id)
-
-    def _is_trained(self) -> bool:
-        """Whether the run trains with ckptstore: files of other runs are none of its own."""
-        with self.database.read() as connection:
-            known = [] if self.run_id is None else reads.launches_of(connection, self.run_id)
-        return any(not launch.id.startswith(SCANNED) for launch in known)
 
     def choose(self) -> None:
         """Choose the new files that may belong to the run by their directories."""

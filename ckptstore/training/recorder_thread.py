@@ -105,7 +105,11 @@ class RecorderThread:
                 exits.keep(self._launch.recorder, whole, kept_path)
                 self._beside(lambda: self._companions.recorded(replace(whole, path=kept_path)))
             except OSError as error:
-                log.warning("%s keeps its name (%s): the next one overwrites it", file.path, error.strerror or error)
+                log.warning(
+                    "%s could not be renamed (%s): the next graceful exit overwrites it",
+                    file.path,
+                    error.strerror or error,
+                )
                 self._launch.record_files([whole])
 
         self.call(job)

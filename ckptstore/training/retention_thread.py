@@ -111,7 +111,7 @@ class RetentionThread:
                 done.purged_files,
             )
         for trouble in (*done.troubles, *plan.unseen):
-            self._complaints.warn(f"gc is kept from its work by {trouble.path}: {trouble.reason}")
+            self._complaints.warn(f"gc could not do all: {trouble.path}: {trouble.reason}")
         self._free_space()
 
     def _free_space(self) -> None:
@@ -124,8 +124,8 @@ class RetentionThread:
                 gone = f"{size(freed.trash)} of the trash and {count(len(freed.states), 'state', 'states')}"
                 log.info("%s: %s were deleted to make room: steps %s", what, gone, list(freed.states))
                 self._complaints.warn(
-                    f"{what}, and it would not fit: the trash is deleted before its grace is over, and then the oldest "
-                    f"states but the newest {self._policy.floor}; this is logged once"
+                    f"{what}, and it would not fit: the trash is deleted before its grace is over, then the oldest "
+                    f"states, down to the newest {self._policy.floor}; this is logged once"
                 )
             if not freed.is_enough:
                 self._complaints.warn(f"{what}, and nothing more may go: free some of that disk")

@@ -188,8 +188,8 @@ class SavePlaces:
             raise unknown_run(path, launch.name)
         if path is not None and launch.rank == 0:
             log.warning(
-                "%s is in no journal, and the catalog knows no save of run %s: if the run goes on from there, stop it, "
-                "%s, and start again",
+                "%s is in no journal, and the catalog knows no save of run %s: if the run is to go on from it, stop "
+                "it, run %s, and start again",
                 path,
                 launch.name,
                 Command("scan", root_of(directory), "--run", launch.name),
@@ -205,8 +205,8 @@ class SavePlaces:
                 return
             newest = max(others, key=lambda file: file.global_step)
             log.warning(
-                "run %s is new, and %s has checkpoints of run %s, up to step %d: to go on with those %s; to keep "
-                "the runs apart give this one a directory of its own",
+                "run %s is new, and %s has checkpoints of run %s, up to step %d: to go on from those, call %s; to keep "
+                "the runs apart, give this one a directory of its own",
                 self._launch.name,
                 view.directory,
                 newest.run,
@@ -284,7 +284,7 @@ class SavePlaces:
             with launch.database.connected():
                 take_up_found(launch.database, sizes)
         except CatalogUnavailableError as error:
-            log.info("%s. It does not have yet what journals in %s tell.", error, directory)
+            log.info("%s. The catalog does not yet have the records of the journals in %s.", error, directory)
 
 
 class View(NamedTuple):

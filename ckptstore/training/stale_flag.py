@@ -28,7 +28,7 @@ class StaleFlag:
         try:
             _put_back(Path(self.path), self._key)
         except (OSError, ValueError, TypeError) as error:
-            log.warning("%s and cannot be written (%s): ignored until somebody does", asks, error)
+            log.warning("%s and cannot be set to 0 (%s): it is ignored until the file is written again", asks, error)
         else:
             log.warning("%s: put back to 0", asks)
 

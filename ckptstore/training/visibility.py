@@ -67,7 +67,8 @@ def ask_ranks(launch: RankLaunch, query: Query, ask: Callable[[Any], int]) -> As
             found = visibility.told(connection, launch.key)
         if not sees:
             log.warning(
-                "the ranks of run %s do not see the same files: each gets one that its own host has (%d of %d told)",
+                "the ranks of run %s do not see the same files: each loads one that its own host has (%d of %d said "
+                "what they see)",
                 launch.name,
                 len(found),
                 launch.world_size,

@@ -83,7 +83,9 @@ def test_what_makes_no_sense_is_refused(url: str) -> None:
     assert refused(url) == "no receiver is given; give --webhook URL, or --command CMD"
     assert "both --webhook and --command" in refused(url, "--webhook", "http://a", "--command", "true")
     assert "the webhook is no address" in refused(url, "--webhook", "hooks.example/s3cret")
-    assert "there is no fact 'fire'; use some of: damaged, " in refused(url, "--command", "true", "--on", "fire")
+    assert ("there is no kind of problem 'fire'; use some of: damaged, ") in refused(
+        url, "--command", "true", "--on", "fire"
+    )
 
 
 def test_the_server_watches_too(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,10 @@ def test_every_rank_has_a_sign_and_the_chosen_state_says_so() -> None:
     older = whole_state(of, 5)
     chosen = judge(older, as_recorded(older))
     assert picture([rejected, chosen]) == [
-        "ranks 0 to 5: # its own file, + a replica's, ~ being written, q quarantined, ? none recorded",
+        (
+            "one sign for each of ranks 0 to 5: # its own file, + a replica's, "
+            "~ being written, q quarantined, ? none recorded"
+        ),
         "step 15  #+~?q?",
         "step  5  ###### chosen",
     ]
@@ -38,7 +41,7 @@ def test_a_wide_job_has_several_ranks_in_a_column_and_shows_the_worst() -> None:
     seen[whole.files[500].path] = Observed(None)
     seen[whole.files[501].path] = Observed(1)
     legend, row = picture([judge(whole, seen)])
-    assert legend == "ranks 0 to 1023, 16 a column, the worst of them shown: # its own file, - gone, x damaged"
+    assert legend == "one sign for each 16 of ranks 0 to 1023, that of the worst: # its own file, - gone, x damaged"
     assert row == "step 15  " + "#" * 31 + "x" + "#" * 32
     assert len(row.split()[-1]) == WIDTH
 
@@ -50,4 +53,7 @@ def test_states_of_which_no_rank_is_told_are_left_out() -> None:
     older = state(of, file(of, 1))
     plan = judge(older, as_recorded(older))
     assert isinstance(plan, RestorePlan)
-    assert picture([given_up, plan]) == ["ranks 0 to 1: # its own file, + a replica's", "step 15  +# chosen"]
+    assert picture([given_up, plan]) == [
+        ("one sign for each of ranks 0 to 1: # its own file, + a replica's"),
+        "step 15  +# chosen",
+    ]

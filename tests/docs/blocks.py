@@ -90,7 +90,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
 
 OUTSIDE = {
     "pip install": "another machine's Python",
-    "createdb": "a PostgreSQL of the reader's",
+    "createuser": "a PostgreSQL of the reader's",
     "msrun": "several ranks: tests/mindspore starts them",
     "make ": "a target of its own: `make test-long`, or its own environment",
     "kubectl": "a cluster",

@@ -151,7 +151,7 @@ def test_the_rest_of_the_page_without_the_catalog(
     assert found["database"].status is Status.PROBLEM
     assert found["restorable"].detail.startswith("step 20")
     assert found["ranks"].status is found["disk"].status is Status.OK
-    assert said(found["journals"]) == ("note", "2 journals, by which this page was made")
+    assert said(found["journals"]) == ("note", "2 journals, from which this report was made")
     assert follow(database_url, found["journals"].hint).code == 0
     assert "no journal here tells of run 'other'" in checks(str(tmp_path / "none.db"), "other")["runs"].detail
 

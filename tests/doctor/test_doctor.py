@@ -65,7 +65,7 @@ def test_a_run_that_is_well(catalog: Catalog, database_url: str, tmp_path: Path)
     assert said(found["restorable"])[1].startswith("step 15, saved 0 s ago")
     assert found["ranks"].detail == "all 2 ranks saved step 15"
     assert found["launch"].detail.startswith("L1 seems to be running")
-    assert found["directories"].detail == f"2 in {tmp_path / 'data'}"
+    assert found["directories"].detail == f"2 at or below {tmp_path / 'data'}"
     assert found["journals"].detail == "2 journals, all in the catalog"
     assert {check.run for check in found.values()} == {None, "run"}
     assert examine(database_url).exit_code == 0
@@ -324,7 +324,7 @@ def cost(url: str, root: Path, *, ranks: int, history: int) -> int:
     with statements() as asked:
         found = checks(url, RUN)
     assert found["ranks"].detail == f"all {ranks} ranks saved step {history}"
-    assert found["directories"].detail == f"{ranks} in {root}"
+    assert found["directories"].detail == f"{ranks} at or below {root}"
     return len(asked)
 
 

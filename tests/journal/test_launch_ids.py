@@ -73,7 +73,7 @@ def test_one_id_for_two_launches_of_different_size(catalog: Catalog, tmp_path: P
     first, second = order
     assert not catalog.sync(tmp_path / "ckpt" / f"of_{first}").refused
     refused = catalog.sync(tmp_path / "ckpt" / f"of_{second}").refused
-    assert f"has {first} ranks as it was first told of, and {second} here" in refused[0].reason
+    assert f"was first recorded with {first} ranks, and has {second} here" in refused[0].reason
     assert len(refused) == second, "each journal is named"
     for _ in range(2):
         plan = catalog.resolve("run").plan

@@ -318,7 +318,9 @@ def test_a_process_that_looks_for_nothing_gets_sigterm(catalog: Catalog, tmp_pat
         said = ckptstore("exit", "--from-env", "--wait", "--timeout", "1", CKPTSTORE_URL=url, TMPDIR=str(tmp_path))
         assert process.wait() == -signal.SIGTERM
     assert said.code == 8
-    assert said.out.splitlines()[0].endswith("asked to save and leave in the catalog, by SIGTERM to 1 process")
+    assert said.out.splitlines()[0].endswith(
+        "asked to save and leave, by a request in the catalog, SIGTERM to 1 process"
+    )
     assert said.out.splitlines()[-1] == "run other has not left in time: rank 0 saved nothing; a restart finds no state"
 
 
@@ -388,7 +390,7 @@ def test_what_is_said(catalog: Catalog, tmp_path: Path) -> None:
     said = exit_(catalog, "run", "--reason", "node drained")
     assert (said.code, said.out) == (
         0,
-        "run run, launch L1: asked to save and leave in 2 directories, in the catalog\n",
+        "run run, launch L1: asked to save and leave, by a request in 2 directories and in the catalog\n",
     )
     said = exit_(catalog, "run", "--wait", "--timeout", "2s")
     assert said.code == 8

@@ -29,7 +29,7 @@ def test_a_drained_pod(tmp_path: Path, ranks: int) -> None:
         rough.evict(pids[drained])
         until(lambda: not any(map(psutil.pid_exists, pids.values())) or process.poll() is not None)
     lines = said.out.splitlines()
-    assert f"asked to save and leave in {ranks} directories, in the catalog" in lines[0]
+    assert f"asked to save and leave, by a request in {ranks} directories and in the catalog" in lines[0]
     step = int(lines[-1].removeprefix("run run has left: a restart goes on after step "))
     assert 17 <= step < 60
     again = rough.pre_stop(drained)

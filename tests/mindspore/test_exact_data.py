@@ -195,8 +195,8 @@ def test_augmentations__before_began_anew__now_go_on(name: str) -> None:
         assert not equal(resumed(AUGMENTING[name], step), undisturbed[step:])
         then, said = gone_on(AUGMENTING[name], step)
         assert equal(then, undisturbed[step:])
-        assert said.startswith(f"the first {step} batches are computed again, so that ")
-        assert said.endswith(" may draw the same random numbers as before; exact_data=False skips them")
+        assert said.startswith(f"the dataset makes the first {step} batches again and drops them, so that ")
+        assert said.endswith(" may draw the same random numbers as before; with exact_data=False it does not make them")
 
 
 @pytest.mark.parametrize("name", SHUFFLED_FILES)
@@ -225,7 +225,9 @@ def test_a_shuffle_has_mindspore_compute_all_again_from_then_on_in_the_whole_pro
         then, said = gone_on(create, step, exact=False)
         assert equal(then, undisturbed[step:])
         assert ds.config.get_fast_recovery()
-    assert said == "the first 8 batches are computed again, as MindSpore does where a dataset has a shuffle()"
+    assert said == (
+        "the dataset makes the first 8 batches again and drops them, as MindSpore does where a dataset has a shuffle()"
+    )
 
 
 @pytest.mark.parametrize("name", SKIPPED_AT_ONCE)
@@ -237,7 +239,9 @@ def test_what_goes_on_right_without_is_not_computed_again(name: str, files: Path
         assert equal(then, undisturbed[step:])
         assert said == ""
     said = gone_on(create, 2, exact=True)[1]
-    assert said == "the first 2 batches are computed again; exact_data=False skips them"
+    assert said == (
+        "the dataset makes the first 2 batches again and drops them; with exact_data=False it does not make them"
+    )
     assert list(complaints(create())) == []
     assert list(complaints(object())) == []  # a dataset of another making
 
@@ -351,9 +355,14 @@ def test_a_training__before_ended_with_other_weights__now_with_the_same(
         ends[run] = model.train_network.trainable_params()[0].asnumpy()
         assert job.start.global_step == (0 if run == "whole" else 8)
         assert ds.config.get_fast_recovery()
-    said = [each for each in caplog.messages if "computed again" in each]
+    said = [each for each in caplog.messages if "again and drops them" in each]
     why = "so that RandomApply, a lambda may draw the same random numbers as before"
-    assert said == [f"the first 8 batches are computed again, {why}; exact_data=False skips them"]
+    assert said == [
+        (
+            "the dataset makes the first 8 batches again and drops them, "
+            f"{why}; with exact_data=False it does not make them"
+        )
+    ]
     assert not np.array_equal(ends["before"], ends["whole"])
     assert np.array_equal(ends["now"], ends["whole"])
     assert warnings_in(caplog) == []

@@ -213,7 +213,9 @@ def test_a_new_run_that_saves_where_another_one_did(
     job.train(saving(tmp_path / "ckpt"), job.registrar())
     (said,) = complaints(caplog)
     where = tmp_path / "ckpt"
-    assert said.startswith(f"run mistyped is new, and {where} has checkpoints of run run, up to step 6: to go on with ")
+    assert said.startswith(
+        f"run mistyped is new, and {where} has checkpoints of run run, up to step 6: to go on from those, call "
+    )
     name = re.search(r"join\('(\w+)'\)", said)
     assert name is not None
     assert Job(launch=ckptstore.mindspore.join(name[1])).start.global_step == 6

@@ -147,7 +147,7 @@ def test_a_full_disk_with_our_trash__before_died_at_every_start__now_goes_on(tmp
 
         said = run.played(at_wait, fault="waits 1", **asked)
         (told,) = (line for line in warnings(said) if "it would not fit" in line)
-        assert told.endswith("states but the newest 2; this is logged once")
+        assert told.endswith("then the oldest states, down to the newest 2; this is logged once")
         assert [save.tally.global_step for save in run.catalog.saves("run") if save.restorable][:3] == [30, 29, 28]
 
 

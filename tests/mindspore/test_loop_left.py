@@ -217,7 +217,7 @@ def test_left_before_a_step_was_told_of(
 @pytest.mark.parametrize(
     ("others", "why"),
     [
-        ({}, "parameters that no optimizer updates were set"),
+        ({}, "parameters outside all optimizers were set"),
         ({"schedule": {}}, "schedule changed"),
         ({"draws": True}, "all random numbers were drawn; draw them before loop.step"),
     ],

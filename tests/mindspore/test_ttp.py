@@ -59,7 +59,9 @@ def test_a_directory_that_is_left_is_taken_where_it_covers_every_rank(
     plan = catalog.resolve("run").plan
     assert [(plan.global_step, each.rank, each.source.rank) for each in plan.ranks] == [(5, 0, 0), (5, 1, 1)]
     told = ckptstore("resolve", "run", "--explain")
-    assert "ttp_saved_checkpoints-step_5_tmp was never renamed; the files in it and beside it cover every" in told.out
+    assert (
+        "ttp_saved_checkpoints-step_5_tmp is of an unfinished TTP save; the files in it and beside it cover every"
+    ) in told.out
 
     Path(plan.ranks[0].source.path).unlink()
     resolution = catalog.resolve("run")

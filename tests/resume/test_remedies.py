@@ -37,7 +37,7 @@ DENIED, CUT = Reason(Rule.UNREADABLE, None, ""), Reason(Rule.SIZE_MISMATCH, None
 GONE, BEGUN = Reason(Rule.MISSING_FILE, None, ""), Reason(Rule.IN_PROGRESS, None, "")
 WEIGHTS = Reason(Rule.WEIGHTS_ONLY, None, "")
 TRASHED, DAMAGED = {"state": FileState.TRASHED}, {"state": FileState.DAMAGED}
-SCAN = "if one is on disk, ckptstore scan DIRECTORY takes up its journal"
+SCAN = "if one is on disk: ckptstore scan DIRECTORY"
 
 
 def faulty(reason: Reason | None, *ranks: int, **known: object) -> list[tuple[Checkpoint, Reason | None]]:
@@ -48,10 +48,22 @@ def faulty(reason: Reason | None, *ranks: int, **known: object) -> list[tuple[Ch
     ("missing", "group", "files", "in_shares", "remedy"),
     [
         ([1], [1], [], False, f"for rank 1: no file was recorded; {SCAN}"),
-        ([0, 1], [0, 1], [], False, f"for ranks 0,1: no file, a replica among 0,1, was recorded; {SCAN}"),
+        ([0, 1], [0, 1], [], False, f"for ranks 0,1: no file of it or of a replica (ranks 0,1) was recorded; {SCAN}"),
         ([0, 1], [0, 1], [], True, f"for ranks 0,1: no file was recorded; {SCAN}"),
-        ([1], [0, 1], faulty(WEIGHTS, 0, 1), False, f"for rank 1: no file, a replica among 0,1, was recorded; {SCAN}"),
-        ([1], [0, 1], faulty(None, 0), False, f"for rank 1: no file, a replica among 0,1, was recorded; {SCAN}"),
+        (
+            [1],
+            [0, 1],
+            faulty(WEIGHTS, 0, 1),
+            False,
+            f"for rank 1: no file of it or of a replica (ranks 0,1) was recorded; {SCAN}",
+        ),
+        (
+            [1],
+            [0, 1],
+            faulty(None, 0),
+            False,
+            f"for rank 1: no file of it or of a replica (ranks 0,1) was recorded; {SCAN}",
+        ),
         ([1], [1], faulty(CUT, 1), False, "for rank 1: restore the original /1"),
         ([1], [0, 1], faulty(CUT, 0), False, "for rank 1: restore the original /0"),
         ([0, 1], [0, 1], faulty(CUT, 0, 1), False, "for ranks 0,1: restore any one of the originals /0, /1"),
@@ -124,7 +136,7 @@ def test_what_to_do_about_a_whole_state() -> None:
     of_pytorch = replace(whole, files=(whole.files[0], replace(whole.files[1], format="pytorch")))
     of_another = Reason(Rule.FOREIGN_FORMAT, None, "")
     assert remedies.of_state(of_another, of_pytorch) == (
-        "for what can load it: ckptstore resolve run --step 15 --format paths"
+        "to pass its files to a program that can load them: ckptstore resolve run --step 15 --format paths"
     )
     assert remedies.of_state(of_another, whole) == remedies.of_state(Reason(Rule.UNTRAINED, None, ""), of_pytorch) == ""
 

@@ -138,7 +138,8 @@ def test_a_crash_before_the_first_whole_save_starts_fresh(
     assert third[0].facts.decided
     (said,) = caplog.messages
     assert said == (
-        "run run starts from the beginning; incomplete since then: 1 step; the newest: no file of rank 1 "
+        "run run starts from the beginning; 1 step that was saved since then "
+        "is incomplete; of the newest: no file of rank 1 "
         "was recorded; see: ckptstore resolve run --explain"
     )
 
@@ -212,7 +213,8 @@ def test_a_start_says_that_of_many_newer_saves_none_is_whole(
     assert job.start()[0].facts.parent_step == 10
     (said,) = caplog.messages
     assert said == (
-        "run run goes on from step 10; incomplete since then: 3 steps; the newest: no file of rank 1 was "
+        "run run goes on from step 10; 3 steps that were saved since then are "
+        "incomplete; of the newest: no file of rank 1 was "
         "recorded; see: ckptstore resolve run --explain"
     )
 
@@ -263,8 +265,9 @@ def test_a_fresh_start_never_hides_a_branch_that_was_given_up(catalog: Catalog, 
     with pytest.raises(NothingRestorableError) as refused:
         job.start()
     assert str(refused.value) == (
-        "nothing of run 'run' can be restored but step 10 of launch L1, and the run went back from it to an older "
-        "state; see: ckptstore resolve run --all; choose it with resume(lineage='L1'), or start a run of another name"
+        "nothing of run 'run' can be restored except step 10 of launch L1, which was abandoned when the run went back "
+        "to an older state; see: ckptstore resolve run --all; choose it with "
+        "resume(lineage='L1'), or start a run of another name"
     )
     again = job.start(resume=False)
     plan = again[0].resolve(lineage="L1")
@@ -495,7 +498,7 @@ def test_other_ranks_that_share_nothing_are_told_what_to_call(catalog: Catalog, 
     job.save(job.start(), 15)
     with pytest.raises(NothingRestorableError) as stopped:
         catalog.join("run", rank=0, world_size=4, launch_id="L2").resolve()
-    assert "step 15 was whole, but saved by 2 ranks, asked for 4" in stopped.value.message
+    assert "step 15 was whole, but saved by 2 ranks, to be loaded by 4" in stopped.value.message
     assert "mindspore.rank_list_for_transform(N, SRC_STRATEGY, DST_STRATEGY)" in stopped.value.hint
     assert f"{{R: f'{tmp_path}/rank_{{R}}/" in stopped.value.hint
 

@@ -133,7 +133,7 @@ def test_what_a_rank_reads_of_shares() -> None:
 NO_WHOLE_FILE = "no other file holds it (remove_redundancy)"
 PARTS = "it is in files of MindFormers 2.0, as /ckpt/L1/rank_0/periodic-15.ckpt: MindFormers has to load it"
 NOT_THERE = "of which those of 1 of 2 are not there: MindFormers has to load it"
-ASKED = "saved by 2 ranks, asked for 4, and "
+ASKED = "saved by 2 ranks, to be loaded by 4, and "
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_a_directory_that_was_never_renamed_counts_only_where_it_covers_every_ra
     assert sources(planned(state(PAIRS, *files))) == [0, 5, 2, 3, 0, 5, 2, 3]
     found = rejected(state(PAIRS, *files[:3]))
     assert rules(found) == [(Rule.MISSING_RANK, 3), (Rule.MISSING_RANK, 7)]
-    assert f"{directory} was never renamed, and its files do not cover" in found.reasons[0].detail
+    assert f"{directory} is of an unfinished TTP save, and its files do not cover" in found.reasons[0].detail
     assert "never renamed" not in rejected(saved(PAIRS, 0, 1, 2)).reasons[0].detail
 
 

@@ -71,7 +71,7 @@ def test_what_was_given_up_is_not_said_to_be_completing() -> None:
     given_up = [replace(facts(step), branch="L1") for step in (30, 40)]
     kept = decide([*lineage, *given_up], Policy(keep_last=2), NOW).keep
     reasons = {verdict.state.global_step: shown(verdict)["reasons"] for verdict in kept}
-    assert reasons[30] == ["newer: given up; it stays until the run has a newer state"]
+    assert reasons[30] == ["newer: of an abandoned branch; it stays until the run has a newer state"]
     assert reasons[40] == ["branch_tip: the newest of the abandoned branch of launch L1", *reasons[30]]
 
 

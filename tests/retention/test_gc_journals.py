@@ -28,7 +28,7 @@ def test_nothing_goes_while_a_journal_was_not_read(catalog: Catalog, tmp_path: P
     plan = plan_gc(catalog.database, "run", LAST_2)
     assert removed(plan) == []
     assert [each.path for each in plan.unseen] == [str(unread)]
-    assert all("may protect it" in verdict.state.doubt for verdict in plan.decision.keep)
+    assert all("may have a pin or tag of it" in verdict.state.doubt for verdict in plan.decision.keep)
     done = execute(catalog.database, made_before)
     assert (done.removed, {each.reason for each in done.skipped}) == ((), {plan.decision.keep[0].state.doubt})
     assert tree(job.directory) == before
@@ -44,5 +44,5 @@ def test_a_training_that_collects_hears_why_nothing_goes(
     thread = RetentionThread(ranks[0], LAST_2)
     thread.file_registered(job.save(ranks, 40)[0])
     thread.finish(10)
-    assert f"gc is kept from its work by {unread}" in caplog.text
+    assert f"gc could not do all: {unread}" in caplog.text
     assert {file.state.value for file in catalog.files("run")} == {"complete"}

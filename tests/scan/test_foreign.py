@@ -43,7 +43,7 @@ def test_what_has_no_step_is_listed_and_a_start_does_not_pass_it_over(catalog: C
         "x.pth": (None, 5, at),
     }
     assert (done.adopted, done.skipped) == ((), ())
-    assert "their steps are not known: there is no run to go on" in done.warnings[0]
+    assert "their steps are not known: no run can go on from them" in done.warnings[0]
     assert {path: remedy for path, (_, remedy) in left_out(done, root).items()} == {
         "rank_12/model_best.pth.tar": "--step FILE=STEP",
         "rank3/model_best.pth.tar": "--step FILE=STEP",
@@ -59,7 +59,10 @@ def test_the_command_that_a_start_prints_adopts_it_for_its_rank(catalog: Catalog
     path = tensorflow(root / "rank1" / "model.ckpt-4")
     done = catalog.scan(root)
     assert done.warnings == (
-        "only checkpoints of PyTorch or TensorFlow are there, and their steps are not known: there is no run to go on",
+        (
+            "only checkpoints of PyTorch or TensorFlow are there, and their "
+            "steps are not known: no run can go on from them"
+        ),
     )
     with pytest.raises(RefusedError) as refused:
         catalog.join("job", world_size=2, launch_id="L1").resolve()
@@ -67,7 +70,7 @@ def test_the_command_that_a_start_prints_adopts_it_for_its_rank(catalog: Catalog
     adopted = catalog.scan(root, run="job", trust=["name"])
     assert told(adopted) == [(path.name, 1, 4, "tensorflow")]
     assert adopted.warnings == (
-        "the highest rank found is 1: taken to be a job of 2; if it had more ranks, say so with --world-size",
+        "the highest rank found is 1: taken to be a job of 2 ranks; if it had more, say so with --world-size",
     )
 
 
@@ -116,7 +119,7 @@ def test_mindspore_does_not_start_from_what_it_cannot_load(catalog: Catalog, dat
         launch.settle(catalog.database, FOR_MINDSPORE)
     assert f"MindSpore cannot load {path}: its format is pytorch" in refused.value.message
     assert "ckptstore resolve job --step 40 --format paths" in refused.value.hint
-    assert follow(database_url, refused.value.hint.partition("for what can load it")[2]).out == f"{path}\n"
+    assert follow(database_url, refused.value.hint.partition("that can load them")[2]).out == f"{path}\n"
     assert "\n" not in str(refused.value)
     assert launch.resolve().global_step == 40  # what is no script of MindSpore loads it
 

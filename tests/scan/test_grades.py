@@ -137,7 +137,7 @@ def test_what_gets_no_place_is_known_and_stops_a_start_until_it_has_one(
     command = f"ckptstore scan {tree} --run job --trust counter"
     assert f"to place it: {command}" in shown
     listed = ckptstore("--db", database_url, "list", "job").out
-    assert f"1 file has no certain step or rank, as {left}: ckptstore resolve job --explain" in listed
+    assert f"1 file has no certain step or rank, such as {left}; see: ckptstore resolve job --explain" in listed
     assert (
         f"unplaced      1 newer file has no certain step or rank: {left}"
         in ckptstore("--db", database_url, "doctor").out

@@ -529,7 +529,7 @@ def test_files_beside_a_journal_that_is_not_read_are_left_alone(
     hidden, reason = str(journal_path), "Permission denied"
     with monkeypatch.context() as patch:
         if what == "newer":
-            reason = "its entries of a newer ckptstore were left out"
+            reason = "it has entries of a newer ckptstore: update ckptstore here to read them"
             with journal_path.open("ab") as file:
                 patch.setattr(jsonl, "VERSION", 2)
                 file.write(jsonl.encode({"t": "another"}))
