@@ -255,7 +255,9 @@ class Worker:
         """
         with self.database.read() as connection:
             items = removals.items_of(connection, self.lock.run_id, settled=True)
-            ids = removals.of_marked_steps(connection, self.lock.run_id)
+            steps = removals.marked_steps(connection, self.lock.run_id)
+        records = self._records(items) if steps else {}
+        ids = {item_id for item_id, some in records.items() if any(file.global_step in steps for file in some)}
         ids |= {item.id for item in items if item.checkpoint in self.unheard}
         names = {_stem(item) for item in items if item.id in ids}
         kept = {item.id for item in items if item.id in ids or (not item.checkpoint and _stem(item) in names)}
