@@ -353,6 +353,7 @@ class World:
             trainers.append(trainer)
             was_faulty = fault is not None and rank == (kill_rank or 0) % self.size
             is_hindered = self.has_gap or bool(self.away) or any(disk.slow_ns for disk in self.disks.values())
+            is_hindered |= self._is_hidden()
             is_blind = was_faulty and (is_hindered or (fault is not None and fault.blinds()))
             is_alone = fault is None or not was_faulty or fault.what != "stop"
             self._check_start(launch, trainer, start, back, fresh=fresh, is_blind=is_blind, is_alone=is_alone)
@@ -967,7 +968,8 @@ class World:
             self._check_marked(name, marked, after)
         self._settle_graces(begun, there, after)
         was_killed = not task.is_over
-        if was_killed:  # what it had not moved yet counts again after the next gc or undo
+        has_failed = task.is_over and task.error is None and bool(task.result.troubles)
+        if was_killed or has_failed:  # what it has not moved counts again after the next gc or undo
             self._uncounted |= {after[path] for path in going if path in after}
         is_open = was_killed and not (now or unsure) and self.is_quiet and bool(going & set(self.there()))
         for path, content in after.items():
@@ -1175,7 +1177,9 @@ class World:
             with system.open_file(path, "wb") as file:
                 file.write(change(content))
 
-        identity = self.truth.contents[self.there()[path]]
+        was = self.there()[path]
+        self._dropped.add(was)
+        identity = self.truth.contents[was]
         known = self.truth.launches[identity.launch].saved[identity.step][identity.rank]
         self.machine.sleep(self.is_coarse)  # within the second of its save nothing tells but its bytes
         with suppress(ViolationError):
@@ -1422,6 +1426,9 @@ class World:
         for folder in self._journalled(before) - self._journalled(after):
             raise ViolationError(f"{folder} lost its journals, and what is in it was registered")
         self._risen |= {path for path in after.keys() - before.keys() if "/.ckptstore/trash/" in path}
+        # A move into the trash that was not on the disk yet: what is at home again counts after the next gc or undo.
+        trashed = {content for path, content in before.items() if "/.ckptstore/trash/" in path}
+        self._uncounted |= trashed & {after[path] for path in after.keys() - before.keys()}
         for path, content in before.items():
             is_changed = content in self.truth.contents and after.get(path, content) != content
             is_damaged = content in self.damaged and after.get(path) == content  # its time may be as recorded again
