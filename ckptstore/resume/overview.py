@@ -13,11 +13,11 @@ from ckptstore.catalog.protection import began_from
 from ckptstore.catalog.runs import called_in, find_run, run_names
 from ckptstore.core import validate
 from ckptstore.core.hints import Command
-from ckptstore.core.model import BRANCH, Kind
+from ckptstore.core.model import BRANCH, IMPORTED, SCANNED, Kind
 from ckptstore.errors import UsageError
 from ckptstore.outside import utc_now
 from ckptstore.resume.lineage import lineage
-from ckptstore.resume.liveness import NEVER_SAVED, course, is_of_last_day, restart_loop, status
+from ckptstore.resume.liveness import NEVER_SAVED, SILENT, TRAINING, course, is_of_last_day, restart_loop, status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -366,14 +366,17 @@ def _status(begun: Sequence[Launch], saved: Mapping[str, int | None], last: Save
     heard = [sign.seen_at] if sign else []
     heard += [own.created_at] if own else [newest.created_at] if newest.created_at else []
     errors = signs.errors.get(newest.key, ())
+    has_just_saved = own is not None and own.created_at is not None and signs.now - own.created_at <= SILENT
+    goes_on_by_hand = has_just_saved and sign is None and not errors and not newest.id.startswith((SCANNED, IMPORTED))
+    found = course(
+        errors,
+        sign.process if sign else None,
+        signs.now - sign.seen_at if sign else None,
+        was_asked_to_exit=own is not None and own.kind is Kind.GRACEFUL_EXIT,
+    )
     return status(
         newest.id,
-        course(
-            errors,
-            sign.process if sign else None,
-            signs.now - sign.seen_at if sign else None,
-            was_asked_to_exit=own is not None and own.kind is Kind.GRACEFUL_EXIT,
-        ),
+        TRAINING if goes_on_by_hand else found,
         loop=restart_loop(begun, saved, errors, signs.now),
         has_saved=bool(saved),
         has_begun=sign is not None or newest.id in saved,
