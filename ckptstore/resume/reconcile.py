@@ -85,8 +85,8 @@ def reconcile(
     `only` names one launch and rank to do it for (None: every rank of the launches since the last reconciliation),
     `recorder` who records it (None: this process, for others).
     """
-    sources, known = _gather(database, run_id, only)
-    sources = _doubtful(sources, _listings(database, sources), known)
+    every, known = _gather(database, run_id, only)
+    sources = _doubtful(every, _listings(database, every), known)
     known_places = _places(database, sources)
     seen = _look(sources, _listings(database, sources), known_places)  # again: what was saved since is there
     if seen.unknown and only is None:
@@ -103,6 +103,9 @@ def reconcile(
     vanished = presence.gone(unseen, places)
     growing = [known_files[id_] for id_ in seen.growing if id_ in known_files]
     growing = [file for file in growing if file.state is FileState.IN_PROGRESS]  # else it was finished meanwhile
+    later = _of_later_launches(database, run_id, growing, every)
+    seen.skipped += later.values()
+    growing = [file for file in growing if file.path not in later]
     before = [path for new in seen.unknown if (path := before_rename(new.path))]
     with database.read() as connection:
         paths = [*(new.path for new in seen.unknown), *(file.path for file in growing), *before]
@@ -236,6 +239,28 @@ def _leave_to_the_living(database: Database, run_id: int, seen: _Seen) -> None:
         found = files.facts_if_seen(new.path)
         if found is not None and time.time() - found.mtime_ns / 1e9 > SILENT.total_seconds():
             seen.skipped.append(Skipped(new.path, "its launch is alive, and has not registered it"))
+
+
+def _of_later_launches(
+    database: Database, run_id: int, growing: Sequence[Checkpoint], sources: Mapping[_OfRank, Sequence[Source]]
+) -> dict[str, Skipped]:
+    """Of files that were never finished, those that came after a later launch had begun, by path: they may be its own.
+
+    Such a launch takes the same names, since the file was not there when it began.
+    """
+    if not growing:
+        return {}
+    with database.read() as connection:
+        orders = {launch.key: launch.order for launch in reads.launches_of(connection, run_id)}
+    found: dict[str, Skipped] = {}
+    for file in growing:
+        directory, _, name = file.path.rpartition("/")
+        for source in (each for own in sources.values() for each in own if each.directory == directory):
+            is_later = orders.get(source.launch_key, 0) > orders.get(file.launch_key, 0)
+            if is_later and wrote(source, name) and name not in source.names_before:
+                reason = f"launch {source.launch} may have written it, and nothing tells that {file.launch} did"
+                found[file.path] = Skipped(file.path, reason)
+    return found
 
 
 def _leave_to_unread_journals(seen: _Seen, unheard: Iterable[Skipped]) -> None:
