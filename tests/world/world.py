@@ -182,6 +182,7 @@ class World:
         """What cuts and flips made."""
         self.fault: Fault | None = None
         self._started_ns = 0
+        self._collecting: int | None = None
         self.has_other = False
         self.other_missed = self.first_missed = False
         """Whether a catalog was made anew while a scan could not see every journal, and has not seen them since."""
@@ -940,6 +941,9 @@ class World:
     def _collect(
         self, name: str, planned: Callable[[Catalog], GcPlan], policy: Policy, catalog: int, *, now: bool
     ) -> None:
+        # Two gcs of one tree at one moment from two catalogs: no promise covers that.
+        outer, self._collecting = self._collecting, catalog
+        self.is_shaken |= outer not in (None, catalog)
         there, seen = self.everything(), self.there()
         has_missed = self.other_missed if catalog else self.first_missed
         is_told = not has_missed
@@ -962,7 +966,9 @@ class World:
 
         begun = self.machine.now_ns
         task = self._operate(name, work, catalog)
+        self._collecting = outer
         after = self.everything()
+        unsure |= self.is_shaken
         if not unsure:
             self._check_kept(name, there, after, keep)
             self._check_marked(name, marked, after)
@@ -1008,8 +1014,11 @@ class World:
         """The last gc is taken back."""
         before, alone = self.everything(), not self._is_interrupted()
         begun = self.machine.now_ns
-        self._operate("undo", lambda opened: opened.undo(RUN), catalog)
+        task = self._operate("undo", lambda opened: opened.undo(RUN), catalog)
         after = self.everything()
+        if not task.is_over:  # it was killed: what it brought home counts after the next gc or undo
+            trashed = {content for path, content in before.items() if "/.ckptstore/trash/" in path}
+            self._uncounted |= trashed & {content for path, content in after.items() if path not in before}
         if alone:
             self._check_nothing_lost("undo", before, after)
         self._settle_graces(begun, before, after)
