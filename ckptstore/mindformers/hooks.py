@@ -96,10 +96,11 @@ def _begin(run: str, dataset: Any, config: Any) -> None:
     start = launch.decide(dataset, loads, check_restored=lambda params: check_restored(launch, config, params))
     if start.plan is None:
         if _wish.path:
+            anew = "to begin anew: leave out resume_training"
+            adopts = f"to adopt those files: {Command('scan', _wish.path, '--run', run)}, and start again; {anew}"
             raise RefusedError(
                 f"the YAML asks to resume from {_wish.path}, and run {run} has no state to go on from",
-                f"to adopt those files: {Command('scan', _wish.path, '--run', run)}, and start again; to begin "
-                "anew: leave out resume_training",
+                adopts if loads is Loads.MINDSPORE else f"iterations that a scan finds are never restored; {anew}",
             )
         return
     if _wish.path:
