@@ -489,7 +489,20 @@ def _state() -> sa.ColumnElement[str]:
     is_seen_after_it = (other.c.reported == FileState.MISSING.value) & (
         own.c.revision > sa.func.coalesce(other.c.revision, other.c.mtime_ns)
     )
-    later_at_the_path = (
+    # It left the path to this one: by a clock that was set back, it is the later one all the same.
+    of_retention = trash.alias("trash_of_other")
+    is_in_the_trash = (
+        sa.select(of_retention.c.id)
+        .where(
+            of_retention.c.checkpoint_id == other.c.id,
+            of_retention.c.settled,
+            of_retention.c.wanted == Location.TRASH.value,
+            other.c.path == sa.func.rtrim(of_retention.c.root, "/") + "/" + of_retention.c.place,
+        )
+        .correlate(other)
+        .exists()
+    )
+    at_the_path = (
         sa.select(other.c.id)
         .select_from(
             other.join(save_of_other, save_of_other.c.id == other.c.save_id).join(
@@ -500,8 +513,7 @@ def _state() -> sa.ColumnElement[str]:
             other.c.path == own.c.path,
             other.c.id != own.c.id,
             of_other.c.run_id == own_run,
-            is_later,
-            sa.not_(sa.func.coalesce(is_seen_after_it, sa.false())),
+            sa.not_(is_in_the_trash),
             # Two disks may be mounted at this path in turn: one is visible now, the other is unmounted.
             sa.or_(
                 own.c.directory_id == other.c.directory_id, *(each.c.directory_id.is_(None) for each in (own, other))
@@ -509,14 +521,13 @@ def _state() -> sa.ColumnElement[str]:
         )
         .correlate(own)
     )
-    is_overwritten = later_at_the_path.exists()
-    # A scan adopted the file just before its rank registered it.
-    is_registered_now = later_at_the_path.where(
-        other.c.size == own.c.size,
-        other.c.mtime_ns == own.c.mtime_ns,
-        own.c.grade.is_not(None),
-        other.c.grade.is_(None),
+    # A scan adopted the file before it knew, or there was, the record of its rank.
+    is_the_same = sa.func.coalesce(sa.and_(other.c.size == own.c.size, other.c.mtime_ns == own.c.mtime_ns), sa.false())
+    is_only_seen = is_the_same & own.c.grade.is_(None) & other.c.grade.is_not(None)
+    is_overwritten = at_the_path.where(
+        is_later, sa.not_(sa.func.coalesce(is_seen_after_it, sa.false())), sa.not_(is_only_seen)
     ).exists()
+    is_registered_now = at_the_path.where(is_the_same, own.c.grade.is_not(None), other.c.grade.is_(None)).exists()
     is_told_moved = own.c.reported == FileState.MOVED.value
 
     def has_removal(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:

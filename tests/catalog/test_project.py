@@ -369,3 +369,37 @@ def test_a_launch_id_that_is_used_again_after_a_clock_was_set_back_hides_no_file
                 project(connection, [*KNOWN, event])
             (known,) = reads.sources_in(connection, "/run/a")
         assert known.names_before == frozenset()
+
+
+def test_a_file_in_the_trash_has_left_its_path_to_another_one_whatever_the_clock_says() -> None:
+    """Its name is used again after a clock was set back: the new file counted as overwritten by that in the trash."""
+    old = replace(
+        Checkpoint(run="run", launch="L1", kind=Kind.PERIODIC, global_step=5, rank=0, path="/run/a/x.ckpt"),
+        size=100,
+        created_at=START,
+    )
+    new = replace(old, launch="L2", created_at=START - timedelta(minutes=5))
+    removed = RemovedFile("x.ckpt", 100, 10**9, old.id, generation(version_of_file(old)))
+    gone = FilesRemoved("run", "gc1", "/run/a", Location.TRASH, settled=True, at=START, files=(removed,))
+    for told in ([FileRecorded(old), gone, FileRecorded(new)], [FileRecorded(new), FileRecorded(old), gone]):
+        with in_memory().write() as connection:
+            for event in told:
+                project(connection, [*KNOWN, event])
+            known = reads.files_of(connection, reads.run_id(connection, "run") or 0)
+        assert {file.launch: file.state for file in known} == {"L1": FileState.TRASHED, "L2": FileState.COMPLETE}
+
+
+def test_a_file_that_was_announced_before_a_scan_saw_it_is_its_rank_s() -> None:
+    registered = replace(
+        Checkpoint(run="run", launch="L1", kind=Kind.PERIODIC, global_step=5, rank=0, path="/run/a/x.ckpt"),
+        size=100,
+        mtime_ns=10**9,
+        created_at=START,
+    )
+    seen = replace(registered, launch="L2", created_at=START + timedelta(seconds=1), grade=Grade.CONSISTENT)
+    for told in ([registered, seen], [seen, registered]):
+        with in_memory().write() as connection:
+            for file in told:
+                project(connection, [*KNOWN, FileRecorded(file)])
+            known = reads.files_of(connection, reads.run_id(connection, "run") or 0)
+        assert {file.launch: file.state for file in known} == {"L1": FileState.COMPLETE, "L2": FileState.MOVED}
