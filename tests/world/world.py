@@ -329,6 +329,8 @@ class World:
                 query = Query(step=back)
         self.truth.launches.append(launch)
         self._started_ns = self.machine.now_ns
+        for each in self.truth.launches[:-1] if self.away else ():  # the next start alone adopts what they left
+            each.is_announced = False
         cannot_tell = (disk.read_only or disk.capacity is not None for disk in self.disks.values())
         launch.is_unheard = bool(self.machine.catalogs.away or self._locks) and (bool(self.away) or any(cannot_tell))
         launch.is_in_catalog_alone = bool(self.away)
@@ -796,7 +798,8 @@ class World:
     def neighbour_gc(self, keep_last: int = 1, now: bool = False) -> None:  # noqa: FBT001, FBT002
         """Retention of the other run, which has nothing to say about this one's files."""
         there = self.everything()
-        keep = self._must_stay(there, 2, now=now)
+        counted = {path: content for path, content in there.items() if content not in self._uncounted}
+        keep = self._must_stay(counted, 2, now=now)
         unsure = self.is_shaken or self._is_interrupted()
         policy = Policy(keep_last=max(keep_last, 1), floor=1)
 
@@ -805,6 +808,7 @@ class World:
 
         self._operate("neighbour's gc", work)
         after = self.everything()
+        self._risen |= {path for path in after.keys() - there.keys() if "/.ckptstore/trash/" in path}
         if not unsure:
             self._check_kept("gc of another run", there, after, keep)
         self.neighbours = {path: content for path, content in self.neighbours.items() if after.get(path) == content}
@@ -836,6 +840,7 @@ class World:
         program = self._boot(0, "keep")
         task = self._run(program, work, "keep")
         self.machine.kill(program)
+        self.is_shaken |= not task.is_over  # a start may be refused beside a file of which nothing tells the step
         if task.error is not None and fault is None and is_quiet:
             raise ViolationError(f"a save fails, and nothing was in its way: {task.error}") from task.error
         if task.error is None and task.is_over and task.result:
@@ -1420,6 +1425,8 @@ class World:
         """All nodes lose power: what was not synced may be lost."""
         self._end_trainers()
         self.done["power loss"] += 1
+        # What comes in place of a lost file counts as older than that.
+        self.is_shaken |= any(node.clock_offset_ns < 0 for node in self.nodes)
         self.beside = []
         for node in self.nodes:
             node.reboot()
@@ -1462,8 +1469,8 @@ class World:
         self.machine.sleep(max(seconds, 0))
 
     def clock(self, node: int = 0, seconds: int = 0) -> None:
-        """The clock of a node is set: what differs by more than 10 minutes, no grace covers."""
-        self.is_shaken |= abs(seconds) > 300
+        """The clock of a node is set: what differs by more than 10 minutes, no grace covers; nor after a power loss."""
+        self.is_shaken |= abs(seconds) > 300 or (seconds < 0 and bool(self.done["power loss"]))
         self.nodes[node % len(self.nodes)].clock_offset_ns = seconds * 10**9
 
     # What must hold.
@@ -1808,7 +1815,7 @@ class World:
         marked = self.truth.marked()
         for path, content in self.everything().items():
             identity = self.truth.contents.get(content)
-            is_left = "/.ckptstore/trash/" in path and not path.startswith(_BELOW)
+            is_left = "/.ckptstore/trash/" in path and not path.startswith(_BELOW) and path not in self._risen
             if is_left and identity is not None and identity.step not in marked and not task.result.waiting:
                 raise ViolationError(f"{path} is left in the trash, and no purge deletes it")
         self.checked["purged"] += 1
