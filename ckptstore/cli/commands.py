@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ckptstore import progress
 from ckptstore.core.limits import MOST_RANKS
 from ckptstore.errors import CkptstoreError, RefusedError, UsageError
 from ckptstore.outside import Path
@@ -456,10 +457,10 @@ def scan(context: click.Context, /, directory: str, *, as_json: bool, verbose: b
     journal could not be read; 5: there are several experiments, and the output has a command for each; 7: checkpoints
     were left out.
     """
-    from ckptstore.cli import scanning, terminal, values
+    from ckptstore.cli import scanning, values
 
     asked["steps"] = dict(asked["steps"])
-    with terminal.progress("looked at", "files") as more:
+    with progress.count("looked at", "files") as more:
         scanned = catalog(context).scan(directory, progress=more, **asked)
     if as_json:
         values.write(values.scanned(scanned))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ckptstore import progress
 from ckptstore.cli.commands import as_json, catalog, complete_references
 
 if TYPE_CHECKING:
@@ -41,11 +42,11 @@ def diff(context: click.Context, first: str, second: str, *, as_json: bool) -> N
     files with the same recorded digest are not read. It needs NumPy, and no MindSpore. The exit code is 0 whether
     they differ or not.
     """
-    from ckptstore.cli import terminal, values
+    from ckptstore.cli import values
     from ckptstore.tensors.compare import compare
 
-    with terminal.progress_of("compared", in_bytes=True) as progress:
-        found = compare(first, second, lambda: catalog(context).database, progress)
+    with progress.bar("compared", in_bytes=True) as show:
+        found = compare(first, second, lambda: catalog(context).database, show)
     values.write(_value(found)) if as_json else _show(found)
 
 

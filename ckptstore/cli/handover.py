@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from ckptstore import progress
 from ckptstore.cli.commands import as_json, catalog, complete_references
 
 
@@ -24,10 +25,10 @@ def export(context: click.Context, /, reference: str, target: str, *, as_json: b
     The target must be new. It gets its name when it is complete. Exit code 3: nothing can be restored; 5: the target
     exists, or the state cannot be written in this form; 6: a file is not as it was recorded.
     """
-    from ckptstore.cli import terminal, values
+    from ckptstore.cli import values
     from ckptstore.core.text import count, size
 
-    with terminal.progress_of("exported", in_bytes=True) as show:
+    with progress.bar("exported", in_bytes=True) as show:
         done = catalog(context).export(reference, target, progress=show, **asked)
     files = count(done.files, "file", "files")
     text = f"exported step {done.global_step} of run {done.run} to {done.target} ({files}, {size(done.bytes)})"
@@ -47,10 +48,10 @@ def import_(context: click.Context, source: str, directory: str | None, *, run: 
     then they are recorded. After an interruption, repeat the command. Exit code 5: the run or DIRECTORY exists; 6:
     the export is damaged, and nothing was imported.
     """
-    from ckptstore.cli import terminal, values
+    from ckptstore.cli import values
     from ckptstore.core.text import count, size
 
-    with terminal.progress_of("imported", in_bytes=True) as show:
+    with progress.bar("imported", in_bytes=True) as show:
         done = catalog(context).import_(source, directory, run=run, progress=show)
     text = (
         f"imported step {done.global_step} as run {done.run}, in {done.directory} "

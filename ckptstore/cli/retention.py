@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ckptstore import progress
 from ckptstore.cli.commands import (
     KINDS,
     STEP,
@@ -111,7 +112,7 @@ def gc(
     the nodes' own disks, only states that a higher tier has. Exit code 5: refused by a safety rule.
     """
     from ckptstore.cli import retention_text as text
-    from ckptstore.cli import terminal, values
+    from ckptstore.cli import values
     from ckptstore.retention import dicts
     from ckptstore.retention import gc as collecting
 
@@ -131,7 +132,7 @@ def gc(
                 f"{Command('purge', names[0], '--now', '--tier', of_nodes.name)}"
             )
         return text.in_tier(_in_tier(database, names, of_nodes, policy, asked | how), as_json=as_json)
-    with terminal.progress("removing", "files", shown=how["apply_it"]) as more:
+    with progress.count("removing", "files", shown=how["apply_it"]) as more:
         outcomes = [
             collecting.collect(
                 database,
@@ -187,13 +188,13 @@ def undo(context: click.Context, run: str, *, tier: str | None, as_json: bool) -
     back now is passed over.
     """
     from ckptstore.cli import retention_text as text
-    from ckptstore.cli import terminal, values
+    from ckptstore.cli import values
     from ckptstore.retention import dicts, in_tier, in_trash
 
     if tier is not None:
         database = catalog(context).database
         return text.of_copies(in_tier.undo(database, run, _tier(database, tier)), as_json=as_json)
-    with terminal.progress("brought back", "files") as more:
+    with progress.count("brought back", "files") as more:
         done = in_trash.undo(catalog(context).database, run, progress=more)
     values.write(dicts.undone(done)) if as_json else text.undone(done)
     return text.not_undone(done)
@@ -208,13 +209,13 @@ def undo(context: click.Context, run: str, *, tier: str | None, as_json: bool) -
 def purge(context: click.Context, run: str, *, at_once: bool, tier: str | None, as_json: bool) -> int:
     """Delete files of RUN whose time in the trash is over."""
     from ckptstore.cli import retention_text as text
-    from ckptstore.cli import terminal, values
+    from ckptstore.cli import values
     from ckptstore.retention import dicts, in_tier, in_trash
 
     if tier is not None:
         database = catalog(context).database
         return text.of_copies(in_tier.purge(database, run, _tier(database, tier), at_once=at_once), as_json=as_json)
-    with terminal.progress("deleted", "files") as more:
+    with progress.count("deleted", "files") as more:
         done = in_trash.purge(catalog(context).database, run, at_once=at_once, progress=more)
     values.write(dicts.purged(done)) if as_json else text.purged(done)
     return text.troubles(done.troubles, run)

@@ -1,9 +1,8 @@
-"""How anything is printed for people: tables, lines, moments, and a count that grows."""
+"""How anything is printed for people: tables, lines and moments."""
 
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, TypeVar
 
@@ -11,89 +10,14 @@ import click
 from rich.cells import cell_len
 
 from ckptstore.core.text import span
-from ckptstore.outside import os, time, utc_now
+from ckptstore.outside import os, utc_now
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from rich.progress import ProgressColumn
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ckptstore.core.model import Kind
 
 Item = TypeVar("Item")
-
-
-@contextmanager
-def progress(verb: str, unit: str, *, shown: bool = True) -> Iterator[Callable[[int], None]]:
-    """A count that grows on stderr, on a terminal only, after two seconds; none where it is not to be `shown`."""
-    if not (shown and sys.stderr is not None and sys.stderr.isatty()):
-        yield lambda _: None
-        return
-    from rich.progress import TextColumn, TimeElapsedColumn
-
-    bar = _Bar(verb, TextColumn(verb), TextColumn("{task.completed}"), TextColumn(unit), TimeElapsedColumn())
-    with bar:
-        yield bar.add
-
-
-@contextmanager
-def progress_of(verb: str, *, in_bytes: bool) -> Iterator[Callable[[int, int], None]]:
-    """A bar with rate and rest on stderr, on a terminal only, after two seconds.
-
-    The function takes the amount that is done, and the total.
-    """
-    if sys.stderr is None or not sys.stderr.isatty():
-        yield lambda *_: None
-        return
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        MofNCompleteColumn,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-
-    amounts = (DownloadColumn(), TransferSpeedColumn()) if in_bytes else (MofNCompleteColumn(), TextColumn("files"))
-    bar = _Bar(verb, TextColumn(verb), BarColumn(), *amounts, TimeRemainingColumn())
-    with bar:
-        yield bar.update
-
-
-SHOWN_AFTER_SECONDS = 2.0
-"""Work that ends sooner shows no bar."""
-
-
-class _Bar:
-    """One line on stderr that is drawn anew, from two seconds after the beginning to the end of the block."""
-
-    def __init__(self, verb: str, *columns: ProgressColumn) -> None:
-        from rich.console import Console
-        from rich.progress import Progress
-
-        self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-        self._task = self._bar.add_task(verb, total=None)
-        self._begin = time.monotonic()
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def add(self, more: int) -> None:
-        """So many more are done."""
-        self._bar.advance(self._task, more)
-        self._show()
-
-    def update(self, done: int, every: int) -> None:
-        """So many are done, of so many."""
-        self._bar.update(self._task, completed=done, total=every)
-        self._show()
-
-    def _show(self) -> None:
-        if not self._bar.live.is_started and time.monotonic() - self._begin >= SHOWN_AFTER_SECONDS:
-            self._bar.start()
 
 
 def kinds(of: tuple[Kind, ...]) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ckptstore import progress
 from ckptstore.cli.commands import Parsed, as_json, catalog, optional_run
 from ckptstore.errors import UsageError
 
@@ -72,7 +73,7 @@ def verify(
     no file is changed. With --shard I/N, each of N processes verifies its own part of the files. Exit code 6: damage
     was found; 1: some files could not be looked at.
     """
-    from ckptstore.cli import terminal, values
+    from ckptstore.cli import values
     from ckptstore.verify import verify as verifying
 
     database = catalog(context).database
@@ -80,7 +81,7 @@ def verify(
         if sample is not None or shard is not None:
             raise click.UsageError("--tier looks at every copy: no --sample and no --shard with it.")
         return _verify_in_tier(database, run, tier, digest=digest, as_json=as_json)
-    with terminal.progress_of("verified", in_bytes=digest) as show:
+    with progress.bar("verified", in_bytes=digest) as show:
         done = verifying.verify(database, run, digest=digest, sample=sample, shard=shard, progress=show)
     values.write(_values(done)) if as_json else _show(done, digest=digest, sample=sample, shard=shard)
     if done.damaged:

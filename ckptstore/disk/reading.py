@@ -10,7 +10,7 @@ from blake3 import blake3
 from ckptstore.outside import ThreadPoolExecutor, os
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ckptstore.outside import Future
 
@@ -19,8 +19,10 @@ _MOST_VIEWS = 1024  # of one call (IOV_MAX)
 _THREADS = 4
 
 
-def read_into(descriptor: int, views: Iterable[memoryview]) -> str:
+def read_into(descriptor: int, views: Iterable[memoryview], told: Callable[[int], None] = lambda _: None) -> str:
     """Fill writable views of bytes, in this order, with a whole file; return the digest of its bytes.
+
+    `told` is called now and then with how many bytes are read.
 
     Nothing is mapped: if a file is cut, touching its mapping would end the process. Views of 4 MiB may be two that take
     turns. Raises `EOFError` if the file ends before or after the views do, `OSError` if it cannot be read, with EFAULT
@@ -39,6 +41,7 @@ def read_into(descriptor: int, views: Iterable[memoryview]) -> str:
     with ThreadPoolExecutor(1, "ckptstore-digest") as beside:
         for batch in _batches(views):
             end = _fill(descriptor, batch, end)
+            told(end)
             if before is not None:
                 before.result()
             before = beside.submit(digest, batch)

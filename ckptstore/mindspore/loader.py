@@ -65,10 +65,16 @@ _FORMATS: Mapping[str, _Format] = {
 }
 
 
-def read_plain(file: Checkpoint, places: Mapping[str, Place], wanted: Collection[str] | None = None) -> Content | None:
+def read_plain(
+    file: Checkpoint,
+    places: Mapping[str, Place],
+    wanted: Collection[str] | None = None,
+    told: Callable[[int], None] = lambda _: None,
+) -> Content | None:
     """Read a checkpoint: entries that have a place into that, by name, the others into new memory.
 
-    Of those only the ones that are `wanted`, by name (None: all); the rest is read for its digest alone. The file is
+    Of those only the ones that are `wanted`, by name (None: all); the rest is read for its digest alone. `told` is
+    called now and then with how many bytes are read. The file is
     read once, from its beginning to its end, and proved by its digest at last: an error leaves some of its bytes in the
     places. So does None, for a file that only MindSpore can read, or that is unreadable. Raises `ChangedError` if
     its digest is not the recorded one, `DoesNotFitError`, and `OSError`: EFAULT where memory cannot be written to.
@@ -81,7 +87,7 @@ def read_plain(file: Checkpoint, places: Mapping[str, Place], wanted: Collection
         content = bytes_of(opened)
         filling = _Filling(content.end, places, wanted)
         try:
-            digest = read_into(opened.fileno(), filling.views(form.slices(content, path)))
+            digest = read_into(opened.fileno(), filling.views(form.slices(content, path)), told)
         except UnreadableError:
             return None
         except EOFError as error:

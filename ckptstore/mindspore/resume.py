@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import mindspore
 import numpy as np
 
+from ckptstore import progress
 from ckptstore.core.hints import Call
 from ckptstore.core.model import Rule
 from ckptstore.disk.files import BAD_BYTES, digest
@@ -81,8 +82,9 @@ def load(
     is_writable = True
     content: Content | None = None
     if not needs_mindspore:
-        with telling(file, on_failure):
-            content, in_place, is_writable = read_plain_into(network, file, on_put)
+        with telling(file, on_failure), progress.bar("loaded", in_bytes=True, shown=rank == 0) as show:
+            size = file.size or 0
+            content, in_place, is_writable = read_plain_into(network, file, on_put, told=lambda done: show(done, size))
     if content is not None:
         parameters = content.others
     else:
@@ -120,7 +122,11 @@ def prove(file: Checkpoint, on_failure: OnFailure) -> None:
 
 
 def read_plain_into(
-    network: Any, file: Checkpoint, on_put: Callable[[], None], wanted: Collection[str] | None = None
+    network: Any,
+    file: Checkpoint,
+    on_put: Callable[[], None],
+    wanted: Collection[str] | None = None,
+    told: Callable[[int], None] = lambda _: None,
 ) -> tuple[Content | None, Collection[str], bool]:
     """Read a file, into the network's memory if possible; None for a file that only MindSpore can read.
 
@@ -138,7 +144,7 @@ def read_plain_into(
     if places:
         on_put()
         try:
-            content = read_plain(file, places, wanted)
+            content = read_plain(file, places, wanted, told)
         except DoesNotFitError:  # MindSpore converts what it can, and says what it cannot
             pass
         except OSError as error:
@@ -147,7 +153,7 @@ def read_plain_into(
             is_writable = False
         else:
             return content, places.keys() & content.names if content is not None else (), True
-    return read_plain(file, {}, wanted), (), is_writable
+    return read_plain(file, {}, wanted, told), (), is_writable
 
 
 @contextmanager

@@ -35,7 +35,12 @@ def test_a_bar_is_shown_on_a_terminal_and_nowhere_else(
     command = ("--db", database_url, "verify", "run", "--digest", "--json")
     assert on_a_terminal(*command, stdout=subprocess.DEVNULL) == ""
     at_once = tmp_path / "at_once.py"
-    at_once.write_text("from ckptstore.cli import main, terminal\nterminal.SHOWN_AFTER_SECONDS = 0.0\nmain.main()\n")
+    at_once.write_text(
+        "from ckptstore import progress\n"
+        "from ckptstore.cli import main\n"
+        "progress.SHOWN_AFTER_SECONDS = 0.0\n"
+        "main.main()\n"
+    )
     monkeypatch.setattr(command_line, "COMMAND", at_once)
     shown = on_a_terminal(*command, stdout=subprocess.DEVNULL)
     assert "verified" in shown

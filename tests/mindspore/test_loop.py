@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from ckptstore import progress
 from ckptstore.mindspore.schedule import LEFT
 from tests.mindspore import loop_job
 from tests.mindspore.running import Outcome, Run, outcome, python
@@ -117,6 +118,25 @@ FAULTS: list[Any] = [
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_a_fault(calm, tmp_path: Path, fault: tuple[str, int, int | None], *, apart: bool) -> None:
     check(calm(), Training(tmp_path, apart=apart), fault)
+
+
+class Terminal(io.StringIO):
+    """What is written to a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_restore_shows_a_bar_on_a_terminal_and_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After two seconds; here at once."""
+    training = Training(tmp_path)
+    training.start("terminate 3")
+    monkeypatch.setattr(progress, "SHOWN_AFTER_SECONDS", 0.0)
+    monkeypatch.setenv("TERM", "xterm")
+    for screen, is_shown in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", screen)
+        assert training.start()[0] == 0
+        assert ("loaded" in screen.getvalue()) == is_shown
 
 
 def test_a_process_that_has_left_can_be_asked_again(tmp_path: Path) -> None:
