@@ -1,7 +1,7 @@
 -- Who may do what in a catalog on PostgreSQL. Run it as a superuser in the catalog's database, once it has its schema,
 -- and again after each `ckptstore db upgrade`; it may be run at any time.
 --
---     createuser ckptstore_owner
+--     createuser --pwprompt ckptstore_owner
 --     createdb --owner ckptstore_owner ckptstore
 --     ckptstore --db postgresql://ckptstore_owner@db.example/ckptstore db upgrade
 --     psql --set ON_ERROR_STOP=1 --file docs/postgresql.sql ckptstore
