@@ -312,8 +312,11 @@ def resolve(
     from ckptstore.cli import explanation, terminal, values
     from ckptstore.resume import explained
 
-    if (output == "meta") != (directory is not None):
-        raise click.UsageError("DIRECTORY and --format meta belong together.")
+    if directory is not None and output != "meta":
+        told = f"{directory!r} is read as a DIRECTORY, which needs --format meta; a state is named {run}@STEP."
+        raise click.UsageError(told)
+    if directory is None and output == "meta":
+        raise click.UsageError("--format meta needs a DIRECTORY.")
     if output and (as_json or explain):
         raise click.UsageError("--format takes neither --json nor --explain.")
     opened = catalog(context)

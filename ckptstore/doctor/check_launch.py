@@ -169,7 +169,7 @@ def _not_begun(facts: RunFacts, newest: Launch) -> Check:
         detail = f"the run was taken back to step {newest.parent_step} of {newest.parent}, and has not gone on yet"
         return facts.check("launch", Status.NOTE, detail)
     since = facts.now - (newest.created_at or facts.now)
-    detail = f"{newest.id} joined {span(since)} ago and has not begun to train"
+    detail = f"{newest.id} joined {span(since)} ago, and no saver or registrar has reported a step since"
     if since < CLOCKS_DIFFER:
         return facts.check("launch", Status.NOTE, detail)
     return facts.check("launch", Status.WARNING, detail, "see its log; if it died, start the job again")

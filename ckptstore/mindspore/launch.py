@@ -73,6 +73,8 @@ log = logging.getLogger("ckptstore")
 
 _NOT_FOUND = f"no later start finds it; write model.train(…, callbacks=[…, {Call('launch.registrar', '…')}])"
 
+_SAVER = Call("launch.saver", '"checkpoints"', every=100)
+
 _ANSWER_SECONDS = 5.0
 
 _LONG_LOAD = 1 << 30  # bytes: seconds on most disks
@@ -558,10 +560,13 @@ class TrainingLaunch(RankLaunch):
         if any(isinstance(each, Registrar) for each in callbacks):
             yield has_work
             return
+        watches = [PeriodicWatch(each) for each in callbacks if isinstance(each, ModelCheckpoint)]
         self._complaints.warn(
             f"no registrar is among the callbacks: what this training saves is not registered, and {_NOT_FOUND}"
+            if watches
+            else "neither a saver nor a registrar is among the callbacks: a "
+            f"restart begins at step 0; add {_SAVER} to them"
         )
-        watches = [PeriodicWatch(each) for each in callbacks if isinstance(each, ModelCheckpoint)]
         try:
             yield has_work
         finally:

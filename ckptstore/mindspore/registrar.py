@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from mindspore.train import Callback
 
-from ckptstore.core.hints import Command
+from ckptstore.core.hints import Call, Command
 from ckptstore.core.limits import text
 from ckptstore.core.model import Content, Kind
 from ckptstore.disk.files import facts
@@ -200,7 +200,10 @@ class Registrar(Callback):
             )
 
     def _nothing_else_saves(self) -> None:
-        log.warning("there is no ModelCheckpoint among the callbacks: ckptstore has nothing to register")
+        log.warning(
+            "there is no ModelCheckpoint among the callbacks: ckptstore has nothing to register; add one, or use %s",
+            Call("launch.saver", '"checkpoints"', every=100),
+        )
 
     @never_stops_training
     def on_train_epoch_begin(self, run_context: Any) -> None:  # noqa: ARG002

@@ -531,8 +531,10 @@ def _say_what_is_missed(decision: _Decision) -> None:
                 Call("resume", take_quarantined=True),
             )
         else:
-            others = f", and {count(len(missed) - 1, 'state', 'states')} before it" if len(missed) > 1 else ""
+            more = count(len(missed) - 1, "more newer state is", "more newer states are")
+            others = f"; {more} lost too" if len(missed) > 1 else ""
             which = f"step {newest.global_step} of launch {newest.launch}"
+            see = f"see: {Command('history', run)}"  # it tells this also when the run has saved that step again
             log.warning("%s, though %s was complete once: %s%s; %s", goes_on, which, reason.detail, others, see)
     elif len(partly) >= (_SAVES_OF_A_RUN if plan else 1):
         steps = count(len(partly), "step that was saved since then is", "steps that were saved since then are")

@@ -143,16 +143,16 @@ def collected(job: Job) -> None:
 
 NOW = timedelta(0)
 FOUND = [
-    (lambda job: job.catalog.join("run"), NOW, "launch", "note", "has not begun to train"),
+    (lambda job: job.catalog.join("run"), NOW, "launch", "note", "no saver or registrar has reported a step since"),
     (lambda job: job.catalog.join("run"), NOW, "restorable", "note", "nothing was saved yet"),
-    (lambda job: job.catalog.join("run"), HOUR, "launch", "warning", "has not begun to train"),
+    (lambda job: job.catalog.join("run"), HOUR, "launch", "warning", "no saver or registrar has reported a step since"),
     (saved_twice, HOUR, "launch", "warning", "L1 has not saved for"),
     (saved_twice, 3 * HOUR, "launch", "warning", "L1 gave no sign of life for 3 h"),
     (renewed, 2 * HOUR, "launch", "ok", "L2 seems to be running"),
     (renewed, 3 * HOUR, "launch", "warning", "L2 gave no sign of life for"),
     (signed_elsewhere, 5 * MINUTE, "launch", "ok", "L2 seems to be running"),
     (signed_elsewhere, 15 * MINUTE, "launch", "warning", "L2 gave no sign of life for 15 min"),
-    (partial(started_again, times=2), NOW, "launch", "note", "has not begun to train"),
+    (partial(started_again, times=2), NOW, "launch", "note", "no saver or registrar has reported a step since"),
     (partial(started_again, times=3), NOW, "launch", "warning", "the last 3 launches saved nothing"),
     (taken_back, NOW, "launch", "note", "the run was taken back to step 10 of L1, and has not gone on yet"),
     (taken_back, NOW, "restorable", "ok", "step 10"),

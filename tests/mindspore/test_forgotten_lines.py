@@ -91,6 +91,15 @@ def test_registrar_forgotten__before_began_again_at_step_0__now_is_said(
     assert complaints(caplog) == []
 
 
+def test_a_script_without_a_saver_is_told_which_line_it_lacks(
+    catalog: Catalog, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was told to add the registrar, which then had nothing to register."""
+    Job().train()
+    (said,) = complaints(caplog)
+    assert said.endswith('a restart begins at step 0; add launch.saver("checkpoints", every=100) to them')
+
+
 def test_the_registrar_is_forgotten_and_it_is_said_again_at_exit(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

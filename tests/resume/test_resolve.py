@@ -194,8 +194,8 @@ def test_a_start_says_what_was_whole_once_and_is_left_behind(
     for file in late:
         Path(file.path).unlink()
     assert job.start()[0].facts.parent_step == 10
-    missed = f"step 20 of launch L1 was complete once: {late[2].path} is gone, and 1 state before it"
-    assert caplog.messages == [f"run run goes on from step 10, though {missed}; see: ckptstore resolve run --explain"]
+    missed = f"step 20 of launch L1 was complete once: {late[2].path} is gone; 1 more newer state is lost too"
+    assert caplog.messages == [f"run run goes on from step 10, though {missed}; see: ckptstore history run"]
 
 
 @pytest.mark.of_files
