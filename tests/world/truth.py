@@ -95,7 +95,11 @@ class Truth:
 
         A launch counts once it has saved, or went back on purpose. Empty where that is in doubt.
         """
-        counting = [each for each in self.launches if each.has_registered() or (each.branched and each.decided)]
+        counting = [
+            each
+            for each in self.launches
+            if each.has_registered() or (each.branched and each.decided and not each.is_unheard)
+        ]
         if not counting:
             return []
         found: list[tuple[Launch, int]] = []
