@@ -202,6 +202,12 @@ def test_every_block_is_of_a_known_kind() -> None:
     assert unused == []
 
 
+@pytest.mark.parametrize("block", [each for each in blocks() if each.language == "python"], ids=named)
+def test_every_block_of_python_is_python(block: Block) -> None:
+    """Those that train run in `make test-long` only."""
+    compile(block.text, named(block), "exec")
+
+
 def test_the_tests_that_run_blocks_are_there() -> None:
     for block in blocks():
         test = elsewhere(block)
