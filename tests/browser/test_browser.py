@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.browser.conftest import Site
 
@@ -21,6 +21,12 @@ def rows(page: Page, table: int = -1) -> list[list[str]]:
         .evaluate("table => [...table.tBodies[0].rows].map(row => [...row.cells].map(cell => cell.innerText.trim()))")
     )
     return found
+
+
+def follow(page: Page, link: Locator, address: str) -> None:
+    """Click, and wait until the page of that address is there: a click ends before it is."""
+    link.click()
+    page.wait_for_url(address)
 
 
 def test_numbers_are_those_of_the_command_line(site: Site, page: Page) -> None:
@@ -44,22 +50,22 @@ def test_numbers_are_those_of_the_command_line(site: Site, page: Page) -> None:
         )
         for save in site.printed("list", "digits")
     ]
-    page.get_by_role("link", name="20").last.click()
+    follow(page, page.get_by_role("link", name="20").last, "**/saves/20")
     assert [(row[0], row[6]) for row in rows(page)] == [
         (str(file["rank"]), file["path"]) for file in site.printed("show", "digits", "20")
     ]
-    page.get_by_role("link", name="Retention").click()
+    follow(page, page.get_by_role("link", name="Retention"), "**/retention")
     page.get_by_label("keep the last").fill("1")
-    page.get_by_role("button", name="Show the plan").click()
+    follow(page, page.get_by_role("button", name="Show the plan"), "**/retention?*")
     plan = site.printed("gc", "digits", "--keep-last", "1")
     assert [(row[0], row[1]) for row in rows(page)] == [
         (action, str(state["global_step"])) for action in ("remove", "keep") for state in plan[action]
     ]
-    page.get_by_role("link", name="Launches").click()
+    follow(page, page.get_by_role("link", name="Launches"), "**/launches")
     assert [row[0] for row in rows(page)] == [
         launch["launch"] for launch in reversed(site.printed("history", "digits"))
     ]
-    page.get_by_role("link", name="Doctor").click()
+    follow(page, page.get_by_role("link", name="Doctor"), "**/doctor")
     assert len(rows(page)) == len(site.printed("doctor")["checks"])
 
 
