@@ -93,7 +93,7 @@ class SelfTest:
                 yield Row(promise, None, "MindSpore's AllReduce takes no integers on the CPU")
                 continue
             yield self._row(promise, partial(self._restores, fault, kind))
-        yield Row("a fault that MindIO TTP handles: goes on from its state", None, "it takes MindIO's controller")
+        yield Row("a fault that MindIO TTP handles: goes on from its state", None, "this needs MindIO's controller")
 
     def _row(self, promise: str, attempt: Callable[[], str]) -> Row:
         try:
