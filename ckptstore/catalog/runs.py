@@ -42,7 +42,12 @@ def called_in(connection: Connection, database: Database, run: str, *, even_forg
     """As `find_called`, in a transaction."""
     found = _called(connection, run)
     if found is None:
-        near = get_close_matches(run, reads.run_names(connection), 1)
+        names = reads.run_names(connection)
+        if not names:
+            raise UnknownRunError(
+                f"no run {run!r} in {database.name}: this catalog has no runs", "check --db and CKPTSTORE_URL"
+            )
+        near = get_close_matches(run, names, 1)
         meant = f"did you mean {near[0]!r}? " if near else ""
         raise UnknownRunError(f"no run {run!r} in {database.name}", f"{meant}to list the runs: {Command('runs')}")
     if found.forgotten and not even_forgotten:

@@ -370,13 +370,14 @@ def _export(resolution: Resolution, output: str, directory: str | None) -> None:
 @as_json
 @click.pass_context
 def pin(context: click.Context, run: str, step: int | None, *, as_json: bool) -> None:
-    """Protect STEP of RUN from retention.
+    """Protect every save of STEP of RUN from retention.
 
-    Name the state as RUN STEP, or by a reference, as RUN@best:accuracy:max.
+    Name the state as RUN STEP, or by a reference, as RUN@best:accuracy:max. RUN alone is the state from which the run
+    goes on.
     """
     opened = catalog(context)
     run, step = named(opened, run, step)
-    _report_pin(run, step, pinned=True, changed=opened.pin(run, step), as_json=as_json)
+    _report_pin(opened, run, step, pinned=True, changed=opened.pin(run, step), as_json=as_json)
 
 
 @click.command()
@@ -385,22 +386,30 @@ def pin(context: click.Context, run: str, step: int | None, *, as_json: bool) ->
 @as_json
 @click.pass_context
 def unpin(context: click.Context, run: str, step: int | None, *, as_json: bool) -> None:
-    """Remove the protection of STEP of RUN.
+    """Remove the pin of STEP of RUN.
 
-    Name the state as RUN STEP, or by a reference, as RUN@best:accuracy:max.
+    Name the state as RUN STEP, or by a reference, as RUN@best:accuracy:max. RUN alone is the state from which the run
+    goes on.
     """
     opened = catalog(context)
     run, step = named(opened, run, step)
-    _report_pin(run, step, pinned=False, changed=opened.unpin(run, step), as_json=as_json)
+    _report_pin(opened, run, step, pinned=False, changed=opened.unpin(run, step), as_json=as_json)
 
 
-def _report_pin(run: str, step: int, *, pinned: bool, changed: bool, as_json: bool) -> None:
+def every_save(opened: Catalog, run: str, step: int) -> str:
+    """The step in words, with the number of its saves if several launches saved it: a protection holds for all."""
+    saves = len({file.launch for file in opened.show(run, step)})
+    every = {1: "", 2: " (both saves)"}.get(saves, f" (all {saves} saves)")
+    return f"step {step} of {run}{every}"
+
+
+def _report_pin(opened: Catalog, run: str, step: int, *, pinned: bool, changed: bool, as_json: bool) -> None:
     from ckptstore.cli import values
 
     if pinned:
-        text = f"step {step} of {run} is {'pinned' if changed else 'already pinned'}"
+        text = f"{every_save(opened, run, step)} is {'pinned' if changed else 'already pinned'}"
     else:
-        text = f"step {step} of {run} {'is no longer pinned' if changed else 'was not pinned'}"
+        text = f"{every_save(opened, run, step)} {'is no longer pinned' if changed else 'was not pinned'}"
     values.report({"run": run, "global_step": step, "pinned": pinned, "changed": changed}, text, as_json=as_json)
 
 

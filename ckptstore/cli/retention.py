@@ -15,6 +15,7 @@ from ckptstore.cli.commands import (
     as_json,
     catalog,
     duration,
+    every_save,
     named,
     optional_run,
     reference_argument,
@@ -253,17 +254,18 @@ def policy(context: click.Context, /, run: str, *, clear: bool, as_json: bool, *
 def tag(context: click.Context, run: str, step_and_name: tuple[str, ...], *, as_json: bool) -> None:
     """Give STEP of RUN a name, which protects it from retention.
 
-    Name the state as RUN STEP, or by a reference, as RUN@best:accuracy:max. Then RUN@NAME is that state.
+    Name the state as RUN STEP, or by a reference, as RUN@best:accuracy:max. RUN alone is the state from which the run
+    goes on. Then RUN@NAME is that state.
     """
     from ckptstore.cli import values
 
     *steps, name = step_and_name
-    if len(steps) > 1:
+    if len(steps) > 1 or (steps and name.isdigit() and not steps[0].isdigit()):
         raise click.UsageError("give RUN STEP NAME, or RUN@STATE NAME.")
     opened = catalog(context)
     run, step = named(opened, run, STEP(steps[0], ctx=context) if steps else None)
     changed = opened.tag(run, step, name)
-    text = f"step {step} of {run} is{'' if changed else ' already'} tagged {name}"
+    text = f"{every_save(opened, run, step)} is{'' if changed else ' already'} tagged {name}"
     values.report({"run": run, "global_step": step, "tag": name, "changed": changed}, text, as_json=as_json)
 
 

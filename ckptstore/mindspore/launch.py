@@ -316,7 +316,7 @@ class TrainingLaunch(RankLaunch):
             self._remembered.put(target)
             first = self.progress.global_step = start.global_step
             computed_again = go_on(dataset, first, exact_data)
-            self._say_start(start, plan)
+            self._say(f"run {self.name}: {start}")
             self._say_rates(rates, fixed_rates(target))
             if computed_again:
                 self._say(computed_again)
@@ -347,7 +347,7 @@ class TrainingLaunch(RankLaunch):
         if start.plan is None:
             self._say_fresh()
         else:
-            self._say_start(start, start.plan)
+            self._say(f"run {self.name}: {start}")
             self._remembered = Remembered(start.plan, start.lost, self)
             self._remembered.agree(communication.decided_by_rank_0(self._remembered.of_all))
         self.progress.start, self.progress.global_step = start, start.global_step
@@ -371,13 +371,6 @@ class TrainingLaunch(RankLaunch):
             super().record(step=step, **metrics)
         else:
             self.progress.recorder.measure(validate.step_of(step), checked(metrics))
-
-    def _say_start(self, start: Start, plan: RestorePlan) -> None:
-        there = "" if start.global_step == plan.global_step else f" as step {plan.global_step}"
-        self._say(
-            f"run {self.name}: going on after step {start.global_step} (epoch {start.epoch}, step "
-            f"{start.step_in_epoch} of {start.launch.steps_per_epoch}), saved{there} by launch {plan.launch.id}"
-        )
 
     def _say_loading(self, plan: RestorePlan) -> None:
         """Before a load that takes some seconds: nothing else is printed until its end."""

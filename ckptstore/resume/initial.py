@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
+from ckptstore.catalog.runs import find_reference
 from ckptstore.core.hints import Call, Command
 from ckptstore.core.model import Assignment, Initial, initial_of
 from ckptstore.core.text import count
@@ -44,6 +45,10 @@ def choose_initial(database: Database, launch: Launch, run: Called, query: Query
         return None
     if before is not None and before.reference == query.initial:
         plan = _again(database, run, before)
+    elif find_reference(database, query.initial)[0] == run.id:
+        raise UsageError(
+            f"initial={query.initial!r} names run {run.name!r} itself", "name a state of another run, or leave it out"
+        )
     else:
         plan = choose_state(database, query.initial, loads=Loads.MINDSPORE)
     return _for_ranks(plan, launch)

@@ -60,6 +60,16 @@ class Start:
     parts: tuple[Checkpoint, ...] = ()
     initial: RestorePlan | None = None
 
+    def __str__(self) -> str:
+        """The decision in one line, as the training prints it."""
+        if self.plan is None:
+            return "starting at step 0"
+        saved_as = "" if self.global_step == self.plan.global_step else f" as step {self.plan.global_step}"
+        return (
+            f"going on after step {self.global_step} (epoch {self.epoch}, step {self.step_in_epoch} of "
+            f"{self.launch.steps_per_epoch}), saved{saved_as} by launch {self.plan.launch.id}"
+        )
+
     @property
     def fresh(self) -> bool:
         """Whether the run had no complete checkpoint to start from; it may begin from another run's (`initial`)."""

@@ -155,8 +155,8 @@ def test_an_error_with_json_is_one_object_on_stderr(sqlite_url: str) -> None:
     unknown = ckptstore("--db", sqlite_url, "show", "digits", "--json")
     assert (unknown.code, unknown.out) == (2, "")
     assert json.loads(unknown.err) == {
-        "error": f"no run 'digits' in {sqlite_url}",
-        "hint": "to list the runs: ckptstore runs",
+        "error": f"no run 'digits' in {sqlite_url}: this catalog has no runs",
+        "hint": "check --db and CKPTSTORE_URL",
         "exit_code": 2,
     }
     catalog = connect(sqlite_url)
@@ -185,6 +185,8 @@ def test_what_is_not_there_is_one_exit_code(sqlite_url: str, tmp_path: Path) -> 
     connect(sqlite_url).tag(run, 5, "good")
     for _ in range(2):
         assert ckptstore("--db", sqlite_url, "untag", run, "good").code == 0
+    swapped = ckptstore("--db", sqlite_url, "tag", run, "good", "5")
+    assert_one_line(swapped, 2, "give RUN STEP NAME, or RUN@STATE NAME.")
     wrong = ckptstore("--db", sqlite_url, "show", run, "best")
     assert_one_line(wrong, 2, "'best' is no step; other states have one word: RUN@TAG, RUN@best:METRIC.")
 

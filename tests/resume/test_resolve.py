@@ -304,7 +304,7 @@ def test_another_number_of_ranks(catalog: Catalog, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_meant(catalog: Catalog) -> None:
-    with pytest.raises(UnknownRunError, match="no run 'nope' in .*; to list the runs: ckptstore runs"):
+    with pytest.raises(UnknownRunError, match="no run 'nope' in .*: this catalog has no runs; check --db"):
         catalog.resolve("nope")
     catalog.join("run")
     with pytest.raises(UsageError, match="step is -1"):

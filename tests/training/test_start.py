@@ -57,6 +57,14 @@ def test_the_place_in_the_data_follows_from_the_first_step_of_the_launch(
     assert found == (step, epoch, step_in_epoch, initial_epoch)
 
 
+def test_it_prints_as_one_line() -> None:
+    assert str(start_at(7, saved_step=7)) == ("going on after step 7 (epoch 1, step 7 of 10), saved by launch L1")
+    assert str(start_at(11, saved_step=7)) == (
+        "going on after step 11 (epoch 2, step 1 of 10), saved as step 7 by launch L1"
+    )
+    assert str(Start(launch=launch("L1", decided=True), plan=None, at=NOW)) == "starting at step 0"
+
+
 def test_every_rank_gets_what_rank_0_decided() -> None:
     fresh = Start(launch=launch("L1", decided=True), plan=None, at=NOW)
     assert fresh.fresh
