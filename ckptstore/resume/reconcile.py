@@ -92,6 +92,7 @@ def reconcile(
     if seen.unknown and only is None:
         _leave_to_the_living(database, run_id, seen)
     if seen.unknown:
+        _leave_other_directories(seen)
         _leave_to_unread_journals(seen, unheard)
     if not (seen.gone or seen.growing or seen.unknown):
         return Reconciled(skipped=tuple(dict.fromkeys(seen.skipped)), unread=tuple(seen.skipped))
@@ -261,6 +262,19 @@ def _of_later_launches(
                 reason = f"launch {source.launch} may have written it, and nothing tells that {file.launch} did"
                 found[file.path] = Skipped(file.path, reason)
     return found
+
+
+def _leave_other_directories(seen: _Seen) -> None:
+    """Leave files that a launch cannot have written: it saved to another directory at that path, as a mount point."""
+    of_source = {(new.source.directory, new.source.directory_id) for new in seen.unknown if new.source.directory_id}
+    reasons = {key: presence.absence(key[0], presence.Home({key[1]}, set())) for key in of_source}
+    unknown, seen.unknown = seen.unknown, []
+    for new in unknown:
+        reason = reasons.get((new.source.directory, new.source.directory_id))
+        if reason:
+            seen.skipped.append(Skipped(new.path, f"its directory {reason}"))
+        else:
+            seen.unknown.append(new)
 
 
 def _leave_to_unread_journals(seen: _Seen, unheard: Iterable[Skipped]) -> None:

@@ -179,11 +179,12 @@ class Worker:
         """Settle files without moving any out of its home; check files again that are recorded as gone and may be home.
 
         Such a record comes from a rank that missed its file, or from a purge of another file at the same path; or a
-        copy is at the home of a file in the trash. A file counts again if it has the recorded bytes.
+        copy is at the home of a file in the trash; or a power loss took the file's times. A file counts again if it
+        has the recorded bytes.
         """
         coming = {item.id for item in items if item.wanted is Location.HOME}
         settled = self.settle(items)
-        home = [item for item in settled if item.wanted is Location.HOME or item.id in coming]
+        home = [item for item in settled if item.wanted is not Location.TRASH or item.id in coming]
         records = self._records(home)
         gone = {
             file.id: file
