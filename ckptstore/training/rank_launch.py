@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from operator import index
 from typing import TYPE_CHECKING
 
@@ -68,6 +69,7 @@ class RankLaunch:
         self.recorder = for_rank(database, rank, facts, lambda: self._started)
         self.live_files = LiveFiles(self.recorder)
         self._has_saved = False
+        self._newest = facts.created_at  # the moment of its last record of a file, or its beginning
         self._sources: list[Source] = []
         self._unsummarised: set[str] = set()
         self._asides: dict[str, Aside] = {}
@@ -256,13 +258,19 @@ class RankLaunch:
         """
         proves = self.facts.parent is not None and not self._has_saved
         saved = self._outcome(LoadResult.SAVED) if proves else None
-        recorded = self.recorder.record_files(files, saved)
+        recorded = self.recorder.record_files([self._dated(file) for file in files], saved)
         if not self._has_saved:
             self._fetched.remove()
         self._has_saved = True
         self.live_files.add(recorded)
         self._summarise()
         return recorded
+
+    def _dated(self, file: Checkpoint) -> Checkpoint:
+        """The record with its moment. A clock that was set back does not date it before earlier records."""
+        at = file.created_at or utc_now()
+        self._newest = at if self._newest is None else max(at, self._newest + timedelta(microseconds=1))
+        return replace(file, created_at=self._newest)
 
     def _summarise(self) -> None:
         """Summarize finished journals in this rank's directories, once, long after the first step: that takes long.
