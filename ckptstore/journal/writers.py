@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import journals, reads
 from ckptstore.core.events import LaunchStarted
+from ckptstore.core.model import FileState
 from ckptstore.disk import presence
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.presence import Home
@@ -101,9 +102,13 @@ def record_of_run(
 def _file_to_tell(files: Iterable[Checkpoint]) -> Checkpoint:
     """Beside which of these files to journal: the first whose directory is present and can be written to.
 
-    A disk may be lost, or a tree moved, whose files are in the catalog still.
+    Those that still count come first. A disk may be lost, or a tree moved, whose files are in the catalog still; and a
+    backup that was scanned has records of its files.
     """
-    of_directories = {presence.directory_of(file.path): file for file in sorted(files, key=lambda file: file.path)}
+    in_order = sorted(files, key=lambda file: (file.state in (FileState.MISSING, FileState.MOVED), file.path))
+    of_directories: dict[str, Checkpoint] = {}
+    for file in in_order:
+        of_directories.setdefault(presence.directory_of(file.path), file)
     for directory, file in of_directories.items():
         folder = f"{directory}/{FOLDER}"
         is_there = not presence.absence(directory, presence.home_of(file))

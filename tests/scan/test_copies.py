@@ -161,3 +161,19 @@ def test_a_run_that_trains_gets_no_copy_of_another_runs_file(catalog: Catalog, t
     assert done.adopted == ()
     assert {Path(each.path).name for each in done.skipped if "a copy of" in each.reason} == {"net_1-2_5.ckpt"}
     assert catalog.resolve("run").plan.global_step == 10
+
+
+@pytest.mark.parametrize("how", ["-r", "-rp"])
+def test_a_pin_is_journalled_beside_the_original(catalog: Catalog, tmp_path: Path, how: str) -> None:
+    """Not beside a scanned backup, which sorts before it: a catalog made anew from the original must know the pin."""
+    job = Job(catalog, tmp_path / "data")
+    job.save(job.start(), 10, 20)
+    catalog.scan(copied(tmp_path / "data", how))
+    catalog.pin("run", 10)
+    catalog.tag("run", 20, "good")
+    anew = connect(str(tmp_path / "anew.db"))
+    anew.scan(tmp_path / "data")
+    assert [(row.tally.global_step, row.pinned, row.tags) for row in anew.saves("run")] == [
+        (20, False, ("good",)),
+        (10, True, ()),
+    ]

@@ -1,6 +1,6 @@
 """A clock was set back after a launch began, and a name was used again whose file somebody had deleted."""
 
-from tests.world.machine import Fault, simulated
+from tests.world.machine import simulated
 from tests.world.world import World
 
 
