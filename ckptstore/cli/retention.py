@@ -92,7 +92,7 @@ def _policy(rules: dict[str, Any]) -> Policy | None:
 @click.option("--now", "at_once", is_flag=True, help="Delete at once: no trash, no undo. For a disk that is full.")
 @click.option("--allow-mass-delete", is_flag=True, help="Remove more than 90 % of the bytes, if the plan says so.")
 @click.option("--all", "all_runs", is_flag=True, help="Every run that has a stored policy.")
-@click.option("--tier", metavar="NAME", help="Remove copies from this tier, and no files.")
+@click.option("--tier", metavar="NAME", help="Remove from this tier only: copies, or the files of a tier of level 0.")
 @as_json
 @click.pass_context
 def gc(

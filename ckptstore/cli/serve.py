@@ -26,7 +26,9 @@ _CONNECTIONS = 8
 @click.option("--port", type=click.IntRange(0, 65535), default=_PORT, show_default=True, help="0: one that is free.")
 @click.option("--token-file", type=click.Path(path_type=Path), help=f"A file with the token. Default: {TOKEN}.")
 @click.option("--allow-changes", is_flag=True, help="Allow pins, tags, policies, gc and undo. Needs a token.")
-@click.option("--trust-proxy", metavar="ADDRESS", help="The reverse proxy whose X-Forwarded-User and -Proto count.")
+@click.option(
+    "--trust-proxy", metavar="ADDRESS", help="The reverse proxy whose X-Forwarded-User, -Proto and -Host count."
+)
 @receiver_options
 @click.pass_context
 def serve(context: click.Context, /, *, host: str, port: int, **asked: Any) -> None:

@@ -120,8 +120,8 @@ class SelfTest:
             raise _SeenError(f"the first start ended with {code}: {_last_line(output)}")
         catalog = connect(str(home / "catalog.db"))
         if fault == "cut":
-            newest = max(catalog.files(_RUN), key=lambda file: file.global_step)
-            cut = Path(newest.path)
+            # The disk says which is the newest: its rank may have been killed before it had registered it.
+            cut = max(home.glob("rank_*/*.ckpt"), key=lambda path: path.stat().st_mtime_ns)
             content = cut.read_bytes()
             cut.unlink()
             cut.write_bytes(content[:-1])
@@ -132,8 +132,10 @@ class SelfTest:
             raise _SeenError("the final weights are others than those of the undisturbed training")
         if not any(file.kind == kind for file in catalog.files(_RUN)):
             raise _SeenError(f"no file of kind {kind} was registered")
-        started = next(line for line in output.splitlines() if line.startswith("STARTED "))
-        return f"from step {started.split()[1]}"
+        started = int(next(line for line in output.splitlines() if line.startswith("STARTED ")).split()[1])
+        if fault == "cut" and started >= FAULT_AT // EVERY * EVERY:
+            raise _SeenError(f"it went on from step {started}, whose file was cut")
+        return f"from step {started}"
 
     def _finals(self, home: Path) -> list[bytes]:
         return [(home / f"final-{rank}.ckpt").read_bytes() for rank in range(self._asked.ranks)]

@@ -39,6 +39,5 @@ model = Model(network, loss, nn.Momentum(network.trainable_params(), 0.1, 0.9))
 
 launch = ckptstore.mindspore.join("first")  # 1
 start = launch.resume(model, dataset)  # 2
-callbacks = [KillAt(), launch.saver("ckpt", every=5)]  # 3
-model.train(4, dataset, callbacks=callbacks, initial_epoch=start.initial_epoch)
+model.train(4, dataset, callbacks=[KillAt(), launch.saver("ckpt", every=5)], initial_epoch=start.initial_epoch)  # 3
 print(f"done: {launch.global_step} steps")

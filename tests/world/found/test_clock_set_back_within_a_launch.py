@@ -6,7 +6,7 @@ from tests.world.world import World
 
 def test_history() -> None:
     with simulated(641630) as machine:
-        world = World(machine, size=2, replicas=False, disks='one', nodes=1, late=False, keeps=0, coarse=False)
+        world = World(machine, size=2, replicas=False, disks="one", nodes=1, late=False, keeps=0, coarse=False)
         happens(world)
 
 

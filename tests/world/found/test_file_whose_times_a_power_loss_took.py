@@ -6,7 +6,7 @@ from tests.world.world import World
 
 def test_history() -> None:
     with simulated(632537) as machine:
-        world = World(machine, size=4, replicas=False, disks='one', nodes=1, late=False, keeps=0, coarse=False)
+        world = World(machine, size=4, replicas=False, disks="one", nodes=1, late=False, keeps=0, coarse=False)
         happens(world)
 
 
@@ -21,7 +21,7 @@ def happens(world: World) -> None:
     world.save()
     world.plan(keep_last=1, floor=2, catalog=1)
     world.pin(step=23)
-    world.fault = Fault(at=23, what='error_after', error='ESTALE', where='change', beside=None)
+    world.fault = Fault(at=23, what="error_after", error="ESTALE", where="change", beside=None)
     world.execute(now=True)
     world.start()
     world.save(steps=5, kill_rank=3)
