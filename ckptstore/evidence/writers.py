@@ -74,10 +74,12 @@ class UnregisteredFile:
 
 def wrote(source: Source, name: str) -> bool:
     """Whether a source writes files of this name, and this one was not there before it."""
+    return (source.kind is Kind.TTP or name not in source.names_before) and _writes(source, name)
+
+
+def _writes(source: Source, name: str) -> bool:
     if source.kind is Kind.TTP:
         return is_ttp_file(name)
-    if name in source.names_before:
-        return False
     if source.kind is Kind.GRACEFUL_EXIT:
         exit_name = parse_exit_name(name)
         return exit_name is not None and exit_name.file_name == source.prefix
@@ -206,8 +208,9 @@ def doubt_of(new: UnregisteredFile, header: Header, here: FileFacts, facts: Laun
     """Why it is not proved that a file is of the launch that it is thought to be of; empty where it is.
 
     A file may be seen late: a node answers again, a file system's cache was old, a process that was given up writes
-    on. A newer launch that saves there knows the names that were there when it began, and no more. Of several launches
-    that may have written a file it is the one's whose rank said that it ended just so; of two, the newer one's.
+    on. A newer launch that saves there knows the names that were there when it began, and may replace their files. Of
+    several launches that may have written a file it is the one's whose rank said that it ended just so; of two, the
+    newer one's.
     """
     own = facts.launches[new.source.launch_key]
     if _is_older(here, own):
@@ -252,7 +255,12 @@ def _may_have_written(
     source: Source, new: UnregisteredFile, header: Header, here: FileFacts, facts: LaunchFacts
 ) -> bool:
     launch, own = facts.launches[source.launch_key], facts.launches[new.source.launch_key]
-    if not wrote(source, new.path.rpartition("/")[2]) or _is_older(here, launch):
+    name = new.path.rpartition("/")[2]
+    if new.is_breakpoint and name in source.names_before and _is_newer(launch, own):
+        # Launches that fail at one step write one name: it may have replaced the file that was there.
+        if not _writes(source, name) or launch.created_at is None or moment(here.mtime_ns) < launch.created_at:
+            return False
+    elif not wrote(source, name) or _is_older(here, launch):
         return False
     if not _is_newer(launch, own) and _was_over(source, own, new, here):
         return False

@@ -210,6 +210,8 @@ class Machine:
         elif kind == "sql":
             text = fault.error if fault.error in SQL_ERRORS else SQL_ERRORS[0]
             raise sqlite3.OperationalError(text)
+        elif fault.error == "ENOSPC" and name not in (*CHANGES, "open"):
+            return  # no look at a disk ends so
         elif fault.error not in SQL_ERRORS and name not in ("close", "getpid"):
             number = getattr(errno, fault.error)
             raise OSError(number, os.strerror(number))

@@ -57,6 +57,7 @@ class Launch:
     is_in_catalog_alone: bool = False  # a disk was away when it began: its journal may be below the mount point
     is_unheard: bool = False  # neither catalog nor journal may have heard of it: its files may count as another's
     is_announced: bool = False  # its ranks have said where they save
+    is_late_to_see: bool = False  # a disk did not show it the newest files when it began
     quarantined: set[int] = field(default_factory=set)
     saved: dict[int, dict[int, list[Saved]]] = field(default_factory=dict)
     plan: dict[int, str] = field(default_factory=dict)
@@ -134,7 +135,11 @@ class Truth:
     def is_in_doubt(self) -> bool:
         """Whether a launch may count that nobody was told of, and that none after it outdates."""
         counting = max((each.number for each in self.launches if each.has_registered()), default=-1)
-        doubtful = (each for each in self.launches if each.in_doubt or (each.is_unheard and not each.has_nothing()))
+        doubtful = (
+            each
+            for each in self.launches
+            if each.in_doubt or (each.is_unheard and (each.branched or not each.has_nothing()))
+        )
         return any(each.number >= counting for each in doubtful)
 
     def has_untold(self) -> bool:

@@ -173,6 +173,8 @@ class World:
         """What another run has saved to the same directories."""
         self.beside: list[Trainer] = []
         self.has_neighbour = False
+        self._is_neighbour_below = False
+        """Whether the other run said where it saves while a disk was away: its journal may be below the mount point."""
         self._bare: dict[bytes, tuple[int, int, int]] = {}
         self._bare_starts = 0
         self._step_beside = _NEIGHBOURS_STEP
@@ -334,6 +336,7 @@ class World:
         cannot_tell = (disk.read_only or disk.capacity is not None for disk in self.disks.values())
         launch.is_unheard = bool(self.machine.catalogs.away or self._locks) and (bool(self.away) or any(cannot_tell))
         launch.is_in_catalog_alone = bool(self.away)
+        launch.is_late_to_see = any(disk.slow_ns for disk in self.disks.values())
         self.other_missed |= plain and self.has_other  # nothing tells the second catalog where it saves
         fault, self.fault = self.fault, None
         trainers: list[Trainer] = []
@@ -389,7 +392,7 @@ class World:
             return
         _, start = task.result
         has_saved = any(each.registered for ranks in launch.saved.values() for each in ranks.get(0, ()))
-        if has_saved and self.is_quiet and self.is_current:
+        if has_saved and launch.decided and self.is_quiet and self.is_current:
             raise ViolationError(f"launch {launch.name} has saved, and starts again")
         if launch.decided and self.is_quiet and self.is_current and any(each.has_registered() for each in later):
             raise ViolationError(f"a launch after {launch.name} has saved, and that starts again")
@@ -724,6 +727,7 @@ class World:
         """Another run is started, which saves to the same directories, and may have the same prefix."""
         self._end_neighbour()
         self.has_neighbour = True
+        self._is_neighbour_below = bool(self.away)
         truth = Launch(-1, f"N{self._step_beside}", self.size)
         trainers: list[Trainer] = []
         start: Start | None = None
@@ -751,6 +755,7 @@ class World:
 
     def neighbour_saves(self, untold: bool = False) -> None:  # noqa: FBT001, FBT002
         """The ranks of the other run save; if `untold` they are killed before they register it."""
+        untold &= not self._is_neighbour_below  # a scan for this run could not tell whose the file is
         self._step_beside += 1
         own = self._step_beside
         for trainer in self.beside:
@@ -1398,7 +1403,7 @@ class World:
         self.is_current, self.first_missed = self.is_quiet, self._is_hiding()
         self.is_shaken |= self.has_gap
         for launch in self.truth.launches:
-            if launch.plain or launch.is_in_catalog_alone:
+            if launch.plain or launch.is_in_catalog_alone or (self.has_gap and not launch.is_announced):
                 launch.decided, launch.in_doubt = False, launch.in_doubt or launch.branched
         copied = self._kept_catalog if to_yesterday and self._kept_catalog else self._template
         while self._locks:
@@ -1699,6 +1704,11 @@ class World:
             launch = self.truth.launches[identity.launch]
             if launch.is_unheard:
                 self.checked["unheard"] += 1
+                continue
+            planned = next((each for each in self.truth.launches if each.name == plan.launch.id), None)
+            is_seen_late = planned is not None and planned.is_late_to_see and not self._is_registered(content)
+            if is_seen_late and planned.number > launch.number and identity.step == plan.global_step:
+                self.checked["seen late"] += 1  # what the launch before had left was not there to see
                 continue
             is_scanned = plan.launch.id.startswith("scan-") and not self._is_registered(content)
             if (plan.launch.id if is_scanned else launch.name, identity.step) != (plan.launch.id, plan.global_step):
