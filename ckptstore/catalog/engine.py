@@ -218,7 +218,7 @@ class Database:
         if "not a database" in reason:
             return kind(f"{self.name} is not a catalog", "give the file of one, or a new name")
         if "malformed" in reason:
-            hint = f"{Command('doctor')} says how much; move it away, and rebuild it: {Command('scan', 'DIR')}"
+            hint = f"move its file away, then rebuild the catalog from the journals: {Command('scan', 'DIR')}"
             return CatalogDamagedError(f"the catalog {self.name} is damaged ({reason})", hint)
         is_locked = "locked" in reason
         hint = "another process works on it: try again" if is_locked else sqlite.remedy(self.file, reason)

@@ -150,9 +150,9 @@ def _what_frees(folder: Path) -> str:
     there = ("--db", "OTHER.db")
     gc = Command(*there, "gc", "RUN", "--keep-last", 2, "--apply", "--now")
     return (
-        f"the disk of {folder} is full: free room on it; if checkpoints fill it, with a catalog on another disk: "
+        f"the disk of {folder} is full: free room on it; if checkpoints fill it, use a catalog on another disk: "
         f"{Command(*there, 'scan', 'DIR', '--run', 'RUN')}, then {Command(*there, 'purge', 'RUN', '--now')} to empty "
-        f"the trash, and {gc}"
+        f"the trash, and {gc} to remove older states"
     )
 
 

@@ -118,7 +118,7 @@ def _show_grace(found: Advice, given: float | None) -> None:
 
     needs = f"to save and leave on request it needs {_time(found.grace)}"
     if given is None:
-        line(f"{needs}: terminationGracePeriodSeconds, or what your scheduler calls it")
+        line(f"{needs}: set terminationGracePeriodSeconds, or what your scheduler calls it, to that at least")
     elif given < found.grace:
         line(f"{needs}, and has {_time(given)}: TOO SHORT, the last save would be cut")
     else:
@@ -135,7 +135,7 @@ def _failures(found: Advice) -> str:
         return f"one each {_time(found.mtbf or 0.0)}, as given; the catalog has seen {trained}"
     if found.mtbf is None:
         return f"none in {_time(seen.seconds)} of training, so {likely}; say how often with --mtbf"
-    few = "; so few say little: --mtbf, if you know better" if seen.count < _FEW else ""
+    few = "; so few give only a rough number: give --mtbf if you know a better one" if seen.count < _FEW else ""
     return f"{trained}: one each {_time(found.mtbf)}, {likely}{few}"
 
 

@@ -432,7 +432,8 @@ def inspect(file: Path, *, as_json: bool) -> None:
 @click.argument("directory", type=click.Path(file_okay=False))
 @click.option(
     "--run",
-    help="The run of these files. Default: that of the journals there if they name one, else the directory's name.",
+    help="The run of these files. Default: the run that the journals in DIRECTORY name; if they name none, the "
+    "directory's name.",
 )
 @click.option("--world-size", type=RANKS, help="How many ranks saved it.")
 @click.option("--steps-per-epoch", type=Whole(1), metavar="E", help="How many batches an epoch has.")
@@ -441,7 +442,7 @@ def inspect(file: Path, *, as_json: bool) -> None:
     multiple=True,
     metavar="counter|name|info|numbers|USER",
     help="Where nothing else says the step, believe the optimizer's counter (counter), the file's name (name) or "
-    "step_num in the file (info); numbers: take files with the same _N in their names as of one launch; USER: believe "
+    "step_num in the file (info); numbers: files with the same _N in their names are of one launch; USER: believe "
     "the journals of this user or group.",
 )
 @click.option(
@@ -463,11 +464,11 @@ def scan(context: click.Context, /, directory: str, *, as_json: bool, verbose: b
     """Adopt the checkpoints below DIRECTORY that no catalog knows.
 
     Names and headers say what the files are. A file whose step is not certain is listed and not adopted, with the
-    option that adopts it. Files outside the directories of a run that trains with ckptstore are added to it only with
+    option that adopts it. If a run trains with ckptstore, files outside its own directories are added to it only with
     --run. The scan can be repeated, also while training writes. DIRECTORY may be the URL of a tier, as
     s3://bucket/prefix: its journals are brought back, and a start fetches the files. Exit code 1: a directory or a
     journal could not be read; 5: there are several experiments, and the output has a command for each; 7: checkpoints
-    were left out.
+    without a certain step or rank were left out.
     """
     from ckptstore.cli import scanning, values
 

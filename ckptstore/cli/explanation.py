@@ -41,6 +41,9 @@ def resolution(found: Resolution, *, in_full: bool) -> None:
             line(f"no {which} state was passed over" if found.step is None else "no other step was looked at")
         return
     if not in_full:
+        if found.plan is None and found.step is not None:
+            line("--explain says why")
+            return
         newer = "" if found.plan is None else "better " if found.best else "newer "
         passed_over = count(len(found.rejections), f"{newer}state was", f"{newer}states were")
         line(f"{passed_over} passed over; --explain says why")

@@ -31,14 +31,14 @@ _LEAST_ANSWER_SECONDS = 0.1
 @click.command("exit")
 @optional_run
 @click.option(
-    "--from-env", is_flag=True, help="Ask the runs that processes of this container have joined, for preStop."
+    "--from-env", is_flag=True, help="For a preStop hook: ask all runs that processes of this container have joined."
 )
 @click.option("--wait", is_flag=True, help="Wait until the state of all ranks is complete and registered.")
 @click.option(
     "--timeout",
     type=Parsed("time", seconds),
     metavar="10m",
-    help=f"How long to wait at most. [10m; with --from-env nine tenths of {GRACE}, or of 30 s]",
+    help=f"How long to wait at most. [10m. With --from-env: 90 % of {GRACE}, or of 30 s if that is not set]",
 )
 @click.option("--reason", default="", metavar="TEXT", help="The reason; `history` and the catalog keep it.")
 @click.option("--cancel", is_flag=True, help="Withdraw the request. Ranks that have seen it leave anyway.")
@@ -232,7 +232,7 @@ class _Exit:
     def _say(self, found: Leaving) -> None:
         self._found = found
         if found.step is None:
-            text = "no rank has saved yet: each does when its step is done"
+            text = "no rank has saved since the request: each does when its step is done"
         elif found.missing:
             saved = f"{of_ranks(found.saved)} saved step {found.step}" if found.saved else f"step {found.step}"
             text = f"{saved}; not yet: {of_ranks(found.missing)}"
@@ -259,7 +259,7 @@ class _Exit:
             # A rank that does not come to the end of its step does not hear of the request.
             seconds = found.step_seconds
             a_step = f" (a step takes {seconds:.3g} s by the newest saves)" if seconds else ""
-            return f"{of_ranks(found.missing)} saved nothing{a_step}"
+            return f"{of_ranks(found.missing)} saved nothing since the request{a_step}"
         return f"step {found.step} is not complete yet"
 
     def _restart(self, found: Leaving | None) -> str:

@@ -45,7 +45,7 @@ def cli(context: click.Context, db: str | None) -> None:
     Without a command it shows the catalog, its runs, and what to do next.
 
     Exit codes: 0 done, 1 error, 2 usage, 3 nothing restorable, 4 catalog unreachable or its schema not current,
-    5 refused by a safety rule, 6 damage found, 7 scan left checkpoints out, 8 with exit --wait: the
+    5 refused by a safety rule, 6 damage found, 7 scan left checkpoints out, 8 from exit --wait: the
     launch did not leave in time.
     """
     context.obj = db

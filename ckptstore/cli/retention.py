@@ -47,9 +47,15 @@ _RULES = (
     click.option("--keep-last", type=COUNT, metavar="N", help="The newest N states."),
     click.option("--keep-every", type=COUNT, metavar="N", help="The first state at or after each multiple of N steps."),
     click.option("--keep-within", type=Parsed("time", duration), metavar="7d", help="States saved within that time."),
-    click.option("--keep-hourly", type=COUNT, metavar="N", help="The newest of each of the last N hours with a state."),
-    click.option("--keep-daily", type=COUNT, metavar="N", help="The newest of each of the last N days with a state."),
-    click.option("--keep-weekly", type=COUNT, metavar="N", help="The newest of each of the last N weeks with a state."),
+    click.option(
+        "--keep-hourly", type=COUNT, metavar="N", help="The newest state of an hour, for the last N that have one."
+    ),
+    click.option(
+        "--keep-daily", type=COUNT, metavar="N", help="The newest state of a day, for the last N that have one."
+    ),
+    click.option(
+        "--keep-weekly", type=COUNT, metavar="N", help="The newest state of a week, for the last N that have one."
+    ),
     click.option("--keep-best", type=COUNT, metavar="N", help="The N best by --metric."),
     click.option("--metric", metavar="M", help="The metric of --keep-best."),
     click.option("--mode", type=click.Choice(["min", "max"]), help="Whether lower or higher values are better."),
@@ -109,8 +115,9 @@ def gc(
     """Show which states of RUN stay, and why; --apply acts on it.
 
     States that no rule keeps move to the trash beside the checkpoints. For a day, or --grace, `undo` brings them back.
-    Without rules, the stored policy counts. With --tier only copies in that tier are removed; from a tier of level 0,
-    the nodes' own disks, only states that a higher tier has. Exit code 5: refused by a safety rule.
+    Without rules, the stored policy counts. With --tier, gc removes only copies in that tier. A tier of level 0
+    is the nodes' own disks: gc removes only states from it that a higher tier has. Exit code 5: refused by a safety
+    rule.
     """
     from ckptstore.cli import retention_text as text
     from ckptstore.cli import values
@@ -185,8 +192,8 @@ of_tier = click.option("--tier", metavar="NAME", help="Do it with the copies in 
 def undo(context: click.Context, run: str, *, tier: str | None, as_json: bool) -> int:
     """Bring back what the last gc of RUN moved to the trash.
 
-    Called again, it brings back the gc before that, while its grace lasts. A gc of which no file can be brought
-    back now is passed over.
+    Called again, it brings back the gc before that, while its grace lasts. If no file of a gc can be brought back now,
+    undo takes the gc before it.
     """
     from ckptstore.cli import retention_text as text
     from ckptstore.cli import values
@@ -262,6 +269,8 @@ def tag(context: click.Context, run: str, step_and_name: tuple[str, ...], *, as_
     *steps, name = step_and_name
     if len(steps) > 1 or (steps and name.isdigit() and not steps[0].isdigit()):
         raise click.UsageError("give RUN STEP NAME, or RUN@STATE NAME.")
+    if not steps and name.isdigit() and "@" not in run:
+        raise click.UsageError(f"NAME is missing: {Command('tag', run, name, 'NAME')}")
     opened = catalog(context)
     run, step = named(opened, run, STEP(steps[0], ctx=context) if steps else None)
     changed = opened.tag(run, step, name)

@@ -133,8 +133,8 @@ def _unseen(plan: GcPlan) -> None:
     if len(plan.unseen) > _SHOWN:
         line(f"ckptstore: … and {len(plan.unseen) - _SHOWN} more directories; --json has all", err=True)
     line(
-        f"ckptstore: what gc could not read of run {plan.run} stays: mount the disk, check the permissions or update "
-        "ckptstore; if a directory is gone for good, make it again with a directory .ckptstore in it, then: "
+        f"ckptstore: gc removes nothing of run {plan.run} that it could not read: mount the disk, check the "
+        "permissions, or update ckptstore; for a directory that is gone for good: mkdir -p DIRECTORY/.ckptstore, then "
         f"{Command('scan', 'DIRECTORY', '--run', plan.run)}",
         err=True,
     )

@@ -133,7 +133,7 @@ def _show(done: Verified, *, digest: bool, sample: float | None, shard: tuple[in
     line(f"{files} of {runs} verified, {size(done.bytes)}: {what}{part}")
     if done.new_digests:
         taken = f"{count(done.new_digests, 'file', 'files')} had no digest"
-        line(f"{taken}: it was taken now, and is what later verifications compare with")
+        line(f"{taken}: verify recorded it now, and compares with it from now on")
     for damage in first(done.damaged, "damaged"):
         line(f"damaged: {damage.path}: {damage.rule.value}: {damage.detail}")
     for word, found in (("not looked at", done.troubles), ("skipped", done.skipped), ("unknown", done.unknown)):

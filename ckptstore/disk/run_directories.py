@@ -86,6 +86,6 @@ def checkpoint_tree(directory: str | os.PathLike[str]) -> Path:
     if not root.is_dir():
         raise UsageError(f"{named} is not a directory", "give the directory that the checkpoints are in")
     if FOLDER in root.parts:
-        hint = f"give the directory that it is in; {Command('undo', 'RUN')} brings back what gc removed"
-        raise UsageError(f"{named} is in a directory that ckptstore keeps for itself ({FOLDER})", hint)
+        hint = f"give the directory above {FOLDER}; {Command('undo', 'RUN')} brings back what gc removed"
+        raise UsageError(f"{named} is in {FOLDER}, which belongs to ckptstore itself", hint)
     return root

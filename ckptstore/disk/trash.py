@@ -38,8 +38,8 @@ _KEEPS_DIRECTORY = (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.ENOTDIR, e
 _GONE = "it is gone"
 _IN_PLACE = "it is at its place"
 _CHANGED = "it changed since it was recorded"
-_OCCUPIED = "another file is at its place now: it stays in the trash"
-_ANOTHER = "another file is in the trash in its stead: it stays there, and undo brings it back"
+_OCCUPIED = "another file is at its place now, so this one stays in the trash: move the other file away, and try again"
+_ANOTHER = "the trash has another file of that name: undo brings that one back"
 
 
 class Settled(NamedTuple):

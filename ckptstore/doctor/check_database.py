@@ -28,7 +28,7 @@ _DAMAGE = DamageError.exit_code
 _LITTLE_ROOM = 100_000_000
 _NO_ROOM = 1_000_000
 _MANY_CONNECTIONS = 0.8
-_SAVE_MORE = f"SQLite's own .recover may save more; move it away, and rebuild it: {Command('scan', 'DIR')}"
+_SAVE_MORE = f"SQLite's .recover may save more; else move the file away, and rebuild it: {Command('scan', 'DIR')}"
 _ANEW = f"or, if there was one, rebuild it from the journals: {Command('scan', 'DIR')}"
 
 

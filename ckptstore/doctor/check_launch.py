@@ -249,7 +249,9 @@ def _clocks(facts: RunFacts) -> Check:
     if newest - facts.now <= CLOCKS_DIFFER:
         return facts.check("clocks", Status.OK, "nothing that was saved is dated in the future")
     host = facts.hosts.get(saved.rank) or f"rank {saved.rank}"
-    detail = f"{host} is at least {span(newest - facts.now)} ahead of this machine: {saved.path} is dated so"
+    detail = (
+        f"the clock of {host} is at least {span(newest - facts.now)} ahead of this machine's: {saved.path} is dated so"
+    )
     hint = (
         f"set the clocks by NTP: leases, the trash and signs of life bear a difference of {span(CLOCKS_DIFFER)} at most"
     )

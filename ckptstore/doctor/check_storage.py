@@ -73,8 +73,8 @@ def _directories(facts: RunFacts) -> Check:
     if away:
         detail = f"{len(away)} of {every} cannot be seen: {away[0].directory} ({away[0].trouble})"
         hint = (
-            "mount the disks, or run this on a machine that sees all; if they were "
-            f"moved: {Command('scan', 'NEW', '--run', facts.run)}, where NEW is the directory now"
+            "mount the disks, or run this on a machine that sees all; for a directory that was moved to NEW: "
+            f"{Command('scan', 'NEW', '--run', facts.run)}"
         )
         return facts.check("directories", Status.WARNING, detail, hint)
     return facts.check("directories", Status.OK, f"{every} at or below {some(roots(facts.directories))}")

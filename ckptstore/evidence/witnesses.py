@@ -96,12 +96,12 @@ def by_counter(file: Ranked, length: int | None, shortest: int, *, is_first: boo
     contradicting = [number for number in stated if number != counter and not _is_of_launch(number, file, counter)]
     if contradicting or place > 0 or (place < 0 and is_first) or (claim and claim.counts > counter):
         told = (
-            f"it or its directory states {min(contradicting)}"
+            f"the number that it or its directory states, {min(contradicting)}"
             if contradicting
-            else f"its name is of epoch {file.epoch}"
+            else f"its name, which is of epoch {file.epoch}"
         )
         guess = None if place > 0 else counter
-        reason = f"its optimizer's counter is {counter}, and {told}"
+        reason = f"its optimizer's counter, {counter}, does not fit {told}"
         return Uncertain(file.file.path, guess, reason, contradicted=True)
     is_proven = counter in stated or (known and place == 0) or (file.epoch == 1 and claim and claim.counts == counter)
     if is_proven:
@@ -179,8 +179,8 @@ def other_epochs(state: State, steps_per_epoch: int | None) -> str:
     for path, step in ((file.path, file.global_step) for file in scanned):
         if not fits(path, step, steps_per_epoch, state.launch.order):
             return (
-                f"its optimizer's counter is {step}, and the name of {path} is of another epoch with the "
-                f"{steps_per_epoch} steps an epoch of the dataset: with sink_size it may count sinks"
+                f"its optimizer's counter is {step}, and the dataset has {steps_per_epoch} steps an epoch, so the name "
+                f"of {path} is of another epoch; with sink_size, the epoch in a name may count sinks"
             )
     return ""
 

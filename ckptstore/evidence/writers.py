@@ -232,7 +232,17 @@ def doubt_of(new: UnregisteredFile, header: Header, here: FileFacts, facts: Laun
     is_own = ended_with(new.source, new, header, facts)
     if not others or (is_own and not any(ended_with(other, new, header, facts) for other in newer)):
         return ""
-    return f"launch {others[0].launch} may have written it, and nothing tells that {own.id} did"
+    return unproven(others[0], own)
+
+
+def unproven(other: Source, own: Launch) -> str:
+    """That another launch may have written a file; two runs may have launches of one id."""
+    if other.run == own.run:
+        return f"launch {other.launch} may have written it, and nothing proves that {own.id} did"
+    return (
+        f"launch {other.launch} of run {other.run} may have written it, and nothing proves that {own.id} of run "
+        f"{own.run} did"
+    )
 
 
 def _doubt_of_ttp(new: UnregisteredFile, here: FileFacts, facts: LaunchFacts, *, replaced: bool) -> str:
@@ -247,7 +257,7 @@ def _doubt_of_ttp(new: UnregisteredFile, here: FileFacts, facts: LaunchFacts, *,
         launch = facts.launches[other.launch_key]
         is_newer = (other.kind, other.rank) == (Kind.TTP, new.source.rank) and _is_newer(launch, own)
         if is_newer and not _is_older(here, launch) and (replaced or not was_there(other, new.path)):
-            return f"launch {launch.id} may have written it, and nothing tells that {own.id} did"
+            return unproven(other, own)
     return ""
 
 

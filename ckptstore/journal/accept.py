@@ -74,8 +74,8 @@ def why_not(owner: int, home_owner: int, trust: Trust) -> str:
         return ""
     writer = user_name(owner)
     return (
-        f"it is of user {writer}, and the directory of {user_name(home_owner)}: it is believed with "
-        f"--trust {writer}, or if {TRUST} names {writer}"
+        f"it belongs to user {writer}, its directory to user {user_name(home_owner)}: to believe it, give "
+        f"--trust {writer}, or name {writer} in {TRUST}"
     )
 
 
@@ -204,10 +204,11 @@ class Acceptor:
         except OSError:
             return ""  # it is gone, and what was in it
         if S_ISLNK(status.st_mode):
-            return f"{directory} is a link: a journal tells of no file behind it"
+            return f"{directory} is a link: what a journal says of files behind it does not count"
         if status.st_uid == owner or self._trust.is_full(owner):
             return ""
-        return f"{directory} is of user {user_name(status.st_uid)}: a journal of another one tells of no file in it"
+        owned_by = f"{directory} belongs to user {user_name(status.st_uid)}"
+        return f"{owned_by}: what another user's journal says of its files does not count"
 
 
 def _key(event: Event) -> LaunchKey | None:
@@ -252,7 +253,7 @@ def _unconfirmed(event: UserEvent) -> str:
             what, command = "it was forgotten", Command("forget", run, "--apply")
         case RunRenamed():
             what, command = f"its name is {event.name!r}", Command("rename", run, event.name)
-    return f"it says of run {event.run!r} that {what}, and the catalog does not: confirm it with {command}"
+    return f"it says of run {event.run!r} that {what}, and the catalog does not say so: if it is right, give {command}"
 
 
 def _options(rules: Mapping[str, Any] | None) -> list[str]:

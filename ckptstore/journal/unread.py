@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ckptstore.core.model import Checkpoint
 
-_AWAY = "was not mounted when journals were read; one there may have a pin or tag of it"
+_AWAY = "was not present when the journals were read; a journal there may have a pin or tag of this state"
 
 
 def unread(skipped: Iterable[Skipped]) -> tuple[Skipped, ...]:
@@ -29,7 +29,7 @@ def unheard(skipped: Iterable[Skipped]) -> str:
     return (
         ""
         if first is None
-        else f"{first.path}, which may have a pin or tag of it, was not read in full: {first.reason}"
+        else f"{first.path}, which may have a pin or tag of its states, was not read in full: {first.reason}"
     )
 
 

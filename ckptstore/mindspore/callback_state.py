@@ -108,7 +108,7 @@ class Remembered:
             )
         elif callbacks and not self.heard_all:
             log.warning(
-                "the process ended before %s handled the end of the epoch: that is not made up for",
+                "the process ended before %s handled the end of the epoch: this start does not call it for that end",
                 ", ".join(callbacks),
             )
         for name in callbacks.keys() & self.callbacks.keys():

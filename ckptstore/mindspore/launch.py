@@ -557,8 +557,8 @@ class TrainingLaunch(RankLaunch):
         self._complaints.warn(
             f"no registrar is among the callbacks: what this training saves is not registered, and {_NOT_FOUND}"
             if watches
-            else "neither a saver nor a registrar is among the callbacks: a "
-            f"restart begins at step 0; add {_SAVER} to them"
+            else "neither a saver nor a registrar is among the callbacks: what this training does is not saved, and a "
+            f"restart begins where this start began; add {_SAVER} to them"
         )
         try:
             yield has_work
@@ -579,7 +579,8 @@ class TrainingLaunch(RankLaunch):
             return True
         if self._was_finished:
             raise UsageError(
-                f"the epochs of this call were all trained by step {start.global_step}, as those of the previous call",
+                f"all epochs of this call were trained before (the run is at step {start.global_step}), and so were "
+                "those of the previous call",
                 LOOP,
             )
         self._was_finished = True

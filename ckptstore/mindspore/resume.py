@@ -268,8 +268,8 @@ def _check_complete(file: Checkpoint, needed: set[str], present: Iterable[str]) 
         shown = ", ".join(lacking[:_NAMES_SHOWN]) + (" …" if len(lacking) > _NAMES_SHOWN else "")
         raise UsageError(
             f"{file.path} lacks {len(lacking)} parameters of the train network: {shown}",
-            "use the network and optimizer that were saved; if these are, the file was cut before anybody registered "
-            "it: move it away",
+            "use the network and optimizer that were saved; if you already do, the file was cut before it was "
+            "registered: move it away",
         )
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _ARGUMENTS = {"epoch", "callbacks", "dataset_sink_mode", "sink_size", "initial_epoch"}
 
 LOOP = (
-    "instead of model.train(1, …) in a loop write: for epoch in range(start.initial_epoch, EPOCHS): "
+    "if the script calls model.train(1, …) in a loop, write: for epoch in range(start.initial_epoch, EPOCHS): "
     "model.train(epoch + 1, dataset, callbacks=CALLBACKS, initial_epoch=epoch)"
 )
 """A call for each epoch: MindSpore counts the epochs of the whole run."""
@@ -82,7 +82,7 @@ def is_finished(start: Start, asked: Mapping[str, Any]) -> bool:
     trained = f"{count(done, 'step was', 'steps were')} trained before"
     if done > epochs * an_epoch:
         raise UsageError(
-            f"{count(epochs, 'epoch', 'epochs')} of {an_epoch} steps are asked for, and {trained}",
+            f"model.train asks for {count(epochs, 'epoch', 'epochs')} of {an_epoch} steps, but {trained}",
             f"ask for the epochs of the whole run, including those trained before; {LOOP}",
         )
     if first != done // an_epoch:

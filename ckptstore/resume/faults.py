@@ -34,7 +34,7 @@ def fault(
         return None
     elif file.state is FileState.DAMAGED:
         rule = file.problem or Rule.QUARANTINED
-        what = f"is damaged: restore the original, then run: {Command('verify', file.run)}"
+        what = f"is damaged: bring back the original from a backup, then run: {Command('verify', file.run)}"
     elif file.state is FileState.TRASHED:
         undo = Command("undo", file.run)
         rule, what = Rule.MISSING_FILE, f"was removed by gc: {undo} brings it back while it is in the trash"
@@ -68,7 +68,7 @@ _NOT_THERE = Observed(None)
 
 def _moved(run: str) -> str:
     scan = Command("scan", "NEW", "--run", run)
-    return f"is gone, and its directory too: mount that; or if it was moved: {scan}, where NEW is the directory now"
+    return f"is gone, and so is its directory: mount the directory; if it was moved to NEW: {scan}"
 
 
 def unequal_sizes(files: Iterable[Checkpoint]) -> str:

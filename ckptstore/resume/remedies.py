@@ -57,7 +57,7 @@ def of_ranks(
     if by_way["undo"]:
         ways.append(f"{Command('undo', broken[0].run)} brings back {_paths(by_way['undo'])}, while it is in the trash")
     if by_way["bring"]:
-        ways.append(f"restore {_of(by_way['bring'], in_shares=in_shares, what='the original')}")
+        ways.append(f"bring back {_of(by_way['bring'], in_shares=in_shares, what='the original')} from a backup")
     who = f"rank {missing[0]}" if len(missing) == 1 else f"ranks {show(missing)}"
     if ways:
         return f"for {who}: {(', and ' if in_shares else ', or ').join(ways)}"

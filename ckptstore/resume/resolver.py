@@ -287,7 +287,7 @@ def _refuse_world_size(
     else:
         what = f"no file serves every rank (layout: {launch.layout.source})"
     saved_by = count(launch.world_size, "rank", "ranks")
-    reason = Reason(Rule.WORLD_SIZE, None, f"saved by {saved_by}, to be loaded by {query.world_size}, and {what}")
+    reason = Reason(Rule.WORLD_SIZE, None, f"{saved_by} saved it, {query.world_size} are to load it, and {what}")
     if query.views is not None:  # each rank that asks has looked at some of the files
         seen = {path: each for view in query.views.values() for path, each in view.seen.items()}
     as_saved = judge(state, seen, Query(take_quarantined=query.take_quarantined))
@@ -446,7 +446,8 @@ def _why_not(part: _Part, lacking: Sequence[int], faults: Mapping[str, Reason], 
     left = f"; {unfinished} is of an unfinished TTP save, and its files do not cover the rank" if unfinished else ""
     for rank in lacking:
         if part.unequal:
-            detail = f"no file of its own, and none stands in since the replicas differ: {part.unequal}"
+            why = "the files of the replicas differ in size, so none replaces it"
+            detail = f"it has no file of its own, and {why}: {part.unequal}"
             reasons.append(Reason(Rule.REPLICA_SIZE_MISMATCH, rank, detail))
         elif rank not in explained:
             detail = f"no file of rank {rank}{others} {'can be used' if reasons else 'was recorded'}{left}"

@@ -327,8 +327,8 @@ def _check_overtaken(connection: Connection, launch: Launch) -> None:
     newest = next((each for each in reversed(later) if each.id in saved), None)
     if newest is not None:
         raise RefusedError(
-            f"launch {launch.id!r} of run {run.name!r} began before launch {newest.id}, which has saved since: it "
-            "would start from an old state",
+            f"launch id {launch.id!r} of run {run.name!r} is older than launch {newest.id}, which has saved since: a "
+            "start with this id would go on from an old state",
             "give each start a launch id of its own, also one that is requeued",
         )
 
@@ -538,10 +538,10 @@ def _say_what_is_missed(decision: _Decision) -> None:
             log.warning("%s, though %s was complete once: %s%s; %s", goes_on, which, reason.detail, others, see)
     elif len(partly) >= (_SAVES_OF_A_RUN if plan else 1):
         steps = count(len(partly), "step that was saved since then is", "steps that were saved since then are")
-        log.warning("%s; %s incomplete; of the newest: %s; %s", goes_on, steps, partly[0].reasons[0].detail, see)
+        log.warning("%s; %s incomplete; why the newest is: %s; %s", goes_on, steps, partly[0].reasons[0].detail, see)
     if plan is not None and beside is not None:
         log.warning(
-            "%s of launch %s, although step %d of launch %s is complete too, on a branch that was not abandoned: to go "
+            "%s of launch %s. Step %d of launch %s is complete too, and the run was not taken back on purpose: to go "
             "on from that step, stop this job and start it again with %s",
             goes_on,
             plan.launch.id,
@@ -603,7 +603,7 @@ def _lost(resolution: Resolution, *flags: str) -> NothingRestorableError:
     elif reasons[0].rule is Rule.OTHER_EPOCHS:
         remedy = f"give the dataset that it was trained with; {newest.remedies[0]}"
     elif reasons[0].rule is Rule.FOREIGN_FORMAT and newest.remedies:
-        remedy = f"{newest.remedies[0]}; {Call('resume', fresh=True)} starts over"
+        remedy = newest.remedies[0]
     elif {reason.rule for rejection in lost for reason in rejection.reasons} == {Rule.QUARANTINED}:
         remedy = f"{Call('resume', take_quarantined=True)} loads it anyway"
     why = "; and ".join(reason.detail for reason in reasons)

@@ -70,7 +70,7 @@ def at_the_time_of_others(
             first = min(launch.files, key=lambda file: (file.global_step, file.path))
             warnings.append(
                 f"{first.path} and the files saved with it ({len(launch.files)} in all) were written while launch "
-                f"{overlapping[-1]} was saving, but it does not record them: they count as older than that launch; "
+                f"{overlapping[-1]} was saving, but that launch has no record of them: they count as older than it; "
                 "keep copies of its files in another directory"
             )
     return warnings

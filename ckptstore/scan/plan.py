@@ -303,7 +303,7 @@ class _Planner:
         hint = "move the files of each to a directory of its own and scan that"
         if len(directories) > 1:
             hint = f"scan each: {self._commands(directories)}"
-        told = f"{proof.path} and {proof.other} are of two networks: of the first, {proof.difference}"
+        told = f"{proof.path} is of another network than {proof.other}: {proof.difference}"
         return RefusedError(told, f"a run has one network: {hint}")
 
     def put_into_launches(self) -> None:

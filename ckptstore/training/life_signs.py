@@ -145,7 +145,7 @@ class Silence:
     def _begin(self, found: Sign, now: datetime) -> None:
         self._first, self._until = found, time.monotonic() + SILENT.total_seconds()
         log.warning(
-            "launch %s of run %s may be alive: %s gave a sign of life %s ago; seeing for %g s whether it gives another",
+            "launch %s of run %s may be alive: %s gave a sign of life %s ago; waiting up to %g s for another one",
             found.launch,
             self._run,
             shown(found.process),

@@ -160,7 +160,11 @@ class RecorderThread:
                 if self._thread is None:
                     self._start()
         if is_full and not self._was_full:
-            log.warning("%d saves wait to be registered: the journal notes the next ones only", MOST_JOBS)
+            log.warning(
+                "%d saves wait to be registered: the next ones are only noted in the journal, and the next start "
+                "registers them",
+                MOST_JOBS,
+            )
         self._was_full |= is_full
         return not is_full
 

@@ -118,8 +118,8 @@ class SavePlaces:
             if path is not None:
                 self._names_before = {}
                 log.warning(
-                    "%s was saved by nothing that this launch watches: it is not registered, and no start finds it; "
-                    "if a run is to go on from it, save it with a ModelCheckpoint, or call launch.register for it",
+                    "%s was saved, but by no callback that this launch watches: it is not registered, and no start "
+                    "finds it; if a run is to go on from it, save it with a ModelCheckpoint, or call launch.register",
                     path,
                 )
                 return
@@ -188,8 +188,8 @@ class SavePlaces:
             raise unknown_run(path, launch.name)
         if path is not None and launch.rank == 0:
             log.warning(
-                "%s is in no journal, and the catalog knows no save of run %s: if the run is to go on from it, stop "
-                "it, run %s, and start again",
+                "%s is in no journal, and the catalog knows no save of run %s: if the run is to go on from this file, "
+                "stop the job, give %s, and start the job again",
                 path,
                 launch.name,
                 Command("scan", root_of(directory), "--run", launch.name),
@@ -352,7 +352,7 @@ def unknown_run(path: str, run: str) -> RefusedError:
     """The error for a fresh start beside an unregistered file while the catalog cannot tell whose it is."""
     where = root_of(path.rpartition("/")[0])
     return RefusedError(
-        f"{path} is in no journal, and the catalog that may know it is unreachable or lost: whether run "
+        f"{path} is in no journal, and the catalog is unreachable or lost, which may know this file: whether run "
         f"{run!r} goes on from it would be a guess",
         f"start when the catalog is back; if it is lost: {Command('scan', where, '--run', run)}; if the file "
         "is of another run, move it away",

@@ -44,7 +44,7 @@ _MOST_BYTES = 1 << 30
 _AHEAD = 2  # portions that are looked at a time: the disk is not to wait while the catalog is written
 _SHOWN_EVERY = 0.2  # seconds
 _THREADS = max(8, os.cpu_count() or 1)
-_UNKNOWN = f"the catalog does not know it; {Command('scan', 'DIRECTORY')} takes in what can be proven of it"
+_UNKNOWN = f"the catalog does not know it; to adopt it, if its step is certain: {Command('scan', 'DIRECTORY')}"
 _LOOKED_AT = (FileState.COMPLETE, FileState.DAMAGED, FileState.MISSING)
 
 

@@ -353,7 +353,9 @@ def test_a_catalog_that_is_no_file_or_damaged_says_what_to_do(sqlite_url: str, t
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(b"\xff" * (size - 4096))
-    assert_one_line(ckptstore("--db", sqlite_url, "list"), 4, "rebuild it: ckptstore scan DIR")
+    assert_one_line(
+        ckptstore("--db", sqlite_url, "list"), 4, "then rebuild the catalog from the journals: ckptstore scan DIR"
+    )
 
 
 def test_names_with_brackets_and_colons_are_printed_as_they_are(sqlite_url: str, tmp_path: Path) -> None:

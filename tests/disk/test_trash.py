@@ -78,7 +78,10 @@ def test_a_new_file_at_the_place_of_one_in_the_trash_stays(root: Path) -> None:
         assert put(root, was) is TRASH
         assert (root / "sub" / "a").read_bytes() == content
         assert (root / WHERE / "sub" / "a").read_bytes() == b"bytes"
-        assert settle(root, HOME, was) == (TRASH, "another file is at its place now: it stays in the trash")
+        assert settle(root, HOME, was) == (
+            TRASH,
+            "another file is at its place now, so this one stays in the trash: move the other file away, and try again",
+        )
         assert (root / "sub" / "a").read_bytes() == content
 
 

@@ -270,7 +270,7 @@ def test_what_is_dated_in_the_future(sqlite_url: str, tmp_path: Path, minutes: i
     found = checks(sqlite_url, now=now)["clocks"]
     assert found.status is status
     if status is Status.PROBLEM:
-        assert found.detail == f"rank 1 is at least 25 min ahead of this machine: {path} is dated so"
+        assert found.detail == f"the clock of rank 1 is at least 25 min ahead of this machine's: {path} is dated so"
         assert "NTP" in found.hint
         assert checks(sqlite_url, now=now + HOUR)["clocks"].status is Status.OK
 

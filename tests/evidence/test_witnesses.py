@@ -115,7 +115,7 @@ def test_a_state_of_consistent_steps_is_held_against_the_dataset(
     of = launch()
     files = [replace(file(of, rank), path=f"/r{rank}/net-2_5.ckpt", grade=grade) for rank in (0, 1)]
     reason = other_epochs(state(of, *files), length)
-    told = "its optimizer's counter is 15, and the name of /r0/net-2_5.ckpt is of another epoch with the 7 steps"
+    told = "its optimizer's counter is 15, and the dataset has 7 steps an epoch, so the name of /r0/net-2_5.ckpt is"
     assert reason.startswith(told) if passed_over else reason == ""
 
 

@@ -231,7 +231,7 @@ def test_a_journal_that_is_swapped_while_it_is_read(
     monkeypatch.setattr(jsonl, "_opened", swapped)
     synced = other.sync(tmp_path / "ckpt")
     assert synced.records == 0
-    assert f"it is of user {BOB}" in synced.unreadable[0].reason
+    assert f"it belongs to user {BOB}" in synced.unreadable[0].reason
 
 
 def test_a_state_that_another_user_saved_is_nobody_elses_start(

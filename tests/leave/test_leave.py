@@ -321,7 +321,10 @@ def test_a_process_that_looks_for_nothing_gets_sigterm(catalog: Catalog, tmp_pat
     assert said.out.splitlines()[0].endswith(
         "asked to save and leave, by a request in the catalog, SIGTERM to 1 process"
     )
-    assert said.out.splitlines()[-1] == "run other has not left in time: rank 0 saved nothing; a restart finds no state"
+    assert (
+        said.out.splitlines()[-1]
+        == "run other has not left in time: rank 0 saved nothing since the request; a restart finds no state"
+    )
 
 
 @pytest.mark.of_files
@@ -395,8 +398,8 @@ def test_what_is_said(catalog: Catalog, tmp_path: Path) -> None:
     said = exit_(catalog, "run", "--wait", "--timeout", "2s")
     assert said.code == 8
     assert followed(said) == [
-        "no rank has saved yet: each does when its step is done",
-        "run run has not left in time: ranks 0-1 saved nothing; a restart goes on after step 10",
+        "no rank has saved since the request: each does when its step is done",
+        "run run has not left in time: ranks 0-1 saved nothing since the request; a restart goes on after step 10",
     ]
     leaves(job, ranks[:1], 17, ends=False)
     said = exit_(catalog, "run", "--wait", "--timeout", "4s")

@@ -97,7 +97,7 @@ def test_a_script_without_a_saver_is_told_which_line_it_lacks(
     """It was told to add the registrar, which then had nothing to register."""
     Job().train()
     (said,) = complaints(caplog)
-    assert said.endswith('a restart begins at step 0; add launch.saver("checkpoints", every=100) to them')
+    assert said.endswith('a restart begins where this start began; add launch.saver("checkpoints", every=100) to them')
 
 
 def test_the_registrar_is_forgotten_and_it_is_said_again_at_exit(
@@ -169,7 +169,7 @@ def test_a_loop_of_single_epochs(catalog: Catalog, tmp_path: Path) -> None:
     """It would end without a word and without a step: each call counts the epochs of the whole run."""
     to_step_12(tmp_path)
     job = Job()
-    with pytest.raises(UsageError, match="1 epoch of 6 steps are asked for, and 12 steps were trained before") as told:
+    with pytest.raises(UsageError, match="asks for 1 epoch of 6 steps, but 12 steps were trained before") as told:
         job.train(job.registrar(saving(tmp_path)))
     ckpt_cb = saving(tmp_path / "ckpt")
     names = {"start": job.start, "model": job.model, "dataset": job.dataset, "EPOCHS": 4}
@@ -177,7 +177,7 @@ def test_a_loop_of_single_epochs(catalog: Catalog, tmp_path: Path) -> None:
     assert catalog.resolve("run").plan.global_step == 24
     anew = Job(step=6)
     anew.train(anew.registrar(saving(tmp_path)))
-    with pytest.raises(UsageError, match="the epochs of this call were all trained by step 6, as those of"):
+    with pytest.raises(UsageError, match="all epochs of this call were trained before .*step 6.*, and so were"):
         anew.train(anew.registrar(saving(tmp_path)))
 
 
@@ -208,7 +208,7 @@ def test_saves_beside_the_watched_files__before_silence__now_is_said(
         job = Job(launch=ckptstore.mindspore.join(f"of-{name}"))
         ckpt_cb, own = saving(tmp_path, f"net{said}"), DoAt(3, (tmp_path / name).touch)
         job.train(own, ckpt_cb, job.registrar(ckpt_cb))
-        told = [each for each in complaints(caplog) if "was saved by nothing that this launch watches" in each]
+        told = [each for each in complaints(caplog) if "was saved, but by no callback that this launch watches" in each]
         assert len(told) == said
         assert all(each.startswith(f"{tmp_path / name} ") for each in told)
 

@@ -402,6 +402,6 @@ def test_what_a_script_saves_beside_the_loop_without_a_word_is_told_once(
     for batch in loop:
         loop.step(loss=trained.step(*batch))
         (tmp_path / f"best-1_{loop.global_step}.ckpt").touch()
-    told = [each for each in complaints(caplog) if "was saved by nothing that this launch watches" in each]
+    told = [each for each in complaints(caplog) if "was saved, but by no callback that this launch watches" in each]
     assert len(told) == 1
     assert told[0].startswith(f"{tmp_path}/best-1_")

@@ -158,7 +158,7 @@ def test_checkpoints_that_no_journal_tells_of_stop_a_fresh_start_without_the_cat
     for _ in range(2):
         stopped = run.launch()
         assert stopped.code == 1
-        unknown = "is in no journal, and the catalog that may know it is unreachable or lost"
+        unknown = "is in no journal, and the catalog is unreachable or lost, which may know this file"
         assert f"older-2_5.ckpt {unknown}" in stopped.output
     old.unlink()
     assert run.launch(epochs=1).code == 0

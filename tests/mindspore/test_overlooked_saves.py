@@ -99,4 +99,4 @@ def test_a_first_start_beside_older_files_is_told_of_them(tmp_path: Path, caplog
     trained(tmp_path)
     (said,) = complaints(caplog)
     assert "older-2_5.ckpt is in no journal, and the catalog knows no save of run run" in said
-    assert follow(os.environ["CKPTSTORE_URL"], said[said.index("stop it") :]).code == 0
+    assert follow(os.environ["CKPTSTORE_URL"], said[said.index("stop the job") :]).code == 0

@@ -118,7 +118,7 @@ def test_a_parameter_that_the_file_lacks_is_named(catalog: Catalog, tmp_path: Pa
     other = create_model(optimizer=nn.Adam)
     with pytest.raises(
         UsageError,
-        match="lacks .* parameters of the train network: .*moment1.*that were saved; if these are, .* move it",
+        match="lacks .* parameters of the train network: .*moment1.*that were saved; if you already do, .* move it",
     ):
         ckptstore.mindspore.join("run").resume(other, create_dataset())
     # A file that was cut between two parameters lacks the last ones too: nothing tells which of the two is wrong.

@@ -415,7 +415,7 @@ def test_what_a_launch_of_another_run_may_have_written_is_nobodys(
         assert chosen(catalog.resolve("run")) == ("L1", 17)
     else:
         assert chosen(catalog.resolve("run")) == ("L1", 10)
-        assert f"{late} was not taken into the catalog: launch M1 may have written it" in caplog.text
+        assert f"{late} was not taken into the catalog: launch M1 of run other may have written it" in caplog.text
 
 
 def test_what_a_living_launch_has_not_registered_yet_is_left_to_it(catalog: Catalog, tmp_path: Path) -> None:

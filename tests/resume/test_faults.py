@@ -14,13 +14,10 @@ DAMAGED = {"state": FileState.DAMAGED}
 WEIGHTS = {"content": Content.WEIGHTS}
 BEGUN = {"size": None, "digest": None}
 DENIED = Observed(None, unreadable="Permission denied")
-MENDED = "is damaged: restore the original, then run: ckptstore verify run"
+MENDED = "is damaged: bring back the original from a backup, then run: ckptstore verify run"
 TRASHED = "was removed by gc: ckptstore undo run brings it back while it is in the trash"
 REWRITTEN = "was written again since it was recorded: scan its directory again"
-MOVED = (
-    "is gone, and its directory too: mount that; or if it was moved: ckptstore scan NEW --run run, where NEW is the "
-    "directory now"
-)
+MOVED = "is gone, and so is its directory: mount the directory; if it was moved to NEW: ckptstore scan NEW --run run"
 OTHER_BYTES = "has other bytes than those recorded"
 
 

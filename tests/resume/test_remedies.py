@@ -28,7 +28,7 @@ def test_a_file_that_a_launch_could_not_load_is_left_out_and_its_replica_stands_
     rejection = rejected(alone)
     detail = f"{bad.path} could not be loaded: it is cut (rank 1 of launch L2)"
     assert rejection.reasons == (Reason(Rule.QUARANTINED, 1, detail),)
-    assert rejection.remedies == (f"for rank 1: restore the original {bad.path}",)
+    assert rejection.remedies == (f"for rank 1: bring back the original {bad.path} from a backup",)
     assert isinstance(judge(alone, as_recorded(whole), Query(take_quarantined=True)), RestorePlan)
 
 
@@ -42,6 +42,9 @@ SCAN = "if one is on disk: ckptstore scan DIRECTORY"
 
 def faulty(reason: Reason | None, *ranks: int, **known: object) -> list[tuple[Checkpoint, Reason | None]]:
     return [(replace(file(OF, rank), path=f"/{rank}", **known), reason) for rank in ranks]
+
+
+FROM_A_BACKUP = "bring back the original /1 from a backup"
 
 
 @pytest.mark.parametrize(
@@ -64,14 +67,26 @@ def faulty(reason: Reason | None, *ranks: int, **known: object) -> list[tuple[Ch
             False,
             f"for rank 1: no file of it or of a replica (ranks 0,1) was recorded; {SCAN}",
         ),
-        ([1], [1], faulty(CUT, 1), False, "for rank 1: restore the original /1"),
-        ([1], [0, 1], faulty(CUT, 0), False, "for rank 1: restore the original /0"),
-        ([0, 1], [0, 1], faulty(CUT, 0, 1), False, "for ranks 0,1: restore any one of the originals /0, /1"),
-        ([0, 1], [0, 1], faulty(CUT, 0, 1), True, "for ranks 0,1: restore all of the originals /0, /1"),
-        ([1], [0, 1], faulty(CUT, 0, 1), True, "for rank 1: restore the original /1"),
+        ([1], [1], faulty(CUT, 1), False, "for rank 1: bring back the original /1 from a backup"),
+        ([1], [0, 1], faulty(CUT, 0), False, "for rank 1: bring back the original /0 from a backup"),
+        (
+            [0, 1],
+            [0, 1],
+            faulty(CUT, 0, 1),
+            False,
+            "for ranks 0,1: bring back any one of the originals /0, /1 from a backup",
+        ),
+        (
+            [0, 1],
+            [0, 1],
+            faulty(CUT, 0, 1),
+            True,
+            "for ranks 0,1: bring back all of the originals /0, /1 from a backup",
+        ),
+        ([1], [0, 1], faulty(CUT, 0, 1), True, "for rank 1: bring back the original /1 from a backup"),
         ([1], [1], faulty(DENIED, 1), False, "for rank 1: make /1 readable: check permissions and the disk"),
-        ([1], [1], faulty(DENIED, 1, **DAMAGED), False, "for rank 1: restore the original /1"),
-        ([1], [1], faulty(CUT, 1, **TRASHED), False, "for rank 1: restore the original /1"),
+        ([1], [1], faulty(DENIED, 1, **DAMAGED), False, "for rank 1: bring back the original /1 from a backup"),
+        ([1], [1], faulty(CUT, 1, **TRASHED), False, "for rank 1: bring back the original /1 from a backup"),
         (
             [1],
             [1],
@@ -84,7 +99,7 @@ def faulty(reason: Reason | None, *ranks: int, **known: object) -> list[tuple[Ch
             [0, 1, 2],
             [*faulty(DENIED, 0), *faulty(GONE, 1), *faulty(BEGUN, 2)],
             False,
-            "for ranks 0,1,2: make /0 readable: check permissions and the disk, or restore the original /1",
+            f"for ranks 0,1,2: make /0 readable: check permissions and the disk, or {FROM_A_BACKUP}",
         ),
         (
             [0, 1],
@@ -101,7 +116,7 @@ def faulty(reason: Reason | None, *ranks: int, **known: object) -> list[tuple[Ch
             False,
             "for rank 4: wait until /0, /1, /2, /3 is written, if its process",
         ),
-        ([4], [4], faulty(GONE, *range(9)), False, "restore any one of the originals /0, /1, /2, /3 … (9 in all)"),
+        ([4], [4], faulty(GONE, *range(9)), False, "bring back any one of the originals /0, /1, /2, /3 … (9 in all)"),
     ],
 )
 def test_what_would_give_ranks_a_file(
@@ -118,7 +133,8 @@ def test_what_was_lost_has_to_be_brought_back(rule: Rule) -> None:
     ((one, reason),) = faulty(Reason(rule, 1, ""), 1)
     assert reason is not None
     assert (
-        remedies.of_ranks([1], [1], [one], {one.id: reason}, in_shares=False) == "for rank 1: restore the original /1"
+        remedies.of_ranks([1], [1], [one], {one.id: reason}, in_shares=False)
+        == "for rank 1: bring back the original /1 from a backup"
     )
 
 
@@ -150,13 +166,13 @@ def test_a_rejection_says_who_is_served_and_what_would_repair_it() -> None:
     assert [(each.rank, each.source.rank) for each in rejection.served] == [(0, 1), (1, 1)]
     lost = f"{newer.files[1].path}, {newer.files[2].path}"
     assert rejection.remedies == (
-        f"for ranks 2,3: restore any one of the originals {lost}",
+        f"for ranks 2,3: bring back any one of the originals {lost} from a backup",
         f"for rank 4: wait until {newer.files[3].path} is written, if its process is alive",
     )
     shares = [replace(file(OF, rank), content=Content.SHARE) for rank in (0, 1)]
     rejection = rejected(state(launch(), *shares), {})
     lost = f"{shares[0].path}, {shares[1].path}"
-    assert rejection.remedies == (f"for ranks 0,1: restore all of the originals {lost}",)
+    assert rejection.remedies == (f"for ranks 0,1: bring back all of the originals {lost} from a backup",)
 
 
 def test_what_is_wrong_with_a_whole_state_has_its_remedy_too() -> None:

@@ -139,7 +139,7 @@ def test_a_crash_before_the_first_whole_save_starts_fresh(
     (said,) = caplog.messages
     assert said == (
         "run run starts from the beginning; 1 step that was saved since then "
-        "is incomplete; of the newest: no file of rank 1 "
+        "is incomplete; why the newest is: no file of rank 1 "
         "was recorded; see: ckptstore resolve run --explain"
     )
 
@@ -214,7 +214,7 @@ def test_a_start_says_that_of_many_newer_saves_none_is_whole(
     (said,) = caplog.messages
     assert said == (
         "run run goes on from step 10; 3 steps that were saved since then are "
-        "incomplete; of the newest: no file of rank 1 was "
+        "incomplete; why the newest is: no file of rank 1 was "
         "recorded; see: ckptstore resolve run --explain"
     )
 
@@ -498,7 +498,7 @@ def test_other_ranks_that_share_nothing_are_told_what_to_call(catalog: Catalog, 
     job.save(job.start(), 15)
     with pytest.raises(NothingRestorableError) as stopped:
         catalog.join("run", rank=0, world_size=4, launch_id="L2").resolve()
-    assert "step 15 was whole, but saved by 2 ranks, to be loaded by 4" in stopped.value.message
+    assert "step 15 was whole, but 2 ranks saved it, 4 are to load it" in stopped.value.message
     assert "mindspore.rank_list_for_transform(N, SRC_STRATEGY, DST_STRATEGY)" in stopped.value.hint
     assert f"{{R: f'{tmp_path}/rank_{{R}}/" in stopped.value.hint
 
@@ -527,7 +527,7 @@ def test_a_start_says_which_history_it_leaves_behind(
     caplog.clear()
     (third,) = job.start()
     assert (third.facts.parent, third.facts.parent_step) == ("L2", 20)
-    assert "goes on from step 20 of launch L2, although step 30 of launch L1 is complete too" in caplog.text
+    assert "goes on from step 20 of launch L2. Step 30 of launch L1 is complete too" in caplog.text
     assert "resume(lineage='L1')" in caplog.text
     chosen = catalog.join("run", launch_id="L4")
     assert chosen.resolve(lineage="L1").global_step == 30
@@ -549,7 +549,7 @@ def test_an_id_that_was_used_before_starts_nothing_from_an_old_state(catalog: Ca
     (later,) = job.start()
     assert catalog.join("run", launch_id="job7").resolve().global_step == 10
     job.save([later], 20)
-    with pytest.raises(RefusedError, match=r"'job7' of run 'run' began before launch L2, which has saved .* its own"):
+    with pytest.raises(RefusedError, match=r"'job7' of run 'run' is older than launch L2, which has saved .* its own"):
         catalog.join("run", launch_id="job7").resolve()
 
 

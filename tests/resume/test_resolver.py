@@ -133,7 +133,7 @@ def test_what_a_rank_reads_of_shares() -> None:
 NO_WHOLE_FILE = "no other file holds it (remove_redundancy)"
 PARTS = "it is in files of MindFormers 2.0, as /ckpt/L1/rank_0/periodic-15.ckpt: MindFormers has to load it"
 NOT_THERE = "of which those of 1 of 2 are not there: MindFormers has to load it"
-ASKED = "saved by 2 ranks, to be loaded by 4, and "
+ASKED = "2 ranks saved it, 4 are to load it, and "
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ ASKED = "saved by 2 ranks, to be loaded by 4, and "
         (saved(TWO, step=0), {}, [(Rule.UNTRAINED, None)], False, "the network is untrained"),
         (saved(ONE, content=Content.WEIGHTS), {}, [(Rule.WEIGHTS_ONLY, 0)], False, "holds weights"),
         (also(saved(TWO, 0), file(TWO, 1, size=None)), {}, [(Rule.IN_PROGRESS, 1)], False, "was never finished"),
-        (OTHER_SIZES, {}, [(Rule.REPLICA_SIZE_MISMATCH, 2)], True, "the replicas differ: rank 0 has 3000 bytes, rank"),
+        (OTHER_SIZES, {}, [(Rule.REPLICA_SIZE_MISMATCH, 2)], True, "so none replaces it: rank 0 has 3000 bytes, rank"),
         (saved(THREE, 0, 2, **SHARE), {}, [(Rule.MISSING_RANK, 1)], False, NO_WHOLE_FILE),
         (
             also(saved(TWO, 0, **SHARE), GASP),
@@ -172,7 +172,7 @@ ASKED = "saved by 2 ranks, to be loaded by 4, and "
             True,
             f"{ASKED}the new ranks do not hold the whole state",
         ),
-        (saved(ONE), {"world_size": 2, "takes_whole": False}, [(Rule.WORLD_SIZE, None)], True, "saved by 1 rank, "),
+        (saved(ONE), {"world_size": 2, "takes_whole": False}, [(Rule.WORLD_SIZE, None)], True, "1 rank saved it, "),
         (saved(ONE, step=1, **NAN), {}, [(Rule.QUARANTINED, 0)], True, "the loss"),
         (saved(BOTH, **NAN), {"world_size": 4}, [(Rule.QUARANTINED, 0), (Rule.QUARANTINED, 1)], True, "the loss"),
     ],

@@ -22,7 +22,7 @@ LEFT_OUT = 7
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """What keep_checkpoint_max=3 leaves of a job that was killed in epoch 3 of 10 steps: nothing tells that length."""
+    """What keep_checkpoint_max=3 leaves of a job that was killed in epoch 3 of 10 steps: nothing proves that length."""
     return save(tmp_path / "job", 24, 26, 28)
 
 
@@ -80,7 +80,7 @@ def test_a_state_that_does_not_fit_the_dataset_is_passed_over_with_that_reason(
     catalog.scan(root, world_size=1)
     with pytest.raises(
         NothingRestorableError,
-        match=r"counter is 36, and the name of .*net-3_6.ckpt is of another epoch with the 10 steps",
+        match=r"counter is 36, and the dataset has 10 steps an epoch, so the name of .*net-3_6.ckpt is of another",
     ):
         start(catalog, root)
     (launch,) = Job(catalog, root, world_size=1, run="job").start(resume=False)
@@ -98,7 +98,7 @@ def test_a_state_that_fits_with_epochs_of_its_own_only_is_passed_over_too(catalo
     assert start(catalog, root) == 2
     (passed,) = catalog.history("job")[-1].passed
     assert (passed.global_step, passed.rule) == (12, Rule.OTHER_EPOCHS)
-    assert "counter is 12, and the name of" in passed.detail
+    assert "counter is 12, and the dataset has 10 steps an epoch, so the name of" in passed.detail
 
 
 def test_gc_removes_nothing_that_is_sure_for_what_no_start_has_confirmed(catalog: Catalog, tmp_path: Path) -> None:

@@ -296,7 +296,7 @@ def test_what_is_in_the_trash_is_not_taken_in(catalog: Catalog, tmp_path: Path, 
     link.symlink_to(gc)
     root = {"gc": gc, "link": link}.get(what, job.folder(0) / what)
     for dry_run in (True, False):
-        with pytest.raises(UsageError, match=f"^{root} is in a directory that ckptstore keeps for itself .*; give"):
+        with pytest.raises(UsageError, match=f"^{root} is in .ckptstore, which belongs to ckptstore itself; give"):
             catalog.scan(root, run="other", dry_run=dry_run)
     assert [each.run for each in catalog.runs()] == ["run"]
 

@@ -1454,7 +1454,9 @@ class World:
             is_changed = content in self.truth.contents and after.get(path, content) != content
             is_damaged = content in self.damaged and after.get(path) == content  # its time may be as recorded again
             if is_damaged or (is_changed and len(after[path]) == len(content)):
-                self.rotten[path] = after[path]
+                root, in_trash, place = path.partition("/.ckptstore/trash/")
+                home = f"{root}/{place.partition('/')[2]}" if in_trash else path  # where an undo brings it
+                self.rotten[path] = self.rotten[home] = after[path]
         for each in self.truth.every_file():  # what a power loss brought back, nobody was told of
             if each.path not in before and len(after.get(each.path, b"")) == len(each.content):
                 self.rotten[each.path] = after[each.path]
