@@ -438,5 +438,8 @@ class Reach:
             home, own = self.homes.get(directory, _NOTHING), self._of_trash.get(key, _NOTHING)
             merged = Home(own.identities or home.identities, own.places | home.places)
             reason = presence.absence(directory, merged)
+            known = merged.identities if reason and collection else set()
+            if known and all(presence.is_used_as(directory, each) for each in known):
+                reason = ""  # somebody made it anew, with a folder of ours, to say that what was there is gone for good
             self._seen[key] = f"its directory {reason}" if reason else ""
         return self._seen[key]

@@ -11,9 +11,11 @@ import pytest
 from ckptstore.api import Catalog
 from ckptstore.core.model import FileState
 from ckptstore.disk import files
+from ckptstore.errors import UsageError
 from ckptstore.resume import reconcile
 from ckptstore.retention import worker as worker_module
 from ckptstore.retention.execute import execute
+from ckptstore.retention.in_trash import purge, undo
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
 from ckptstore.training import rank_launch
@@ -162,3 +164,16 @@ def test_files_of_others_below_a_mount_point_do_not_say_that_its_disk_is_empty(
     (job.folder(0) / ".ckptstore").mkdir()  # as the message says, of a disk that is gone for good
     catalog.scan(job.directory, run="run")
     assert {file.rank for file in catalog.files("run") if file.state is FileState.MISSING} == {0}
+
+
+def test_the_trash_of_a_directory_that_is_gone_for_good(catalog: Catalog, tmp_path: Path) -> None:
+    """Made anew as the message says, it has no trash any more: undo and purge do not wait for it for ever."""
+    job = saved(catalog, tmp_path, 10, 20, 30)
+    gc(catalog)
+    rmtree(job.folder(0))
+    assert purge(catalog.database, "run", at_once=True).troubles
+    (job.folder(0) / ".ckptstore").mkdir(parents=True)
+    catalog.scan(job.folder(0), run="run")
+    assert purge(catalog.database, "run", at_once=True).troubles == ()
+    with pytest.raises(UsageError, match="nothing of run 'run' is in the trash"):
+        undo(catalog.database, "run")
