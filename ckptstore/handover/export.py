@@ -156,7 +156,7 @@ def _sources(plan: RestorePlan) -> list[Checkpoint]:
     if plan.in_parts:
         raise RefusedError(
             f"step {plan.global_step} is a directory of an iteration, which only MindFormers can load",
-            "copy the directory, and scan it there",
+            "copy the directory by hand: MindFormers itself can load the copy, but no start of ckptstore restores it",
         )
     found = {assignment.source.id: assignment.source for assignment in plan.ranks}
     return [

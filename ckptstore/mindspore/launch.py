@@ -294,7 +294,7 @@ class TrainingLaunch(RankLaunch):
             raise UsageError("training has begun in this launch", "join again to resume in the same process")
         start = self._agree(steps_of(dataset, self.world_size), query)
         if (plan := start.plan) is None:
-            self._say_fresh()
+            self._say_fresh(has_initial=start.initial is not None)
             if start.initial is not None:
                 self._begin_from(start.initial, target, warm, decryption)
         else:
@@ -613,9 +613,10 @@ class TrainingLaunch(RankLaunch):
             Command("scan", root_of(str(Path(self._not_registered).parent)), "--run", self.name),
         )
 
-    def _say_fresh(self) -> None:
+    def _say_fresh(self, *, has_initial: bool = False) -> None:
         before = f": its saves up to step {self.saved_before} are abandoned" if self.saved_before else ""
-        why = "it starts over" if before else "no complete checkpoint yet"
+        none = f"no complete checkpoint {'of its own ' if has_initial else ''}yet"
+        why = "it starts over" if before else none
         self._say(f"run {self.name}: {why}: starting at step 0{before}")
 
     def _agree(self, steps: Steps | None, query: Query) -> Start:

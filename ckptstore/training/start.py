@@ -63,7 +63,8 @@ class Start:
     def __str__(self) -> str:
         """The decision in one line, as the training prints it."""
         if self.plan is None:
-            return "starting at step 0"
+            of = self.initial
+            return "starting at step 0" + (f", from step {of.global_step} of run {of.launch.run}" if of else "")
         saved_as = "" if self.global_step == self.plan.global_step else f" as step {self.plan.global_step}"
         return (
             f"going on after step {self.global_step} (epoch {self.epoch}, step {self.step_in_epoch} of "

@@ -189,7 +189,13 @@ def test_texts(block: Block) -> None:
 
 
 SAID = {
-    "docs/how-to/fine-tune.md": ("no complete checkpoint yet", ": starting at step 0", "not in the file", "not used"),
+    "docs/how-to/fine-tune.md": (
+        "no complete checkpoint ",
+        "of its own ",
+        ": starting at step 0",
+        "not in the file",
+        "not used",
+    ),
     "docs/how-to/node-local-disks.md": ("goes on from step", "was complete once", "rsync -a --mkpath"),
 }
 """What the program says, of messages that a page shows."""

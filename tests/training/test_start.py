@@ -62,7 +62,9 @@ def test_it_prints_as_one_line() -> None:
     assert str(start_at(11, saved_step=7)) == (
         "going on after step 11 (epoch 2, step 1 of 10), saved as step 7 by launch L1"
     )
-    assert str(Start(launch=launch("L1", decided=True), plan=None, at=NOW)) == "starting at step 0"
+    fresh = Start(launch=launch("L1", decided=True), plan=None, at=NOW)
+    assert str(fresh) == "starting at step 0"
+    assert str(replace(fresh, initial=start_at(7, saved_step=7).plan)) == "starting at step 0, from step 7 of run run"
 
 
 def test_every_rank_gets_what_rank_0_decided() -> None:
