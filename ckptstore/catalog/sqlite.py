@@ -111,7 +111,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 def remedy(file: Path, reason: str) -> str:
     """What to do about a file that cannot be used, by what SQLite says and what can be seen of it from here."""
-    other = "or give another --db"
+    other = "or name another catalog by --db or CKPTSTORE_URL"
     given, file = file, file.absolute()
     folder = file.parent
     closed = next((each for each in reversed(file.parents) if each.is_dir() and not _may(each, os.X_OK)), None)

@@ -229,7 +229,7 @@ def list_(context: click.Context, /, run: str | None, *, files: bool, as_json: b
         if as_json:
             values.write(saves.to_dicts())
         else:
-            text.saves(saves)
+            text.saves(saves, opened.database.name)
             text.unplaced(run, [] if run is None else opened.unplaced(run))
 
 

@@ -267,7 +267,7 @@ def tag(context: click.Context, run: str, step_and_name: tuple[str, ...], *, as_
     from ckptstore.cli import values
 
     *steps, name = step_and_name
-    if len(steps) > 1 or (steps and name.isdigit() and not steps[0].isdigit()):
+    if len(steps) > 1 or (steps and not steps[0].isdigit()):
         raise click.UsageError("give RUN STEP NAME, or RUN@STATE NAME.")
     if not steps and name.isdigit() and "@" not in run:
         raise click.UsageError(f"NAME is missing: {Command('tag', run, name, 'NAME')}")

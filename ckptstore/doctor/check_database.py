@@ -54,11 +54,11 @@ def _no_file(database: Database, file: Path) -> Check:
     there = f"there is no catalog {database.name}"
     folder = file.absolute().parent
     if not may_write(nearest(folder)):
-        hint = f"{nearest(folder)} cannot be written to: give another --db"
+        hint = f"{nearest(folder)} cannot be written to: name another catalog by --db or CKPTSTORE_URL"
     elif folder.is_dir():
         hint = f"the first training or scan makes it; {_ANEW}"
     else:
-        hint = f"make the directory {folder}, or give another --db"
+        hint = f"make the directory {folder}, or name another catalog by --db or CKPTSTORE_URL"
     return Check(_NAME, Status.PROBLEM, there, hint, exit_code=_UNUSABLE)
 
 

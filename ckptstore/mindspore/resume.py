@@ -102,11 +102,20 @@ def load(
         not_loaded, unused = put(network, kept, in_place, by_broadcast=by_broadcast, is_writable=is_writable)
     except (RuntimeError, TypeError, ValueError) as error:
         raise UsageError(
-            f"{file.path} does not fit the train network: {str(error).splitlines()[0]}",
-            "use the network and optimizer that were saved",
+            f"{file.path} does not fit the train network: {_misfit(network, kept) or str(error).splitlines()[0]}",
+            "use the network and optimizer that were saved, or train this network as another run",
         ) from error
     _check_complete(file, needed, needed.difference(not_loaded))
     return {name: _plain(parameters[name]) for name in unused}
+
+
+def _misfit(network: Any, parameters: Mapping[str, Any]) -> str:
+    """The first parameter whose shape is another one in the file; empty if there is none."""
+    for name, there in named(network).items():
+        saved = parameters.get(name)
+        if saved is not None and tuple(saved.shape) != tuple(there.shape):
+            return f"{name} has the shape {tuple(saved.shape)} in the file, and {tuple(there.shape)} in the network"
+    return ""
 
 
 def asks_mindspore(decryption: Mapping[str, Any]) -> bool:
