@@ -314,6 +314,10 @@ def resolve(
 
     if directory is not None and output != "meta":
         told = f"{directory!r} is read as a DIRECTORY, which needs --format meta; a state is named {run}@STEP."
+        if directory.isdigit():
+            from ckptstore.core.hints import Command
+
+            told = f"name that state by {Command('resolve', f'{run}@{directory}')}"
         raise click.UsageError(told)
     if directory is None and output == "meta":
         raise click.UsageError("--format meta needs a DIRECTORY.")

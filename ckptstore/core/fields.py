@@ -20,7 +20,7 @@ Word = Annotated[str, Meta(pattern=rf"\A{_TEXT}*\Z", max_length=64)]
 Collection = Annotated[str, Meta(pattern=r"\A(?!\.)[^/\0\ud800-\udfff]+\Z", max_length=32)]
 """A gc: it names a directory in the trash too."""
 DirectoryId = Annotated[str, Meta(pattern=r"\A([0-9a-f]{16})?\Z")]
-_PLACING = r"--trust (?:counter|name|info)|--steps-per-epoch (?:E|[0-9]{1,9})|--step FILE=STEP|--world-size 1"
+_PLACING = r"--trust (?:counter|name|info|numbers)|--steps-per-epoch (?:E|[0-9]{1,9})|--step FILE=STEP|--world-size 1"
 Remedy = Annotated[str, Meta(pattern=rf"\A(?:(?:{_PLACING})(?: |\Z))*\Z")]
 """Options of `ckptstore scan` that say what only its user knows: people run what they are shown."""
 

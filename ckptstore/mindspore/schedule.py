@@ -104,7 +104,8 @@ class Schedule:
         if self._has_ended or os.getpid() != self._process:
             os.kill(os.getpid(), signal.SIGTERM)
             return
-        told = f"run {self._launch.name}: saving after this step, then training ends; a second signal ends it at once\n"
+        what = "saving after this step, then training ends; a second signal ends it at once"
+        told = f"ckptstore: run {self._launch.name}: {what}\n"
         with suppress(OSError):
             os.write(2, told.encode())  # not by logging: this is a signal handler
 

@@ -10,6 +10,7 @@ from ckptstore.api import Catalog
 from ckptstore.core.events import FileUnplaced, from_line, to_line
 from ckptstore.core.model import Grade, Rule, Unplaced, moment
 from ckptstore.errors import NothingRestorableError, RefusedError, UsageError
+from ckptstore.evidence.unregistered import Trusted
 from ckptstore.resume.unplaced import how_to_place
 from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes, hints
@@ -170,6 +171,13 @@ def test_what_a_journal_says_would_place_a_file_is_words_on_a_command_line() -> 
         "ckptstore scan '/a b' --run 'my run' --trust 'counter;' touch /x '&&' --step '/a b/c.ckpt=3' '$(y)'"
     )
     hints.MADE.remove(command)  # no command takes these words
+
+
+@pytest.mark.parametrize("remedy", [each.remedy for each in Trusted])
+def test_a_journal_proposes_each_witness_that_a_scan_names(remedy: str) -> None:
+    """Else its line counts as damaged, and another catalog passes the newer file over without a word."""
+    event = FileUnplaced("run", Unplaced("/run/a.ckpt", 1, 1, None, "why", remedy), moment(0))
+    assert from_line(to_line(event, "/run"), "/run") == event
 
 
 @pytest.mark.parametrize("told", ["--trust mallory", "--run other", "--trust counter; rm -rf /", "--step FILE=STEPx"])

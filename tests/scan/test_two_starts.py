@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ckptstore.api import Catalog
+from ckptstore.api import Catalog, connect
 from tests.scan.builders import save
 
 
@@ -79,6 +79,10 @@ def test_two_starts_that_were_equally_fast(catalog: Catalog, tmp_path: Path, apa
     assert not done.adopted
     assert [each.best_guess for each in done.uncertain] == [1, 2, 3] * 2
     assert {each.remedy for each in done.uncertain} == {"--trust numbers"}
+    anew = connect(str(tmp_path / "anew.db"))
+    anew.sync(root)
+    assert list(anew.unplaced("job")) == list(catalog.unplaced("job"))
+    assert anew.unplaced("job")
     assert all("of two launches, or copied one rank after another" in each.reason for each in done.uncertain)
     assert catalog.scan(root, world_size=2, trust=["numbers"]).uncertain == ()
     assert catalog.resolve("job").plan.global_step == 3
