@@ -12,12 +12,13 @@ from hypothesis import HealthCheck, settings
 from ckptstore.api import Catalog, connect
 from ckptstore.disk import notes
 from ckptstore.training.life_signs import LifeSigns
-from tests import hints, starting
+from tests import hints, starting, written_lines
 from tests.empty_catalogs import copy_empty_catalog, made_by_alembic_once
 from tests.postgres_server import Server
 
 _numbers = itertools.count()
 hints.note()
+written_lines.note()
 
 # A busy machine is slow, and right.
 settings.register_profile("ckptstore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -70,6 +71,12 @@ def _alembic_works_once() -> Iterator[None]:
 def _what_is_advised_can_be_done() -> Iterator[None]:
     yield
     hints.check_made()
+
+
+@pytest.fixture(autouse=True)
+def _what_is_written_can_be_read() -> Iterator[None]:
+    yield
+    written_lines.check()
 
 
 @pytest.fixture(autouse=True)
