@@ -10,9 +10,12 @@ from ckptstore.core.hints import Command
 from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.core.model import FileState, Kind, Observed, RestorePlan, Rule, moment
 from ckptstore.core.text import count, of_ranks, some, span
+from ckptstore.disk import presence
+from ckptstore.disk.files import facts_if_seen
 from ckptstore.disk.owner import shown
+from ckptstore.disk.waiting import for_each
 from ckptstore.doctor.checkup import Fact, Status
-from ckptstore.doctor.run_facts import folder_of, look_around
+from ckptstore.doctor.run_facts import folder_of
 from ckptstore.resume.lineage import lineage
 from ckptstore.resume.liveness import is_overdue, laggards, restart_loop, usual_pause
 from ckptstore.resume.resolve import candidates
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from ckptstore.catalog.engine import Database
-    from ckptstore.core.model import Launch
+    from ckptstore.core.model import Checkpoint, Launch
     from ckptstore.doctor.checkup import Check
     from ckptstore.doctor.run_facts import RunFacts
 
@@ -71,17 +74,23 @@ def _restorable(facts: RunFacts, found: RestorePlan | None, judged: int) -> Chec
     files = [assignment.source for assignment in found.ranks]
     saved_at = max((file.created_at for file in files if file.created_at), default=facts.now)
     detail = f"step {found.global_step}, saved {span(facts.now - saved_at)} ago, according to the catalog"
-    away = [each for each in look_around(sorted({folder_of(file.path) for file in files})) if each.device is None]
+    beside = {presence.directory_of(file.path): file for file in files}
+    reasons = for_each(_why_unseen, list(beside.values()))
+    away = [f"{directory} {why}" for directory, why in zip(beside, reasons, strict=True) if why]
     if away:
-        first = away[0]
-        detail += f"; but {count(len(away), 'directory', 'directories')} of it cannot be seen: {first.directory}"
+        detail += f"; but {count(len(away), 'directory', 'directories')} of it cannot be seen: {away[0]}"
         older = f"{Command('resolve', facts.run)} shows what else can be restored"
         hint = f"mount it, or ask on a machine that sees it; if it was deleted: {older}"
-        return facts.check(name, Status.PROBLEM, f"{detail} ({first.trouble})", hint)
+        return facts.check(name, Status.PROBLEM, detail, hint)
     if judged > 1:
         newer = count(judged - 1, "newer one", "newer ones")
         return facts.check(name, Status.NOTE, f"{detail}; {newer} cannot be restored", ask)
     return facts.check(name, Status.OK, detail)
+
+
+def _why_unseen(file: Checkpoint) -> str:
+    """Why a file cannot be seen because its directory is not present, as below an empty mount point; else empty."""
+    return "" if facts_if_seen(file.path) is not None else presence.absence_beside(file)
 
 
 def _newest_restorable(database: Database, facts: RunFacts) -> tuple[RestorePlan | None, int]:

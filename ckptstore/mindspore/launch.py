@@ -19,7 +19,7 @@ from ckptstore.core import validate
 from ckptstore.core.events import TrainingEnded, launch_from_json, launch_to_json
 from ckptstore.core.hints import Call, Command
 from ckptstore.core.naming import ONE_FILE
-from ckptstore.core.text import size, span
+from ckptstore.core.text import count, size, span
 from ckptstore.disk.files import absolute
 from ckptstore.disk.run_directories import root_of
 from ckptstore.errors import CatalogUnavailableError, UsageError
@@ -570,7 +570,14 @@ class TrainingLaunch(RankLaunch):
 
     def _has_work(self, asked: Mapping[str, Any]) -> bool:
         start = self.progress.start
-        if start is None or start.fresh or self.progress.has_trained:
+        if start is None or self.progress.has_trained:
+            return True
+        if start.fresh:
+            if (first := int(asked["initial_epoch"])) > 0:
+                self._complaints.warn(
+                    f"the run starts at step 0, and initial_epoch={first} leaves out its first "
+                    f"{count(first, 'epoch', 'epochs')}: pass initial_epoch=start.initial_epoch"
+                )
             return True
         if stopper := self._stopped_by(asked):
             self._say_nothing_left(f"training was stopped by {stopper} after epoch {start.epoch}")

@@ -260,7 +260,8 @@ class SavePlaces:
             return None
         begins = f"after step {start.global_step}" if start.global_step else "from the beginning"
         held = f"{file.path} holds step {file.global_step} of run {self._launch.name}"
-        return f"this launch starts {begins}, but {held}, and no catalog knew of it", file.launch
+        catalog = view.database.name
+        return f"this launch starts {begins}, but {held}, and the catalog {catalog} did not know it", file.launch
 
     def _moved_here(self, view: View, start: Start) -> Checkpoint | None:
         """A newer file of the run that is in this directory, and that the catalog knew at another place, if at all.

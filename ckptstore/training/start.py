@@ -65,10 +65,12 @@ class Start:
         if self.plan is None:
             of = self.initial
             return "starting at step 0" + (f", from step {of.global_step} of run {of.launch.run}" if of else "")
+        saved, length = self.plan.launch, self.plan.launch.steps_per_epoch
         saved_as = "" if self.global_step == self.plan.global_step else f" as step {self.plan.global_step}"
+        epochs = f", whose epochs had {length} steps" if length not in (None, self.launch.steps_per_epoch) else ""
         return (
             f"going on after step {self.global_step} (epoch {self.epoch}, step {self.step_in_epoch} of "
-            f"{self.launch.steps_per_epoch}), saved{saved_as} by launch {self.plan.launch.id}"
+            f"{self.launch.steps_per_epoch}), saved{saved_as} by launch {saved.id}{epochs}"
         )
 
     @property

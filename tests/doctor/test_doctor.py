@@ -336,3 +336,14 @@ def test_neither_a_thousand_ranks_nor_history_take_more_statements(tmp_path: Pat
     ]
     assert len(set(counts)) == 1, counts
     assert counts[0] < 40
+
+
+def test_an_empty_mount_point(sqlite_url: str, tmp_path: Path) -> None:
+    """The files may be on a disk that is not mounted: the next start would be refused."""
+    job = Job(connect(sqlite_url), tmp_path / "data", world_size=1)
+    job.save(job.start(), 10)
+    job.directory.rename(tmp_path / "unmounted")
+    job.folder(0).mkdir(parents=True)
+    found = checks(sqlite_url)["restorable"]
+    assert found.status is Status.PROBLEM
+    assert f"cannot be seen: {job.folder(0)} is empty: perhaps it is not mounted" in found.detail

@@ -135,6 +135,16 @@ def test_a_callback_that_the_registrar_has_and_training_has_not(
     assert complaints(caplog)[0].startswith("ModelCheckpoint was given to the registrar and is not in the callbacks")
 
 
+def test_an_initial_epoch_that_leaves_out_the_first_ones_is_warned_of(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = Job()
+    job.model.train(2, job.dataset, callbacks=[saving(tmp_path), job.registrar()], initial_epoch=1)
+    assert "the run starts at step 0, and initial_epoch=1 leaves out its first 1 epoch: pass" in "".join(
+        complaints(caplog)
+    )
+
+
 def test_initial_epoch_forgotten__before_epochs_were_trained_twice__now_is_refused(
     catalog: Catalog, tmp_path: Path
 ) -> None:

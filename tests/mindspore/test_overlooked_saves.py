@@ -48,7 +48,7 @@ def test_newer_states_that_were_moved_to_where_a_launch_saves(catalog: Catalog, 
     train(create_model(), tmp_path / "first")
     train(create_model(), tmp_path / "second")
     (tmp_path / "second").rename(tmp_path / "third")
-    told = r"starts after step 6, but .*third/.* holds step 12 of run run, and no catalog knew of it; start again"
+    told = r"starts after step 6, but .*third/.* holds step 12 of run run, and the catalog .* did not know it; start a"
     with pytest.raises(RefusedError, match=told):
         train(create_model(), tmp_path / "third")
     assert Job().start.global_step == 12
@@ -77,9 +77,7 @@ def test_saves_that_nobody_knew_of_do_not_stop_a_training_that_has_begun(
         job.train(ckpt_cb, job.registrar(), epochs=3)
     assert set(readers) == {"ckptstore"}
     (said,) = complaints(caplog)
-    assert (
-        "holds step 100 of run run, and no catalog knew of it. Training goes on, and its saves are registered" in said
-    )
+    assert " did not know it. Training goes on, and its saves are registered" in said
     assert "start again with resume(lineage='OLD')" in said
     size = job.dataset.get_dataset_size()
     assert {file.global_step for file in catalog.files("run") if file.launch == job.launch.id} == {

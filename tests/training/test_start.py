@@ -62,6 +62,11 @@ def test_it_prints_as_one_line() -> None:
     assert str(start_at(11, saved_step=7)) == (
         "going on after step 11 (epoch 2, step 1 of 10), saved as step 7 by launch L1"
     )
+    saved = replace(launch("L1"), steps_per_epoch=20)
+    start = start_at(11, saved_step=7)
+    assert start.plan is not None
+    of_20 = replace(start, plan=replace(start.plan, launch=saved))
+    assert str(of_20).endswith(", saved as step 7 by launch L1, whose epochs had 20 steps")
     fresh = Start(launch=launch("L1", decided=True), plan=None, at=NOW)
     assert str(fresh) == "starting at step 0"
     assert str(replace(fresh, initial=start_at(7, saved_step=7).plan)) == "starting at step 0, from step 7 of run run"
