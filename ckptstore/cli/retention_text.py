@@ -133,7 +133,7 @@ def _unseen(plan: GcPlan) -> None:
     if len(plan.unseen) > _SHOWN:
         line(f"ckptstore: … and {len(plan.unseen) - _SHOWN} more directories; --json has all", err=True)
     line(
-        f"ckptstore: gc removes nothing of run {plan.run} that it could not read: mount the disk, check the "
+        f"ckptstore: gc keeps everything of run {plan.run} that it could not read: mount the disk, check the "
         "permissions, or update ckptstore; for a directory that is gone for good: mkdir -p DIRECTORY/.ckptstore, then "
         f"{Command('scan', 'DIRECTORY', '--run', plan.run)}",
         err=True,

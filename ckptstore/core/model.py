@@ -323,7 +323,7 @@ class Observed(NamedTuple):
     digest: str | None = None  # if it was read
     unreadable: str = ""  # why it could not be looked at
     mtime_ns: int | None = None  # since 1970
-    has_directory: bool = True  # its directory at least is there
+    has_directory: bool = True  # its directory at least is there, with anything in it
 
 
 class View(NamedTuple):

@@ -170,6 +170,13 @@ def same_bytes(path: str, other: str) -> bool:
     return False
 
 
+def has_anything(directory: str) -> bool:
+    """Whether a directory is there and has anything in it: one without may be a disk that is not mounted."""
+    with suppress(OSError):
+        return bool(os.listdir(directory))
+    return False
+
+
 def observe(files: Iterable[Checkpoint], *, read_bytes: bool) -> Mapping[str, Observed]:
     """What the disk shows of these files, by path.
 
@@ -185,7 +192,7 @@ def _observe(read_bytes: bool, file: Checkpoint) -> Observed:  # noqa: FBT001 â€
     try:
         found = facts(file.path)
         if found is None:
-            return Observed(None, has_directory=Path(file.path).parent.is_dir())
+            return Observed(None, has_directory=has_anything(str(Path(file.path).parent)))
         return against(file.path, file, found, read_bytes=read_bytes)
     except OSError as error:
         return Observed(None, unreadable=error.strerror or str(error))

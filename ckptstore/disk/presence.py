@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.core.naming import INDEX, above_save
-from ckptstore.disk.files import open_directory
+from ckptstore.disk.files import has_anything, open_directory
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.outside import Path, os, token_hex
 
@@ -154,13 +154,6 @@ def gone(files: Iterable[Checkpoint], places: Mapping[str, set[str]]) -> list[Ch
     asked = list(files)
     reasons = lost(asked, places)
     return [file for file in asked if not reasons[file.path]]
-
-
-def has_anything(directory: str) -> bool:
-    """Whether a directory is there and has anything in it: one without may be a disk that is not mounted."""
-    with suppress(OSError):
-        return bool(os.listdir(directory))
-    return False
 
 
 def is_used_as(directory: str, identity: str) -> bool:

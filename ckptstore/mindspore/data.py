@@ -59,7 +59,7 @@ def check_start(params: Any, first: int, earlier: Callable[[Callable[[int], bool
     if at != first:
         raise RefusedError(
             f"training goes on after step {first}, but the dataset that it gets starts after step {at}",
-            "give resume the dataset that is trained with",
+            "give resume the dataset that model.train gets",
         )
     if not params.get("dataset_sink_mode"):
         return

@@ -76,7 +76,7 @@ class SelfTest:
 
     def rows(self) -> Iterator[Row]:
         """What holds."""
-        yield Row("the private parts of MindSpore that are relied on are there", *_private_parts())
+        yield Row("this MindSpore has the private parts that ckptstore uses", *_private_parts())
         yield self._row("an undisturbed training repeats, bit for bit", self._repeats)
         if not self._undisturbed:
             return

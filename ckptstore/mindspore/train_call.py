@@ -88,7 +88,7 @@ def is_finished(start: Start, asked: Mapping[str, Any]) -> bool:
     if first != done // an_epoch:
         is_own = an_epoch == start.launch.steps_per_epoch
         raise UsageError(
-            f"training would begin in epoch {first + 1}, but {trained}, and the next one is in epoch "
+            f"training would begin in epoch {first + 1}, but {trained}, and the next step is in epoch "
             f"{done // an_epoch + 1}",
             f"pass initial_epoch={'start.initial_epoch' if is_own else done // an_epoch}; {LOOP}",
         )

@@ -68,7 +68,7 @@ _NOT_THERE = Observed(None)
 
 def _moved(run: str) -> str:
     scan = Command("scan", "NEW", "--run", run)
-    return f"is gone, and so is its directory: mount the directory; if it was moved to NEW: {scan}"
+    return f"is gone, and its directory is missing or empty: is it mounted? If it was moved to NEW: {scan}"
 
 
 def unequal_sizes(files: Iterable[Checkpoint]) -> str:

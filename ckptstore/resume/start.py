@@ -523,8 +523,8 @@ def _say_what_is_missed(decision: _Decision) -> None:
         newest, reason = missed[0], missed[0].reasons[0]
         if reason.rule is Rule.QUARANTINED:
             log.warning(
-                "%s, since step %d is quarantined: %s. The same fault returns unless you remove its cause, as the "
-                "learning rate, the loss scale or the data; %s loads that step anyway",
+                "%s, since step %d is quarantined: %s. The same fault returns unless you remove its cause: check the "
+                "learning rate, the loss scale and the data; %s loads that step anyway",
                 goes_on,
                 newest.global_step,
                 reason.detail,
@@ -538,11 +538,13 @@ def _say_what_is_missed(decision: _Decision) -> None:
             log.warning("%s, though %s was complete once: %s%s; %s", goes_on, which, reason.detail, others, see)
     elif len(partly) >= (_SAVES_OF_A_RUN if plan else 1):
         steps = count(len(partly), "step that was saved since then is", "steps that were saved since then are")
-        log.warning("%s; %s incomplete; why the newest is: %s; %s", goes_on, steps, partly[0].reasons[0].detail, see)
+        log.warning(
+            "%s; %s incomplete; the newest one because: %s; %s", goes_on, steps, partly[0].reasons[0].detail, see
+        )
     if plan is not None and beside is not None:
         log.warning(
-            "%s of launch %s. Step %d of launch %s is complete too, and the run was not taken back on purpose: to go "
-            "on from that step, stop this job and start it again with %s",
+            "%s of launch %s. Step %d of launch %s is complete too, and no user took the run back to an older state: "
+            "to go on from that step, stop this job and start it again with %s",
             goes_on,
             plan.launch.id,
             beside.global_step,

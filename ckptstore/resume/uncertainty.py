@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from ckptstore.core.model import FileState, Rule
 from ckptstore.core.sighting import Sighting, compare
-from ckptstore.disk.presence import EMPTY, absence_beside, directory_of, has_anything
+from ckptstore.disk.files import has_anything
+from ckptstore.disk.presence import EMPTY, absence_beside, directory_of
 from ckptstore.formats.inspect import is_broken
 
 if TYPE_CHECKING:

@@ -292,9 +292,7 @@ def needed_by(runs: Sequence[str]) -> str:
 
 def _why_it_goes(state: StateFacts, newest: StateFacts) -> Because:
     if state.problem:
-        detail = (
-            f"it cannot be restored, and step {newest.global_step} of {newest.launch} can; why not: {state.problem}"
-        )
+        detail = f"step {newest.global_step} of {newest.launch} can be restored, and this state cannot: {state.problem}"
         return Because(Why.NOT_RESTORABLE, detail)
     if state.branch:
         return Because(Why.ABANDONED, "the run went back to an older state; no rule keeps this one")

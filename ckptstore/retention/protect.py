@@ -63,7 +63,9 @@ def tag(database: Database, run: str, step: int, name: str) -> bool:
     """
     check_name("tag", name)
     if tells_state(name):
-        raise UsageError(f"{run}@{name} is read as a step or as the best state, never as a tag", "use another name")
+        raise UsageError(
+            f"{run}@{name} names no tag: numbers name steps, and best:… the best state", "use another name"
+        )
     step = validate.step_of(step)
     run_id, first, *_ = find_called(database, run)
 

@@ -108,7 +108,7 @@ def test_a_run_that_failed_twice(catalog: Catalog, database_url: str) -> None:
     ]
     assert shown[2].startswith("failures: 2 in 30 h of training: one each 15 h, between 4 h and ")
     assert [row.split()[:2] for row in shown[3:6]] == [["saves", "every"], ["now", "1000"], ["best", "927"]]
-    assert shown[6] == "the space is the most that the stored policy keeps"
+    assert shown[6] == "the sizes above are upper limits, by the stored policy"
     (needs,) = shown[7:]
     assert needs.startswith("to save and leave on request it needs 26 s: set terminationGracePeriodSeconds")
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.of_files
 def test_the_message_names_the_command_that_finds_it(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
     job, _ = begun(catalog, tmp_path / "ckpt", 5, 10)
     job.directory.rename(tmp_path / "new")
-    told = "is gone, and so is its directory: .* if it was moved to NEW: ckptstore scan NEW --run run"
+    told = "is gone, and its directory is missing or empty: .* If it was moved to NEW: ckptstore scan NEW --run run"
     with pytest.raises(NothingRestorableError, match=told):
         job.start()
     (rejected, _) = catalog.resolve("run").rejections

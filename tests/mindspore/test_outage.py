@@ -159,7 +159,7 @@ def test_checkpoints_that_no_journal_tells_of_stop_a_fresh_start_without_the_cat
     for _ in range(2):
         stopped = run.launch()
         assert stopped.code == 1
-        unknown = "is in no journal, and the catalog is unreachable or lost, which may know this file"
+        unknown = "is in no journal, and the catalog, which may know this file, is unreachable or lost"
         assert f"older-2_5.ckpt {unknown}" in stopped.output
     old.unlink()
     assert run.launch(epochs=1).code == 0

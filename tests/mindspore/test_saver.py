@@ -488,7 +488,7 @@ def test_a_directory_of_four_ranks_is_lost(tmp_path: Path, undisturbed: bytes, c
         each.rename(away / each.name)
     refused = run.launch(**asked)
     assert refused.code != 0
-    lost = rf"step {step} was whole, but {re.escape(str(writers[0]))}/net\S+ is gone, and so is its directory"
+    lost = rf"step {step} was whole, but {re.escape(str(writers[0]))}/net\S+ is gone, and its directory is missing"
     assert re.search(lost, refused.output), refused.output
     for each in writers:
         (away / each.name).rename(each)

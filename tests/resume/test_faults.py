@@ -17,7 +17,10 @@ DENIED = Observed(None, unreadable="Permission denied")
 MENDED = "is damaged: bring back the original from a backup, then run: ckptstore verify run"
 TRASHED = "was removed by gc: ckptstore undo run brings it back while it is in the trash"
 REWRITTEN = "was written again since it was recorded: scan its directory again"
-MOVED = "is gone, and so is its directory: mount the directory; if it was moved to NEW: ckptstore scan NEW --run run"
+MOVED = (
+    "is gone, and its directory is missing or empty: is it mounted? If it was moved to NEW: "
+    "ckptstore scan NEW --run run"
+)
 OTHER_BYTES = "has other bytes than those recorded"
 
 

@@ -79,7 +79,7 @@ def test_a_tag_named_best_counts_before_the_best_loss(catalog: Catalog, tmp_path
     assert at(catalog, "run@best") == ("L1", 10)
     assert at(catalog, "run@best:loss") == ("L1", 30)
     for name in ("12", "best:loss"):
-        with pytest.raises(UsageError, match=f"run@{name} is read as a step or as the best state, never as a tag"):
+        with pytest.raises(UsageError, match=f"run@{name} names no tag: numbers name steps"):
             catalog.tag("run", 10, name)
 
 

@@ -139,7 +139,7 @@ def test_a_crash_before_the_first_whole_save_starts_fresh(
     (said,) = caplog.messages
     assert said == (
         "run run starts from the beginning; 1 step that was saved since then "
-        "is incomplete; why the newest is: no file of rank 1 "
+        "is incomplete; the newest one because: no file of rank 1 "
         "was recorded; see: ckptstore resolve run --explain"
     )
 
@@ -214,7 +214,7 @@ def test_a_start_says_that_of_many_newer_saves_none_is_whole(
     (said,) = caplog.messages
     assert said == (
         "run run goes on from step 10; 3 steps that were saved since then are "
-        "incomplete; why the newest is: no file of rank 1 was "
+        "incomplete; the newest one because: no file of rank 1 was "
         "recorded; see: ckptstore resolve run --explain"
     )
 
