@@ -116,13 +116,13 @@ def _show_grace(found: Advice, given: float | None) -> None:
     """What a drained node, or a scheduler, must leave it."""
     from ckptstore.cli.terminal import line
 
-    needs = f"to save and leave on request it needs {_time(found.grace)}"
+    needs = f"an exit on request takes up to {_time(found.grace)}"
     if given is None:
-        line(f"{needs}: set terminationGracePeriodSeconds, or what your scheduler calls it, to that at least")
+        line(f"{needs}: set terminationGracePeriodSeconds, or your scheduler's name for it, to at least that")
     elif given < found.grace:
-        line(f"{needs}, and has {_time(given)}: TOO SHORT, the last save would be cut")
+        line(f"{needs}, and the run has {_time(given)}: TOO SHORT, the last save would be cut")
     else:
-        line(f"{needs}, and has {_time(given)}")
+        line(f"{needs}, and the run has {_time(given)}")
 
 
 def _failures(found: Advice) -> str:

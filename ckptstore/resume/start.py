@@ -543,12 +543,13 @@ def _say_what_is_missed(decision: _Decision) -> None:
         )
     if plan is not None and beside is not None:
         log.warning(
-            "%s of launch %s. Step %d of launch %s is complete too, and no user took the run back to an older state: "
-            "to go on from that step, stop this job and start it again with %s",
+            "%s of launch %s. Step %d of launch %s is complete too, and no user gave it up: to go on from "
+            "step %d instead, stop this job and start it again with %s",
             goes_on,
             plan.launch.id,
             beside.global_step,
             beside.launch.id,
+            beside.global_step,
             Call("resume", lineage=beside.launch.id),
         )
 

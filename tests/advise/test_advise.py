@@ -110,14 +110,14 @@ def test_a_run_that_failed_twice(catalog: Catalog, database_url: str) -> None:
     assert [row.split()[:2] for row in shown[3:6]] == [["saves", "every"], ["now", "1000"], ["best", "927"]]
     assert shown[6] == "the sizes above are upper limits, by the stored policy"
     (needs,) = shown[7:]
-    assert needs.startswith("to save and leave on request it needs 26 s: set terminationGracePeriodSeconds")
+    assert needs.startswith("an exit on request takes up to 26 s: set terminationGracePeriodSeconds")
 
     for given, said in (
-        ("30s", "and has 30 s"),
-        ("25", "and has 25 s: TOO SHORT, the last save would be cut"),
+        ("30s", "and the run has 30 s"),
+        ("25", "and the run has 25 s: TOO SHORT, the last save would be cut"),
     ):
         lines = ckptstore("--db", database_url, "advise", "run", "--grace", given).out.splitlines()
-        assert lines[-1] == f"to save and leave on request it needs 26 s, {said}"
+        assert lines[-1] == f"an exit on request takes up to 26 s, {said}"
     assert (told["grace_seconds"], told["grace_given_seconds"]) == (26, None)
 
 
