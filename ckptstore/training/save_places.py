@@ -353,8 +353,8 @@ def unknown_run(path: str, run: str) -> RefusedError:
     """The error for a fresh start beside an unregistered file while the catalog cannot tell whose it is."""
     where = root_of(path.rpartition("/")[0])
     return RefusedError(
-        f"{path} is in no journal, and the catalog, which may know this file, is unreachable or lost: whether run "
-        f"{run!r} goes on from it would be a guess",
+        f"{path} is in no journal, and the catalog, which may know this file, is unreachable or lost: ckptstore would "
+        f"have to guess whether run {run!r} goes on from it",
         f"start when the catalog is back; if it is lost: {Command('scan', where, '--run', run)}; if the file "
         "is of another run, move it away",
     )
