@@ -138,7 +138,8 @@ def _wrong(database: Database, found: str | None) -> SchemaError:
         return SchemaError(f"{database.name} is empty: the first command creates it", f"as: {Command('runs')}")
     if is_older(found):
         return SchemaError(
-            f"the schema of {database.name} is {found}, {REVISION} is needed", f"run: {Command('db', 'upgrade')}"
+            f"the schema of {database.name} is {found}, but this program needs {REVISION}",
+            f"run: {Command('db', 'upgrade')}",
         )
     return SchemaError(
         f"the schema of {database.name} is {found}, newer than this program's {REVISION}",

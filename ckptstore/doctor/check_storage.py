@@ -71,7 +71,8 @@ def _directories(facts: RunFacts) -> Check:
     away = [seen for directory in facts.directories if (seen := facts.around[directory]).device is None]
     every = len(facts.directories)
     if away:
-        detail = f"{len(away)} of {every} cannot be seen: {away[0].directory} ({away[0].trouble})"
+        first = "the first is " if len(away) > 1 else ""
+        detail = f"{len(away)} of {every} cannot be seen: {first}{away[0].directory} ({away[0].trouble})"
         hint = (
             "mount the disks, or run this on a machine that sees all; for a directory that was moved to NEW: "
             f"{Command('scan', 'NEW', '--run', facts.run)}"

@@ -381,7 +381,7 @@ class TrainingLaunch(RankLaunch):
     def _say_rates(self, of_script: Mapping[str, float], restored: Mapping[str, float]) -> None:
         for name, rate in restored.items() if self.rank == 0 else ():
             if of_script.get(name, rate) != rate:
-                told = f"{name} is {rate:.7g} from the saved state, not the script's {of_script[name]:.7g}"
+                told = f"{name} is {rate:.7g}, from the saved state, not the script's {of_script[name]:.7g}"
                 log.warning("%s: to change it, set it after resume", told)
 
     def _repeat(self, networks: Iterable[Any], *, repeats: bool) -> None:

@@ -292,8 +292,8 @@ def needed_by(runs: Sequence[str]) -> str:
 
 def _why_it_goes(state: StateFacts, newest: StateFacts) -> Because:
     if state.problem:
-        others = f"while step {newest.global_step} of {newest.launch} can"
-        detail = f"no rule keeps it, and it cannot be restored, {others}: {state.problem}"
+        other = f"step {newest.global_step} of {newest.launch}"
+        detail = f"no rule keeps it; unlike {other}, it cannot be restored; {state.problem}"
         return Because(Why.NOT_RESTORABLE, detail)
     if state.branch:
         return Because(Why.ABANDONED, "the run went back to an older state; no rule keeps this one")

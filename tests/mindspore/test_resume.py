@@ -60,7 +60,7 @@ def test_a_learning_rate_that_the_saved_one_replaces_is_named(
     model = Model(network, nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"), optimizer)
     ckptstore.mindspore.join("run").resume(model, create_dataset())
     (told,) = (message for message in caplog.messages if "learning_rate" in message)
-    assert told.startswith("learning_rate is 0.1 from the saved state, not the script's 0.025: ")
+    assert told.startswith("learning_rate is 0.1, from the saved state, not the script's 0.025: ")
     assert float(optimizer.learning_rate.asnumpy()) == pytest.approx(0.1)
 
 

@@ -327,7 +327,7 @@ def test_what_a_host_lacks_is_named_with_who_has_it() -> None:
     assert rules(verdict) == [(Rule.MISSING_FILE, 1)]
     path = of.files[0].path
     assert verdict.reasons[0].detail == (
-        f"rank 1 on b does not see {path}, a does; on b: rsync -a --mkpath a:{path} {path}"
+        f"rank 1 could load {path}, but b does not see this file, and a does; on b: rsync -a --mkpath a:{path} {path}"
     )
     assert [each.rank for each in verdict.served] == [0]
 
@@ -339,7 +339,11 @@ def test_what_a_host_lacks_is_named_with_who_has_it() -> None:
         (replace(OTHER_SIZES, launch=BOTH), [{0}, {0}], "rank 1 on b does not see {1}"),
         (saved(TWO), [{0}], "rank 1 did not say in time what it sees on its host"),
         (saved(TWO, 0), [{0}, {0}], "rank 1 on b does not see a file that serves it"),
-        (saved(BOTH, **SHARE), [{0, 1}, {1}], "rank 1 on b does not see {0}, a does; on b: rsync"),
+        (
+            saved(BOTH, **SHARE),
+            [{0, 1}, {1}],
+            "rank 1 could load {0}, but b does not see this file, and a does; on b: rsync",
+        ),
     ],
 )
 def test_what_no_host_may_give_it(of: State, seen: list[set[int]], detail: str) -> None:
