@@ -338,7 +338,7 @@ def resolve(
     else:
         explanation.resolution(resolution, in_full=explain)
         if decision and not as_json:
-            terminal.line(f"the next launch goes on from there (recorded as launch {decision}); no file is deleted")
+            terminal.line(f"the next launch goes on from there (launch {decision} records this); no file is deleted")
     return 0 if resolution.plan else NOTHING_RESTORABLE
 
 

@@ -26,11 +26,7 @@ def unread(skipped: Iterable[Skipped]) -> tuple[Skipped, ...]:
 def unheard(skipped: Iterable[Skipped]) -> str:
     """Why events of a run may be unknown, such as a pin; empty if every journal was read."""
     first = next(iter(unread(skipped)), None)
-    return (
-        ""
-        if first is None
-        else f"{first.path}, which may have a pin or tag of its states, was not read in full: {first.reason}"
-    )
+    return "" if first is None else f"{first.path}, which may have pins or tags, was not read in full: {first.reason}"
 
 
 def unheard_states(files: Iterable[Checkpoint], away: Collection[str]) -> dict[tuple[str, int], Skipped]:

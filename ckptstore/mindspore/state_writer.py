@@ -117,8 +117,8 @@ class StateWriter:
             self._under_way = self._writer.submit(self._state.make_room)
         else:
             log.warning(
-                "run %s: a copy of the state takes %s, but only %s may be used for it: training waits at each save until "
-                "it is written. buffers=%d allows the copy",
+                "run %s: a copy of the state takes %s, but only %s may be used for it: training waits at each save "
+                "until it is written. buffers=%d allows the copy",
                 self._launch.name,
                 size(needed),
                 size(most),

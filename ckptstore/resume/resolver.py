@@ -502,8 +502,7 @@ def _unseen(
         there = next((file for file in serving.values() if sight.sees(view, file)), None)
         if there is not None and view.host != host:
             copy = f"rsync -a --mkpath {quote(f'{view.host}:{there.path}')} {quote(there.path)}"
-            could = f"rank {rank} could load {there.path}"
-            detail = f"{could}, but {host} does not see this file, and {view.host} does; on {host}: {copy}"
+            detail = f"rank {rank} on {host} lacks {there.path}, which {view.host} has; on {host}: {copy}"
             return Reason(Rule.MISSING_FILE, rank, detail), {}
     faults = sight.faults([file for path, file in serving.items() if path in seen], seen)
     if faults:

@@ -81,7 +81,7 @@ class Uncertainties:
         if away := self._away(file, absence_beside(file)):
             return away
         if here.mtime_ns is not None and here.mtime_ns > self._quiet_since_ns:
-            return f"{file.path} is not the file that was recorded, and was written a short time ago"
+            return f"{file.path} differs from its record, and was written a short time ago"
         if not _is_provably_cut(file):
             return f"{file.path} is not the file that was recorded, but may be whole"
         return ""

@@ -293,7 +293,7 @@ def needed_by(runs: Sequence[str]) -> str:
 def _why_it_goes(state: StateFacts, newest: StateFacts) -> Because:
     if state.problem:
         other = f"step {newest.global_step} of {newest.launch}"
-        detail = f"no rule keeps it; unlike {other}, it cannot be restored; {state.problem}"
+        detail = f"no rule keeps it; it cannot be restored ({other} can); {state.problem}"
         return Because(Why.NOT_RESTORABLE, detail)
     if state.branch:
         return Because(Why.ABANDONED, "the run went back to an older state; no rule keeps this one")

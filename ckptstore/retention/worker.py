@@ -112,7 +112,7 @@ class Worker:
         """Raise `RefusedError` if a journal of the run could not be read: a deletion cannot be undone."""
         if self.unread:
             told = f"nothing of run {self.lock.run!r} is deleted: {self.unread}"
-            raise RefusedError(told, "make it readable, update ckptstore here, or move it to a safe place")
+            raise RefusedError(told, "make that journal readable, update ckptstore here, or move it to a safe place")
 
     def collections(self) -> list[Collection]:
         """The gcs of the run that have files in the trash or on the way, newest first."""

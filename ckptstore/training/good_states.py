@@ -45,8 +45,8 @@ class GoodStates:
         self._is_bad = True
         kept = [link for good in self._good if (link := _kept(good)) is not None]
         log.error(
-            "step %d of run %s is quarantined: %s. Saves from now on are registered, and no start takes them "
-            "while they are bad. %s: stop the job, look at learning rate, loss scale and data, and start it again",
+            "step %d of run %s is quarantined: %s. Saves from now on are registered, and no start takes the "
+            "bad ones. %s: stop the job, look at learning rate, loss scale and data, and start it again",
             file.global_step,
             self._run,
             file.quarantine,

@@ -314,7 +314,7 @@ class RecorderThread:
             try:
                 job()
             except CatalogUnavailableError as error:
-                self._launch.recorder.complain(f"{error}. Training goes on; it is tried again.")
+                self._launch.recorder.complain(f"{error}. Training goes on; ckptstore tries again.")
             except (OSError, CkptstoreError) as error:  # to try it again would keep all others waiting
                 log.error("a checkpoint could not be registered (%s); training goes on", error)  # noqa: TRY400
                 return

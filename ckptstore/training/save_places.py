@@ -189,7 +189,7 @@ class SavePlaces:
         if path is not None and launch.rank == 0:
             log.warning(
                 "%s is in no journal, and the catalog knows no save of run %s: if the run is to go on from this file, "
-                "stop the job, give %s, and start the job again",
+                "stop the job, run %s, and start the job again",
                 path,
                 launch.name,
                 Command("scan", root_of(directory), "--run", launch.name),

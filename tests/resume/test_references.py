@@ -79,7 +79,7 @@ def test_a_tag_named_best_counts_before_the_best_loss(catalog: Catalog, tmp_path
     assert at(catalog, "run@best") == ("L1", 10)
     assert at(catalog, "run@best:loss") == ("L1", 30)
     for name in ("12", "best:loss"):
-        with pytest.raises(UsageError, match=f"run@{name} names no tag: numbers name steps"):
+        with pytest.raises(UsageError, match=f"{name}' cannot be a tag: numbers mean steps"):
             catalog.tag("run", 10, name)
 
 

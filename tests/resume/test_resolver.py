@@ -327,7 +327,7 @@ def test_what_a_host_lacks_is_named_with_who_has_it() -> None:
     assert rules(verdict) == [(Rule.MISSING_FILE, 1)]
     path = of.files[0].path
     assert verdict.reasons[0].detail == (
-        f"rank 1 could load {path}, but b does not see this file, and a does; on b: rsync -a --mkpath a:{path} {path}"
+        f"rank 1 on b lacks {path}, which a has; on b: rsync -a --mkpath a:{path} {path}"
     )
     assert [each.rank for each in verdict.served] == [0]
 
@@ -342,7 +342,7 @@ def test_what_a_host_lacks_is_named_with_who_has_it() -> None:
         (
             saved(BOTH, **SHARE),
             [{0, 1}, {1}],
-            "rank 1 could load {0}, but b does not see this file, and a does; on b: rsync",
+            "rank 1 on b lacks {0}, which a has; on b: rsync",
         ),
     ],
 )

@@ -128,10 +128,7 @@ def test_a_file_that_one_host_lost_gives_the_older_state_or_the_named_copy(
         return
     path = job.folder(0) / "net-2_10.ckpt"
     copy = f"rsync -a --mkpath host-0:{path} {path}"
-    assert (
-        f"rank 1 could load {path}, but host-1 does not see this file, and host-0 does; on host-1: {copy}"
-        in caplog.text
-    )
+    assert f"rank 1 on host-1 lacks {path}, which host-0 has; on host-1: {copy}" in caplog.text
     assert shlex.split(copy)[-1] == str(path)
 
 
