@@ -394,7 +394,8 @@ class World:
         has_saved = any(each.registered for ranks in launch.saved.values() for each in ranks.get(0, ()))
         if has_saved and launch.decided and self.is_quiet and self.is_current:
             raise ViolationError(f"launch {launch.name} has saved, and starts again")
-        if launch.decided and self.is_quiet and self.is_current and any(each.has_registered() for each in later):
+        is_known = launch.decided and not launch.is_unheard
+        if is_known and self.is_quiet and self.is_current and any(each.has_registered() for each in later):
             raise ViolationError(f"a launch after {launch.name} has saved, and that starts again")
         paths = {each.rank: each.source.path for each in start.plan.ranks} if start.plan else {}
         if launch.decided and is_told and not launch.is_unheard and paths != launch.plan:
@@ -755,7 +756,8 @@ class World:
 
     def neighbour_saves(self, untold: bool = False) -> None:  # noqa: FBT001, FBT002
         """The ranks of the other run save; if `untold` they are killed before they register it."""
-        untold &= not self._is_neighbour_below  # a scan for this run could not tell whose the file is
+        # Whose the file is, neither a journal on that disk nor a clock would tell.
+        untold &= not (self._is_neighbour_below or any(node.clock_offset_ns < 0 for node in self.nodes))
         self._step_beside += 1
         own = self._step_beside
         for trainer in self.beside:
