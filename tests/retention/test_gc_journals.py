@@ -28,7 +28,7 @@ def test_nothing_goes_while_a_journal_was_not_read(catalog: Catalog, tmp_path: P
     plan = plan_gc(catalog.database, "run", LAST_2)
     assert removed(plan) == []
     assert [each.path for each in plan.unseen] == [str(unread)]
-    assert all("may have a pin or tag of it" in verdict.state.doubt for verdict in plan.decision.keep)
+    assert all("may have pins or tags" in verdict.state.doubt for verdict in plan.decision.keep)
     done = execute(catalog.database, made_before)
     assert (done.removed, {each.reason for each in done.skipped}) == ((), {plan.decision.keep[0].state.doubt})
     assert tree(job.directory) == before
