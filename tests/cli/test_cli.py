@@ -187,6 +187,10 @@ def test_what_is_not_there_is_one_exit_code(sqlite_url: str, tmp_path: Path) -> 
         assert ckptstore("--db", sqlite_url, "untag", run, "good").code == 0
     swapped = ckptstore("--db", sqlite_url, "tag", run, "good", "5")
     assert_one_line(swapped, 2, "give RUN STEP NAME, or RUN@STATE NAME.")
+    unnamed = ckptstore("--db", sqlite_url, "tag", run, "5")
+    assert_one_line(unnamed, 2, f"NAME is missing: ckptstore tag {run} 5 NAME.")
+    apart = ckptstore("--db", sqlite_url, "resolve", run, "5")
+    assert_one_line(apart, 2, f"name that state by ckptstore resolve {run}@5.")
     wrong = ckptstore("--db", sqlite_url, "show", run, "best")
     assert_one_line(wrong, 2, "'best' is no step; other states have one word: RUN@TAG, RUN@best:METRIC.")
 
