@@ -34,9 +34,11 @@ _WORDS = {
 
 def show(done: Scanned, *, dry_run: bool, verbose: bool) -> None:
     """What a scan found and did, and what it left alone; `verbose` names every file."""
-    has_news = bool(done.synced.records or done.synced.spoiled)
-    if has_news and not done.adopted:  # else it looks as if nothing had come of it
-        _taken_up(done, dry_run=dry_run)
+    if done.synced.records or done.synced.spoiled:
+        damaged = count(done.synced.spoiled, "damaged line was", "damaged lines were")
+        spoiled = f"; {damaged} skipped" if done.synced.spoiled else ""
+        taken = "would be taken" if dry_run else "taken"
+        line(f"{count(done.synced.records, 'record', 'records')} {taken} from journals{spoiled}")
     line(_summary(done, dry_run=dry_run))
     for grade, doubt, of in _doubts(done.adopted):
         line(f'{count(len(of), "file has", "files have")} the grade "{grade}", not "proven": {doubt}')
@@ -45,8 +47,6 @@ def show(done: Scanned, *, dry_run: bool, verbose: bool) -> None:
         line(f'{many} the grade "{done.regraded[0].grade}" now')
     others = ", ".join(count(number, *_WORDS[What(name)]) for name, number in sorted(done.counts.items()))
     line(f"{count(sum(done.counts.values()), 'file', 'files')} seen: {others or 'none'}; {done.known} recorded already")
-    if has_news and done.adopted:
-        _taken_up(done, dry_run=dry_run)
     _not_as_recorded(done)
     _left_out(done, verbose=verbose)
     _skipped(sorted(done.skipped, key=lambda each: each not in done.unread), verbose=verbose)
@@ -61,13 +61,6 @@ def show(done: Scanned, *, dry_run: bool, verbose: bool) -> None:
         line(f"warning: {warning}")
     for file in done.adopted if verbose else ():
         line(f"adopted: {file.path}: step {file.global_step}, rank {file.rank}, {file.kind}, {file.grade}")
-
-
-def _taken_up(done: Scanned, *, dry_run: bool) -> None:
-    damaged = count(done.synced.spoiled, "damaged line was", "damaged lines were")
-    spoiled = f"; {damaged} skipped" if done.synced.spoiled else ""
-    taken = "would be taken" if dry_run else "taken"
-    line(f"{count(done.synced.records, 'record', 'records')} {taken} from journals{spoiled}")
 
 
 def _summary(done: Scanned, *, dry_run: bool) -> str:
