@@ -232,17 +232,13 @@ def doubt_of(new: UnregisteredFile, header: Header, here: FileFacts, facts: Laun
     is_own = ended_with(new.source, new, header, facts)
     if not others or (is_own and not any(ended_with(other, new, header, facts) for other in newer)):
         return ""
-    return unproven(others[0], own)
+    return unproven(others[0], own.run, own.id)
 
 
-def unproven(other: Source, own: Launch) -> str:
-    """That another launch may have written a file; two runs may have launches of one id."""
-    if other.run == own.run:
-        return f"launch {other.launch} may have written it, and nothing proves that {own.id} did"
-    return (
-        f"launch {other.launch} of run {other.run} may have written it, and nothing proves that {own.id} of run "
-        f"{own.run} did"
-    )
+def unproven(other: Source, run: str, launch: str) -> str:
+    """That another launch may have written a file of this one; two runs may have launches of one id."""
+    of_other, of_own = (f" of run {other.run}", f" of run {run}") if other.run != run else ("", "")
+    return f"launch {other.launch}{of_other} may have written it, and nothing proves that {launch}{of_own} did"
 
 
 def _doubt_of_ttp(new: UnregisteredFile, here: FileFacts, facts: LaunchFacts, *, replaced: bool) -> str:
@@ -257,7 +253,7 @@ def _doubt_of_ttp(new: UnregisteredFile, here: FileFacts, facts: LaunchFacts, *,
         launch = facts.launches[other.launch_key]
         is_newer = (other.kind, other.rank) == (Kind.TTP, new.source.rank) and _is_newer(launch, own)
         if is_newer and not _is_older(here, launch) and (replaced or not was_there(other, new.path)):
-            return unproven(other, own)
+            return unproven(other, own.run, own.id)
     return ""
 
 

@@ -31,6 +31,7 @@ from ckptstore.evidence.writers import (
     doubt_of,
     ended_with,
     list_ttp,
+    unproven,
     unregistered_files,
     wrote,
 )
@@ -259,8 +260,7 @@ def _of_later_launches(
         for source in (each for own in sources.values() for each in own if each.directory == directory):
             is_later = orders.get(source.launch_key, 0) > orders.get(file.launch_key, 0)
             if is_later and wrote(source, name) and name not in source.names_before:
-                reason = f"launch {source.launch} may have written it, and nothing proves that {file.launch} did"
-                found[file.path] = Skipped(file.path, reason)
+                found[file.path] = Skipped(file.path, unproven(source, file.run, file.launch))
     return found
 
 
