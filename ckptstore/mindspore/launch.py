@@ -575,7 +575,7 @@ class TrainingLaunch(RankLaunch):
         if start.fresh:
             if (first := int(asked["initial_epoch"])) > 0:
                 self._complaints.warn(
-                    f"the run starts at step 0, and initial_epoch={first} leaves out its first "
+                    f"the run starts at step 0, and initial_epoch={first} leaves out "
                     f"{count(first, 'epoch', 'epochs')}: pass initial_epoch=start.initial_epoch"
                 )
             return True

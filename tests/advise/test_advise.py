@@ -109,9 +109,8 @@ def test_a_run_that_failed_twice(catalog: Catalog, database_url: str) -> None:
     assert shown[2].startswith("failures: 2 in 30 h of training: one each 15 h, between 4 h and ")
     assert [row.split()[:2] for row in shown[3:6]] == [["saves", "every"], ["now", "1000"], ["best", "927"]]
     assert shown[6] == "with the stored policy, the sizes are at most those above"
-    (needs,) = shown[7:]
-    assert needs.startswith("an exit on request takes up to 26 s: set terminationGracePeriodSeconds")
-
+    grace = "set terminationGracePeriodSeconds, or your scheduler's name for it, to at least that"
+    assert shown[7:] == [f"an exit on request takes up to 26 s: {grace}"]
     for given, said in (
         ("30s", "and the run has 30 s"),
         ("25", "and the run has 25 s: TOO SHORT, the last save would be cut"),

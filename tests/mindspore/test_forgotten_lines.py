@@ -140,9 +140,7 @@ def test_an_initial_epoch_that_leaves_out_the_first_ones_is_warned_of(
 ) -> None:
     job = Job()
     job.model.train(2, job.dataset, callbacks=[saving(tmp_path), job.registrar()], initial_epoch=1)
-    assert "the run starts at step 0, and initial_epoch=1 leaves out its first 1 epoch: pass" in "".join(
-        complaints(caplog)
-    )
+    assert "the run starts at step 0, and initial_epoch=1 leaves out 1 epoch: pass" in "".join(complaints(caplog))
 
 
 def test_initial_epoch_forgotten__before_epochs_were_trained_twice__now_is_refused(

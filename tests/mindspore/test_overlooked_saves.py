@@ -77,6 +77,7 @@ def test_saves_that_nobody_knew_of_do_not_stop_a_training_that_has_begun(
         job.train(ckpt_cb, job.registrar(), epochs=3)
     assert set(readers) == {"ckptstore"}
     (said,) = complaints(caplog)
+    assert "holds step 100 of run run, and the catalog " in said
     assert " did not know it. Training goes on, and its saves are registered" in said
     assert "start again with resume(lineage='OLD')" in said
     size = job.dataset.get_dataset_size()
