@@ -71,7 +71,7 @@ def seconds(text: str) -> float:
     """A short time in seconds, as 90s, 10m, 1h or 90."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text, re.ASCII)
     if found is None:
-        raise UsageError(f"{text!r} is no length of time", "give one as 90s or 10m")
+        raise UsageError(f"{text!r} is not a duration", "give one as 90s or 10m")
     return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
 
 

@@ -127,9 +127,9 @@ def gc(
     how = {name: asked.pop(name) for name in ("apply_it", "allow_mass_delete")}
     policy = _policy(asked)
     if all_runs and (run is not None or policy is not None):
-        raise click.UsageError("--all takes every run by its stored policy: no RUN and no rules with it.")
+        raise click.UsageError("--all applies each run's stored policy: give no RUN and no rules with it.")
     if at_once and not how["apply_it"]:
-        raise click.UsageError("--now says how to remove: give --apply too.")
+        raise click.UsageError("--now changes how --apply removes: give --apply too.")
     database = catalog(context).database
     names = collecting.names(database, run, all_runs=all_runs)
     of_nodes = None if tier is None else _tier(database, tier)

@@ -82,7 +82,9 @@ def purged(done: Purged) -> None:
     line(f"run {done.run}: {count(done.files, 'file', 'files')} deleted for good, {size(done.bytes)}")
     if done.waiting:
         until = f" until {moment(done.next_at)}" if done.next_at else ""
-        line(f"{count(done.waiting, 'file waits', 'files wait')} in the trash{until}, {size(done.waiting_bytes)}")
+        marked = "" if done.next_at or done.troubles else "; undo brings back pinned and tagged states"
+        waits = count(done.waiting, "file waits", "files wait")
+        line(f"{waits} in the trash{until}, {size(done.waiting_bytes)}{marked}")
 
 
 def policy(run: str, stored: Policy | None) -> None:

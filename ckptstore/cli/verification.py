@@ -26,7 +26,7 @@ def _part(text: str) -> float:
     except ValueError:
         part = 0
     if not 0 < part <= 1:
-        raise UsageError(f"{text!r} is no part of the files; give one as 10% or 0.1")
+        raise UsageError(f"{text!r} is not a share of the files: give 10% or 0.1")
     return part
 
 

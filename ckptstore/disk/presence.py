@@ -262,7 +262,7 @@ def _make_identity(opened: int) -> str:
     try:
         folder = os.open(FOLDER, _FOLDER, dir_fd=opened)
     except NotADirectoryError:
-        raise OSError(errno.ELOOP, "its folder is a link") from None
+        raise OSError(errno.ELOOP, ".ckptstore is a link") from None
     try:
         identity = token_hex(8)
         os.close(os.open(f"identity-{identity}", _NEW, 0o644, dir_fd=folder))

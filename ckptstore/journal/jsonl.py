@@ -204,7 +204,7 @@ def sizes_in(folder: str) -> dict[str, int] | None:
         opened = os.open(folder, _FOLDER)
     except (FileNotFoundError, NotADirectoryError):
         if os.path.islink(folder):
-            raise OSError(errno.ELOOP, "its folder is a link") from None
+            raise OSError(errno.ELOOP, ".ckptstore is a link") from None
         return None
     try:
         with os.scandir(opened) as found:
@@ -335,7 +335,7 @@ class JournalWriter:
             try:
                 folder = os.open(FOLDER, _FOLDER, dir_fd=above)
             except NotADirectoryError:
-                raise OSError(errno.ELOOP, "its folder is a link") from None
+                raise OSError(errno.ELOOP, ".ckptstore is a link") from None
             stack.callback(os.close, folder)
             yield folder
 

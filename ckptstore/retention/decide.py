@@ -276,7 +276,7 @@ def _by_itself(
             Why.NEWER,
             "of an abandoned branch; it stays until the run has a newer state"
             if state.branch
-            else "it is newer than the newest restorable state: ranks may still be saving it",
+            else "newer than the newest restorable state: ranks may still be saving it",
         ),
     ):
         if holds:

@@ -114,10 +114,10 @@ def from_json(value: Mapping[str, Any]) -> Policy:
 def parse_duration(text: str) -> timedelta:
     """A length of time as in "7d", "12h", "1w2d", "90m" (weeks, days, hours, minutes). Raises `UsageError`."""
     if not isinstance(text, str) or not _DURATION.fullmatch(text):
-        raise UsageError(f"{text!r} is no length of time", "give one as 7d, 12h or 1w2d")
+        raise UsageError(f"{text!r} is not a duration", "give one as 7d, 12h or 1w2d")
     seconds = sum(int(number) * _SECONDS[unit] for number, unit in re.findall(r"(\d+)([wdhm])", text, re.ASCII))
     if not 0 < seconds <= _LONGEST_SECONDS:
-        raise UsageError(f"{text!r} is no length of time to keep states for", "give one as 7d, 12h or 1w2d")
+        raise UsageError(f"{text!r} is not between 1 minute and 100 years", "give one as 7d, 12h or 1w2d")
     return timedelta(seconds=seconds)
 
 

@@ -6,6 +6,7 @@ no other record.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -392,6 +393,20 @@ class _Planner:
         scanned = (file for file in files if file.launch.startswith(SCANNED) and file.launch in self.sizes)
         return {file.launch for file in scanned if file.rank >= self.sizes[file.launch]}
 
+    def _keep_their_ranks(self) -> list[str]:
+        """A warning for each recorded number of ranks, other than `--world-size`, that stays."""
+        if self.asked.world_size is None:
+            return []
+        there = [file for file in self.kept.values() if file.path in self.tree.checkpoints]
+        scanned = {file.launch for file in there if file.launch.startswith(SCANNED)} & self.sizes.keys()
+        of_size = Counter(self.sizes[launch] for launch in scanned - self._too_small(there))
+        keep = ("launch keeps", "launches keep")
+        return [
+            f"{count(number, *keep)} the {count(size, 'rank', 'ranks')} that an earlier scan recorded"
+            for size, number in sorted(of_size.items())
+            if size != self.asked.world_size
+        ]
+
     def plan(self) -> ScanPlan:
         """The plan: records to write, and the result to report."""
         damaged, missing, back, away = changed(self.kept, self.tree)
@@ -426,6 +441,7 @@ class _Planner:
                 *(() if self.history.world_size else self.foreign.warnings),
                 *self.in_parts.warnings,
                 *at_the_time_of_others(self.launches_known, self.launches, self.saved),
+                *self._keep_their_ranks(),
                 *([_OPAQUE_ONLY] if opaque and not has_others else []),
             ),
             synced=self.synced,

@@ -213,5 +213,5 @@ def test_where_no_save_was_measured_it_says_so(catalog: Catalog, database_url: s
     with pytest.raises(CkptstoreError, match="nothing tells what a save of run 'run' costs"):
         catalog.advise("run")
     assert_one_line(ckptstore("--db", database_url, "advise", "run"), 1, "nothing tells what a save")
-    assert_one_line(ckptstore("--db", database_url, "advise", "run", "--mtbf", "soon"), 2, "is no length of time")
+    assert_one_line(ckptstore("--db", database_url, "advise", "run", "--mtbf", "soon"), 2, "is not a duration")
     assert_one_line(ckptstore("--db", database_url, "advise", "another"), 2, "no run 'another'")

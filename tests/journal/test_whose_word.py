@@ -208,7 +208,7 @@ def test_a_folder_of_journals_that_is_a_link(catalog: Catalog, other: Catalog, t
     folder.symlink_to(tmp_path / "elsewhere")
     synced = other.sync(tmp_path / "ckpt")
     assert synced.records == 0
-    assert synced.unreadable[0].reason == "its folder is a link"
+    assert synced.unreadable[0].reason == ".ckptstore is a link"
 
 
 def test_a_journal_that_is_swapped_while_it_is_read(

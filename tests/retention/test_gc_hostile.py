@@ -147,7 +147,7 @@ def test_lines_that_ended_a_command(catalog: Catalog, bobs: Path, line: dict[str
     catalog.unpin("bob", 10)
     assert left(bobs) in (1, 2)
     if "rules" in line:
-        with pytest.raises(UsageError, match="no length of time"):
+        with pytest.raises(UsageError, match="not a duration"):
             catalog.plan_gc("bob")
 
 
