@@ -3,8 +3,9 @@
     python -m bench.mutants                        every mutant; about 4 minutes
     python -m bench.mutants --sample 300 --seed 7  some of them
     python -m bench.mutants resume/faults          those of one module
-    python -m bench.mutants --sample 50 retention  some of a folder: what moves files, killed by its tests and by a few
-                                                   histories of the simulated world
+    python -m bench.mutants --sample 50 retention  some of a folder: what moves files, killed by a few histories of the
+                                                   simulated world, or by the tests that reach the changed line; they
+                                                   run once before, about ten minutes, to find out which those are
 
 A mutant is the module with one place changed: a comparison, `and` and `or`, a condition, an arithmetic operator, a
 constant by one, a default, `min` and `max`, what is returned, or a statement left out. Docstrings, messages,
@@ -24,21 +25,27 @@ import importlib.util
 import os
 import random
 import signal
+import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import hypothesis
 import pytest
+from coverage import CoverageData
 
 ROOT = Path(__file__).parents[1]
 ENOUGH = 0.9
 EXAMPLES = 40  # of each property, which has hundreds otherwise
 WORLD = range(6)  # seeds
+WORLD_SECONDS = 200  # of some 5
 MOVING = ("resume", "evidence", "retention", "journal", "scan", "disk", "catalog/project")
+FOLDERS = (*MOVING[:-1], "catalog", "cli", "core", "crash", "doctor", "formats", "leave", "tiers", "training", "verify")
+MOST_TESTS = 400  # for one mutant, those of its own folder first
 TESTS = {  # of what decides, of each module in its folder, the quickest first: the first test that fails ends the run
     "core/naming": ["test_naming"],
     "core/replicas": ["test_replicas"],
@@ -185,27 +192,64 @@ class _Instead(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
             )
 
 
-def survives(module: str, code: Any, seconds: int) -> bool:
-    """Whether the module's tests pass with this code; what takes longer than `seconds` was noticed."""
+_COVERAGE = """
+[run]
+source = ckptstore
+parallel = true
+patch = subprocess
+dynamic_context = test_function
+data_file = {}/.coverage
+"""
+
+
+class Reach:
+    """Which tests run each line of ckptstore, as seen while all tests of `FOLDERS` ran once."""
+
+    def __init__(self) -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            config = Path(directory) / "coveragerc"
+            config.write_text(_COVERAGE.format(directory), encoding="utf-8")
+            coverage = [sys.executable, "-m", "coverage"]
+            folders = [f"tests/{folder}" for folder in FOLDERS]
+            tests = ["-m", "pytest", "-q", "-n", str(os.cpu_count()), "-k", "not postgres", *folders]
+            for command in (["run", f"--rcfile={config}", *tests], ["combine", f"--rcfile={config}", "--quiet"]):
+                subprocess.run([*coverage, *command], cwd=ROOT, check=True)
+            self._data = CoverageData(f"{directory}/.coverage")
+            self._data.read()
+
+    def tests_of(self, module: str, line: int) -> list[str]:
+        """The tests that run a line, or the first line of the statement that it is in; those of its folder first."""
+        lines = self._data.contexts_by_lineno(str(ROOT / f"ckptstore/{module}.py"))
+        begin = max((each for each in lines if each <= line and any(lines[each])), default=line)
+        tests = {each.rpartition(".") for each in lines.get(begin, ()) if each.startswith("tests.")}
+        own = f"tests.{module.partition('/')[0]}."
+        ordered = sorted(tests, key=lambda test: (not test[0].startswith(own), test))
+        return [f"{file.replace('.', '/')}.py::{name}" for file, _, name in ordered[:MOST_TESTS]]
+
+
+def survives(module: str, code: Any, seconds: int, tests: Sequence[str] = ()) -> bool:
+    """Whether the module's tests, or these, pass with this code; what takes longer than `seconds` was noticed."""
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    signal.alarm(seconds)
+    signal.alarm(WORLD_SECONDS)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.dup2(1, 2)
     instead = _Instead("ckptstore." + module.replace("/", "."), code)
     sys.meta_path.insert(0, instead)
-    folder = ROOT / "tests" / module.partition("/")[0]
     options = ["-x", "-q", "-p", "no:cacheprovider", "--assert=plain"]
     if module in TESTS:
-        files = [str(folder / f"{test}.py") for test in TESTS[module]]
+        tests = [f"tests/{module.partition('/')[0]}/{test}.py" for test in TESTS[module]]
         options += ["--noconftest", "-k", "not that_are_generated"]
     elif _breaks_the_world():
         os._exit(1)
-    else:
-        files = [str(folder)]
+    elif tests:
         options += ["-k", "not postgres"]
-    os._exit(pytest.main([*options, *files], plugins=[instead]))
+    else:
+        os._exit(0)
+    signal.alarm(seconds)
+    ended = pytest.main([*options, *tests], plugins=[instead])
+    os._exit(ended if ended != pytest.ExitCode.NO_TESTS_COLLECTED else 0)
 
 
 def _breaks_the_world() -> bool:
@@ -231,6 +275,7 @@ def main() -> int:
     chosen = [mutant for name in names for module in modules_of(name) for mutant in mutants(module)]
     if given.sample is not None and given.sample < len(chosen):
         chosen = sorted(random.Random(given.seed).sample(chosen, given.sample), key=lambda one: (one.module, one.line))  # noqa: S311
+    reach = Reach() if any(mutant.module not in TESTS for mutant in chosen) else None
     made, killed, seconds = Counter[str](), Counter[str](), dict[str, int]()
     for module, line, change, code in chosen:
         if module not in TESTS:
@@ -242,7 +287,8 @@ def main() -> int:
                 sys.exit(f"the tests of {module} fail as it is")
             seconds[module] = int(10 + 3 * (time.monotonic() - began))
         made[module] += 1
-        if survives(module, code, seconds[module]):
+        tests = reach.tests_of(module, line) if reach and module not in TESTS else ()
+        if survives(module, code, seconds[module], tests):
             print(f"ckptstore/{module}.py:{line}  {change}", flush=True)
         else:
             killed[module] += 1
