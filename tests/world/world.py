@@ -1039,7 +1039,7 @@ class World:
         """What is in the trash is deleted, if its time has come, or `now`."""
         before, alone = self.everything(), not self._is_interrupted()
         marked = {} if (self.other_missed if catalog else self.first_missed) else self._marked_contents(before)
-        begun = self.machine.now_ns
+        away, begun = {path for path in self.in_trash if self._is_away(path)}, self.machine.now_ns
         self._operate("purge", lambda opened: opened.purge(RUN, now=now), catalog)
         after = self.everything()
         if alone:
@@ -1048,7 +1048,7 @@ class World:
                 self._check_marked("purge", marked, after)
         if now:
             for path, promised in self.in_trash.items():
-                promised.is_doomed |= not self._is_away(path)
+                promised.is_doomed |= path not in away or not self._is_away(path)
             self.in_trash = {path: promised for path, promised in self.in_trash.items() if path in after}
         else:
             self._settle_graces(begun, before, after)
