@@ -45,7 +45,7 @@ WORLD = range(6)  # seeds
 WORLD_SECONDS = 200  # of some 5
 MOVING = ("resume", "evidence", "retention", "journal", "scan", "disk", "catalog/project")
 FOLDERS = (*MOVING[:-1], "catalog", "cli", "core", "crash", "doctor", "formats", "leave", "tiers", "training", "verify")
-MOST_TESTS = 400  # for one mutant, those of its own folder first
+MOST_TESTS = 120  # for one mutant, those of its own folder first
 TESTS = {  # of what decides, of each module in its folder, the quickest first: the first test that fails ends the run
     "core/naming": ["test_naming"],
     "core/replicas": ["test_replicas"],

@@ -338,7 +338,8 @@ def resolve(
     else:
         explanation.resolution(resolution, in_full=explain)
         if decision and not as_json:
-            terminal.line(f"the next launch goes on from there (launch {decision} records this); no file is deleted")
+            terminal.line("the next launch goes on from there; no file is deleted")
+            terminal.line(f"this is recorded as launch {decision}, which trains nothing")
     return 0 if resolution.plan else NOTHING_RESTORABLE
 
 

@@ -88,7 +88,7 @@ def _plan(run: str, plan: RestorePlan, best: Best | None, *, is_asked: bool, in_
         shown = "" if value is None else f", {value:.6g}"  # None: a replica stands in for the rank that measured it
         line(f"step {plan.global_step} of run {run}{place} has the {word} {best.metric}{shown}")
     if plan.doubt:
-        line(f"that step is {plan.grade}, not proven: {plan.doubt}")
+        line(f'the grade of that step is "{plan.grade}", not "proven": {plan.doubt}')
     rows = Rows(">rank", "loads the file of", "kind", ">size", "file")
     for assignment in plan.ranks[:_RANKS_SHOWN]:
         source = assignment.source

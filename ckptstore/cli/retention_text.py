@@ -59,7 +59,7 @@ def _in_trash(waiting: Sequence[Waiting]) -> None:
         goes = moment(min(each.purge_after for each in waiting))
         what = f"{count(files, 'file', 'files')}, {size(room)}"
         which = ("it" if files == 1 else "them") if len(waiting) == 1 else "the first of them"
-        line(f"in the trash: {what}; a gc or purge deletes {which} from {goes} on")
+        line(f"in the trash: {what}; the first gc or purge after {goes} deletes {which}")
 
 
 def undone(done: Undone) -> None:
@@ -136,8 +136,8 @@ def _unseen(plan: GcPlan) -> None:
         line(f"ckptstore: … and {len(plan.unseen) - _SHOWN} more directories; --json has all", err=True)
     line(
         f"ckptstore: gc keeps everything of run {plan.run} that it could not read: mount the disk, check the "
-        "permissions, or update ckptstore; for a directory that is gone for good: mkdir -p DIRECTORY/.ckptstore, then "
-        f"{Command('scan', 'DIRECTORY', '--run', plan.run)}",
+        "permissions, or update ckptstore; if a directory is gone for good, record that: mkdir -p "
+        f"DIRECTORY/.ckptstore, then {Command('scan', 'DIRECTORY', '--run', plan.run)}",
         err=True,
     )
 

@@ -55,7 +55,7 @@ def _show_sync(done: Synced) -> None:
     from ckptstore.core.text import count
 
     journals, records = count(done.journals, "journal", "journals"), count(done.records, "record", "records")
-    line(f"{journals} looked at, {done.read} with news: {records} taken up")
+    line(f"{journals} read, {done.read} with new records: {records} added")
     if done.spoiled:
         line(f"{done.spoiled} lines skipped: incomplete, or written by another program")
     skipped = sorted((*done.skipped, *done.refused), key=lambda each: each not in done.unreadable)

@@ -34,7 +34,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 _NOT_THERE = "is not there: perhaps it is not mounted"
-EMPTY = f"is empty: perhaps it is not mounted; if its files are gone for good, make {FOLDER} in it, and scan it"
+EMPTY = f"is empty: perhaps it is not mounted; if all its files are gone for good, make {FOLDER} in it, and scan it"
 _NO_FOLDER = f"has no {FOLDER} any more: perhaps it is not mounted"
 _ANOTHER = "is not the directory that was recorded: perhaps its disk is not mounted"
 _UNPROVEN = "has none of its recorded files any more: perhaps it is not mounted; if they are gone for good: scan it"

@@ -170,7 +170,8 @@ def _goes_on(facts: RunFacts, newest: Launch, silent: timedelta) -> Check:
         saves_no_more = Fact("silent", f"{newest.id} {max(moments)}", max(moments))
         hint = f"see whether it hangs; if it does, {again}"
         return facts.check("launch", Status.WARNING, detail, hint, saves_no_more)
-    return facts.check("launch", Status.OK, f"{newest.id} seems to be running; last heard of {span(silent)} ago")
+    alive = f"{newest.id} seems to be running; its last sign of life was {span(silent)} ago"
+    return facts.check("launch", Status.OK, alive)
 
 
 def _not_begun(facts: RunFacts, newest: Launch) -> Check:

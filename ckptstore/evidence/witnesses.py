@@ -135,7 +135,7 @@ def skipping(file: Ranked, length: int | None) -> Uncertain:
     """The verdict on a file of a tree where an unknown number of updates may have been skipped."""
     guess = by_name(file, length)
     if not file.file.updates_every_step:
-        reason = "updates may have been skipped (loss scale or gathered gradients): only its name tells its step"
+        reason = "updates may have been skipped (loss scale or gathered gradients), so only the name tells the step"
         return Uncertain(file.file.path, guess, reason, Trusted.NAME.remedy)
     reason, counter = "the names and the optimizer's counters of its tree do not fit together", file.file.optimizer_step
     if guess is not None and guess > (counter or 0):

@@ -208,8 +208,8 @@ def check_metric(run: str, policy: Policy, measured: Collection[Mapping[str, flo
 
 def _by_count(counted: Sequence[StateFacts], policy: Policy) -> Iterator[tuple[Why, StatesWithDetail]]:
     """The rules that count restorable states of the lineage, which come newest first."""
-    yield Why.FLOOR, _first(counted, policy.floor, "one of the newest {} restorable states")
-    yield Why.LAST, _first(counted, policy.keep_last, "one of the last {}")
+    yield Why.FLOOR, _first(counted, policy.floor, "newest", "restorable state")
+    yield Why.LAST, _first(counted, policy.keep_last, "last", "state")
     if policy.keep_every:
         yield Why.EVERY, _every(counted, policy.keep_every)
     for why, number, name in (
@@ -222,11 +222,12 @@ def _by_count(counted: Sequence[StateFacts], policy: Policy) -> Iterator[tuple[W
         yield Why.BEST, _best(counted, policy)
     for kind, number in sorted(policy.keep_kind.items()):
         of_kind = [state for state in counted if kind in state.kinds]
-        yield Why.KIND, _first(of_kind, number, f"one of the newest {{}} {kind} states")
+        yield Why.KIND, _first(of_kind, number, "newest", f"{kind} state")
 
 
-def _first(states: Sequence[StateFacts], number: int, detail: str) -> StatesWithDetail:
-    return ((state, detail.format(number)) for state in states[:number])
+def _first(states: Sequence[StateFacts], number: int, which: str, noun: str) -> StatesWithDetail:
+    detail = f"the {which} {noun}" if number == 1 else f"one of the {which} {number} {noun}s"
+    return ((state, detail) for state in states[:number])
 
 
 def _every(counted: Sequence[StateFacts], steps: int) -> StatesWithDetail:
@@ -276,7 +277,7 @@ def _by_itself(
             Why.NEWER,
             "of an abandoned branch; it stays until the run has a newer state"
             if state.branch
-            else "newer than the newest restorable state: ranks may still be saving it",
+            else "this state is newer than the newest restorable one: ranks may still be saving it",
         ),
     ):
         if holds:
@@ -296,5 +297,5 @@ def _why_it_goes(state: StateFacts, newest: StateFacts) -> Because:
         detail = f"no rule keeps it; it cannot be restored ({other} can); {state.problem}"
         return Because(Why.NOT_RESTORABLE, detail)
     if state.branch:
-        return Because(Why.ABANDONED, "the run went back to an older state; no rule keeps this one")
+        return Because(Why.ABANDONED, "abandoned when the run went back to an older state; no rule keeps it")
     return Because(Why.NO_RULE, "no rule keeps it")

@@ -46,7 +46,7 @@ def names(database: Database, run: str | None, *, all_runs: bool) -> Sequence[st
     if is_empty:
         where = run if run is not None and Path(run).is_dir() else "DIRECTORY"
         raise UsageError(
-            f"{database.name} knows of no checkpoints yet", f"first: {Command('scan', where)}, which takes them in"
+            f"{database.name} has no checkpoints yet", f"to record those of a directory: {Command('scan', where)}"
         )
     if run is not None and not is_known and Path(run).is_dir():
         raise UnknownRunError(

@@ -55,7 +55,7 @@ def test_its_gc_keeps_the_state_until_the_run_has_a_whole_one(catalog: Catalog, 
     assert settled.plan is None
     assert settled.initial is not None
     assert [each.source.rank for each in settled.initial.ranks] == [0, 0]
-    assert kept(catalog) == {10: "one of the newest 1 restorable states", 5: began}
+    assert kept(catalog) == {10: "the newest restorable state", 5: began}
     weights = first.register(child.write(first, 3), global_step=3)
     put_files(catalog, [replace(weights, content=Content.WEIGHTS, mtime_ns=(weights.mtime_ns or 0) + 1)])
     assert kept(catalog)[5] == began, "weights alone are no state"
@@ -118,7 +118,7 @@ def test_a_launch_without_it_is_refused_until_the_run_begins_anew(sqlite_url: st
         begin(catalog, None)
     assert str(Call("resume", initial="parent@5")) in refused.value.hint
     assert begin(catalog, None, fresh=True)[1].initial is None
-    assert kept(catalog) == {5: "one of the newest 1 restorable states"}
+    assert kept(catalog) == {5: "the newest restorable state"}
     assert begin(catalog, None)[1].initial is None
 
 
