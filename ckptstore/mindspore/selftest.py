@@ -134,7 +134,7 @@ class SelfTest:
             raise _SeenError(f"no file of kind {kind} was registered")
         started = int(next(line for line in output.splitlines() if line.startswith("STARTED ")).split()[1])
         if fault == "cut" and started >= FAULT_AT // EVERY * EVERY:
-            raise _SeenError(f"it went on from step {started}, whose file was cut")
+            raise _SeenError(f"it went on after step {started}, whose file was cut")
         return f"from step {started}"
 
     def _finals(self, home: Path) -> list[bytes]:

@@ -413,7 +413,7 @@ def _check_fresh(database: Database, launch: Launch, run_id: int, resolution: Re
         went_on = [each for each in others if each.parent]
         if went_on:
             raise NothingRestorableError(
-                f"{nothing}, though launch {went_on[-1].id} went on from step {went_on[-1].parent_step} of launch "
+                f"{nothing}, though launch {went_on[-1].id} went on after step {went_on[-1].parent_step} of launch "
                 f"{went_on[-1].parent}: no record of the files of that step is found here",
                 f"start when the catalog is back; if it is lost: {Command('scan', 'DIRECTORY', '--run', run)}",
             )
@@ -518,7 +518,7 @@ def _say_what_is_missed(decision: _Decision) -> None:
     run, see = resolution.run, f"see: {Command('resolve', resolution.run, '--explain')}"
     missed = [rejection for rejection in resolution.rejections if rejection.was_whole]
     partly = [rejection for rejection in resolution.rejections if rejection.served]
-    goes_on = f"run {run} goes on from step {plan.global_step}" if plan else f"run {run} starts from the beginning"
+    goes_on = f"run {run} goes on after step {plan.global_step}" if plan else f"run {run} starts from the beginning"
     if plan is not None and missed:
         newest, reason = missed[0], missed[0].reasons[0]
         if reason.rule is Rule.QUARANTINED:

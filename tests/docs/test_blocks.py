@@ -196,7 +196,7 @@ SAID = {
         "not in the file",
         "not used",
     ),
-    "docs/how-to/node-local-disks.md": ("goes on from step", "was complete once", "rsync -a --mkpath"),
+    "docs/how-to/node-local-disks.md": ("goes on after step", "was complete once", "rsync -a --mkpath"),
 }
 """What the program says, of messages that a page shows."""
 

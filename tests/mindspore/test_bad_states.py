@@ -34,7 +34,7 @@ def test_a_loss_of_nan__before_deleted_good_states_in_silence__now_is_said_and_t
     again = Job(dataset=poisoned(5))
     assert again.start.global_step == 4
     (said,) = complaints(caplog)
-    assert said.startswith("run run goes on from step 4, since step 12 is quarantined: ")
+    assert said.startswith("run run goes on after step 4, since step 12 is quarantined: ")
     assert "The same fault returns unless you remove its cause" in said
     reasons = {reason.rule for each in catalog.resolve("run").rejections for reason in each.reasons}
     assert reasons == {Rule.QUARANTINED}

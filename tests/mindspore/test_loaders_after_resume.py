@@ -66,7 +66,7 @@ def refused(job: Job, *callbacks: Callback, match: str) -> str:
 @pytest.mark.usefixtures("_mode")
 @pytest.mark.parametrize("place", ["first", "last"])
 def test_backup_and_restore_is_refused(older: Path, tmp_path: Path, place: str) -> None:
-    """Without the guard training goes on from step 6, and counts from 8."""
+    """Without the guard training goes on after step 6, and counts from 8."""
     job, ckpt_cb, before = Job(), saving(tmp_path / "ckpt"), Unrelated()
     loading = backup(tmp_path, older)
     callbacks = [ckpt_cb, before, job.registrar(save_on_exception=True), LossMonitor()]

@@ -101,7 +101,7 @@ def test_a_run_that_was_renamed_is_called_by_its_name(
     ckpt_cb = saving(tmp_path / "ckpt")
     job.fail(RaiseAt(2), ckpt_cb, job.registrar(ckpt_cb), epochs=9)
     said = [message for message in caplog.messages if "was renamed to" not in message]
-    assert "run thesis goes on from step 9, though step 12" in said[0]
+    assert "run thesis goes on after step 9, though step 12" in said[0]
     assert "run thesis: going on after step 9" in said[1]
     assert not [message for message in said if "run run" in message]
     shutil.rmtree(tmp_path / "ckpt")

@@ -210,7 +210,7 @@ def test_a_share_that_lacks_what_the_rank_s_others_have_is_cut(
 
 
 def two_launches(catalog: Catalog, directory: Path, ended: int | None = None) -> tuple[Job, list[RankLaunch]]:
-    """The second goes on from step 10 of the first, which was killed, or ended at a step and left no breakpoint."""
+    """The second goes on after step 10 of the first, which was killed, or ended at a step and left no breakpoint."""
     job = Job(catalog, directory)
     first = job.begin()
     for launch in first:

@@ -195,7 +195,7 @@ def test_a_start_says_what_was_whole_once_and_is_left_behind(
         Path(file.path).unlink()
     assert job.start()[0].facts.parent_step == 10
     missed = f"step 20 of launch L1 was complete once: {late[2].path} is gone; 1 more newer state is lost too"
-    assert caplog.messages == [f"run run goes on from step 10, though {missed}; see: ckptstore history run"]
+    assert caplog.messages == [f"run run goes on after step 10, though {missed}; see: ckptstore history run"]
 
 
 @pytest.mark.of_files
@@ -213,7 +213,7 @@ def test_a_start_says_that_of_many_newer_saves_none_is_whole(
     assert job.start()[0].facts.parent_step == 10
     (said,) = caplog.messages
     assert said == (
-        "run run goes on from step 10; 3 steps that were saved since then are "
+        "run run goes on after step 10; 3 steps that were saved since then are "
         "incomplete; the newest one because: no file of rank 1 was "
         "recorded; see: ckptstore resolve run --explain"
     )
@@ -527,7 +527,7 @@ def test_a_start_says_which_history_it_leaves_behind(
     caplog.clear()
     (third,) = job.start()
     assert (third.facts.parent, third.facts.parent_step) == ("L2", 20)
-    assert "goes on from step 20 of launch L2. Step 30 of launch L1 is complete too" in caplog.text
+    assert "goes on after step 20 of launch L2. Step 30 of launch L1 is complete too" in caplog.text
     assert "resume(lineage='L1')" in caplog.text
     chosen = catalog.join("run", launch_id="L4")
     assert chosen.resolve(lineage="L1").global_step == 30

@@ -224,7 +224,7 @@ def test_a_launch_that_went_on_from_a_scanned_state_is_not_followed_by_a_fresh_s
     assert launch.resolve() is not None
     launch.add_source(str(home), kind=Kind.PERIODIC, prefix="net_1", breakpoint_prefix="net", names_before=())
     away = open_database(NOBODY_LISTENS)
-    with pytest.raises(NothingRestorableError, match="launch L1 went on from step 30 of launch scan-") as refused:
+    with pytest.raises(NothingRestorableError, match="launch L1 went on after step 30 of launch scan-") as refused:
         decided(away, tmp_path / "ckpt", 1, ONE, None)
     anew = str(tmp_path / "anew.db")
     assert follow(anew, str(refused.value), DIRECTORY=str(tmp_path / "ckpt")).code == 0
