@@ -45,7 +45,7 @@ WORLD = range(6)  # seeds
 WORLD_SECONDS = 200  # of some 5
 MOVING = ("resume", "evidence", "retention", "journal", "scan", "disk", "catalog/project")
 FOLDERS = (*MOVING[:-1], "catalog", "cli", "core", "crash", "doctor", "formats", "leave", "tiers", "training", "verify")
-MOST_TESTS = 120  # for one mutant, those of its own folder first
+MOST_TESTS = 60  # for one mutant, those of its own folder first, and those that run few lines
 TESTS = {  # of what decides, of each module in its folder, the quickest first: the first test that fails ends the run
     "core/naming": ["test_naming"],
     "core/replicas": ["test_replicas"],
@@ -216,6 +216,12 @@ class Reach:
                 subprocess.run([*coverage, *command], cwd=ROOT, check=True)
             self._data = CoverageData(f"{directory}/.coverage")
             self._data.read()
+            self._lines = Counter(
+                test
+                for file in self._data.measured_files()
+                for tests in self._data.contexts_by_lineno(file).values()
+                for test in tests
+            )
 
     def tests_of(self, module: str, line: int) -> list[str]:
         """The tests that run a line, or the first line of the statement that it is in; those of its folder first.
@@ -224,10 +230,11 @@ class Reach:
         """
         lines = self._data.contexts_by_lineno(str(ROOT / f"ckptstore/{module}.py"))
         begin = max((each for each in lines if each <= line and any(lines[each])), default=line)
-        tests = {each.rpartition(".") for each in lines.get(begin, ()) if each.startswith("tests.")}
+        tests = [each for each in lines.get(begin, ()) if each.startswith("tests.")]
         own = f"tests.{module.partition('/')[0]}."
-        ordered = sorted(tests, key=lambda test: (not test[0].startswith(own), test))
-        found = [f"{file.replace('.', '/')}.py::{name}" for file, _, name in ordered[:MOST_TESTS]]
+        tests.sort(key=lambda test: (not test.startswith(own), self._lines[test], test))
+        parts = [each.rpartition(".") for each in tests[:MOST_TESTS]]
+        found = [f"{file.replace('.', '/')}.py::{name}" for file, _, name in parts]
         return found or [f"tests/{module.partition('/')[0]}"]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from ckptstore.core.model import BRANCH, IMPORTED, SCANNED
 from ckptstore.disk.owner import this_process
-from ckptstore.resume.liveness import course, is_overdue, laggards, restart_loop, status, usual_pause
+from ckptstore.resume.liveness import course, is_overdue, laggards, restart_loop, status, trouble, usual_pause
 from tests.resume.builders import launch
 
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -42,21 +42,25 @@ def test_how_a_launch_goes(errors: list[str | None], process: str, silent: timed
 
 
 @pytest.mark.parametrize(
-    ("known", "words"),
+    ("known", "words", "needs_a_person"),
     [
-        ({}, "silent for 12 min"),
-        ({"has_begun": False}, "joined 12 min ago"),
-        ({"course": "training", "has_saved": False}, "training"),
-        ({"newest": f"{SCANNED}1", "has_begun": False}, "scanned"),
-        ({"newest": f"{IMPORTED}1"}, "imported"),
-        ({"has_saved": False}, "never saved"),
-        ({"silent": None}, "never saved"),
-        ({"loop": 5, "course": "training"}, "restart loop: 5 launches saved nothing"),
+        ({}, "silent for 12 min", 1),
+        ({"has_begun": False}, "joined 12 min ago", 1),
+        ({"course": "training", "has_saved": False}, "training", 0),
+        ({"course": "killed"}, "killed", 2),
+        ({"course": "ended: OSError"}, "ended: OSError", 2),
+        ({"course": "finished"}, "finished", 0),
+        ({"newest": f"{SCANNED}1", "has_begun": False}, "scanned", 0),
+        ({"newest": f"{IMPORTED}1"}, "imported", 0),
+        ({"has_saved": False}, "never saved", 1),
+        ({"silent": None}, "never saved", 1),
+        ({"loop": 5, "course": "training"}, "restart loop: 5 launches saved nothing", 2),
     ],
 )
-def test_what_a_run_is_doing(known: dict[str, object], words: str) -> None:
+def test_what_a_run_is_doing(known: dict[str, object], words: str, needs_a_person: int) -> None:
     quiet = {"newest": "L1", "course": "", "loop": 0, "has_saved": True, "has_begun": True, "silent": LONG_AGO}
     assert status(**quiet | known) == words
+    assert trouble(words) == needs_a_person
 
 
 @pytest.mark.parametrize(
