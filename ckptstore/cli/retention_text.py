@@ -136,8 +136,8 @@ def _unseen(plan: GcPlan) -> None:
         line(f"ckptstore: … and {len(plan.unseen) - _SHOWN} more directories; --json has all", err=True)
     line(
         f"ckptstore: gc keeps everything of run {plan.run} that it could not read: mount the disk, check the "
-        "permissions, or update ckptstore; if a directory is gone for good, record that: mkdir -p "
-        f"DIRECTORY/.ckptstore, then {Command('scan', 'DIRECTORY', '--run', plan.run)}",
+        "permissions, or update ckptstore; if a directory, or .ckptstore in it, is gone for good, record that: "
+        f"mkdir -p DIRECTORY/.ckptstore, then {Command('scan', 'DIRECTORY', '--run', plan.run)}",
         err=True,
     )
 

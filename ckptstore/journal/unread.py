@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ckptstore.core.model import Checkpoint
 
-_AWAY = "was not present when the journals were read; a journal there may have a pin or tag of this state"
+_AWAY = "was not there (or its .ckptstore) when the journals were read; a journal may have a pin or tag of this state"
 
 
 def unread(skipped: Iterable[Skipped]) -> tuple[Skipped, ...]:

@@ -86,8 +86,8 @@ def test_a_journal_that_is_away_when_it_is_carried_out_protects_its_states(
     other.pin("run", 10)
     away_during(monkeypatch, worker_module, "sync_run", job.folder(0))
     done = execute(catalog.database, plan, allow_mass_delete=True)
-    may = "a journal there may have a pin or tag of this state"
-    reason = f"{job.folder(0)} was not present when the journals were read; {may}"
+    may = "a journal may have a pin or tag of this state"
+    reason = f"{job.folder(0)} was not there (or its .ckptstore) when the journals were read; {may}"
     assert (done.removed, {each.reason for each in done.skipped}) == ((), {reason})
 
 
