@@ -109,7 +109,7 @@ def _show(found: Advice) -> None:
     if found.policy is None:
         line("no policy is stored: the space is that of a run from which nothing is removed")
     else:
-        line("with the stored policy, the sizes are at most those above")
+        line("the sizes above are upper limits, by the stored policy")
 
 
 def _show_grace(found: Advice, given: float | None) -> None:

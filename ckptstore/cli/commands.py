@@ -337,8 +337,8 @@ def resolve(
         values.write(explained.resolution(resolution))
     else:
         explanation.resolution(resolution, in_full=explain)
-        if decision and not as_json:
-            terminal.line("the next launch goes on from there; no file is deleted")
+        if decision and resolution.plan:
+            terminal.line(f"the next launch goes on after step {resolution.plan.global_step}; no file is deleted")
             terminal.line(f"this is recorded as launch {decision}, which trains nothing")
     return 0 if resolution.plan else NOTHING_RESTORABLE
 

@@ -232,7 +232,7 @@ class _Exit:
     def _say(self, found: Leaving) -> None:
         self._found = found
         if found.step is None:
-            text = "no rank has saved since the request: each does when its step is done"
+            text = "no rank has saved since the request; each rank saves when its step is done"
         elif found.missing:
             saved = f"{of_ranks(found.saved)} saved step {found.step}" if found.saved else f"step {found.step}"
             text = f"{saved}; not yet: {of_ranks(found.missing)}"

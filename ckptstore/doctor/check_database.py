@@ -76,7 +76,7 @@ def _sqlite(database: Database, file: Path) -> Iterator[Check]:
     if found.damage:
         yield Check(_NAME, Status.PROBLEM, f"{detail}; damaged: {some(found.damage)}", _SAVE_MORE, exit_code=_DAMAGE)
     else:
-        yield _written_to(file, f"{detail}, whole")
+        yield _written_to(file, f"{detail}, undamaged")
     yield _mode(database, file, found.mode)
 
 

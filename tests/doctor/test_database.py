@@ -77,7 +77,7 @@ def test_what_is_said_of_sqlite(tmp_path: Path, sqlite_url: str) -> None:
     found = checks(sqlite_url, None)
     assert found["database"].detail.startswith(f"sqlite:///{tmp_path}/catalog.db: ")
     assert "ms, answered in " in found["database"].detail
-    assert ", whole; " in found["database"].detail
+    assert ", undamaged; " in found["database"].detail
     assert found["catalog_disk"].detail.endswith("with a write-ahead log")
     assert said(found["schema"]) == ("ok", f"{schema.REVISION}, which this program works with")
 
@@ -251,7 +251,7 @@ def test_a_disk_that_is_read_only(disk: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "stand_in", "status", "words"),
     [
-        ("room_of", lambda _: Room(10**9, None), Status.OK, "whole"),
+        ("room_of", lambda _: Room(10**9, None), Status.OK, "undamaged"),
         ("room_of", lambda _: Room(10**7, None), Status.WARNING, ""),
         ("room_of", lambda _: Room(10**5, None), Status.PROBLEM, ""),
         (

@@ -398,7 +398,7 @@ def test_what_is_said(catalog: Catalog, tmp_path: Path) -> None:
     said = exit_(catalog, "run", "--wait", "--timeout", "2s")
     assert said.code == 8
     assert followed(said) == [
-        "no rank has saved since the request: each does when its step is done",
+        "no rank has saved since the request; each rank saves when its step is done",
         "run run has not left in time: ranks 0-1 saved nothing since the request; a restart goes on after step 10",
     ]
     leaves(job, ranks[:1], 17, ends=False)
