@@ -214,21 +214,17 @@ class Reach:
             tests = ["-m", "pytest", "-q", "-n", str(os.cpu_count()), "-k", "not postgres", *folders]
             for command in (["run", f"--rcfile={config}", *tests], ["combine", f"--rcfile={config}", "--quiet"]):
                 subprocess.run([*coverage, *command], cwd=ROOT, check=True)
-            self._data = CoverageData(f"{directory}/.coverage")
-            self._data.read()
-            self._lines = Counter(
-                test
-                for file in self._data.measured_files()
-                for tests in self._data.contexts_by_lineno(file).values()
-                for test in tests
-            )
+            data = CoverageData(f"{directory}/.coverage")
+            data.read()
+            self._tests = {file: data.contexts_by_lineno(file) for file in data.measured_files()}
+        self._lines = Counter(test for lines in self._tests.values() for tests in lines.values() for test in tests)
 
     def tests_of(self, module: str, line: int) -> list[str]:
         """The tests that run a line, or the first line of the statement that it is in; those of its folder first.
 
         All of its folder where none is known to: at import and in threads it is unknown which test runs.
         """
-        lines = self._data.contexts_by_lineno(str(ROOT / f"ckptstore/{module}.py"))
+        lines = self._tests.get(str(ROOT / f"ckptstore/{module}.py"), {})
         begin = max((each for each in lines if each <= line and any(lines[each])), default=line)
         tests = [each for each in lines.get(begin, ()) if each.startswith("tests.")]
         own = f"tests.{module.partition('/')[0]}."
