@@ -135,8 +135,8 @@ def _unseen(plan: GcPlan) -> None:
     if len(plan.unseen) > _SHOWN:
         line(f"ckptstore: … and {len(plan.unseen) - _SHOWN} more directories; --json has all", err=True)
     line(
-        f"ckptstore: gc keeps everything of run {plan.run} that it could not read: mount the disk, check the "
-        "permissions, or update ckptstore; if a directory, or .ckptstore in it, is gone for good, record that: "
+        f"ckptstore: gc keeps what it could not read of run {plan.run}: mount the disk, check the permissions, or "
+        "update ckptstore; if a directory or its .ckptstore is gone for good, tell the catalog: "
         f"mkdir -p DIRECTORY/.ckptstore, then {Command('scan', 'DIRECTORY', '--run', plan.run)}",
         err=True,
     )

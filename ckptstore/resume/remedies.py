@@ -63,8 +63,9 @@ def of_ranks(
         return f"for {who}: {(', and ' if in_shares else ', or ').join(ways)}"
     if by_way["wait"]:
         return f"for {who}: wait until {_paths(by_way['wait'])} is written, if its process is alive"
-    replicas = f" of it or of a replica (ranks {show(group)})" if len(group) > 1 and not in_shares else ""
-    return f"for {who}: no file{replicas} was recorded; if one is on disk: {Command('scan', 'DIRECTORY')}"
+    others = () if in_shares else [rank for rank in group if rank not in missing]
+    replica = f", or of a replica (rank {show(others)})," if others else ""
+    return f"if a file of {who}{replica} is on a disk, record it: {Command('scan', 'DIRECTORY')}"
 
 
 def _way(file: Checkpoint, rule: Rule) -> str:

@@ -37,7 +37,7 @@ DENIED, CUT = Reason(Rule.UNREADABLE, None, ""), Reason(Rule.SIZE_MISMATCH, None
 GONE, BEGUN = Reason(Rule.MISSING_FILE, None, ""), Reason(Rule.IN_PROGRESS, None, "")
 WEIGHTS = Reason(Rule.WEIGHTS_ONLY, None, "")
 TRASHED, DAMAGED = {"state": FileState.TRASHED}, {"state": FileState.DAMAGED}
-SCAN = "if one is on disk: ckptstore scan DIRECTORY"
+SCAN = "is on a disk, record it: ckptstore scan DIRECTORY"
 
 
 def faulty(reason: Reason | None, *ranks: int, **known: object) -> list[tuple[Checkpoint, Reason | None]]:
@@ -50,22 +50,22 @@ FROM_A_BACKUP = "bring back the original /1 from a backup"
 @pytest.mark.parametrize(
     ("missing", "group", "files", "in_shares", "remedy"),
     [
-        ([1], [1], [], False, f"for rank 1: no file was recorded; {SCAN}"),
-        ([0, 1], [0, 1], [], False, f"for ranks 0,1: no file of it or of a replica (ranks 0,1) was recorded; {SCAN}"),
-        ([0, 1], [0, 1], [], True, f"for ranks 0,1: no file was recorded; {SCAN}"),
+        ([1], [1], [], False, f"if a file of rank 1 {SCAN}"),
+        ([0, 1], [0, 1], [], False, f"if a file of ranks 0,1 {SCAN}"),
+        ([0, 1], [0, 1], [], True, f"if a file of ranks 0,1 {SCAN}"),
         (
             [1],
             [0, 1],
             faulty(WEIGHTS, 0, 1),
             False,
-            f"for rank 1: no file of it or of a replica (ranks 0,1) was recorded; {SCAN}",
+            f"if a file of rank 1, or of a replica (rank 0), {SCAN}",
         ),
         (
             [1],
             [0, 1],
             faulty(None, 0),
             False,
-            f"for rank 1: no file of it or of a replica (ranks 0,1) was recorded; {SCAN}",
+            f"if a file of rank 1, or of a replica (rank 0), {SCAN}",
         ),
         ([1], [1], faulty(CUT, 1), False, "for rank 1: bring back the original /1 from a backup"),
         ([1], [0, 1], faulty(CUT, 0), False, "for rank 1: bring back the original /0 from a backup"),
@@ -125,7 +125,7 @@ def test_what_would_give_ranks_a_file(
     faults = {one.id: reason for one, reason in files if reason is not None}
     found = remedies.of_ranks(missing, group, [one for one, _ in files], faults, in_shares=in_shares)
     assert remedy in found
-    assert found.startswith("for rank")
+    assert found.startswith(("for rank", "if a file of rank"))
 
 
 @pytest.mark.parametrize("rule", [Rule.MISSING_FILE, Rule.SIZE_MISMATCH, Rule.DIGEST_MISMATCH, Rule.QUARANTINED])
