@@ -464,14 +464,16 @@ class Survey:
         return _SPREAD if isinstance(together, RestorePlan) and isinstance(without_disks, Rejection) else ""
 
     def _unrecorded(self, launch: str, files: Iterable[Checkpoint]) -> str:
-        """Why a rank without a record may have a file: no directory that it announced is present. Empty: one is.
+        """Why a rank without a record may have a file: a directory that it announced is not present. Empty: all are.
 
-        Directories announced in this launch count; those of another launch too if the journals of this one were never
-        read: they may be on a disk that was unmounted when the catalog was made.
+        The disk of a rank that announced nothing in this launch, but did in another one, was unmounted when the catalog
+        was made. If no rank announced anything, what the rank announced in other launches counts.
         """
         recorded = {file.rank for file in files}
         own = self._saves_to[launch]
         for rank in {*own, *self._saves_ever}.intersection(range(self.launches[launch].world_size)) - recorded:
+            if own and rank not in own:
+                return f"rank {rank} may have a file of it: no journal of that rank in {launch} was ever read"
             places = own.get(rank) or self._saves_ever[rank]
             reasons = [(directory, self._absence(directory, identity)) for directory, identity in sorted(places)]
             if all(reason for _, reason in reasons):  # a tree that was moved is at one of its paths

@@ -336,7 +336,7 @@ class World:
         cannot_tell = (disk.read_only or disk.capacity is not None for disk in self.disks.values())
         launch.is_unheard = bool(self.machine.catalogs.away or self._locks) and (bool(self.away) or any(cannot_tell))
         launch.is_in_catalog_alone = bool(self.away)
-        launch.is_late_to_see = any(disk.slow_ns for disk in self.disks.values())
+        launch.is_late_to_see = self._is_slow()
         self.other_missed |= plain and self.has_other  # nothing tells the second catalog where it saves
         fault, self.fault = self.fault, None
         trainers: list[Trainer] = []
@@ -358,7 +358,7 @@ class World:
             trainer, start = task.result
             trainers.append(trainer)
             was_faulty = fault is not None and rank == (kill_rank or 0) % self.size
-            is_hindered = self.has_gap or bool(self.away) or any(disk.slow_ns for disk in self.disks.values())
+            is_hindered = self.has_gap or bool(self.away) or self._is_slow()
             is_hindered |= self._is_hidden()
             is_blind = was_faulty and (is_hindered or (fault is not None and fault.blinds()))
             is_alone = fault is None or not was_faulty or fault.what != "stop"
@@ -958,7 +958,7 @@ class World:
         self.is_shaken |= outer not in (None, catalog)
         there, seen = self.everything(), self.there()
         has_missed = self.other_missed if catalog else self.first_missed
-        is_told = not has_missed
+        is_told = not has_missed and not (catalog and self._is_slow())
         # No sign of life renews the lease that another catalog knows from the journals.
         is_leased = not catalog or self.machine.now_ns - self._started_ns < _LEASE_NS
         given = {"now": now, "marked": is_told, "leased": is_leased}
@@ -1038,7 +1038,8 @@ class World:
     def purge(self, now: bool = False, catalog: int = 0) -> None:  # noqa: FBT001, FBT002
         """What is in the trash is deleted, if its time has come, or `now`."""
         before, alone = self.everything(), not self._is_interrupted()
-        marked = {} if (self.other_missed if catalog else self.first_missed) else self._marked_contents(before)
+        is_told = not (self.other_missed or self._is_slow() if catalog else self.first_missed)
+        marked = self._marked_contents(before) if is_told else {}
         away, begun = {path for path in self.in_trash if self._is_away(path)}, self.machine.now_ns
         self._operate("purge", lambda opened: opened.purge(RUN, now=now), catalog)
         after = self.everything()
@@ -1335,6 +1336,9 @@ class World:
         """A disk lists new files only after some seconds, as that of another machine may."""
         self.disks[sorted(self.disks)[which % len(self.disks)]].slow_ns = 5 * 10**9
 
+    def _is_slow(self) -> bool:
+        return any(disk.slow_ns for disk in self.disks.values())
+
     def spoil(self, which: int = 0) -> None:
         """A journal cannot be read for some time: EIO. A catalog that was made anew may not have read it before."""
         self.first_missed |= not self.is_current
@@ -1617,7 +1621,7 @@ class World:
         paths = {each.rank: each.source.path for each in plan.ranks} if plan else {}
         there = self._counted(paths.values())
         if trainer.rank == 0:
-            is_listed = self.is_current or not any(disk.slow_ns for disk in self.disks.values())
+            is_listed = self.is_current or not self._is_slow()
             has_missed = self.first_missed and any(each.branched for each in self.truth.launches)
             is_told = (self.is_current or trainer.recorder is not None) and is_listed and not has_missed
             is_complete = back is None and not fresh and not self.is_shaken and is_told and not is_blind
