@@ -96,7 +96,7 @@ def _show(found: Advice) -> None:
     line(f"a save: training stands still for {_time(found.cost.pause)}; {on_disk}; {size(found.state_bytes)}")
     line(f"a step: {_time(found.step)}")
     line(f"failures: {_failures(found)}")
-    shown = Rows("saves", ">every", ">that is", ">lost per week", ">states", ">trash", ">growth per week")
+    shown = Rows("saves", ">every", ">in time", ">lost per week", ">states", ">trash", ">growth per week")
     if found.present:
         shown.add_row("now", *_cells(found.present))
     if found.best:
@@ -118,7 +118,10 @@ def _show_grace(found: Advice, given: float | None) -> None:
 
     needs = f"an exit on request takes up to {_time(found.grace)}"
     if given is None:
-        line(f"{needs}: set terminationGracePeriodSeconds, or your scheduler's name for it, to at least that")
+        line(
+            f"{needs}: set the grace period of your scheduler (Kubernetes: terminationGracePeriodSeconds) to "
+            f"{_time(found.grace)} or more"
+        )
     elif given < found.grace:
         line(f"{needs}, and the run has {_time(given)}: TOO SHORT, the last save would be cut")
     else:

@@ -79,7 +79,7 @@ def _show(shown: RunShown, *, done: bool) -> None:
     what = f"{row.status}, {count(row.launches, 'launch', 'launches')}, {size(row.bytes)} of checkpoints"
     line(f"run {row.run}: {what}{last}")
     for directory in first(shown.directories, "directories"):
-        line(f"stays as it is: {directory}")
+        line(f"the files stay in {directory}")
     if shown.trash_files:
         trash = f"in the trash: {count(shown.trash_files, 'file', 'files')}, {size(shown.trash_bytes)}"
         line(

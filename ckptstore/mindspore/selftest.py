@@ -81,13 +81,13 @@ class SelfTest:
         if not self._undisturbed:
             return
         for promise, fault, kind in (
-            ("killed between two saves: goes on from the last one", "kill", "periodic"),
+            ("killed between two saves: goes on from the save before", "kill", "periodic"),
             ("ended by an exception: goes on from MindSpore's breakpoint", "raise", "dying_gasp"),
             ("ended by an exception: goes on from what save_on_exception saved", "raise-saved", "dying_gasp"),
             ("asked to exit: goes on from the state of the graceful exit", "exit", "graceful_exit"),
             ("the newest file was cut: goes on from the state before", "cut", "periodic"),
             ("saved by launch.saver, and killed: goes on from its last file", "saver kill", "periodic"),
-            ("saved by launch.saver, and ended by an exception: goes on from there", "saver raise", "dying_gasp"),
+            ("saved by launch.saver, ended by an exception: goes on from the exception", "saver raise", "dying_gasp"),
         ):
             if fault == "exit" and not self._exits:
                 yield Row(promise, None, "MindSpore's AllReduce takes no integers on the CPU")

@@ -109,7 +109,7 @@ def test_a_run_that_failed_twice(catalog: Catalog, database_url: str) -> None:
     assert shown[2].startswith("failures: 2 in 30 h of training: one each 15 h, between 4 h and ")
     assert [row.split()[:2] for row in shown[3:6]] == [["saves", "every"], ["now", "1000"], ["best", "927"]]
     assert shown[6] == "the sizes above are upper limits, by the stored policy"
-    grace = "set terminationGracePeriodSeconds, or your scheduler's name for it, to at least that"
+    grace = "set the grace period of your scheduler (Kubernetes: terminationGracePeriodSeconds) to 26 s or more"
     assert shown[7:] == [f"an exit on request takes up to 26 s: {grace}"]
     for given, said in (
         ("30s", "and the run has 30 s"),
