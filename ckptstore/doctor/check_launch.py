@@ -203,6 +203,12 @@ def _ended(facts: RunFacts, newest: Launch) -> Check:
             return facts.check("launch", Status.NOTE, detail)
         hint = f"see whether they hang; {_again(facts)}"
         return facts.check("launch", Status.WARNING, detail, hint, Fact("silent", f"{newest.id} {last}", last))
+    newest_save = max(saved.step for saved in facts.saves) if facts.is_saving else newest.parent_step or 0
+    if newest_save < step:
+        detail = f"{detail}; its newest save is of step {newest_save}"
+        return facts.check(
+            "launch", Status.WARNING, detail, f"see the log, and the room on the disk; then {_again(facts)}"
+        )
     return facts.check("launch", Status.OK, detail)
 
 

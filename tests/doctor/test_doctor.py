@@ -234,6 +234,19 @@ def test_how_a_launch_ended(catalog: Catalog, database_url: str, tmp_path: Path)
     assert said(failed) == ("warning", "L1 ended by RuntimeError on rank 1 after step 11")
 
 
+def test_a_training_that_could_not_save_its_last_steps(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path, 2)
+    ranks = job.begin()
+    job.save(ranks, 10)
+    for launch in ranks:
+        set_ending(launch, 13, 13, None)
+    unsaved = checks(database_url)["launch"]
+    assert said(unsaved) == ("warning", "L1 ended after step 13 on ranks 0-1; its newest save is of step 10")
+    for launch in job.begin():  # as a job that had nothing left to do
+        set_ending(launch, 10, 10, None)
+    assert said(checks(database_url)["launch"]) == ("ok", "L2 ended after step 10 on ranks 0-1")
+
+
 def test_a_run_that_was_scanned(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
     job = Job(connect(str(tmp_path / "other.db")), tmp_path / "data")
     job.save(job.start(), 10)
