@@ -74,14 +74,19 @@ def _restorable(facts: RunFacts, found: RestorePlan | None, judged: int) -> Chec
     files = [assignment.source for assignment in found.ranks]
     saved_at = max((file.created_at for file in files if file.created_at), default=facts.now)
     detail = f"step {found.global_step}, saved {span(facts.now - saved_at)} ago, according to the catalog"
+    older = f"{Command('resolve', facts.run)} shows what else can be restored"
     beside = {presence.directory_of(file.path): file for file in files}
     reasons = for_each(_why_unseen, list(beside.values()))
     away = [f"{directory} {why}" for directory, why in zip(beside, reasons, strict=True) if why]
     if away:
         detail += f"; but {count(len(away), 'directory', 'directories')} of it cannot be seen: {away[0]}"
-        older = f"{Command('resolve', facts.run)} shows what else can be restored"
         hint = f"mount it, or ask on a machine that sees it; if it was deleted: {older}"
         return facts.check(name, Status.PROBLEM, detail, hint)
+    paths = sorted({file.path for file in files})
+    gone = [path for path, here in zip(paths, for_each(facts_if_seen, paths), strict=True) if here is None]
+    if gone:
+        detail += f"; but {count(len(gone), 'file', 'files')} of it cannot be seen: {gone[0]}"
+        return facts.check(name, Status.PROBLEM, detail, f"bring it back; if it is lost: {older}")
     if judged > 1:
         newer = count(judged - 1, "newer one", "newer ones")
         return facts.check(name, Status.NOTE, f"{detail}; {newer} cannot be restored", ask)
@@ -195,7 +200,8 @@ def _ended(facts: RunFacts, newest: Launch) -> Check:
         by = of_ranks({end.rank for end in facts.ends if end.error})
         rest = f"; {of_ranks(silent)} said nothing" if silent else ""
         detail = f"{newest.id} ended by {some(errors)} on {by} after step {step}{rest}"
-        return facts.check("launch", Status.WARNING, detail, f"see the log of {by}; then {_again(facts)}")
+        again = f"; then {_again(facts)}" if step else ""  # before the first step a start may be refused again
+        return facts.check("launch", Status.WARNING, detail, f"see the log of {by}{again}")
     if silent:
         last = max(end.at for end in facts.ends)
         detail = f"{detail}; {of_ranks(silent)} said nothing"

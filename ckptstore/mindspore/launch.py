@@ -22,7 +22,7 @@ from ckptstore.core.naming import ONE_FILE
 from ckptstore.core.text import count, size, span
 from ckptstore.disk.files import absolute
 from ckptstore.disk.run_directories import root_of
-from ckptstore.errors import CatalogUnavailableError, UsageError
+from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
 from ckptstore.mindspore import communication, random_layers
 from ckptstore.mindspore.callback_state import Keeper, Remembered
 from ckptstore.mindspore.data import steps_of
@@ -292,6 +292,24 @@ class TrainingLaunch(RankLaunch):
         check_exact(exact_data)
         if self.progress.has_trained:
             raise UsageError("training has begun in this launch", "join again to resume in the same process")
+        try:
+            return self._load_state(target, dataset, query, exact_data, warm=warm, decryption=decryption)
+        except CatalogUnavailableError:
+            raise
+        except CkptstoreError as error:
+            self._record_end(type(error).__name__)
+            raise
+
+    def _load_state(
+        self,
+        target: Any,
+        dataset: Any,
+        query: Query,
+        exact_data: Exact,
+        *,
+        warm: Warm,
+        decryption: Mapping[str, Any],
+    ) -> Start:
         start = self._agree(steps_of(dataset, self.world_size), query)
         if (plan := start.plan) is None:
             self._say_fresh(has_initial=start.initial is not None)
@@ -605,10 +623,14 @@ class TrainingLaunch(RankLaunch):
         return stopper
 
     def _say_nothing_left(self, why: str) -> None:
+        self._record_end(None)
+        self._say(f"run {self.name}: {why}: nothing left to train")
+
+    def _record_end(self, error: str | None) -> None:
+        """Record that this launch ended without training, and the error's name if one ended it."""
         step, now = self.progress.global_step, utc_now()
         with suppress(CatalogUnavailableError):  # it is as true without a record
-            self.recorder.record([TrainingEnded(self.run, self.id, self.rank, step, None, None, "", now)])
-        self._say(f"run {self.name}: {why}: nothing left to train")
+            self.recorder.record([TrainingEnded(self.run, self.id, self.rank, step, None, error, "", now)])
 
     def _say_again(self) -> None:
         """At exit, warn of files that were saved without a registrar."""

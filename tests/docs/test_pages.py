@@ -22,6 +22,13 @@ def test_no_page_is_long(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= MOST_LINES
 
 
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_row_of_a_table_is_on_one_line(path: Path) -> None:
+    blocks = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL).split("\n\n")
+    rows = [row for block in blocks if block.lstrip().startswith("|") for row in block.strip().splitlines()]
+    assert [row for row in rows if not (row.startswith("|") and row.endswith("|"))] == []
+
+
 def test_the_reference_of_commands_is_their_help() -> None:
     """Where it is not, and should be: python -m tests.docs.made_pages."""
     for path, text in made_pages.pages().items():

@@ -360,3 +360,13 @@ def test_an_empty_mount_point(sqlite_url: str, tmp_path: Path) -> None:
     found = checks(sqlite_url)["restorable"]
     assert found.status is Status.PROBLEM
     assert f"cannot be seen: {job.folder(0)} is empty: perhaps it is not mounted" in found.detail
+
+
+def test_a_file_of_the_newest_state_that_is_gone(sqlite_url: str, tmp_path: Path) -> None:
+    job = Job(connect(sqlite_url), tmp_path)
+    job.save(job.start(), 10)
+    gone = job.folder(1) / "net-1_10.ckpt"
+    gone.unlink()
+    found = checks(sqlite_url)["restorable"]
+    assert found.status is Status.PROBLEM
+    assert found.detail.endswith(f"; but 1 file of it cannot be seen: {gone}")

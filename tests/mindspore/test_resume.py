@@ -17,6 +17,7 @@ from mindspore.train.callback import _InternalCallbackParam
 
 import ckptstore.mindspore
 from ckptstore.api import Catalog
+from ckptstore.catalog import reads
 from ckptstore.errors import NothingRestorableError, RefusedError, UsageError
 from ckptstore.mindspore import launch as launch_module
 from ckptstore.mindspore.data import check_start
@@ -131,7 +132,9 @@ def test_a_network_of_another_shape_is_refused(catalog: Catalog, tmp_path: Path)
         UsageError,
         match="does not fit the train network: .*weight has the shape .* in the file, and .*; use the network",
     ):
-        ckptstore.mindspore.join("run").resume(create_model(width=5), create_dataset())
+        (launch := ckptstore.mindspore.join("run")).resume(create_model(width=5), create_dataset())
+    with catalog.database.read() as connection:
+        assert reads.endings_of(connection, [launch.key])[launch.key, 0].error == "UsageError"
     # The user's mistake does not cost the state: with the right network it is there.
     assert ckptstore.mindspore.join("run").resume(create_model(), create_dataset()).global_step == 6
 
