@@ -45,7 +45,7 @@ WORLD = range(6)  # seeds
 WORLD_SECONDS = 200  # of some 5
 MOVING = ("resume", "evidence", "retention", "journal", "scan", "disk", "catalog/project")
 FOLDERS = (*MOVING[:-1], "catalog", "cli", "core", "crash", "doctor", "formats", "leave", "tiers", "training", "verify")
-MOST_TESTS = 60  # for one mutant, those of its own folder first, and those that run few lines
+MOST_TESTS = 60  # for one mutant, of each file one first; those of its own folder first, and those that run few lines
 TESTS = {  # of what decides, of each module in its folder, the quickest first: the first test that fails ends the run
     "core/naming": ["test_naming"],
     "core/replicas": ["test_replicas"],
@@ -229,6 +229,13 @@ class Reach:
         tests = [each for each in lines.get(begin, ()) if each.startswith("tests.")]
         own = f"tests.{module.partition('/')[0]}."
         tests.sort(key=lambda test: (not test.startswith(own), self._lines[test], test))
+        of_file: Counter[str] = Counter()
+        place = {}
+        for test in tests:
+            file = test.rpartition(".")[0]
+            place[test] = of_file[file]
+            of_file[file] += 1
+        tests.sort(key=place.__getitem__)  # one of each file first: tests of one file see much the same
         parts = [each.rpartition(".") for each in tests[:MOST_TESTS]]
         found = [f"{file.replace('.', '/')}.py::{name}" for file, _, name in parts]
         return found or [f"tests/{module.partition('/')[0]}"]

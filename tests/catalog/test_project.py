@@ -371,6 +371,17 @@ def test_a_launch_id_that_is_used_again_after_a_clock_was_set_back_hides_no_file
         assert known.names_before == frozenset()
 
 
+def test_of_two_sources_with_the_same_names_before_the_earlier_one_counts() -> None:
+    first = SourceAdded(Source("run", "L1", 0, "/run/a", Kind.PERIODIC, "net", "net", frozenset(), "first"), START)
+    again = SourceAdded(replace(first.source, host="again"), START + timedelta(minutes=5))
+    for told in ([first, again], [again, first]):
+        with in_memory().write() as connection:
+            for event in told:
+                project(connection, [*KNOWN, event])
+            (known,) = reads.sources_in(connection, "/run/a")
+        assert known.host == "first"
+
+
 def test_a_file_in_the_trash_has_left_its_path_to_another_one_whatever_the_clock_says() -> None:
     """Its name is used again after a clock was set back: the new file counted as overwritten by that in the trash."""
     old = replace(

@@ -147,6 +147,7 @@ def test_a_witness_that_the_user_trusts_is_enough(trusted: set[Trusted], expecte
         (found(P, (2, 5), 16), None, 16, OF_LENGTH),
         (found(P, (2, 5), 14), 10, None, BY_HAND),  # fewer updates than its name says
         (found(P, (2, 5), None), 10, None, BY_HAND),
+        (found(P, (1, 1), None), 10, None, BY_HAND),
     ],
 )
 def test_what_places_a_file_of_a_tree_where_updates_may_be_skipped(

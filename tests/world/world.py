@@ -1458,8 +1458,8 @@ class World:
         self._uncounted |= trashed & {after[path] for path in after.keys() - before.keys()}
         for path, content in before.items():
             is_changed = content in self.truth.contents and after.get(path, content) != content
-            is_damaged = content in self.damaged and after.get(path) == content  # its time may be as recorded again
-            if is_damaged or (is_changed and len(after[path]) == len(content)):
+            is_damaged = content in self.damaged  # its time may be as recorded again
+            if (is_damaged or is_changed) and len(after.get(path, b"")) == len(content):
                 root, in_trash, place = path.partition("/.ckptstore/trash/")
                 home = f"{root}/{place.partition('/')[2]}" if in_trash else path  # where an undo brings it
                 self.rotten[path] = self.rotten[home] = after[path]
