@@ -188,10 +188,11 @@ def test_a_damaged_file_is_fetched_and_a_state_that_is_known_to_be_bad_is_not(jo
     assert step_of(job) == 5
 
 
-def test_it_is_told_what_must_be_fetched_and_what_an_older_state_costs(job: Job, tier: Tier) -> None:
+def test_it_is_told_what_must_be_fetched_and_what_an_older_state_costs(job: Job, tier: Tier, tmp_path: Path) -> None:
     """`resolve --explain` and its JSON."""
     file = of(job, 10, 1)
-    copied(job.catalog, tier, [file])
+    for each in (declared(job.catalog, tmp_path / "far", "far", 2), tier):
+        copied(job.catalog, each, [file])
     Path(file.path).unlink()
     found = job.catalog.resolve("run")
     told = explained.resolution(found)["to_fetch"]
