@@ -173,7 +173,7 @@ def test_losing_every_state_is_not_a_fresh_start(catalog: Catalog, tmp_path: Pat
     job = Job(catalog, tmp_path / "mounted")
     files = job.save(job.start(), 15)
     (tmp_path / "mounted").rename(tmp_path / "unmounted")
-    with pytest.raises(NothingRestorableError, match="step 15 was whole, but .* is gone.*--explain"):
+    with pytest.raises(NothingRestorableError, match="step 15 was whole, .* is gone.*; bring the files back, or"):
         job.start()
     (tmp_path / "unmounted").rename(tmp_path / "mounted")
     plan = catalog.join("run", rank=0, world_size=2, launch_id="L2").resolve()
