@@ -120,7 +120,7 @@ def prepared(home: Home, page: str) -> None:
         ckpt_bytes.write(home.path / "lenet.ckpt", 5)
         save_file({"weight": np.ones((2, 2), np.float32)}, home.path / "lenet.safetensors")
         (home.path / "backup").mkdir(exist_ok=True)
-        ckpt_bytes.write(home.path / "backup" / "lenet-12_100.ckpt", 6)
+        ckpt_bytes.write(home.path / "backup" / "lenet-120_10.ckpt", 6)
     if page.endswith("inspect-a-file.md"):
         ckpt_bytes.write(home.path / "net-2_5.ckpt", 15)
     if page.endswith("fine-tune.md"):

@@ -8,6 +8,7 @@ import pytest
 from ckptstore.api import Catalog
 from ckptstore.core.model import Content, Kind
 from ckptstore.resume.register import describe, measured
+from ckptstore.retention.debris import Target, has_checkpoint_beside
 from ckptstore.retention.decide import Why
 from ckptstore.retention.execute import execute
 from ckptstore.retention.in_trash import undo
@@ -116,3 +117,21 @@ def test_a_thousand_saves_cost_as_many_statements_as_ten(catalog: Catalog, tmp_p
         plan_gc(catalog.database, "run", LAST_2)
         counts.append(len(statements))
     assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "beside", "found"),
+    [
+        ("net-1_5.companion", "net-1_5.ckpt", True),
+        ("net-1_5.companion", "net-1_5.safetensors", True),
+        ("net-1_5.companion", "net-1_6.ckpt", False),
+        ("net-1_5.companion", "net-1_5", False),
+        ("net-graph.meta", "net-1_5.ckpt", True),
+        ("net-graph.meta", "other-1_5.ckpt", False),
+        ("net-1_5.tmp", "net-1_5.ckpt", False),
+    ],
+)
+def test_what_belongs_to_a_checkpoint_beside_it(tmp_path: Path, name: str, beside: str, *, found: bool) -> None:
+    """Its removal may have failed."""
+    left(tmp_path / beside)
+    assert has_checkpoint_beside(Target(str(tmp_path), name, 1, 1)) is found

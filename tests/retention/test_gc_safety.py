@@ -14,7 +14,7 @@ from ckptstore.catalog import leases, reads, removals
 from ckptstore.core.limits import CLOCKS_DIFFER, LEASE
 from ckptstore.core.model import FileState, launch_key
 from ckptstore.disk.owner import this_process
-from ckptstore.errors import RefusedError
+from ckptstore.errors import RefusedError, UsageError
 from ckptstore.resume import start
 from ckptstore.retention.decide import Why
 from ckptstore.retention.execute import execute
@@ -282,3 +282,10 @@ def test_a_real_disk_that_is_full(catalog: Catalog, tmp_path: Path, full_soon: P
     assert tree(job.directory) == before
     done = gc(catalog, at_once=True)
     assert (done.files, done.troubles) == (4, ())
+
+
+def test_a_step_without_a_save_has_no_pin_to_remove(catalog: Catalog, tmp_path: Path) -> None:
+    saved(catalog, tmp_path, 5)
+    assert not catalog.unpin("run", 5)
+    with pytest.raises(UsageError, match="no save of step 7"):
+        catalog.unpin("run", 7)
