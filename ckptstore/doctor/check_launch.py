@@ -75,16 +75,15 @@ def _restorable(facts: RunFacts, found: RestorePlan | None, judged: int) -> Chec
     saved_at = max((file.created_at for file in files if file.created_at), default=facts.now)
     detail = f"step {found.global_step}, saved {span(facts.now - saved_at)} ago, according to the catalog"
     older = f"{Command('resolve', facts.run)} shows what else can be restored"
-    beside = {presence.directory_of(file.path): file for file in files}
-    reasons = for_each(_why_unseen, list(beside.values()))
-    away = [f"{directory} {why}" for directory, why in zip(beside, reasons, strict=True) if why]
+    unseen = [file for file, is_seen in zip(files, for_each(_is_seen, files), strict=True) if not is_seen]
+    beside = {presence.directory_of(file.path): file for file in unseen}
+    away = [f"{path} {why}" for path, file in beside.items() if (why := presence.absence_beside(file))]
     if away:
         detail += f"; but {count(len(away), 'directory', 'directories')} of it cannot be seen: {away[0]}"
         hint = f"mount it, or ask on a machine that sees it; if it was deleted: {older}"
         return facts.check(name, Status.PROBLEM, detail, hint)
-    paths = sorted({file.path for file in files})
-    gone = [path for path, here in zip(paths, for_each(facts_if_seen, paths), strict=True) if here is None]
-    if gone:
+    if unseen:
+        gone = sorted({file.path for file in unseen})
         detail += f"; but {count(len(gone), 'file', 'files')} of it cannot be seen: {gone[0]}"
         return facts.check(name, Status.PROBLEM, detail, f"bring it back; if it is lost: {older}")
     if judged > 1:
@@ -93,9 +92,8 @@ def _restorable(facts: RunFacts, found: RestorePlan | None, judged: int) -> Chec
     return facts.check(name, Status.OK, detail)
 
 
-def _why_unseen(file: Checkpoint) -> str:
-    """Why a file cannot be seen because its directory is not present, as below an empty mount point; else empty."""
-    return "" if facts_if_seen(file.path) is not None else presence.absence_beside(file)
+def _is_seen(file: Checkpoint) -> bool:
+    return facts_if_seen(file.path) is not None
 
 
 def _newest_restorable(database: Database, facts: RunFacts) -> tuple[RestorePlan | None, int]:
@@ -209,7 +207,7 @@ def _ended(facts: RunFacts, newest: Launch) -> Check:
             return facts.check("launch", Status.NOTE, detail)
         hint = f"see whether they hang; {_again(facts)}"
         return facts.check("launch", Status.WARNING, detail, hint, Fact("silent", f"{newest.id} {last}", last))
-    newest_save = max(saved.step for saved in facts.saves) if facts.is_saving else newest.parent_step or 0
+    newest_save = facts.highest_step or newest.parent_step or 0
     if newest_save < step:
         detail = f"{detail}; its newest save is of step {newest_save}"
         return facts.check(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import gauges, journals, leases, reads, recent
+from ckptstore.catalog import gauges, journals, leases, reads, recent, tallies
 from ckptstore.core.limits import LEASE
 from ckptstore.core.model import LaunchKey
 from ckptstore.disk.name_claims import FOLDER
@@ -73,6 +73,7 @@ class RunFacts:
     saved: Mapping[str, int | None]
     saving: Launch | None
     saves: tuple[Saved, ...]
+    highest_step: int  # that the newest launch saved, of any kind; 0: none
     homes: tuple[Home, ...]
     saving_homes: tuple[Home, ...]
     ends: tuple[End, ...]
@@ -152,6 +153,7 @@ def gather(database: Database, run: str, run_id: int, now: datetime) -> RunFacts
             saved=reads.first_saves(connection, run_id),
             saving=saving,
             saves=tuple(saves),
+            highest_step=tallies.highest_steps(connection, run_id).get(launches[-1].id, 0) if launches else 0,
             homes=tuple(homes),
             saving_homes=tuple(recent.homes_of(connection, saving.key) if saving and saving.key != newest else homes),
             ends=tuple(recent.ends_of(connection, newest)),

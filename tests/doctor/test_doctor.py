@@ -242,9 +242,12 @@ def test_a_training_that_could_not_save_its_last_steps(catalog: Catalog, databas
         set_ending(launch, 13, 13, None)
     unsaved = checks(database_url)["launch"]
     assert said(unsaved) == ("warning", "L1 ended after step 13 on ranks 0-1; its newest save is of step 10")
+    for launch in ranks:
+        launch.register(job.write(launch, 13), kind="graceful_exit", global_step=13, optimizer_step=13)
+    assert said(checks(database_url)["launch"]) == ("ok", "L1 ended after step 13 on ranks 0-1")
     for launch in job.begin():  # as a job that had nothing left to do
-        set_ending(launch, 10, 10, None)
-    assert said(checks(database_url)["launch"]) == ("ok", "L2 ended after step 10 on ranks 0-1")
+        set_ending(launch, 13, 13, None)
+    assert said(checks(database_url)["launch"]) == ("ok", "L2 ended after step 13 on ranks 0-1")
 
 
 def test_a_run_that_was_scanned(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
