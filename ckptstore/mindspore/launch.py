@@ -292,58 +292,52 @@ class TrainingLaunch(RankLaunch):
         check_exact(exact_data)
         if self.progress.has_trained:
             raise UsageError("training has begun in this launch", "join again to resume in the same process")
-        try:
-            return self._load_state(target, dataset, query, exact_data, warm=warm, decryption=decryption)
-        except CatalogUnavailableError:
-            raise
-        except CkptstoreError as error:
-            self._record_end(type(error).__name__)
-            raise
+        with self._refusal_recorded():
+            start = self._agree(steps_of(dataset, self.world_size), query)
+            if (plan := start.plan) is None:
+                self._say_fresh(has_initial=start.initial is not None)
+                if start.initial is not None:
+                    self._begin_from(start.initial, target, warm, decryption)
+            else:
+                here = self.fetched(plan)
+                self._say_loading(here)
+                rates = fixed_rates(target)
+                appended = load(
+                    target,
+                    here,
+                    self.rank,
+                    decryption,
+                    layout=self.facts.layout,
+                    on_failure=self.record_load_failure,
+                    on_put=partial(self._guard.begin_loading, target),
+                )
+                start = replace(start, append_info=appended)
+                self._remembered = Remembered(here, start.lost, self)
+                self._remembered.agree(communication.decided_by_rank_0(self._remembered.of_all))
+                self._remembered.put(target)
+                first = self.progress.global_step = start.global_step
+                computed_again = go_on(dataset, first, exact_data)
+                self._say(f"run {self.name}: {start}")
+                self._say_rates(rates, fixed_rates(target))
+                if computed_again:
+                    self._say(computed_again)
+            self._guard.resumed(target, restored=not start.fresh)
+            self.progress.start = start
+            if self.rank == 0:
+                for complaint in complaints(dataset, exact_data):
+                    log.warning(complaint)
+            return start
 
-    def _load_state(
-        self,
-        target: Any,
-        dataset: Any,
-        query: Query,
-        exact_data: Exact,
-        *,
-        warm: Warm,
-        decryption: Mapping[str, Any],
-    ) -> Start:
-        start = self._agree(steps_of(dataset, self.world_size), query)
-        if (plan := start.plan) is None:
-            self._say_fresh(has_initial=start.initial is not None)
-            if start.initial is not None:
-                self._begin_from(start.initial, target, warm, decryption)
-        else:
-            here = self.fetched(plan)
-            self._say_loading(here)
-            rates = fixed_rates(target)
-            appended = load(
-                target,
-                here,
-                self.rank,
-                decryption,
-                layout=self.facts.layout,
-                on_failure=self.record_load_failure,
-                on_put=partial(self._guard.begin_loading, target),
-            )
-            start = replace(start, append_info=appended)
-            self._remembered = Remembered(here, start.lost, self)
-            self._remembered.agree(communication.decided_by_rank_0(self._remembered.of_all))
-            self._remembered.put(target)
-            first = self.progress.global_step = start.global_step
-            computed_again = go_on(dataset, first, exact_data)
-            self._say(f"run {self.name}: {start}")
-            self._say_rates(rates, fixed_rates(target))
-            if computed_again:
-                self._say(computed_again)
-        self._guard.resumed(target, restored=not start.fresh)
-        self.progress.start = start
-        if self.rank == 0:
-            for complaint in complaints(dataset, exact_data):
-                log.warning(complaint)
-        return start
+    @contextmanager
+    def _refusal_recorded(self) -> Iterator[None]:
+        """Record at exit that the start was refused, unless a later call of this process goes on."""
+        atexit.unregister(self._record_refusal)
+        try:
+            yield
+        except CkptstoreError as error:
+            if not isinstance(error, CatalogUnavailableError):
+                atexit.register(self._record_refusal, type(error).__name__)
+            raise
 
     def _begin_from(self, initial: RestorePlan, target: Any, warm: Warm, decryption: Mapping[str, Any]) -> None:
         (file,) = initial.files_for(self.rank, self.facts.layout)
@@ -625,6 +619,10 @@ class TrainingLaunch(RankLaunch):
     def _say_nothing_left(self, why: str) -> None:
         self._record_end(None)
         self._say(f"run {self.name}: {why}: nothing left to train")
+
+    def _record_refusal(self, error: str) -> None:
+        if not self.progress.has_trained:  # by `begin_fresh` it may have begun all the same
+            self._record_end(error)
 
     def _record_end(self, error: str | None) -> None:
         """Record that this launch ended without training, and the error's name if one ended it."""

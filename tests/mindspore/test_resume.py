@@ -2,6 +2,8 @@
 
 import logging
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,7 +19,6 @@ from mindspore.train.callback import _InternalCallbackParam
 
 import ckptstore.mindspore
 from ckptstore.api import Catalog
-from ckptstore.catalog import reads
 from ckptstore.errors import NothingRestorableError, RefusedError, UsageError
 from ckptstore.mindspore import launch as launch_module
 from ckptstore.mindspore.data import check_start
@@ -132,11 +133,34 @@ def test_a_network_of_another_shape_is_refused(catalog: Catalog, tmp_path: Path)
         UsageError,
         match="does not fit the train network: .*weight has the shape .* in the file, and .*; use the network",
     ):
-        (launch := ckptstore.mindspore.join("run")).resume(create_model(width=5), create_dataset())
-    with catalog.database.read() as connection:
-        assert reads.endings_of(connection, [launch.key])[launch.key, 0].error == "UsageError"
+        ckptstore.mindspore.join("run").resume(create_model(width=5), create_dataset())
     # The user's mistake does not cost the state: with the right network it is there.
     assert ckptstore.mindspore.join("run").resume(create_model(), create_dataset()).global_step == 6
+
+
+REFUSED = """
+import sys
+import ckptstore.mindspore
+from ckptstore.errors import UsageError
+from tests.mindspore.trainings import create_dataset, create_model
+
+launch = ckptstore.mindspore.join("run")
+try:
+    launch.resume(create_model(width=5), create_dataset())
+except UsageError:
+    if "again" in sys.argv:
+        launch.resume(create_model(), create_dataset())
+"""
+
+
+@pytest.mark.parametrize(("again", "ending"), [([], "ended: UsageError"), (["again"], "")])
+def test_history_tells_of_a_start_that_was_refused(
+    catalog: Catalog, tmp_path: Path, again: list[str], ending: str
+) -> None:
+    """Unless its script caught the error and called `resume` again."""
+    train(create_model(), tmp_path / "ckpt")
+    subprocess.run([sys.executable, "-c", REFUSED, *again], check=True)
+    assert catalog.history("run")[-1].ending == ending
 
 
 def resumed(batch: int) -> tuple[int, int, int, int]:
