@@ -464,10 +464,10 @@ class Survey:
         return _SPREAD if isinstance(together, RestorePlan) and isinstance(without_disks, Rejection) else ""
 
     def _unrecorded(self, launch: str, files: Iterable[Checkpoint]) -> str:
-        """Why a rank without a record may have a file: a directory that it announced is not present. Empty: all are.
+        """Why a rank without a record may have a file: no directory that it announced is present. Empty: one is.
 
-        The disk of a rank that announced nothing in this launch, but did in another one, was unmounted when the catalog
-        was made. If no rank announced anything, what the rank announced in other launches counts.
+        If other ranks announced directories in this launch, and this rank did so in another launch only, its disk may
+        have been unmounted when the catalog was made. If no rank did in this launch, those of other launches count.
         """
         recorded = {file.rank for file in files}
         own = self._saves_to[launch]
