@@ -87,7 +87,7 @@ class SelfTest:
             ("asked to exit: goes on from the state of the graceful exit", "exit", "graceful_exit"),
             ("the newest file was cut: goes on from the state before", "cut", "periodic"),
             ("saved by launch.saver, and killed: goes on from its last file", "saver kill", "periodic"),
-            ("saved by launch.saver, ended by an exception: goes on from the exception", "saver raise", "dying_gasp"),
+            ("saved by launch.saver at an exception: goes on from that state", "saver raise", "dying_gasp"),
         ):
             if fault == "exit" and not self._exits:
                 yield Row(promise, None, "MindSpore's AllReduce takes no integers on the CPU")
