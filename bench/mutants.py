@@ -31,6 +31,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -229,14 +230,13 @@ class Reach:
         tests = [each for each in lines.get(begin, ()) if each.startswith("tests.")]
         own = f"tests.{module.partition('/')[0]}."
         tests.sort(key=lambda test: (not test.startswith(own), self._lines[test], test))
-        of_file: Counter[str] = Counter()
-        place = {}
+        of_file: dict[str, list[str]] = {}
         for test in tests:
-            file = test.rpartition(".")[0]
-            place[test] = of_file[file]
-            of_file[file] += 1
-        tests.sort(key=place.__getitem__)  # one of each file first: tests of one file see much the same
-        parts = [each.rpartition(".") for each in tests[:MOST_TESTS]]
+            of_file.setdefault(test.rpartition(".")[0], []).append(test)
+        in_turn = [
+            test for some in zip_longest(*of_file.values()) for test in some if test
+        ]  # of a file all see much alike
+        parts = [each.rpartition(".") for each in in_turn[:MOST_TESTS]]
         found = [f"{file.replace('.', '/')}.py::{name}" for file, _, name in parts]
         return found or [f"tests/{module.partition('/')[0]}"]
 

@@ -958,7 +958,7 @@ class World:
         self.is_shaken |= outer not in (None, catalog)
         there, seen = self.everything(), self.there()
         has_missed = self.other_missed if catalog else self.first_missed
-        is_told = not has_missed and not (catalog and self._is_slow())
+        is_told = self._has_heard_marks(catalog)
         # No sign of life renews the lease that another catalog knows from the journals.
         is_leased = not catalog or self.machine.now_ns - self._started_ns < _LEASE_NS
         given = {"now": now, "marked": is_told, "leased": is_leased}
@@ -1038,8 +1038,7 @@ class World:
     def purge(self, now: bool = False, catalog: int = 0) -> None:  # noqa: FBT001, FBT002
         """What is in the trash is deleted, if its time has come, or `now`."""
         before, alone = self.everything(), not self._is_interrupted()
-        is_told = not (self.other_missed or self._is_slow() if catalog else self.first_missed)
-        marked = self._marked_contents(before) if is_told else {}
+        marked = self._marked_contents(before) if self._has_heard_marks(catalog) else {}
         away, begun = {path for path in self.in_trash if self._is_away(path)}, self.machine.now_ns
         self._operate("purge", lambda opened: opened.purge(RUN, now=now), catalog)
         after = self.everything()
@@ -1335,6 +1334,10 @@ class World:
     def slow(self, which: int = 0) -> None:
         """A disk lists new files only after some seconds, as that of another machine may."""
         self.disks[sorted(self.disks)[which % len(self.disks)]].slow_ns = 5 * 10**9
+
+    def _has_heard_marks(self, catalog: int) -> bool:
+        """Whether a catalog knows all pins and tags: the second one reads them in journals."""
+        return not (self.other_missed or self._is_slow()) if catalog else not self.first_missed
 
     def _is_slow(self) -> bool:
         return any(disk.slow_ns for disk in self.disks.values())
