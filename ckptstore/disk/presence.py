@@ -89,7 +89,7 @@ def enter(directory: str, home: Home) -> tuple[int, str]:
         identity = known or next(iter(_identities(opened)), "")
         if not identity:
             identity = _make_identity(opened)
-            _sync_above(directory)
+            sync_above(directory)
         return os.dup(opened), identity
 
 
@@ -238,7 +238,7 @@ def _identities(opened: int) -> list[str]:
         os.close(folder)
 
 
-def _sync_above(directory: str) -> None:
+def sync_above(directory: str) -> None:
     """Have the disk keep the directories above, on the same file system: who made them may not have synced them.
 
     A power failure may else take a directory with the journal in it (fsync(2)).

@@ -9,7 +9,9 @@ from stat import S_ISREG
 from typing import TYPE_CHECKING
 
 from ckptstore.disk.aside import named_last
+from ckptstore.disk.files import sync
 from ckptstore.disk.name_claims import FOLDER
+from ckptstore.disk.presence import sync_above
 from ckptstore.errors import RefusedError
 from ckptstore.objects.errors import (
     DeniedError,
@@ -42,13 +44,14 @@ class DirectoryStore(Store):
         """Make the directory, and what tells it from a mount point without its disk."""
         with self._named("be made"):
             os.makedirs(f"{self._directory}/{FOLDER}", exist_ok=True)
+            sync_above(f"{self._directory}/{FOLDER}")
 
     def put(self, path: str, key: str, size: int, digest: str, limit: Limit | None = None) -> None:
         """Copy a file aside, sync it, read it back, and name it."""
         target = self._at(key)
-        seen = self.head(key)
-        if seen is not None:
+        if self.head(key) is not None:
             self._prove(target, key, size, digest)
+            self._keep(target, key)  # whoever copied it may have been killed before that
             return
         with self._named(f"take {key}"):
             self._ensure_present()
@@ -59,6 +62,7 @@ class DirectoryStore(Store):
                     self._prove(aside, key, size, digest)
             except RefusedError as error:  # another process copies the same file, or has done so by now
                 raise UnreachableError(error.message, "it is tried again") from None
+        self._keep(target, key)
 
     def head(self, key: str) -> Seen | None:
         """The file of a key, looked at."""
@@ -130,6 +134,12 @@ class DirectoryStore(Store):
             os.fsync(file.fileno())
             with suppress(OSError):  # a hint: what is read back then comes from the disk
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def _keep(self, target: str, key: str) -> None:
+        """Have the names of a file and of the directories above it on the disk."""
+        with self._named(f"take {key}"):
+            sync(os.path.dirname(target))
+            sync_above(target)
 
     def _prove(self, path: str, key: str, size: int, digest: str) -> None:
         """Read a file back. Raises `WrongBytesError`."""
