@@ -172,13 +172,8 @@ class CopyRecords:
         `beside` are the files that were copied with it, `detail` says why it failed. Raises `CatalogUnavailableError`
         where neither a journal nor the catalog took it.
         """
-        self.record_all([CopyRecorded.of(file, tier, state, utc_now(), beside=tuple(beside), detail=detail)])
-
-    def record_all(self, events: Sequence[CopyRecorded]) -> None:
-        """Record several at once."""
-        for event in events:
-            self._recorder.home_beside(event.file)
-        self._recorder.record(events)
+        self._recorder.home_beside(file)  # by the whole record: the file itself may be gone
+        self._recorder.record([CopyRecorded.of(file, tier, state, utc_now(), beside=tuple(beside), detail=detail)])
 
 
 def record_copy(
