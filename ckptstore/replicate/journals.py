@@ -89,15 +89,15 @@ def _copy(store: Store, path: str, prefix: str, begin: int) -> int:
         with open_file(path, "rb") as file:
             file.seek(begin)
             news = file.read()
+        if not news:
+            return begin
+        end = begin + len(news)
+        with tempfile.TemporaryDirectory(prefix="ckptstore-") as folder:
+            part = Path(folder) / "part"
+            part.write_bytes(news)
+            store.put(str(part), f"{prefix}{begin}-{end}", len(news), blake3(news).hexdigest())
     except OSError as error:
-        raise SourceError(f"cannot read {path}: {error.strerror or error}", "it is not copied") from None
-    if not news:
-        return begin
-    end = begin + len(news)
-    with tempfile.NamedTemporaryFile() as part:
-        part.write(news)
-        part.flush()
-        store.put(part.name, f"{prefix}{begin}-{end}", len(news), blake3(news).hexdigest())
+        raise SourceError(f"cannot copy {path}: {error.strerror or error}", "it is not copied") from None
     return end
 
 
