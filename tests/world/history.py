@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.world.machine import ERRORS, SQL_ERRORS, Fault, simulated
+from tests.world.tier import TierWorld
 from tests.world.world import World
 
 STEPS = 50
@@ -148,6 +149,18 @@ _STORIES = (
 )
 """Steps that make one situation, the faults and users of which are drawn: `!` has a fault, `?` may be left out, `@1` is
 of the second catalog, `~` has one argument. Each is of a family of bugs, and no bug's own history."""
+_TIERS = 0.25
+_TIER_STORIES = (
+    ("replicate",),
+    ("replicate", "free_nodes", "wait?", "purge?", "start?"),
+    ("replicate?", "tier_gc", "tier_gc?", "tier_undo|wait|delete|lose_copy", "tier_purge?", "start|resolve|replicate"),
+    ("replicate", "delete|cut", "delete", "delete?", "delete?", "start|resolve|gc|tier_gc|free_nodes"),
+    ("replicate", "lose_copy", "lose_copy?", "replicate|free_nodes|tier_gc|start", "start?"),
+    ("tier_away|fill_tier", "replicate|start|free_nodes|tier_gc|tier_purge", "mount", "relieve"),
+    ("gc|free_nodes", "replicate", "undo|tier_gc|purge"),
+    ("replicate", "lose_catalog|power_loss|move_tree", "scan?", "start|free_nodes|tier_gc"),
+)
+"""As `_STORIES`, of a history with a tier."""
 _STORY_ARGUMENTS = {
     "@1": {"catalog": 1},
     "~again": {"again": 1},
@@ -180,6 +193,11 @@ _OF_DISKS = (
     "end",
     "fail",
     "keep",
+    "replicate",
+    "free_nodes",
+    "tier_gc",
+    "tier_undo",
+    "tier_purge",
 )
 _CALLS = {"keep": 150, "start": 500, "save": 40, "gc": 500, "undo": 300, "purge": 300, "scan": 400, "verify": 200}
 _CHANGES = {"start": 45, "save": 9, "gc": 50, "execute": 40, "undo": 35, "purge": 35, "scan": 30, "keep": 25}
@@ -197,6 +215,11 @@ _STOPS = (
     "start",
     "save",
     "branch",
+    "replicate",
+    "free_nodes",
+    "tier_gc",
+    "tier_undo",
+    "tier_purge",
 )
 _BESIDE = (
     "gc",
@@ -241,13 +264,14 @@ class History:
     steps: tuple[Step, ...]
 
     def __str__(self) -> str:
-        settings = ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
+        settings = ", ".join(f"{name}={value!r}" for name, value in self.settings.items() if name != "tier")
         lines = "\n".join(map(str, self.steps))
+        module, kind = ("tier", "TierWorld") if self.settings.get("tier") else ("world", "World")
         return (
-            "from tests.world.machine import Fault, simulated\nfrom tests.world.world import World\n\n\n"
+            f"from tests.world.machine import Fault, simulated\nfrom tests.world.{module} import {kind}\n\n\n"
             f"def test_history() -> None:\n    with simulated({self.seed}) as machine:\n"
-            f"        world = World(machine, {settings})\n        happens(world)\n\n\n"
-            f"def happens(world: World) -> None:\n{lines}\n    world.finish()\n"
+            f"        world = {kind}(machine, {settings})\n        happens(world)\n\n\n"
+            f"def happens(world: {kind}) -> None:\n{lines}\n    world.finish()\n"
         )
 
 
@@ -321,7 +345,24 @@ def draw(seed: int, steps: int = STEPS) -> History:
         drawn.append(step)
         in_trouble |= name in _TROUBLES
         trains = name == "start" or (trains and name not in _ENDS and not _kills(step))
-    return History(seed, settings, tuple(drawn))
+    history = History(seed, settings, tuple(drawn))
+    of_tier = random.Random(f"tier {seed}")
+    return _with_tier(of_tier, history, faulty, ways) if of_tier.random() < _TIERS else history
+
+
+def _with_tier(chance: random.Random, history: History, faulty: float, ways: Sequence[str]) -> History:
+    """The history, with steps of a tier between its own."""
+    steps = list(history.steps)
+    for _ in range(chance.choice((3, 6, 9))):
+        at = chance.randrange(len(steps))
+        told = [
+            _drawn(chance, chance.choice(scene.removesuffix("?").split("|")), faulty, ways)
+            for scene in chance.choice(_TIER_STORIES)
+            if not scene.endswith("?") or chance.random() < 0.5
+        ]
+        steps[at:at] = told
+    steps.insert(chance.randrange(3), Step("declare"))
+    return replace(history, settings=history.settings | {"tier": True}, steps=tuple(steps))
 
 
 def _told(chance: random.Random) -> list[str]:
@@ -460,6 +501,11 @@ _ARGUMENTS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
     ),
     "clock": _choose(node=[0, 1], seconds=[-290, 0, 290, 290, -100_000]),
     "policy": _choose(keep_last=[1, 3]),
+    "free_nodes": _choose(keep_last=[1, 1, 2], floor=[1, 2]),
+    "tier_gc": _choose(keep_last=[1, 1, 2], floor=[1, 2]),
+    "tier_purge": _choose(now=[True, False]),
+    "fill_tier": _choose(room=[0, 50, 300, 5000]),
+    "lose_copy": _choose(which=_MANY, cut=[True, False]),
 }
 
 
@@ -468,7 +514,8 @@ def run(history: History, traced: Callable[[str], object] | None = None) -> Outc
     outcome = Outcome(history)
     with simulated(history.seed) as machine:
         machine.traced = traced
-        world = World(machine, **history.settings)
+        settings = dict(history.settings)
+        world = (TierWorld if settings.pop("tier", False) else World)(machine, **settings)
         try:
             for number, step in enumerate(history.steps):
                 outcome.at = number

@@ -182,15 +182,23 @@ class Truth:
         """The states of the lineage that must be restorable, newest first, of what is on the disks."""
         return [state for state in self._good(self.lineage()) if self.is_whole(*state, there, adopts=adopts)]
 
-    def floor(self, there: dict[str, bytes], count: int, rotten: Mapping[str, bytes]) -> list[tuple[Launch, int]]:
+    def floor(
+        self,
+        there: dict[str, bytes],
+        count: int,
+        rotten: Mapping[str, bytes],
+        may_be: Mapping[str, bytes] = MappingProxyType({}),
+    ) -> list[tuple[Launch, int]]:
         """The states that must stay of the newest so many.
 
-        One of which nobody was told may be among these, and one that is rotten: gc reads no bytes, and can be undone.
+        One of which nobody was told may be among these, and one that is rotten: gc reads no bytes, and can be undone;
+        and one whose files nobody can be sure of, `may_be`.
         """
+        possible = {**may_be, **there}
         newest = [
             (launch, step)
             for launch, step in self.lineage()
-            if step not in launch.quarantined and self.is_whole(launch, step, there, registered=False, rotten=rotten)
+            if step not in launch.quarantined and self.is_whole(launch, step, possible, registered=False, rotten=rotten)
         ]
         return [state for state in self._good(newest[:count]) if self.is_whole(*state, there)]
 

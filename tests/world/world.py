@@ -11,7 +11,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +21,7 @@ import ckptstore
 from ckptstore.api import Catalog
 from ckptstore.catalog.engine import open_database
 from ckptstore.core.events import launch_from_json, launch_to_json
-from ckptstore.core.model import Content, Kind, Resolution, RestorePlan, Rule
+from ckptstore.core.model import Checkpoint, Content, Kind, Resolution, RestorePlan, Rule
 from ckptstore.disk.files import digest, facts, names_in
 from ckptstore.errors import CkptstoreError, DamageError, RefusedError
 from ckptstore.resume.register import describe
@@ -180,6 +180,8 @@ class World:
         self._step_beside = _NEIGHBOURS_STEP
         self.rotten: dict[str, bytes] = {}
         """Files that have other bytes since a power loss, of the same size and time: only who reads them can tell."""
+        self.lost: dict[str, bytes] = {}
+        """Copies that users deleted or cut, by their key: who asks the catalog alone is told that they are there."""
         self.damaged: set[bytes] = set()
         """What cuts and flips made."""
         self.fault: Fault | None = None
@@ -410,7 +412,7 @@ class World:
         layout = "data_parallel" if self.truth.replicas else None
         launch = catalog.join(RUN, rank=rank, world_size=self.size, launch_id=truth.name, layout=layout)
         launch.set_steps_per_epoch(STEPS_PER_EPOCH)
-        plan = launch.resolve(step=query.step)
+        plan = launch.settle(launch.database, replace(query, fetches=True)).plan
         start = Start(launch=launch.facts, plan=plan, at=datetime.now(timezone.utc))
         trainer = Trainer(self.machine.program(), rank, launch, None, None, Progress(start=start))
         self._make_folder(trainer)
@@ -421,6 +423,7 @@ class World:
     def _begin(
         self, rank: int, truth: Launch, query: Query, first: Any, shown: dict[str, Any] | None, run: str = RUN
     ) -> tuple[Trainer, Start]:
+        query = replace(query, fetches=True)
         layout = "data_parallel" if self.truth.replicas else None
         url = self.catalogs[0]
         database = open_database(url)
@@ -467,6 +470,7 @@ class World:
 
     def _load(self, trainer: Trainer, plan: RestorePlan) -> None:
         """As the loader does: a file whose bytes are not the recorded ones is told, and stops the start."""
+        plan = trainer.launch.fetched(plan)
         own = next(each.source for each in plan.ranks if each.rank == trainer.rank)
         if facts(own.path) is None:
             trainer.launch.record_load_failure(None, None, "not there")
@@ -1660,7 +1664,7 @@ class World:
         found = {
             self.truth.contents[content].launch
             for each in plan.ranks
-            if (content := there.get(each.source.path)) in self.truth.contents
+            if (content := self._read(plan, each.source, there)) in self.truth.contents
         }
         if not plan.launch.id.startswith("scan-") or len(found) != 1:
             raise ViolationError(f"start from launch {plan.launch.id}, which there never was")
@@ -1677,7 +1681,7 @@ class World:
     ) -> None:
         """It is one state, and the newest, if it was asked for so; whoever `adopts` looks at the directories too."""
         truth = self.truth
-        must = truth.whole(there, adopts=adopts)
+        must = truth.whole(self._within_reach(there), adopts=adopts)
         if plan is not None:
             self._check_one_state(what, plan, there)
         if not complete or truth.is_in_doubt() or not must:
@@ -1703,7 +1707,7 @@ class World:
         if {each.rank for each in plan.ranks} != set(range(self.size)):
             raise ViolationError(f"{what}: a plan for ranks {[each.rank for each in plan.ranks]}")
         for each in plan.ranks:
-            content = there.get(each.source.path)
+            content = self._read(plan, each.source, there)
             if content is None:
                 raise ViolationError(f"{what}: {each.source.path} of the plan is not there")
             identity = self.truth.contents.get(content)
@@ -1733,6 +1737,14 @@ class World:
     def _is_registered(self, content: bytes) -> bool:
         return any(each.registered for each in self.truth.every_file() if each.content == content)
 
+    def _within_reach(self, there: dict[str, bytes]) -> dict[str, bytes]:
+        """What a start can read, of these files, or fetch."""
+        return there
+
+    def _read(self, plan: RestorePlan, file: Checkpoint, there: dict[str, bytes]) -> bytes | None:
+        """The bytes that whoever follows a plan gets for one of its files."""
+        return there.get(file.path)
+
     def _is_hidden(self) -> bool:
         """Whether journals were written below a mount point: nobody can read them while its disk is mounted."""
         return any("/.ckptstore/" in path for path in self.below.everything())
@@ -1752,7 +1764,7 @@ class World:
         trashed = {content for path, content in here.items() if "/.ckptstore/trash/" in path}
         wrote = {each.path: each.content for each in self.truth.every_file() if each.content in trashed}
         for each in plan.ranks:
-            if each.source.path in wrote and each.source.path not in here:
+            if each.source.path in wrote and each.source.path not in here and each.source.id not in plan.copies:
                 raise ViolationError(f"{what} was given {each.source.path}, which is in the trash")
 
     def _counted(self, taken: Collection[str] = ()) -> dict[str, bytes]:
@@ -1772,7 +1784,7 @@ class World:
             return  # it says nowhere where it saves: after a tree was moved it needs a scan
         if self.truth.is_in_doubt() and launch.number:
             return
-        if self.truth.whole(self._counted(), adopts=self._adopts()):
+        if self.truth.whole(self._within_reach(self._counted()), adopts=self._adopts()):
             raise ViolationError(f"a start is refused, and a state is whole: {error}")
         if not launch.branched and self.truth.is_begun_anew(launch.number):
             raise ViolationError(f"a start is refused, though all starts over: {error}")
@@ -1784,9 +1796,9 @@ class World:
         self.mount()
         self.machine.sleep(120)
         self.check()
-        must = self.truth.whole(self._counted())
+        must = self.truth.whole(self._within_reach(self._counted()))
         certain = not self.truth.is_in_doubt()
-        for _ in range(3 + len(self.rotten)):
+        for _ in range(3 + len(self.rotten) + len(self.lost)):
             self.start()
             if self.trainers:
                 break

@@ -1,0 +1,258 @@
+"""A world with a tier: a shared directory with copies, and what is promised of these."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from ckptstore.errors import CkptstoreError, NothingRestorableError
+from ckptstore.objects.tiers import open_tier
+from ckptstore.replicate.replicator import SETTLED, Replicator
+from ckptstore.retention import in_tier
+from ckptstore.retention.plan import plan_gc
+from ckptstore.retention.policy import Policy
+from ckptstore.tiers import facts
+from tests.world.disks import Disk
+from tests.world.truth import Launch, ViolationError
+from tests.world.world import ROOT, RUN, World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ckptstore.api import Catalog
+    from ckptstore.core.model import Checkpoint, RestorePlan
+    from tests.world.machine import Fault, Machine
+
+AT = "/tier"
+SHARED, NODES = "shared", "nodes"
+
+
+class TierWorld(World):
+    """As `World`, with a directory that all nodes see, and to which the files of the run are copied."""
+
+    def __init__(self, machine: Machine, **settings: Any) -> None:
+        super().__init__(machine, **settings)
+        self.tier = Disk(SHARED, 40)
+        self.is_tier_away = False
+        self.ready: set[bytes] = set()
+        """What somebody was told is copied; since then nobody has taken it out of use, or changed it."""
+        for node in self.nodes:
+            node.mount(AT, self.tier)
+        system = self.machine.system
+
+        def make() -> None:
+            with system.open_file(f"{AT}/notes.txt", "wb") as file:
+                file.write(b"mine")
+
+        machine.run(self.operator, make, "strangers")
+        self.tier.sync_all()
+
+    # Operators.
+
+    def declare(self) -> None:
+        """The tiers are declared: the shared directory, and the nodes' own disks."""
+
+        def work(opened: Catalog) -> None:
+            shared = facts.tier_of(SHARED, AT)
+            open_tier(shared.url).prepare()
+            facts.add(opened.database, shared)
+            facts.add(opened.database, facts.tier_of(NODES, ROOT, 0))
+
+        self._operate("declare", work)
+
+    def replicate(self) -> None:
+        """What the tier lacks is copied."""
+        self.machine.sleep(SETTLED.total_seconds() + 1)
+        fault, there = self.fault, self.there()
+        task = self._operate("replicate", lambda opened: Replicator(opened.database).round(RUN))
+        is_whole = task.error is None and task.is_over and not (task.result.troubles or task.result.held)
+        if not is_whole or fault is not None or not self._is_sure():
+            return
+        copied = self._copies()
+        for each in self.truth.every_file():
+            if each.registered and there.get(each.path) == each.content and each.content in copied:
+                self.ready.add(each.content)
+        self.checked["copied"] += 1
+
+    def tier_gc(self, keep_last: int = 2, floor: int = 2) -> None:
+        """Retention of the copies in the tier."""
+        policy = Policy(keep_last=max(keep_last, 1), floor=max(floor, 1), grace=timedelta(hours=24))
+
+        def work(opened: Catalog) -> Any:
+            tier = facts.named(opened.database, SHARED)
+            return in_tier.execute(
+                opened.database, in_tier.plan_tier(opened.database, RUN, tier, policy), allow_mass_delete=True
+            )
+
+        self._take_out_of_use("tier gc", work, policy.floor)
+
+    def tier_undo(self) -> None:
+        """The last gc of the tier is taken back."""
+        self._operate(
+            "tier undo", lambda opened: in_tier.undo(opened.database, RUN, facts.named(opened.database, SHARED))
+        )
+
+    def tier_purge(self, now: bool = False) -> None:  # noqa: FBT001, FBT002
+        """What has left the tier is deleted."""
+
+        def work(opened: Catalog) -> Any:
+            return in_tier.purge(opened.database, RUN, facts.named(opened.database, SHARED), at_once=now)
+
+        self._operate("tier purge", work)
+        self._check_copies("tier purge", self.ready)
+
+    def free_nodes(self, keep_last: int = 2, floor: int = 2, now: bool = False) -> None:  # noqa: FBT001, FBT002
+        """What has copies leaves the nodes' disks."""
+        policy = Policy(keep_last=max(keep_last, 1), floor=max(floor, 1), grace=timedelta(hours=24))
+
+        def plan(opened: Catalog) -> Any:
+            return plan_gc(opened.database, RUN, policy, tier=facts.named(opened.database, NODES))
+
+        homes = {path: content for path, content in self.everything().items() if "/.ckptstore/" not in path}
+        is_whole = self.fault is None and not self.is_tier_away
+        self._collect("free nodes", plan, policy, 0, now=now)
+        if is_whole and self._is_sure():
+            after, copied = self.everything(), self._copies()
+            for path, content in homes.items():
+                is_of_run = content in self.truth.contents and content not in self.neighbours.values()
+                if is_of_run and after.get(path) != content and content not in copied | self._useless():
+                    raise ViolationError(f"{path} left its node, and no tier has it")
+            self.checked["freed"] += 1
+
+    # What happens to the tier.
+
+    def tier_away(self) -> None:
+        """The tier is not mounted."""
+        if not self.is_tier_away:
+            self.is_tier_away = True
+            for node in self.nodes:
+                node.unmount(AT)
+
+    def fill_tier(self, room: int = 0) -> None:
+        """The tier is full, but for a few bytes."""
+        self.tier.capacity = self.tier.used + room
+
+    def lose_copy(self, which: int = 0, cut: bool = False) -> None:  # noqa: FBT001, FBT002
+        """A user deletes a copy in the tier, or cuts it."""
+        paths = sorted(path for path, content in self.tier.everything().items() if content in self.truth.contents)
+        if not paths or self.is_tier_away:
+            return
+        key = paths[which % len(paths)]
+        path = f"{AT}/{key}"
+        self.lost[key] = self.tier.everything()[key]
+        self.ready.discard(self.lost[key])
+        system = self.machine.system
+
+        def work() -> None:
+            with system.open_file(path, "rb") as file:
+                content = file.read()
+            system.unlink(path)
+            if cut:
+                with system.open_file(path, "wb") as file:
+                    file.write(content[:-7])
+
+        self.machine.run(self.operator, work, "lose copy")
+
+    def mount(self) -> None:
+        super().mount()
+        if self.is_tier_away:
+            self.is_tier_away = False
+            for node in self.nodes:
+                node.mount(AT, self.tier)
+
+    def relieve(self) -> None:
+        self.tier.capacity = None
+        super().relieve()
+
+    def power_loss(self) -> None:
+        super().power_loss()
+        self.tier.power_loss(self.machine.chance)
+        self._check_copies("power loss", self.ready)
+
+    def lose_catalog(self, to_yesterday: bool = False) -> None:  # noqa: FBT001, FBT002
+        if not self._is_sure():
+            self.ready.clear()
+        super().lose_catalog(to_yesterday)
+        if not self.is_current:
+            self.ready.clear()
+
+    # What must hold.
+
+    def check(self) -> None:
+        super().check()
+        if self.tier.everything().get("notes.txt") != b"mine":
+            raise ViolationError("a stranger's file in the tier was touched")
+
+    def _copies(self) -> set[bytes]:
+        """What the tier has."""
+        return {content for content in self.tier.everything().values() if content in self.truth.contents}
+
+    def _is_sure(self) -> bool:
+        """Whether all that there is can be seen, and counts."""
+        return (
+            self.is_quiet
+            and self.is_current
+            and not (
+                self.is_tier_away
+                or self.tier.capacity is not None
+                or self.is_shaken
+                or self.has_gap
+                or self._is_hidden()
+                or self._is_interrupted()
+            )
+        )
+
+    def _useless(self) -> set[bytes]:
+        """What gc may remove from a node whatever tiers have: it is of no whole state."""
+        there = self.there()
+        whole = {
+            each.content
+            for launch in self.truth.launches
+            for step in launch.saved
+            if self.truth.is_whole(launch, step, there, registered=False)
+            for each in self.truth.files(launch, step)
+        }
+        return {each.content for each in self.truth.every_file()} - whole
+
+    def _take_out_of_use(self, name: str, work: Callable[[Catalog], Any], floor: int) -> None:
+        """Do what takes copies out of use; the newest states of the tier, and marked ones, must stay."""
+        copied = self._copies()
+        homes = {each.path: each.content for each in self.truth.every_file() if each.content in copied}
+        sure = {path: content for path, content in homes.items() if content in self.ready}
+        is_in_doubt = self.truth.is_in_doubt() or self.truth.has_untold() or self.is_shaken or self._is_interrupted()
+        states = set() if is_in_doubt else set(self.truth.floor(sure, floor, {}, may_be=homes))
+        marks = set() if is_in_doubt or self.first_missed else self.truth.marked()
+        states |= {(each, step) for each in self.truth.launches for step in marks & each.saved.keys()}
+        keep = {each.content for launch, step in states for each in self.truth.files(launch, step)}
+        self._operate(name, work)
+        self.ready &= keep
+        self._check_copies(name, self.ready)
+
+    def _check_copies(self, what: str, ready: set[bytes]) -> None:
+        self.checked["copies"] += len(ready)
+        for content in sorted(ready - self._copies()):
+            raise ViolationError(f"{what} took the copy of {self.truth.contents[content]}")
+
+    def _within_reach(self, there: dict[str, bytes]) -> dict[str, bytes]:
+        if not self.is_quiet or self.is_tier_away or self.tier.capacity is not None:
+            return there
+        copied = self._copies() & self.ready
+        far = {
+            each.path: each.content
+            for each in self.truth.every_file()
+            if each.registered and each.path not in there and each.content in copied
+        }
+        return far | there
+
+    def _read(self, plan: RestorePlan, file: Checkpoint, there: dict[str, bytes]) -> bytes | None:
+        content = there.get(file.path)
+        if content in self.truth.contents or file.id not in plan.copies:
+            return content
+        copies = self.tier.everything() | self.lost
+        return next((copies[copy.key] for copy in plan.copies[file.id] if copy.key in copies), content)
+
+    def _check_refusal(self, launch: Launch, error: CkptstoreError | None, fault: Fault | None) -> None:
+        if not (
+            isinstance(error, NothingRestorableError) and self.lost
+        ):  # it is known by now, and the next one goes on
+            super()._check_refusal(launch, error, fault)
