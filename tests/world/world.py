@@ -400,7 +400,8 @@ class World:
         if is_known and self.is_quiet and self.is_current and any(each.has_registered() for each in later):
             raise ViolationError(f"a launch after {launch.name} has saved, and that starts again")
         paths = {each.rank: each.source.path for each in start.plan.ranks} if start.plan else {}
-        if launch.decided and is_told and not launch.is_unheard and paths != launch.plan:
+        is_fetched = self.has_moved and start.plan is not None and start.plan.copies  # of the paths of before
+        if launch.decided and is_told and not launch.is_unheard and not is_fetched and paths != launch.plan:
             raise ViolationError(f"launch {launch.name} started from {launch.plan}, and again from {paths}")
         launch.in_doubt = True
 
