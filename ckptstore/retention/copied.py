@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Connection
     from ckptstore.core.copies import Copy
     from ckptstore.core.model import Checkpoint
-
-    Key = tuple[str, int]
+    from ckptstore.retention.decide import Key
 
 CHANGED = "its copies in tiers have changed since the plan was made"
 

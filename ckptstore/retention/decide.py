@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     StatesWithDetail = Iterator[tuple["StateFacts", str]]
 
+Key = tuple[str, int]
+"""A state of a run: its launch and its global_step."""
+
 MASS_DELETE = 0.9
 """A plan that removes a larger share of the bytes is refused unless it is asked for."""
 
@@ -90,7 +93,7 @@ class StateFacts:
     shift: int = 0  # by how much its launch's steps are beyond those of the first: those of another are other steps
 
     @property
-    def key(self) -> tuple[str, int]:
+    def key(self) -> Key:
         """The key of the state, unique in the run."""
         return self.launch, self.global_step
 
@@ -126,6 +129,13 @@ class Decision:
     remove: tuple[Verdict, ...]
 
     @property
+    def must_stay(self) -> tuple[StateFacts, ...]:
+        """The newest state that counts, and those that the floor keeps: without one of them nothing may go."""
+        newest = [verdict.state for verdict in self.keep if verdict.state.counts][:1]
+        of_floor = [verdict.state for verdict in self.keep if any(why.rule is Why.FLOOR for why in verdict.reasons)]
+        return tuple({state.key: state for state in (*newest, *of_floor)}.values())
+
+    @property
     def bytes_freed(self) -> int:
         """The size of the removed states in bytes."""
         return sum(verdict.state.bytes for verdict in self.remove)
@@ -140,7 +150,7 @@ def decide(states: Iterable[StateFacts], policy: Policy, now: datetime) -> Decis
     """Sort the states of a run into those that stay and those that go. The order of the states does not matter."""
     newest_first = sorted(states, key=lambda state: state.age_order, reverse=True)
     counted = [state for state in newest_first if state.counts]
-    reasons: dict[tuple[str, int], list[Because]] = {state.key: [] for state in newest_first}
+    reasons: dict[Key, list[Because]] = {state.key: [] for state in newest_first}
     for rule, kept in _by_count(counted, policy):
         for state, detail in kept:
             reasons[state.key].append(Because(rule, detail))

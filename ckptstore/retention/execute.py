@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.events import Event
     from ckptstore.retention.debris import Target
-    from ckptstore.retention.plan import GcPlan, Key
+    from ckptstore.retention.decide import Key
+    from ckptstore.retention.plan import GcPlan
     from ckptstore.retention.worker import Worker
 
     Going = tuple[Key | None, tuple[Target, ...]]  # a state and its files; None: debris

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint
     from ckptstore.retention.debris import Target
+    from ckptstore.retention.decide import Key
     from ckptstore.retention.plan import GcPlan
 
 _SPARE = 1 << 20  # bytes beside the save itself: journals, and the catalog if it is on the same disk
@@ -124,7 +125,7 @@ def _free_on(database: Database, run: str, run_id: int, policy: Policy, disk: Di
     return Freed(disk, worker.done.purged["bytes"], tuple(states))
 
 
-def _only(plan: GcPlan, key: tuple[str, int]) -> GcPlan:
+def _only(plan: GcPlan, key: Key) -> GcPlan:
     """The plan to remove one of its states."""
     others = tuple(each for each in plan.decision.remove if each.state.key != key)
     one = tuple(each for each in plan.decision.remove if each.state.key == key)

@@ -25,7 +25,6 @@ from ckptstore.objects.tiers import open_tier
 from ckptstore.outside import utc_now
 from ckptstore.retention import decide
 from ckptstore.retention.copied import CHANGED, Copied, changed
-from ckptstore.retention.decide import Why
 from ckptstore.retention.plan import Survey, is_there, stated
 from ckptstore.retention.worker import at_work
 
@@ -37,8 +36,7 @@ if TYPE_CHECKING:
     from ckptstore.core.copies import Copy, Tier
     from ckptstore.core.model import Checkpoint
     from ckptstore.objects.store import Store
-    from ckptstore.retention.decide import Decision, Verdict
-    from ckptstore.retention.plan import Key
+    from ckptstore.retention.decide import Decision, Key
     from ckptstore.retention.policy import Policy
     from ckptstore.retention.worker import Worker
 
@@ -56,13 +54,6 @@ class TierPlan:
     decision: Decision
     held: Mapping[Key, Held]  # the copies of each state that the tier has, by launch and step
     copied: Mapping[Key, Copied]  # all copies of each state that goes because the tier has too few of it
-
-    @property
-    def must_stay(self) -> list[Verdict]:
-        """The states of the floor, and the newest that counts."""
-        newest = [each for each in self.decision.keep if each.state.counts][:1]
-        of_floor = [each for each in self.decision.keep if any(why.rule is Why.FLOOR for why in each.reasons)]
-        return list({each.state.key: each for each in (*newest, *of_floor)}.values())
 
 
 @dataclass(frozen=True)
@@ -188,11 +179,11 @@ def _trash(worker: Worker, plan: TierPlan, skipped: list[Skipped]) -> list[tuple
 
 def _check_floor(plan: TierPlan) -> None:
     """Raise `RefusedError` unless the copies of the states that must stay are in the tier."""
-    for verdict in plan.must_stay:
-        for _, copy in plan.held[verdict.state.key]:
+    for state in plan.decision.must_stay:
+        for _, copy in plan.held[state.key]:
             if not is_there(copy):
                 raise RefusedError(
-                    f"step {verdict.state.global_step} must stay, and {copy.key} is not in tier {plan.tier.name}",
+                    f"step {state.global_step} must stay, and {copy.key} is not in tier {plan.tier.name}",
                     f"copy it again: {Command('replicate', plan.run)}",
                 )
 

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint, Kind, Observed
     from ckptstore.retention.debris import Target
-    from ckptstore.retention.decide import StateFacts
-
-    Key = tuple[str, int]
+    from ckptstore.retention.decide import Key, StateFacts
 
 
 def count_once(

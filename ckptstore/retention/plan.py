@@ -40,7 +40,7 @@ from ckptstore.retention import debris, decide, path_aliases, stored_policy
 from ckptstore.retention.authority import Authority
 from ckptstore.retention.copied import Copied
 from ckptstore.retention.debris import Target
-from ckptstore.retention.decide import Decision, StateFacts, Why
+from ckptstore.retention.decide import Decision, Key, StateFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint, Observed
     from ckptstore.retention.policy import Policy
 
-Key = tuple[str, int]
 _LIVE = (FileState.COMPLETE, FileState.IN_PROGRESS, FileState.DAMAGED)
 _KNOWN = (*_LIVE, FileState.TRASHED)
 _GRAPH = ".mindir"
@@ -164,7 +163,7 @@ def plan_gc(
         policy=policy,
         decision=decision,
         targets=going,
-        floor=_must_stay(decision, targets),
+        floor=tuple(file for state in decision.must_stay for file in targets[state.key] if file.checkpoint),
         debris=() if survey.unheard else left_behind,
         unknown=_unknown(database, survey.skipped, unregistered),
         unseen=(*survey.unread, *unseen),
@@ -220,14 +219,6 @@ def _held(
         **path_aliases.states_in_use(database, going),
         **path_aliases.copied_by_others(database, run_id, going, survey.files),
     }
-
-
-def _must_stay(decision: Decision, targets: Mapping[Key, tuple[Target, ...]]) -> tuple[Target, ...]:
-    """The files of the states that the floor keeps, and of the newest that counts."""
-    newest = [verdict for verdict in decision.keep if verdict.state.counts][:1]
-    by_floor = [verdict for verdict in decision.keep if any(why.rule is Why.FLOOR for why in verdict.reasons)]
-    keys = dict.fromkeys(verdict.state.key for verdict in (*newest, *by_floor))
-    return tuple(target for key in keys for target in targets[key] if target.checkpoint)
 
 
 def _as_it_was(file: Checkpoint, leaving: Mapping[str, Item], places: Mapping[str, set[str]]) -> Checkpoint:

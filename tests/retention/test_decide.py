@@ -172,6 +172,8 @@ def test_what_holds_for_any_history_and_policy(history: list[StateFacts], policy
     )
     floor = counted[-policy.floor :] if policy.floor else []
     assert all(state in kept(decision) for state in floor)
+    newest = [state for state in kept(decision) if state.counts][:1]
+    assert {state.key for state in decision.must_stay} == {state.key for state in (*floor, *newest)}
     for state in removed:
         assert not any((state.pinned, state.tags, state.held_by, state.needed_by, state.doubt, state.weights_only))
         assert counted, "nothing goes while nothing can be restored"
