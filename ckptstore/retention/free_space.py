@@ -108,7 +108,7 @@ def _disks(database: Database, run_id: int) -> list[Disk]:
 
 
 def _free_on(database: Database, run: str, run_id: int, policy: Policy, disk: Disk) -> Freed:
-    with at_work(database, run, run_id, progress=lambda _: None) as worker:
+    with at_work(database, run, run_id) as worker:
         worker.refuse_unless_all_is_read()
         worker.recover()
         for collection in sorted(worker.collections(), key=lambda each: each.created_at):

@@ -103,30 +103,22 @@ def execute(database: Database, plan: TierPlan, *, allow_mass_delete: bool = Fal
     decide.check_policy(plan.policy)
     decide.check(plan.decision, allow_mass_delete=allow_mass_delete)
     store = open_tier(plan.tier.url)
-    with at_work(database, plan.run, plan.run_id, progress=_unheard) as worker:
+    with at_work(database, plan.run, plan.run_id) as worker:
         if plan.decision.remove:
             worker.refuse_unless_all_is_read()
             _check_floor(plan)
-        purged = _purge(database, worker, plan.run_id, plan.tier, store, due=utc_now())
+        purged = _purge(worker, plan.run, plan.tier, store, due=utc_now())
         skipped: list[Skipped] = []
         gone = _trash(worker, plan, skipped)
-    return TierCollected(
-        plan.run,
-        plan.tier.name,
-        copies=len(gone),
-        bytes=sum(copy.all_bytes for _, copy in gone),
-        purged=purged.purged,
-        purged_bytes=purged.purged_bytes,
-        skipped=tuple(skipped),
-        troubles=purged.troubles,
-    )
+    freed = sum(copy.all_bytes for _, copy in gone)
+    return replace(purged, copies=len(gone), bytes=freed, skipped=tuple(skipped))
 
 
 def undo(database: Database, run: str, tier: Tier) -> TierCollected:
     """Bring back the copies that the last gc of a run trashed in a tier, those whose objects are there."""
     run_id, troubles = find_run(database, run), []
-    with at_work(database, run, run_id, progress=_unheard) as worker:
-        trashed = _trashed(database, run_id, tier)
+    with at_work(database, run, run_id) as worker:
+        trashed = _trashed(worker, tier)
         last = max((copy.at for _, copy in trashed), default=None)
         back = []
         for file, copy in ((file, copy) for file, copy in trashed if copy.at == last):
@@ -142,9 +134,9 @@ def undo(database: Database, run: str, tier: Tier) -> TierCollected:
 def purge(database: Database, run: str, tier: Tier, *, at_once: bool = False) -> TierCollected:
     """Delete the objects of trashed copies whose grace is over (`at_once`: of all)."""
     run_id = find_run(database, run)
-    with at_work(database, run, run_id, progress=_unheard) as worker:
+    with at_work(database, run, run_id) as worker:
         worker.refuse_unless_all_is_read()
-        return _purge(database, worker, run_id, tier, open_tier(tier.url), due=None if at_once else utc_now(), run=run)
+        return _purge(worker, run, tier, open_tier(tier.url), due=None if at_once else utc_now())
 
 
 def _trash(worker: Worker, plan: TierPlan, skipped: list[Skipped]) -> list[tuple[Checkpoint, Copy]]:
@@ -188,9 +180,9 @@ def _check_floor(plan: TierPlan) -> None:
                 )
 
 
-def _trashed(database: Database, run_id: int, tier: Tier) -> list[tuple[Checkpoint, Copy]]:
-    with database.read() as connection:
-        every = known_copies.copies_of_run(connection, run_id)
+def _trashed(worker: Worker, tier: Tier) -> list[tuple[Checkpoint, Copy]]:
+    with worker.database.read() as connection:
+        every = known_copies.copies_of_run(connection, worker.lock.run_id)
         trashed = {
             file: copy
             for file, some in every.items()
@@ -201,24 +193,16 @@ def _trashed(database: Database, run_id: int, tier: Tier) -> list[tuple[Checkpoi
     return [(files[file], copy) for file, copy in trashed.items() if file in files]
 
 
-def _purge(
-    database: Database,
-    worker: Worker,
-    run_id: int,
-    tier: Tier,
-    store: Store,
-    *,
-    due: datetime | None,
-    run: str = "",
-) -> TierCollected:
+def _purge(worker: Worker, run: str, tier: Tier, store: Store, *, due: datetime | None) -> TierCollected:
     """Delete the objects of trashed copies that are due (None: all), and record that they are gone.
 
     Ranks whose files have one name and the same bytes share an object: one that another copy has stays, and one that a
     process may be about to find there for a file that is not copied yet.
     """
-    trashed = _trashed(database, run_id, tier)
+    run_id = worker.lock.run_id
+    trashed = _trashed(worker, tier)
     over = [(file, copy) for file, copy in trashed if due is None or datetime.fromisoformat(copy.detail) <= due]
-    with database.read() as connection:
+    with worker.database.read() as connection:
         every = known_copies.copies_of_run(connection, run_id)
         waiting = {_named(file) for file in known_copies.lacking(connection, run_id, tier, most=None)}
     going = {(file.id, copy.key) for file, copy in over}
@@ -268,7 +252,3 @@ def _told(file: Checkpoint, copy: Copy, state: CopyState, at: datetime, detail: 
     """The event for a copy, with the facts of the file when it was copied."""
     of = replace(file, size=copy.size, digest=copy.digest)
     return replace(CopyRecorded.of(of, copy.tier, state, at, beside=copy.beside, detail=detail), key=copy.key)
-
-
-def _unheard(_: int) -> None:
-    """Ignore progress: copies are few steps of work."""

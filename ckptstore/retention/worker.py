@@ -335,7 +335,9 @@ class Worker:
 
 
 @contextmanager
-def at_work(database: Database, run: str, run_id: int, *, progress: Callable[[int], None]) -> Iterator[Worker]:
+def at_work(
+    database: Database, run: str, run_id: int, *, progress: Callable[[int], None] = lambda _: None
+) -> Iterator[Worker]:
     """A worker that holds the lock of a run. Raises `RefusedError` if another process has it."""
     first = find_called(database, run).first
     with GcLock(database, first, run_id) as lock:
