@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ckptstore.api import Catalog, connect
+from ckptstore.api import Catalog
 from ckptstore.catalog import reads
 from ckptstore.core.model import FileState
 from ckptstore.errors import CkptstoreError, DamageError, UsageError
@@ -21,11 +21,6 @@ from ckptstore.handover.manifest import Manifest, Part, path_of
 from tests.jobs import Job
 
 pytestmark = pytest.mark.of_files
-
-
-@pytest.fixture
-def catalog(sqlite_url: str) -> Catalog:
-    return connect(sqlite_url)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ckptstore.api import Catalog, connect
+from ckptstore.api import Catalog
 from ckptstore.core.model import Checkpoint, Content
 from ckptstore.core.naming import companion_of
 from ckptstore.errors import CkptstoreError, DamageError, RefusedError, UsageError
@@ -20,11 +20,6 @@ from tests.jobs import Job
 from tests.small_disks import small_disk
 
 pytestmark = pytest.mark.of_files
-
-
-@pytest.fixture
-def catalog(sqlite_url: str) -> Catalog:
-    return connect(sqlite_url)
 
 
 @pytest.fixture

@@ -35,11 +35,6 @@ VALUES = [
 WEIGHTS = ("fc.weight", "fc.half", "fc.large", "bn.num_batches_tracked")
 
 
-@pytest.fixture
-def catalog(sqlite_url: str) -> Catalog:
-    return connect(sqlite_url)
-
-
 def save(catalog: Catalog, directory: Path, world_size: int = 1, layout: str | None = None) -> Job:
     """Each rank saves step 5 of a small network, with all that a `.ckpt` may hold."""
     job = Job(catalog, directory, world_size, layout, run="digits")
@@ -55,7 +50,7 @@ def tensors(path: Path) -> dict[str, tuple[str, list[int], bytes]]:
     return {name: (one["dtype"], one["shape"], bytes(one["data"])) for name, one in deserialize(path.read_bytes())}
 
 
-def test_a_whole_state(catalog: Catalog, tmp_path: Path, other_catalog: Catalog) -> None:
+def test_a_whole_state(catalog: Catalog, tmp_path: Path, other: Catalog) -> None:
     save(catalog, tmp_path / "ckpt", 2, "data_parallel")
     done = catalog.export("digits", tmp_path / "out", format="safetensors")
     assert (done.holds, done.files) == ("full", 2)
@@ -69,8 +64,8 @@ def test_a_whole_state(catalog: Catalog, tmp_path: Path, other_catalog: Catalog)
     assert header.optimizer_step == 5
     with safe_open(path, "numpy") as opened:
         assert opened.get_tensor("fc.weight").tolist() == [[1, 2], [3, 4]]
-    other_catalog.import_(tmp_path / "out", tmp_path / "there")
-    plan = other_catalog.resolve("digits").plan
+    other.import_(tmp_path / "out", tmp_path / "there")
+    plan = other.resolve("digits").plan
     assert [(rank, file.rank, file.format) for rank, file in plan.ranks] == [
         (0, 0, "safetensors"),
         (1, 0, "safetensors"),
@@ -79,39 +74,32 @@ def test_a_whole_state(catalog: Catalog, tmp_path: Path, other_catalog: Catalog)
     assert plan.metrics == {"loss": 0.5}
     anew = connect(str(tmp_path / "anew.db"))
     anew.scan(tmp_path / "there")
-    assert contents(anew, but=WORK) == contents(other_catalog, but=WORK)
+    assert contents(anew, but=WORK) == contents(other, but=WORK)
     again = catalog.export("digits", tmp_path / "again.tar", format="safetensors")
     assert again.bytes == done.bytes
 
 
-@pytest.fixture
-def other_catalog(tmp_path: Path) -> Catalog:
-    return connect(str(tmp_path / "other.db"))
-
-
 @pytest.mark.parametrize("target", ["out", "out.tar"])
-def test_weights_only(catalog: Catalog, tmp_path: Path, target: str, other_catalog: Catalog) -> None:
+def test_weights_only(catalog: Catalog, tmp_path: Path, target: str, other: Catalog) -> None:
     save(catalog, tmp_path / "ckpt")
     done = catalog.export("digits", tmp_path / target, weights_only=True)
     assert (done.holds, done.files) == ("weights", 1)
     with pytest.raises(RefusedError, match="weights alone were exported"):
-        other_catalog.import_(tmp_path / target, tmp_path / "there")
+        other.import_(tmp_path / target, tmp_path / "there")
     if target == "out":
         found = tensors(tmp_path / target / "rank_0" / "net-1_5.safetensors")
         assert {name: each[2] for name, each in found.items()} == {name: raw for name, _, _, raw in VALUES[:4]}
         assert tuple(sorted(found)) == tuple(sorted(WEIGHTS))
 
 
-def test_a_safetensors_stays_as_it_is_and_gives_its_weights(
-    catalog: Catalog, other_catalog: Catalog, tmp_path: Path
-) -> None:
+def test_a_safetensors_stays_as_it_is_and_gives_its_weights(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
     save(catalog, tmp_path / "ckpt")
     catalog.export("digits", tmp_path / "out", format="safetensors")
-    other_catalog.import_(tmp_path / "out", tmp_path / "there")
-    other_catalog.export("digits", tmp_path / "same", format="safetensors")
+    other.import_(tmp_path / "out", tmp_path / "there")
+    other.export("digits", tmp_path / "same", format="safetensors")
     saved, same = (tmp_path / name / "rank_0" / "net-1_5.safetensors" for name in ("there", "same"))
     assert saved.read_bytes() == same.read_bytes()
-    other_catalog.export("digits", tmp_path / "weights", weights_only=True)
+    other.export("digits", tmp_path / "weights", weights_only=True)
     assert set(tensors(tmp_path / "weights" / "rank_0" / "net-1_5.safetensors")) == set(WEIGHTS)
 
 

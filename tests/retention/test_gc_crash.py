@@ -19,21 +19,12 @@ from ckptstore.errors import UsageError
 from ckptstore.retention.execute import execute
 from ckptstore.retention.in_trash import purge, undo
 from ckptstore.retention.plan import plan_gc
-from tests.retention.gc_world import (
-    POLICY,
-    World,
-    build,
-    die,
-)
+from tests.retention.gc_world import POLICY, World, build, die
 
 
 def gc(world: World, *, at_once: bool = False) -> None:
     database = world.catalog.database
     execute(database, plan_gc(database, "run", POLICY), at_once=at_once)
-
-
-def gc_at_once(world: World) -> None:
-    gc(world, at_once=True)
 
 
 def bring_back(world: World) -> None:
@@ -47,18 +38,12 @@ def purge_all(world: World) -> None:
     purge(world.catalog.database, "run", at_once=True)
 
 
-def purge_by_gc(world: World) -> None:
-    """The trash of an earlier gc is past its grace: the next gc purges it, and moves more."""
-    database = world.catalog.database
-    execute(database, plan_gc(database, "run", POLICY))
-
-
 ACTIONS = {
     "gc": gc,
-    "gc --now": gc_at_once,
+    "gc --now": partial(gc, at_once=True),
     "undo": bring_back,
     "purge --now": purge_all,
-    "gc after the grace": purge_by_gc,
+    "gc after the grace": gc,  # the trash of an earlier one is due: this one purges it, and moves more
 }
 
 
@@ -79,12 +64,10 @@ def world(home: Path, request: pytest.FixtureRequest) -> World:
     made = World(home)
     job = build(made.catalog, made.data)
     action = request.node.callspec.params["action"]
-    if action in ("undo", "purge --now"):
+    if action in ("undo", "purge --now", "gc after the grace"):
         gc(made)
     if action == "gc after the grace":
-        database = made.catalog.database
-        execute(database, plan_gc(database, "run", POLICY))
-        with database.write() as connection:
+        with made.catalog.database.write() as connection:
             gcs = removals.collections_of(connection, 1)
             long_ago = [each.told("run", ended=True, purge_after=each.created_at - timedelta(hours=1)) for each in gcs]
             project(connection, long_ago)
