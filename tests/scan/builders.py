@@ -2,8 +2,12 @@
 
 import os
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
+from ckptstore.core.classify import classify
+from ckptstore.core.model import Content, Kind
+from ckptstore.evidence.unregistered import FoundFile
 from tests import ckpt_bytes
 
 LENGTH = 5
@@ -42,3 +46,22 @@ def save_by_mindformers(output: Path, *steps: int, ranks: int = 2, relaunch: str
 
 def stamp(path: Path, second: int) -> None:
     os.utime(path, ns=(second * 10**9, second * 10**9))
+
+
+def unregistered(path: str, beside: dict[str, set[str]], **content: Any) -> FoundFile:
+    """A file as a scan reads it: what its path says, and what is in it; `beside` are the prefixes in its directory."""
+    named = classify(path.split("/")[1:], beside)
+    return FoundFile(
+        path=path,
+        kind=named.kind or Kind.PERIODIC,
+        content=Content.FULL,
+        format="ckpt",
+        family=named.family,
+        relaunch=named.relaunch,
+        rank=named.rank,
+        epoch=named.epoch,
+        step_in_epoch=named.step_in_epoch,
+        named_step=named.named_step,
+        size=100,
+        **content,
+    )

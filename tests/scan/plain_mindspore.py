@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from ckptstore.core.classify import classify, prefixes
-from ckptstore.core.model import Content, Kind
+from ckptstore.core.classify import prefixes
+from ckptstore.core.model import Kind
 from ckptstore.evidence.unregistered import FoundFile
+from tests.scan.builders import unregistered
 
 SECOND = 1_000_000_000
 APART = (SECOND // 100, SECOND // 10, SECOND // 2)  # how far apart ranks save
@@ -284,25 +285,15 @@ class Job:
         script = self.script
         made = {}
         for home, files in self.disk.items():
-            beside, folders = prefixes(files), home.split("/")
+            beside = prefixes(files)
             for name, one in files.items():
-                named = classify([*folders, name], beside)
                 path = f"/{home}/{name}"
-                made[path] = FoundFile(
-                    path=path,
-                    kind=named.kind or Kind.PERIODIC,
-                    content=Content.FULL,
-                    format="ckpt",
-                    family=named.family,
-                    relaunch=named.relaunch,
-                    rank=named.rank,
-                    epoch=named.epoch,
-                    step_in_epoch=named.step_in_epoch,
-                    named_step=named.named_step,
+                made[path] = unregistered(
+                    path,
+                    beside,
                     optimizer_step=one.state.count if script.counted else None,
                     info=one.info,
                     updates_every_step=script.updates_every_step,
-                    size=100,
                     mtime_ns=times.get((home, name), one.mtime_ns),
                 )
         return made

@@ -7,9 +7,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ckptstore.core.classify import classify, prefixes
-from ckptstore.core.model import Content, Kind
+from ckptstore.core.classify import prefixes
 from ckptstore.evidence.unregistered import FoundFile
+from tests.scan.builders import unregistered
 from tests.scan.plain_mindspore import SECOND
 
 SKEW, JITTER = SECOND // 2, 2 * SECOND // 5
@@ -128,24 +128,6 @@ class OwnNames:
         files = []
         for path, written in self.disk.items():
             folder = path.rpartition("/")[0]
-            named = classify(path.split("/")[1:], prefixes(beside[folder]))
-            files.append(
-                FoundFile(
-                    path=path,
-                    kind=named.kind or Kind.PERIODIC,
-                    content=Content.FULL,
-                    format="ckpt",
-                    family=named.family,
-                    relaunch=named.relaunch,
-                    rank=named.rank,
-                    epoch=named.epoch,
-                    step_in_epoch=named.step_in_epoch,
-                    named_step=named.named_step,
-                    optimizer_step=written.step,
-                    info=written.info,
-                    updates_every_step=True,
-                    size=100,
-                    mtime_ns=written.mtime_ns,
-                )
-            )
+            content = {"optimizer_step": written.step, "info": written.info, "updates_every_step": True}
+            files.append(unregistered(path, prefixes(beside[folder]), **content, mtime_ns=written.mtime_ns))
         return files
