@@ -45,28 +45,21 @@ _ON_PURPOSE = {"KeyboardInterrupt", "SystemExit"}
 
 @dataclass(frozen=True)
 class Room:
-    """What the states take on the disk at an interval, in bytes.
+    """What the states take on the disk at an interval, in bytes."""
 
-    `states` are kept at most, `trash` waits for its grace to be over, `each_week` is added to them week by week.
-    """
-
-    states: int
-    trash: int
-    each_week: int
+    states: int  # that are kept, at most
+    trash: int  # that waits for its grace to be over
+    each_week: int  # added to the states, week by week
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Saving so often: every `steps` steps, which take `seconds`.
+    """Saving so often."""
 
-    In a week so many steps fewer are trained than without saves and failures: `lost_steps`, if a failure comes each
-    `mtbf` seconds (both None: that is not known).
-    """
-
-    steps: int
-    seconds: float
-    mtbf: float | None
-    lost_steps: float | None
+    steps: int  # from one save to the next
+    seconds: float  # that these steps take
+    mtbf: float | None  # seconds between two failures; None: not known
+    lost_steps: float | None  # that are trained fewer in a week than without saves and failures; None: not known
     room: Room
 
 

@@ -36,17 +36,14 @@ class Fact:
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was checked, of a run or of what all runs share (`run` None).
-
-    `hint` says what to do, `exit_code` what the command ends with where it is a problem.
-    """
+    """One thing that was checked."""
 
     name: str
     status: Status
     detail: str
-    hint: str = ""
-    run: str | None = None
-    exit_code: int = CkptstoreError.exit_code
+    hint: str = ""  # what to do
+    run: str | None = None  # None: of what all runs share
+    exit_code: int = CkptstoreError.exit_code  # of the command, where it is a problem
     fact: Fact | None = None
 
 

@@ -88,8 +88,9 @@ def shapes_of(parameters: Iterable[Entry]) -> Shapes:
 def _may_skip(name: str) -> bool:
     """Whether a parameter is one with which a step may bring no update: a loss scale, or gathered gradients.
 
-    MindSpore calls them `accu_grads.…` and `grad_accumulation.…`, its tutorials `accumulate_.…`, `inner_grads.…` and
-    `grad_sum.…`; its optimizers have `accum.…`, `accum_update.…` and `mean_grad.…`, which are none.
+    A loss scale is `scale_sense` (MindSpore: `nn/wrap/loss_scale.py`). Gathered gradients are `accu_grads.…` and
+    `grad_accumulation.…` in MindSpore, `accumulate_.…`, `inner_grads.…` and `grad_sum.…` in its tutorials; its
+    optimizers have `accum.…`, `accum_update.…` and `mean_grad.…`, which are none.
     """
     prefix = name.partition(".")[0]
     return prefix.startswith("scale_sense") or (

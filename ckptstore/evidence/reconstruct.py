@@ -37,12 +37,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlacedLaunch:
-    """The files of one launch that have a step, by step, rank and path.
+    """The files of one launch that have a step, by step, rank and path."""
 
-    `key` stays the same when files of newer launches are added.
-    """
-
-    key: str
+    key: str  # stays the same when files of newer launches are added
     files: tuple[PlacedFile, ...]
 
 
@@ -58,17 +55,12 @@ class Reconstruction:
 
 @dataclass(frozen=True)
 class Stated:
-    """Statements of the user about a tree.
+    """Statements of the user about a tree."""
 
-    `steps_per_epoch` is that of the dataset (None: by the files), `trusted` are witnesses that are enough alone,
-    `steps` the steps of files by path. `replicas` names the replica groups, as a resolution takes them (None: no
-    replicas).
-    """
-
-    steps_per_epoch: int | None = None
-    trusted: frozenset[Trusted] = frozenset()
-    steps: Mapping[str, int] = field(default_factory=dict)
-    replicas: str | None = None
+    steps_per_epoch: int | None = None  # of the dataset; None: by the files
+    trusted: frozenset[Trusted] = frozenset()  # witnesses that are enough alone
+    steps: Mapping[str, int] = field(default_factory=dict)  # of files, by path
+    replicas: str | None = None  # the replica groups, as a resolution takes them; None: no replicas
 
 
 NOTHING_STATED = Stated()

@@ -46,76 +46,59 @@ class Trusted(str, Enum):
 class FoundFile:
     """An unregistered checkpoint file: the facts of its path and of its content. None of them is believed yet.
 
-    `rank` is that of its directory or name (None: neither says one). `family` is what one callback of one rank calls
-    its files, without the number of the relaunch, so that files of several ranks and relaunches compare; `relaunch`
-    is that number, N of `prefix_N` (0: none). `epoch` and `step_in_epoch` are the name's, `named_step` a global_step
-    that the name or its directory states; each is None where the name has none. `info` is what MindSpore appended
-    (`epoch_num`, `step_num`, `batch_num`, `cur_rank`, …), `optimizer_step` the counter of updates in it; None and
-    empty where the file was not read or has none. `updates_every_step`: the file was read, and nothing in it is known
-    to let a step pass without an update: no loss scale (`scale_sense`, MindSpore: `nn/wrap/loss_scale.py`) and no
-    gathered gradients (`tree.py`). `shapes` are those of the parameters that tell its network from another
-    (`experiments.py`). `size` in bytes, `mtime_ns` in nanoseconds since 1970.
+    A fact is None, or empty, where nothing states it; those of its content also where it was not read.
     """
 
     path: str
     kind: Kind
     content: Content
     format: str
-    family: str
-    relaunch: int
-    rank: int | None
-    epoch: int | None
-    step_in_epoch: int | None
-    named_step: int | None
-    optimizer_step: int | None
-    info: Mapping[str, object] = field(default_factory=dict)
-    updates_every_step: bool = False
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    size: int
-    mtime_ns: int
+    family: str  # what one callback of one rank calls its files, without the number of the relaunch
+    relaunch: int  # that number, N of `prefix_N`; 0: none
+    rank: int | None  # of its directory or name
+    epoch: int | None  # of its name
+    step_in_epoch: int | None  # of its name
+    named_step: int | None  # a global_step that its name or its directory states
+    optimizer_step: int | None  # the counter of updates in it
+    info: Mapping[str, object] = field(default_factory=dict)  # appended by MindSpore: `epoch_num`, `cur_rank`, …
+    updates_every_step: bool = False  # nothing in it is known to let a step pass without an update (`contents.py`)
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # that tell its network from another
+    size: int  # bytes
+    mtime_ns: int  # since 1970
 
 
 @dataclass(frozen=True)
 class PlacedFile:
-    """A file, its rank, and the batches consumed since the run began when it was saved.
-
-    `grade` says how sure that step is, `doubt` names the open question (empty: none).
-    """
+    """A file that has a rank and a step."""
 
     file: FoundFile
     rank: int
     global_step: int
-    grade: Grade = Grade.PROVEN
-    doubt: str = ""
+    grade: Grade = Grade.PROVEN  # how sure the step is
+    doubt: str = ""  # the open question; empty: none
 
 
 @dataclass(frozen=True)
 class Uncertain:
-    """A file that has no step or no rank: the likeliest step (None: no idea), and why it is not more than that.
-
-    `remedy` is the option of `ckptstore scan` that would place it. `contradicted`: witnesses exclude each other.
-    """
+    """A file that has no step or no rank."""
 
     path: str
-    best_guess: int | None
-    reason: str
-    remedy: str = BY_HAND
-    contradicted: bool = False
+    best_guess: int | None  # the likeliest step
+    reason: str  # why it is not more than that
+    remedy: str = BY_HAND  # the option of `ckptstore scan` that would place it
+    contradicted: bool = False  # witnesses exclude each other
 
 
 @dataclass(frozen=True)
 class ScannedLaunch:
-    """A launch that the files show: when it began, the records of its files, the steps an epoch if known.
-
-    `layout` is what the user says of it.
-    """
+    """A launch that the files show, and the records of its files."""
 
     id: str
     world_size: int
     steps_per_epoch: int | None
     began: datetime
     files: tuple[Checkpoint, ...]
-    layout: Layout = field(default_factory=stand_alone)
+    layout: Layout = field(default_factory=stand_alone)  # as the user states it
 
 
 def launch_id(*told: str) -> str:

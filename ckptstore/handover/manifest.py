@@ -59,16 +59,12 @@ class Made(Struct, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What an export holds.
+    """What an export holds."""
 
-    `launch` is the one that saved the state, `run` what its run was called. The paths of `files`, and of their strategy
-    files, are those below `ROOT`. `parts` are all files of the export, in their order.
-    """
-
-    run: str
-    launch: Launch
-    files: tuple[Checkpoint, ...]
-    parts: tuple[Part, ...]
+    run: str  # what the run of the state was called
+    launch: Launch  # that saved the state
+    files: tuple[Checkpoint, ...]  # their paths, and those of their strategy files, are below `ROOT`
+    parts: tuple[Part, ...]  # all files of the export, in their order
     made: Made
 
     @property

@@ -356,7 +356,7 @@ RENEWED_EVERY = timedelta(minutes=1)
 
 
 class GcLock:
-    """The lock of a run, acquired by the constructor and released at the end of the block.
+    """The lock of a run, from the beginning of the block to its end.
 
     Raises `RefusedError` if another process has it. A process of this machine loses it when it dies, one of another
     machine when it did not renew the lock for `LOCK`.

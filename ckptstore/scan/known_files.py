@@ -42,20 +42,15 @@ _MAY_BE_A_COPY = (
 
 @dataclass
 class KnownFiles:
-    """The records of a tree. `known`: this run's, by path; `others`: the runs whose the files at other paths are.
+    """The records of a tree, by path."""
 
-    `owners`: the run of every path that was ever recorded. `replaced` are paths of `known` at which another file is
-    now, to be looked at as if it were new; `doubtful` those at which it may be another one. Of these and of `others`,
-    `skipped` says why they are not taken in. `below` is all that was ever recorded there.
-    """
-
-    known: dict[str, Checkpoint] = field(default_factory=dict)
-    others: dict[str, str] = field(default_factory=dict)
-    owners: dict[str, str] = field(default_factory=dict)
-    replaced: set[str] = field(default_factory=set)
-    doubtful: set[str] = field(default_factory=set)
-    skipped: list[Skipped] = field(default_factory=list)
-    below: list[Checkpoint] = field(default_factory=list)
+    known: dict[str, Checkpoint] = field(default_factory=dict)  # of this run
+    others: dict[str, str] = field(default_factory=dict)  # the runs of the files at other paths
+    owners: dict[str, str] = field(default_factory=dict)  # the run of every path that was ever recorded
+    replaced: set[str] = field(default_factory=set)  # of `known`: another file is there now, to be looked at as new
+    doubtful: set[str] = field(default_factory=set)  # of `known`: another file may be there
+    skipped: list[Skipped] = field(default_factory=list)  # why `doubtful` and `others` are not taken in
+    below: list[Checkpoint] = field(default_factory=list)  # all that was ever recorded there
 
     def leave_out(self, paths: Collection[str]) -> None:
         """Forget what records say of these paths: a copied journal tells of them."""

@@ -95,34 +95,25 @@ class Scanned:
 
 @dataclass(frozen=True)
 class ScanPlan:
-    """The plan of a scan for one run: the result of looking, and the records to write.
-
-    - `launches` are new launches, and known ones with more facts now.
-    - `back` are known records that become complete: their files are there again. `overwritten` become missing: other
-      files are at their paths. `restated` get another step, or are recorded as copies.
-    - `unplaced` are the files that got no step.
-    """
+    """The plan of a scan for one run: the result of looking, and the records to write."""
 
     found: Scanned
-    launches: tuple[ScannedLaunch, ...]
-    back: tuple[Checkpoint, ...]
-    overwritten: tuple[Checkpoint, ...]
-    restated: tuple[Checkpoint, ...]
-    unplaced: tuple[Unplaced, ...]
+    launches: tuple[ScannedLaunch, ...]  # new ones, and known ones with more facts now
+    back: tuple[Checkpoint, ...]  # known records that become complete: their files are there again
+    overwritten: tuple[Checkpoint, ...]  # known records that become missing: other files are at their paths
+    restated: tuple[Checkpoint, ...]  # known records that get another step, or are recorded as copies
+    unplaced: tuple[Unplaced, ...]  # files that got no step
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The options of a scan: the run (None: not named), its number of ranks, and statements about its files.
+    """The options of a scan."""
 
-    `directory_name` names the run if nothing else does. `trust` is the users whose journals are believed.
-    """
-
-    run: str | None
-    directory_name: str
+    run: str | None  # None: not named
+    directory_name: str  # names the run if nothing else does
     world_size: int | None
     said: Stated
-    trust: Trust | None
+    trust: Trust | None  # the users whose journals are believed
 
 
 _MAY_BE_AWAY = (

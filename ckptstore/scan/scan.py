@@ -1,8 +1,8 @@
 """Takes a directory tree into the catalog that no catalog ever saw, or that has changed without it.
 
-Names and headers of the files prove launches and saves (`history.py`); files that they do not prove are reported, and
-not adopted. Files of launches that a registrar watches are left to reconciliation, which knows more of them: a scan
-while training writes is safe.
+Names and headers of the files prove launches and saves (`evidence/reconstruct.py`); files that they do not prove are
+reported, and not adopted. Files of launches that a registrar watches are left to reconciliation, which knows more of
+them: a scan while training writes is safe.
 """
 
 from __future__ import annotations

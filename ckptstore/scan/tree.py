@@ -44,19 +44,15 @@ class Opaque:
 
 @dataclass
 class Tree:
-    """The files below a root: checkpoints by path with the facts of their paths, and all ranks in names.
-
-    `foreign` are those that MindSpore cannot load. Of the `skipped`, `unread` are those that the file system did not
-    let be read.
-    """
+    """The files below a root."""
 
     root: str
-    checkpoints: dict[str, tuple[Named, Seen]] = field(default_factory=dict)
-    ranks: set[int] = field(default_factory=set)
-    counts: Counter[str] = field(default_factory=Counter)
+    checkpoints: dict[str, tuple[Named, Seen]] = field(default_factory=dict)  # by path
+    ranks: set[int] = field(default_factory=set)  # in names
+    counts: Counter[str] = field(default_factory=Counter)  # of files, by what they are
     skipped: list[Skipped] = field(default_factory=list)
-    unread: list[Skipped] = field(default_factory=list)
-    foreign: dict[str, tuple[Named, Seen]] = field(default_factory=dict)
+    unread: list[Skipped] = field(default_factory=list)  # of these, what the file system did not let be read
+    foreign: dict[str, tuple[Named, Seen]] = field(default_factory=dict)  # checkpoints that MindSpore cannot load
 
     def seen(self, path: str) -> Seen | None:
         """The checkpoint at a path, if there is one."""
