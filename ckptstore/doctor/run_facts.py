@@ -33,21 +33,19 @@ if TYPE_CHECKING:
 SAVES = 5
 """So many of the newest saves tell how large the next one is, and which ranks do not save any more."""
 
-_MOST_JOURNAL_BYTES = 16 << 20
+MOST_JOURNAL_BYTES = 16 << 20
+"""So much of the journals is read at most: a page must not take minutes."""
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """A directory: its disk (`device` None: it cannot be looked at, and `trouble` says why), and its journals.
-
-    `journals` tells how long each is, in bytes. Where their folder cannot be read, `hidden` says why.
-    """
+    """A directory, its disk, and its journals."""
 
     directory: str
-    device: int | None
-    trouble: str = ""
-    journals: Mapping[str, int] = field(default_factory=dict)
-    hidden: str = ""
+    device: int | None  # None: it cannot be looked at
+    trouble: str = ""  # why it cannot
+    journals: Mapping[str, int] = field(default_factory=dict)  # how long each is, in bytes
+    hidden: str = ""  # why their folder cannot be read
 
 
 @dataclass(frozen=True)
@@ -60,22 +58,17 @@ class Room:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """One run: `launches` oldest first, those that saved anything (`saved`), and the newest of them with its saves.
-
-    `homes` are the directories of the newest launch, `saving_homes` those of the launch that saved last. `around` has
-    the observations of these directories, and of those with a journal of the run (`journals`: how far each was taken
-    up).
-    """
+    """One run: the facts of the catalog, and its directories as they were observed."""
 
     run: str
     now: datetime
-    launches: tuple[Launch, ...]
-    saved: Mapping[str, int | None]
-    saving: Launch | None
-    saves: tuple[Saved, ...]
+    launches: tuple[Launch, ...]  # oldest first
+    saved: Mapping[str, int | None]  # the first step of each that saved anything
+    saving: Launch | None  # the newest that saved anything
+    saves: tuple[Saved, ...]  # its newest ones
     highest_step: int  # that the newest launch saved, of any kind; 0: none
-    homes: tuple[Home, ...]
-    saving_homes: tuple[Home, ...]
+    homes: tuple[Home, ...]  # the directories of the newest launch
+    saving_homes: tuple[Home, ...]  # those of the launch that saved last
     ends: tuple[End, ...]
     leased_until: datetime | None
     sign: Sign | None
@@ -84,8 +77,8 @@ class RunFacts:
     lock: Lock | None
     trash: tuple[Waiting, ...]
     doubled: tuple[str, str] | None
-    journals: Mapping[str, int]
-    around: Mapping[str, Surroundings] = field(default_factory=dict)
+    journals: Mapping[str, int]  # of the run: how far each was taken up
+    around: Mapping[str, Surroundings] = field(default_factory=dict)  # of all these directories
 
     @property
     def newest(self) -> Launch | None:
@@ -177,7 +170,7 @@ def unread(known: Mapping[str, int], sizes: Mapping[str, int]) -> tuple[dict[str
     """
     begins = {path: known.get(path, 0) for path in sorted(sizes)}
     tails = {path: begin if sizes[path] > begin else 0 for path, begin in begins.items() if sizes[path] != begin}
-    return jsonl.read_tails(tails, _MOST_JOURNAL_BYTES)
+    return jsonl.read_tails(tails, MOST_JOURNAL_BYTES)
 
 
 def backlogs(database: Database) -> dict[str, int]:

@@ -85,7 +85,7 @@ def _of_checks(
         fact = check.fact
         if fact is None or fact.kind not in kinds or (fact.since is not None and now - fact.since > _NEWS):
             continue
-        yield Notice(_id(fact.kind, run_id, fact.of), fact.kind, run, check.status, check.detail, check.hint)
+        yield Notice(derived_id(fact.kind, run_id, fact.of), fact.kind, run, check.status, check.detail, check.hint)
 
 
 def _worst(of_disk: Sequence[Check]) -> list[Check]:
@@ -102,7 +102,7 @@ def _has_room(run_id: int, of_disk: Sequence[Check]) -> Iterator[str]:
     for status in _GRAVEST_FIRST:
         if status in found:
             return
-        yield _id(DISK, run_id, status.value)
+        yield derived_id(DISK, run_id, status.value)
 
 
 def _damaged(database: Database, kinds: Collection[str]) -> Iterator[Notice]:
@@ -117,7 +117,7 @@ def _damaged(database: Database, kinds: Collection[str]) -> Iterator[Notice]:
             f"{count(state.files, 'damaged file', 'damaged files')}: {state.path}{why}"
         )
         hint = f"{Command('resolve', state.run, '--explain')} shows where the run would go on"
-        notice_id = _id(DAMAGED, state.run_id, f"{state.launch} {state.global_step}")
+        notice_id = derived_id(DAMAGED, state.run_id, f"{state.launch} {state.global_step}")
         yield Notice(notice_id, DAMAGED, state.run, Status.PROBLEM, detail, hint)
 
 
@@ -129,9 +129,5 @@ def _quarantined(database: Database, kinds: Collection[str]) -> Iterator[Notice]
     for state in found:
         detail = f"step {state.global_step} of launch {state.launch} is quarantined: {state.why}"
         hint = f"no start takes it; {Command('resolve', state.run, '--explain')} shows where the run would go on"
-        notice_id = _id(QUARANTINED, state.run_id, f"{state.launch} {state.global_step}")
+        notice_id = derived_id(QUARANTINED, state.run_id, f"{state.launch} {state.global_step}")
         yield Notice(notice_id, QUARANTINED, state.run, Status.WARNING, detail, hint)
-
-
-def _id(kind: str, run_id: int, of: str) -> str:
-    return derived_id(kind, run_id, of)
