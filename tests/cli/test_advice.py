@@ -1,8 +1,6 @@
 """Commands that messages print do what the message says, in the situation that printed it."""
 
 import os
-import re
-import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +17,6 @@ from ckptstore.errors import CkptstoreError, NothingRestorableError
 from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes
 from tests.cli.advice import commands_in, follow, run
-from tests.command_line import Result, ckptstore
 from tests.conftest import new_postgres_database
 from tests.jobs import Job, begun
 
@@ -37,17 +34,6 @@ def job(sqlite_url: str, tmp_path: Path) -> Job:
     return job
 
 
-def do(url: str, *arguments: str) -> Result:
-    return ckptstore("--db", url, *arguments)
-
-
-def advice(said: Result, command: str) -> list[str]:
-    """The arguments of a command that was printed."""
-    found = re.search(rf"ckptstore ({command} (?:'[^']*'|\S)+(?: --[\w-]+(?: \d+)?)*)", said.out + said.err)
-    assert found, said
-    return shlex.split(found[1])
-
-
 def newest(url: str) -> int:
     return int(run(url, "resolve", RUN, "--json").json["global_step"])
 
@@ -59,9 +45,9 @@ def said(*kinds: type[CkptstoreError]) -> Iterator[Callable[[], str]]:
         yield lambda: str(raised.value)
 
 
-def hints(url: str, name: str, run: str | None = RUN) -> str:
+def hints(url: str, name: str) -> str:
     """What doctor says is to be done about one of its checks."""
-    return next(check.hint for check in examine(url, run).checks if check.name == name)
+    return next(check.hint for check in examine(url, RUN).checks if check.name == name)
 
 
 def test_what_is_said_where_a_run_is_forgotten(sqlite_url: str, job: Job) -> None:

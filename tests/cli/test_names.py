@@ -25,14 +25,6 @@ def url(job: Job, database_url: str) -> str:
     return database_url
 
 
-def runs(url: str) -> list[str]:
-    return [row["run"] for row in ckptstore("--db", url, "runs", "--json").json]
-
-
-def everything(job: Job) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in job.directory.rglob("*.ckpt")}
-
-
 def test_who_joins_a_forgotten_run_is_refused(catalog: Catalog, job: Job) -> None:
     assert catalog.forget("run")
     assert not catalog.forget("run")

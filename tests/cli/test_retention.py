@@ -29,10 +29,6 @@ def files(job: Job) -> int:
     return sum(".ckptstore" not in path.parts for path in job.directory.rglob("*.ckpt"))
 
 
-def steps(rows: list[dict[str, int]]) -> list[int]:
-    return [row["global_step"] for row in rows]
-
-
 def one_line(result: Result) -> str:
     assert len(result.err.splitlines()) == 1
     return result.err

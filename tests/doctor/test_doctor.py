@@ -39,11 +39,9 @@ def later(by: timedelta) -> datetime:
     return datetime.now(timezone.utc) + by
 
 
-def on_two_hosts(
-    catalog: Catalog, directory: Path, monkeypatch: pytest.MonkeyPatch, world_size: int = 4
-) -> list[RankLaunch]:
+def on_two_hosts(catalog: Catalog, directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[RankLaunch]:
     """A launch of which every two ranks are on a host of their own."""
-    job = Job(catalog, directory, world_size, layout="data_parallel")
+    job = Job(catalog, directory, 4, layout="data_parallel")
     ranks = job.start()
     for launch in ranks:
         monkeypatch.setattr(name_claims, "host_name", lambda at=launch.rank // 2: f"node-{at}")
@@ -259,9 +257,6 @@ def test_a_run_that_was_scanned(catalog: Catalog, database_url: str, tmp_path: P
     found = checks(database_url, now=later(99 * HOUR))
     assert found["launch"].status is Status.OK
     assert found["clocks"].status is Status.OK
-
-
-# The state to go on from
 
 
 # Clocks

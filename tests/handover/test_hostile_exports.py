@@ -49,13 +49,13 @@ def refused(catalog: Catalog, exported: Path, tmp_path: Path) -> Callable[[Path]
     return refused
 
 
-def place_of(number: int, place: str) -> Callable[[Manifest], dict[str, Any]]:
+def place_of(place: str) -> Callable[[Manifest], dict[str, Any]]:
     """One of its files lies elsewhere."""
 
     def changes(manifest: Manifest) -> dict[str, Any]:
         parts, files = list(manifest.parts), list(manifest.files)
-        parts[number] = Part(place, parts[number].size, parts[number].digest)
-        files[number] = replace(files[number], path=path_of(place))
+        parts[0] = Part(place, parts[0].size, parts[0].digest)
+        files[0] = replace(files[0], path=path_of(place))
         return {"parts": tuple(parts), "files": tuple(files)}
 
     return changes
@@ -66,18 +66,18 @@ def files(**changed: Any) -> Callable[[Manifest], dict[str, Any]]:
 
 
 CHANGES = [
-    place_of(0, "rank_0/../../evil.ckpt"),
-    place_of(0, "../evil.ckpt"),
-    place_of(0, "/etc/evil.ckpt"),
-    place_of(0, "evil.ckpt"),
-    place_of(0, "elsewhere/evil.ckpt"),
-    place_of(0, "rank_0/./evil.ckpt"),
-    place_of(0, "rank_0//evil.ckpt"),
-    place_of(0, "rank_0/.ckptstore/shared-1.jsonl"),
-    place_of(0, "rank_0/evil\0.ckpt"),
-    place_of(0, f"rank_0/{'x' * 3000}.ckpt"),
-    place_of(0, "rank_1/net-1_5.ckpt"),  # as the other rank's
-    place_of(0, "rank_1/net-1_5.ckpt/evil.ckpt"),  # below the other rank's
+    place_of("rank_0/../../evil.ckpt"),
+    place_of("../evil.ckpt"),
+    place_of("/etc/evil.ckpt"),
+    place_of("evil.ckpt"),
+    place_of("elsewhere/evil.ckpt"),
+    place_of("rank_0/./evil.ckpt"),
+    place_of("rank_0//evil.ckpt"),
+    place_of("rank_0/.ckptstore/shared-1.jsonl"),
+    place_of("rank_0/evil\0.ckpt"),
+    place_of(f"rank_0/{'x' * 3000}.ckpt"),
+    place_of("rank_1/net-1_5.ckpt"),  # as the other rank's
+    place_of("rank_1/net-1_5.ckpt/evil.ckpt"),  # below the other rank's
     files(size=7),
     files(digest="0" * 64),
     files(rank=2),

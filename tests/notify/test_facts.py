@@ -17,6 +17,8 @@ from ckptstore.notify.watcher import Watcher
 from tests.jobs import Job, begun, set_ending
 from tests.small_disks import fill, give_room, small_disk
 
+pytestmark = pytest.mark.of_files
+
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
 
 
@@ -28,13 +30,9 @@ class Taking:
     """A receiver that takes everything."""
 
     name = "taking"
-
-    def __init__(self, id_: str = "0" * 32) -> None:
-        self.id = id_
-        self.bodies: list[bytes] = []
+    id = "0" * 32
 
     def send(self, body: bytes) -> Failure | None:
-        self.bodies.append(body)
         return None
 
 
@@ -43,11 +41,6 @@ def told(catalog: Catalog, *kinds: str, at: datetime | None = None) -> list[tupl
     outcome = Watcher(catalog.database, Taking(), kinds or KINDS).look(at)
     assert not outcome.failed
     return [(notice.kind, notice.run) for notice in outcome.told]
-
-
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
 
 
 def test_a_run_that_is_well_is_no_news(catalog: Catalog, tmp_path: Path) -> None:

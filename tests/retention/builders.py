@@ -40,7 +40,7 @@ def saved(catalog: Catalog, tmp_path: Path, *steps: int) -> Job:
     return job
 
 
-def interrupt(catalog: Catalog, after: int, *, at_once: bool = False) -> None:
+def interrupt(catalog: Catalog, after: int) -> None:
     """Ctrl-C after so many files were moved or deleted."""
     with failing_after(after, MOVES, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
-        gc(catalog, at_once=at_once)
+        gc(catalog)

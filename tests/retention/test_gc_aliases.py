@@ -34,11 +34,11 @@ def all_of(*ends: str) -> set[str]:
     return {f"rank_{rank}/net-{end}.ckpt" for rank in (0, 1) for end in ends}
 
 
-def doubts(catalog: Catalog, run: str = "run", policy: Policy = LAST_2) -> dict[tuple[str, int], str]:
+def doubts(catalog: Catalog, run: str = "run") -> dict[tuple[str, int], str]:
     def doubt(verdict: Verdict) -> str:
         return "".join(because.detail for because in verdict.reasons if because.rule is Why.DOUBT)
 
-    keep = plan_gc(catalog.database, run, policy).decision.keep
+    keep = plan_gc(catalog.database, run, LAST_2).decision.keep
     return {verdict.state.key: doubt(verdict) for verdict in keep if doubt(verdict)}
 
 

@@ -62,11 +62,11 @@ def belongs(path: Path, user: int) -> None:
         os.lchown(each, user, user)
 
 
-def trained_by(user: int, url: str, directory: Path, *steps: int) -> Job:
+def trained_by_ann(shared: Path, *steps: int) -> Job:
     """A job of a user who is not root, with a journal that is theirs."""
-    with as_user(user):
-        directory.mkdir(exist_ok=True)
-        job = Job(connect(url), directory, world_size=1)
+    with as_user(ANN):
+        (shared / "ckpt").mkdir()
+        job = Job(connect(str(shared / "c.db")), shared / "ckpt", world_size=1)
         job.save(job.begin(), *steps)
     return job
 
@@ -101,7 +101,7 @@ def test_a_line_that_leads_through_a_link_and_a_policy_beside_it(tmp_path: Path)
 def test_what_a_trainer_registers_of_others(shared: Path, owner: int, name: str) -> None:
     """The operator could remove it, and the trainer could not: neither the record nor their journal counts."""
     url = str(shared / "c.db")
-    job = trained_by(ANN, url, shared / "ckpt")
+    job = trained_by_ann(shared)
     others = ckpt_bytes.write(shared / "home" / name, 5, 5) if name.endswith("ckpt") else shared / "home" / name
     if not others.exists():
         others.parent.mkdir()
@@ -127,7 +127,7 @@ def gone_or_kept(catalog: Catalog) -> list[str]:
 
 def test_an_operator_collects_for_users_who_journal(shared: Path) -> None:
     url = str(shared / "c.db")
-    job = trained_by(ANN, url, shared / "ckpt", 10, 20, 30, 40)
+    job = trained_by_ann(shared, 10, 20, 30, 40)
     catalog = connect(url)
     assert gc(catalog).removed == (("L1", 10), ("L1", 20))
     assert undo(catalog.database, "run").files == 2
@@ -155,7 +155,7 @@ def test_an_operator_collects_below_the_directory_that_was_announced(shared: Pat
 
 def test_a_journal_of_somebody_else_tells_nothing(shared: Path) -> None:
     url = str(shared / "c.db")
-    job = trained_by(ANN, url, shared / "ckpt", 10, 20, 30, 40)
+    job = trained_by_ann(shared, 10, 20, 30, 40)
     for journal in jsonl.journals_below(str(shared / "ckpt")):
         os.chown(journal, 0, 0)
     assert f"belongs to user {ANN}, and no journal of that user" in doubts(connect(url))[0]
@@ -168,7 +168,7 @@ def test_a_hard_link_to_anothers_checkpoint(shared: Path) -> None:
     url = str(shared / "c.db")
     theirs = ckpt_bytes.write(shared / "bob" / "net-1_5.ckpt", 5, 5)
     belongs(shared / "bob", BOB)
-    job = trained_by(ANN, url, shared / "ckpt")
+    job = trained_by_ann(shared)
     job.folder(0).mkdir(exist_ok=True)
     os.link(theirs, job.folder(0) / "net-1_5.ckpt")
     os.chown(job.folder(0), ANN, ANN)
@@ -333,7 +333,7 @@ def collect_as(user: int, url: str) -> None:
 def test_a_process_of_another_user_collects(shared: Path, user: int, left: list[int]) -> None:
     """One that can never be root again: what Ann's journal tells of may go, and only she may write there."""
     url = str(shared / "c.db")
-    job = trained_by(ANN, url, shared / "ckpt", 10, 20, 30, 40)
+    job = trained_by_ann(shared, 10, 20, 30, 40)
     for path in shared.glob("c.db*"):
         path.chmod(0o666)
     child = CLEAN.Process(target=collect_as, args=(user, url))

@@ -20,16 +20,10 @@ from tests.retention.gc_world import LONG_AGO, build
 pytestmark = pytest.mark.of_files
 
 
-def left(path: Path, *, old: bool = True) -> Path:
+def left(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"left behind")
-    if old:
-        os.utime(path, (LONG_AGO, LONG_AGO))
-    return path
-
-
-def debris(catalog: Catalog) -> dict[str, str]:
-    return {each.path: each.reason for each in plan_gc(catalog.database, "run", LAST_2).debris}
+    os.utime(path, (LONG_AGO, LONG_AGO))
 
 
 def test_companions_and_directories_go_with_their_files(catalog: Catalog, tmp_path: Path) -> None:

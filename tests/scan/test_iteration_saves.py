@@ -9,14 +9,9 @@ import pytest
 from ckptstore.api import Catalog
 from ckptstore.core.model import Content, Rule
 from ckptstore.errors import NothingRestorableError
-from ckptstore.scan.plan import Scanned
 from tests import ckpt_bytes, parts_bytes
 
 pytestmark = pytest.mark.of_files
-
-
-def steps(done: Scanned) -> list[int]:
-    return sorted({file.global_step for file in done.adopted})
 
 
 def test_each_iteration_is_one_save(catalog: Catalog, tmp_path: Path) -> None:

@@ -29,14 +29,13 @@ def saved(catalog: Catalog, directory: Path, *steps: int, world_size: int = 2) -
     return begun(catalog, directory, *steps or (5, 10, 15), world_size=world_size)[0]
 
 
-def flip(path: Path, place: int, *, keep_time: bool = True) -> None:
+def flip(path: Path, place: int) -> None:
     """Flip a bit of a file in place, as a disk does that forgets: its time stays."""
     status = path.stat()
     content = bytearray(path.read_bytes())
     content[place] ^= 1 << place % 8
     path.write_bytes(content)
-    if keep_time:
-        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def states(catalog: Catalog) -> dict[str, tuple[FileState, Rule | None]]:
