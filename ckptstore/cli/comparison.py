@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -112,7 +111,7 @@ def _summary(each: RankCompared) -> str:
 
 def _show_unmatched(ranks: Iterable[RankCompared]) -> None:
     """The parameters of which there are no two to compare; those that several ranks have alike stand there once."""
-    from ckptstore.cli.terminal import Rows
+    from ckptstore.cli.terminal import Rows, more
 
     rows: dict[tuple[str, str, str], None] = {}
     for each in ranks:
@@ -124,26 +123,26 @@ def _show_unmatched(ranks: Iterable[RankCompared]) -> None:
         shown.add_row(*row)
     if rows:
         shown.print("")
-    _more(len(rows), "parameters that only one has")
+    more(len(rows), "parameters that only one has", _ROWS_SHOWN)
 
 
 def _show_changed(ranks: tuple[RankCompared, ...]) -> None:
-    from ckptstore.cli.terminal import Rows
+    from ckptstore.cli.terminal import Rows, more
     from ckptstore.core.text import ranges
     from ckptstore.tensors.compare import largest_first
 
     of = {id(each): ranges(one.ranks) for one in ranks for each in one.changed}
     changed = largest_first(each for one in ranks for each in one.changed)
     has_odd, has_ranks = any(_not_finite(each) for each in changed), len(ranks) > 1
-    more = [*(["NaN, inf"] if has_odd else []), *(["ranks"] if has_ranks else [])]
-    shown = Rows("parameter", "type", "shape", ">relative", ">L2", ">largest", *more)
+    also = [*(["NaN, inf"] if has_odd else []), *(["ranks"] if has_ranks else [])]
+    shown = Rows("parameter", "type", "shape", ">relative", ">L2", ">largest", *also)
     for each in changed[:_ROWS_SHOWN]:
         norms = ("-" if norm is None else f"{norm:.3g}" for norm in (each.relative, each.l2, each.max_abs))
         ends = [*([_not_finite(each) or "-"] if has_odd else []), *([of[id(each)]] if has_ranks else [])]
         shown.add_row(each.name, each.dtype, str(each.shape), *norms, *ends)
     if changed:
         shown.print("")
-    _more(len(changed), "parameters that changed")
+    more(len(changed), "parameters that changed", _ROWS_SHOWN)
 
 
 def _not_finite(each: Changed) -> str:
@@ -156,14 +155,9 @@ def _kind(of: Described) -> str:
     return f"{of.dtype} {of.shape}"
 
 
-def _more(there: int, what: str) -> None:
-    from ckptstore.cli.terminal import line
-
-    if there > _ROWS_SHOWN:
-        line(f"… and {there - _ROWS_SHOWN} more {what}; --json has all")
-
-
 def _value(found: Compared) -> dict[str, Any]:
+    from ckptstore.cli.values import finite
+
     return {
         "first": _side(found.first),
         "second": _side(found.second),
@@ -179,7 +173,7 @@ def _value(found: Compared) -> dict[str, Any]:
                     {"name": one.name, "first": one.first._asdict(), "second": one.second._asdict()}
                     for one in each.reshaped
                 ],
-                "changed": [{name: _finite(value) for name, value in one._asdict().items()} for one in each.changed],
+                "changed": [{name: finite(value) for name, value in one._asdict().items()} for one in each.changed],
             }
             for each in found.ranks
         ],
@@ -192,8 +186,3 @@ def _side(side: Side) -> dict[str, Any]:
 
     names = "name run launch global_step epoch step_in_epoch optimizer_step metrics world_size"
     return {**fields(side, names), "layout": side.layout.to_json() if side.layout else None}
-
-
-def _finite(value: Any) -> Any:
-    """A number, or infinity as text: JSON has none, and the difference of two 64-bit numbers may overflow."""
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

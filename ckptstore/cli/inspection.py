@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ckptstore.cli.terminal import Rows, line
+from ckptstore.cli.terminal import Rows, first, line, more
+from ckptstore.cli.values import finite
 from ckptstore.formats.safetensors import SafetensorsHeader
 from ckptstore.formats.strategy import GroupInfo, Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ckptstore.formats.header import Header, Scalar
+    from ckptstore.formats.header import Header
     from ckptstore.outside import Path
 
 _ROWS_SHOWN = 1000
@@ -38,16 +38,14 @@ def _show_header(path: Path, found: Header) -> None:
     if found.optimizer_step is not None:
         line(f"optimizer step: {found.optimizer_step}")
     metadata = found.metadata if isinstance(found, SafetensorsHeader) else {}
-    values = (*metadata.items(), *found.info.items())
-    for name, value in values[:_ROWS_SHOWN]:
+    for name, value in first((*metadata.items(), *found.info.items()), "values", _ROWS_SHOWN):
         line(f"{name}: {_short(str(value))}")
-    _more(values, "values")
     shown = Rows("parameter", "type", "shape")
     parameters = found.parameters
     for entry in parameters[:_ROWS_SHOWN]:
         shown.add_row(entry.name, entry.dtype, str(entry.shape))
     shown.print("no parameters")
-    _more(parameters, "parameters")
+    more(len(parameters), "parameters", _ROWS_SHOWN)
 
 
 def _show_strategy(path: Path, found: Strategy) -> None:
@@ -64,7 +62,7 @@ def _show_strategy(path: Path, found: Strategy) -> None:
             str(layout.opt_weight_shard_size),
         )
     shown.print("no parameters")
-    _more(found.parameters, "parameters")
+    more(len(found.parameters), "parameters", _ROWS_SHOWN)
 
 
 def _show_group_info(path: Path, found: GroupInfo) -> None:
@@ -74,17 +72,12 @@ def _show_group_info(path: Path, found: GroupInfo) -> None:
     for group in found.groups[:_ROWS_SHOWN]:
         shown.add_row(group.name, _numbers(group.ranks))
     shown.print("no groups")
-    _more(found.groups, "groups")
+    more(len(found.groups), "groups", _ROWS_SHOWN)
 
 
 def _short(text: str) -> str:
     """A value that has room on a few lines: the state of a random generator has 11,000 letters."""
     return text if len(text) <= _LETTERS_SHOWN else f"{text[:_LETTERS_SHOWN]}… ({len(text)} letters; --json has all)"
-
-
-def _more(rows: Sequence[object], what: str) -> None:
-    if len(rows) > _ROWS_SHOWN:
-        line(f"… and {len(rows) - _ROWS_SHOWN} more {what}; --json has all")
 
 
 def _numbers(numbers: Sequence[object]) -> str:
@@ -113,12 +106,7 @@ def _header(found: Header) -> dict[str, Any]:
     return {
         "format": found.format,
         "parameters": parameters,
-        "info": {name: _finite(value) for name, value in found.info.items()},
+        "info": {name: finite(value) for name, value in found.info.items()},
         "optimizer_step": found.optimizer_step,
         "complete": found.complete,
     } | ({"metadata": found.metadata} if isinstance(found, SafetensorsHeader) else {})
-
-
-def _finite(value: Scalar) -> Scalar:
-    """JSON has no word for infinity, which a loss scale may be."""
-    return value if not isinstance(value, float) or math.isfinite(value) else str(value)

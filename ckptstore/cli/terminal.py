@@ -87,8 +87,13 @@ def line(text: str, *, err: bool = False) -> None:
 def first(items: Sequence[Item], what: str, most: int = 20, *, indent: str = "") -> Iterator[Item]:
     """The first of them, and after those a line that says how many more there are."""
     yield from items[:most]
-    if len(items) > most:
-        line(f"{indent}… and {len(items) - most} more{what and ' '}{what}; --json has all")
+    more(len(items), what, most, indent=indent)
+
+
+def more(there: int, what: str, most: int, *, indent: str = "") -> None:
+    """Print how many more there are than the `most` that were shown; nothing if these were all."""
+    if there > most:
+        line(f"{indent}… and {there - most} more{what and ' '}{what}; --json has all")
 
 
 def lines(texts: Iterable[str]) -> None:

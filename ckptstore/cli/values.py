@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,6 +18,11 @@ def write(value: Any) -> None:
     """Print a value as JSON."""
     text = json.dumps(value, indent=2, ensure_ascii=False, default=plain)
     click.echo(text.encode("utf-8", "backslashreplace"))  # a path's bytes that are no text become JSON's own escapes
+
+
+def finite(value: Any) -> Any:
+    """A value, a number that is not finite as text: JSON has no word for infinity."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def report(value: Any, text: str, *, as_json: bool) -> None:
