@@ -10,7 +10,7 @@ import click
 
 from ckptstore import progress
 from ckptstore.core.limits import MOST_RANKS
-from ckptstore.errors import CkptstoreError, RefusedError, UsageError
+from ckptstore.errors import CkptstoreError, NothingRestorableError, RefusedError, UsageError
 from ckptstore.outside import Path
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Resolution
 
 KINDS = ("periodic", "graceful_exit", "dying_gasp", "ttp")
-NOTHING_RESTORABLE = 3
 LEFT_OUT = 7
 
 
@@ -73,6 +72,17 @@ def seconds(text: str) -> float:
     if found is None:
         raise UsageError(f"{text!r} is not a duration", "give one as 90s or 10m")
     return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
+
+
+def together(*options: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator that adds these options to a command, in this order."""
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
@@ -340,7 +350,7 @@ def resolve(
         if decision and resolution.plan:
             terminal.line(f"the next launch goes on after step {resolution.plan.global_step}; no file is deleted")
             terminal.line(f"this is recorded as launch {decision}, which trains nothing")
-    return 0 if resolution.plan else NOTHING_RESTORABLE
+    return 0 if resolution.plan else NothingRestorableError.exit_code
 
 
 def _export(resolution: Resolution, output: str, directory: str | None) -> None:

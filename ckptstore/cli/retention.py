@@ -20,12 +20,13 @@ from ckptstore.cli.commands import (
     optional_run,
     reference_argument,
     run_argument,
+    together,
 )
 from ckptstore.core.hints import Command
 from ckptstore.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.copies import Tier
@@ -43,7 +44,7 @@ def _kind_count(text: str) -> tuple[str, int]:
     return kind, COUNT(count)
 
 
-_RULES = (
+_rules = together(
     click.option("--keep-last", type=COUNT, metavar="N", help="The newest N states."),
     click.option("--keep-every", type=COUNT, metavar="N", help="The first state at or after each multiple of N steps."),
     click.option("--keep-within", type=Parsed("time", duration), metavar="7d", help="States saved within that time."),
@@ -74,20 +75,13 @@ _RULES = (
 )
 
 
-def _rules(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(_RULES):
-        command = option(command)
-    return command
-
-
 def _policy(rules: dict[str, Any]) -> Policy | None:
     """The policy that was asked for; None if no rule was given, as where floor or grace stand alone."""
-    from ckptstore.core.model import Kind
     from ckptstore.retention.policy import Policy
 
     given = {name: value for name, value in rules.items() if value is not None and value is not False and value != ()}
     if "keep_kind" in given:
-        given["keep_kind"] = {Kind(kind): count for kind, count in given["keep_kind"]}
+        given["keep_kind"] = dict(given["keep_kind"])
     return Policy(**given) if given.keys() - {"floor", "grace"} else None
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ckptstore.cli.watching import receiver_options, watcher_of
+from ckptstore.cli.watching import receiver_options, secret_in, watcher_of
 from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.outside import Path, os, socket
 
@@ -91,14 +91,7 @@ def _rules(host: str, token_file: Path | None, *, allow_changes: bool, trust_pro
     """The rules for requests. Raises `UsageError` if others could read or change the catalog without a token."""
     from ckptstore.serve.guard import LOOPBACK, Rules
 
-    token = os.environ.get(TOKEN) or None
-    if token_file is not None:
-        try:
-            token = token_file.read_text().strip()
-        except OSError as error:
-            raise UsageError(f"cannot read {token_file} ({error.strerror})", "check its permissions") from None
-        if not token:
-            raise UsageError(f"{token_file} is empty", "write the token into it")
+    token = secret_in(token_file, "token").decode() if token_file is not None else os.environ.get(TOKEN) or None
     is_loopback = host in LOOPBACK
     if token is None and not is_loopback:
         raise UsageError(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ckptstore.cli.commands import Whole, as_json, optional_run, trust
+from ckptstore.cli.commands import Whole, as_json, catalog, optional_run, trust
 from ckptstore.errors import CkptstoreError
 from ckptstore.outside import subprocess
 
@@ -32,10 +32,9 @@ def sync(context: click.Context, run_or_directory: str | None, *, trust: tuple[s
     It reads the journals of a run, of all runs, or below a directory. Write a directory with a slash, as
     ./checkpoints: a name without one is that of a run. Exit code 1: a directory or a journal could not be read.
     """
-    from ckptstore.api import connect
     from ckptstore.cli import values
 
-    done = connect(context.obj).sync(run_or_directory, trust=trust)
+    done = catalog(context).sync(run_or_directory, trust=trust)
     values.write(_sync_values(done)) if as_json else _show_sync(done)
     return 1 if done.unreadable else 0
 

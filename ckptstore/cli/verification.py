@@ -9,13 +9,12 @@ import click
 
 from ckptstore import progress
 from ckptstore.cli.commands import Parsed, as_json, catalog, optional_run
-from ckptstore.errors import UsageError
+from ckptstore.errors import DamageError, UsageError
 
 if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
     from ckptstore.verify.verify import Verified
 
-DAMAGE_FOUND = 6
 _SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})")
 
 
@@ -85,7 +84,7 @@ def verify(
         done = verifying.verify(database, run, digest=digest, sample=sample, shard=shard, progress=show)
     values.write(_values(done)) if as_json else _show(done, digest=digest, sample=sample, shard=shard)
     if done.damaged:
-        return DAMAGE_FOUND
+        return DamageError.exit_code
     return 1 if done.troubles else 0
 
 
@@ -108,7 +107,7 @@ def _verify_in_tier(database: Database, run: str | None, tier: str, *, digest: b
             for each in first(some, word):
                 line(f"{word}: {each.reason}")
         line(f"{count(len(done.damaged), 'copy is', 'copies are')} damaged" if done.damaged else "no damage was found")
-    return DAMAGE_FOUND if done.damaged else 1 if done.troubles else 0
+    return DamageError.exit_code if done.damaged else 1 if done.troubles else 0
 
 
 def _values(done: Verified) -> dict[str, Any]:

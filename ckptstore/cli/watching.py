@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ckptstore.cli.commands import Parsed, as_json, catalog, seconds
+from ckptstore.cli.commands import Parsed, as_json, catalog, seconds, together
 from ckptstore.errors import UsageError
 from ckptstore.outside import Path, os
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ckptstore.catalog.engine import Database
     from ckptstore.notify.facts import Notice
     from ckptstore.notify.watcher import Watcher
@@ -31,31 +29,26 @@ def kinds_of(text: str) -> tuple[str, ...]:
     return asked
 
 
-def receiver_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that choose a receiver and the facts that it gets."""
-    for option in reversed(
-        (
-            click.option("--webhook", metavar="URL", help=f"Post each problem there, as JSON. Default: {WEBHOOK}."),
-            click.option("--command", metavar="CMD", help="Run this instead; it gets the JSON on standard input."),
-            click.option(
-                "--on",
-                "kinds",
-                type=Parsed("facts", kinds_of),
-                default=",".join(_KINDS),
-                show_default=True,
-                metavar="LIST",
-                help="Which problems to report.",
-            ),
-            click.option(
-                "--secret-file",
-                type=click.Path(path_type=Path),
-                metavar="FILE",
-                help=f"A file with the secret that signs each post. Default: {SECRET}.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+receiver_options = together(
+    click.option("--webhook", metavar="URL", help=f"Post each problem there, as JSON. Default: {WEBHOOK}."),
+    click.option("--command", metavar="CMD", help="Run this instead; it gets the JSON on standard input."),
+    click.option(
+        "--on",
+        "kinds",
+        type=Parsed("facts", kinds_of),
+        default=",".join(_KINDS),
+        show_default=True,
+        metavar="LIST",
+        help="Which problems to report.",
+    ),
+    click.option(
+        "--secret-file",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help=f"A file with the secret that signs each post. Default: {SECRET}.",
+    ),
+)
+"""The options that choose a receiver and the facts that it gets."""
 
 
 @click.command()
@@ -121,12 +114,15 @@ def watcher_of(
 
 
 def _secret(file: Path | None) -> bytes | None:
-    if file is None:
-        return os.environ.get(SECRET, "").encode() or None
+    return secret_in(file, "secret") if file is not None else os.environ.get(SECRET, "").encode() or None
+
+
+def secret_in(file: Path, what: str) -> bytes:
+    """The secret that a file holds; `what` it is, for messages. Raises `UsageError`."""
     try:
         secret = file.read_bytes().strip()
     except OSError as error:
         raise UsageError(f"cannot read {file} ({error.strerror})", "check its permissions") from None
     if not secret:
-        raise UsageError(f"{file} is empty", "write the secret into it")
+        raise UsageError(f"{file} is empty", f"write the {what} into it")
     return secret
