@@ -241,7 +241,7 @@ def test_help_needs_nothing_heavy(arguments: list[str]) -> None:
     assert loaded(arguments, "sqlalchemy", "rich", "blake3", *HEAVY) == set()
 
 
-@pytest.mark.parametrize("arguments", [["runs"], ["list"], ["list", "run", "--json"], ["resolve", "run"]])
+@pytest.mark.parametrize("arguments", [["runs"], ["list"], ["list", "run", "--json"], ["resolve", "run"], ["doctor"]])
 def test_the_command_line_never_imports_mindspore(sqlite_url: str, tmp_path: Path, arguments: list[str]) -> None:
     saved_once(sqlite_url, tmp_path)
     assert loaded(["--db", sqlite_url, *arguments], *HEAVY) == set()

@@ -9,7 +9,7 @@ import pytest
 
 from ckptstore.api import connect
 from ckptstore.core.model import Kind
-from tests.command_line import HEAVY, as_who_is_not_root, ckptstore, loaded
+from tests.command_line import as_who_is_not_root, ckptstore
 from tests.doctor.checkups import unchanged
 from tests.jobs import Job, begun, set_ending
 
@@ -118,10 +118,6 @@ def test_exit_codes(run: Job, sqlite_url: str, tmp_path: Path) -> None:
     assert unknown.code == 2
     assert unknown.err.startswith("ckptstore: no run 'other'")
     assert ckptstore("--db", "mysql://me@host/x", "doctor").code == 2
-
-
-def test_it_does_not_import_mindspore(run: Job, sqlite_url: str) -> None:
-    assert loaded(["--db", sqlite_url, "doctor"], *HEAVY) == set()
 
 
 def as_in_the_docs(page: str) -> list[str]:

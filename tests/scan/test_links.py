@@ -135,18 +135,12 @@ def test_a_root_that_is_gone_stops_nothing(catalog: Catalog, tmp_path: Path) -> 
     assert len(catalog.scan(tmp_path / "new", world_size=1).adopted) == 1
 
 
-def test_a_tree_that_was_renamed_is_scanned_under_its_new_name(catalog: Catalog, tmp_path: Path) -> None:
-    root = tree_of(catalog, tmp_path)
-    root.rename(tmp_path / "renamed")
-    catalog.scan(tmp_path / "renamed", run="job", world_size=2)
-    assert len([file for file in catalog.files() if file.path.startswith(f"{tmp_path}/renamed/")]) == 4
-
-
-def test_a_copy_is_another_tree(catalog: Catalog, tmp_path: Path) -> None:
-    root = tree_of(catalog, tmp_path)
-    shutil.copytree(root, tmp_path / "copy", copy_function=os.link)
-    catalog.scan(tmp_path / "copy", run="job", world_size=2)
-    assert len([file for file in catalog.files() if file.path.startswith(f"{tmp_path}/copy/")]) == 4
+@pytest.mark.parametrize("is_renamed", [True, False], ids=["renamed", "copied by hard links"])
+def test_a_tree_is_scanned_under_its_new_name(catalog: Catalog, tmp_path: Path, *, is_renamed: bool) -> None:
+    root, new = tree_of(catalog, tmp_path), tmp_path / "new"
+    root.rename(new) if is_renamed else shutil.copytree(root, new, copy_function=os.link)
+    catalog.scan(new, run="job", world_size=2)
+    assert len([file for file in catalog.files() if file.path.startswith(f"{new}/")]) == 4
 
 
 def test_files_that_are_back_behind_a_link(catalog: Catalog, tmp_path: Path) -> None:
