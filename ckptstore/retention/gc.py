@@ -25,16 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunCollected:
-    """The outcome of a run's gc: its plan, its actions, the error that ended it; each None if there is none.
-
-    `waiting` is the trash after it, the gc first whose grace ends first.
-    """
+    """The outcome of a run's gc: its plan, its actions, the error that ended it; each None if there is none."""
 
     run: str
     plan: GcPlan | None = None
     done: Collected | None = None
     error: CkptstoreError | None = None
-    waiting: Sequence[Waiting] = ()
+    waiting: Sequence[Waiting] = ()  # the trash after it, the gc first whose grace ends first
 
 
 def names(database: Database, run: str | None, *, all_runs: bool) -> Sequence[str]:

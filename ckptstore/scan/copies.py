@@ -33,13 +33,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Copies:
-    """The files of a tree that are copies of known ones, by path, with the record of what each is a copy of.
+    """The files of a tree that are copies of known ones."""
 
-    `told` are records that a copied journal made: they tell of the copies as if the run had saved them there.
-    """
-
-    of: Mapping[str, Checkpoint]
-    told: tuple[Checkpoint, ...]
+    of: Mapping[str, Checkpoint]  # the record of the original, by the path of its copy
+    told: tuple[Checkpoint, ...]  # records of a copied journal: by them the run has saved the copies there
 
     def not_taken(self) -> list[Skipped]:
         """Their reason."""

@@ -30,29 +30,21 @@ class Saver:
 
 @dataclass(frozen=True)
 class Script:
-    """What a training script says at each of its starts.
-
-    `sink`: how data sinks, `sink_size` steps at a time ("graph", "pynative"; on a "cpu" MindSpore only takes the number
-    for its names). `counted`: the optimizer has a counter. `gathers` batches make one update, of which the files show
-    something or not (`is_seen`). `loss_scale`: the files hold a loss scale; a step overflows with the probability of
-    `overflows`, and brings no update. `weights_alone`: a restart loads the network without its optimizer.
-    `counts_on`: a callback of the user's sets MindSpore's count to where it restarts. `appends`: what is asked of
-    `append_info`, with the restart's step as its base ("base") or without ("plain").
-    """
+    """What a training script says at each of its starts."""
 
     steps_per_epoch: int
     ranks: int
     savers: tuple[Saver, ...]
-    sink: str = ""
-    sink_size: int = 0
-    counted: bool = True
-    gathers: int = 1
-    is_seen: bool = True
-    loss_scale: bool = False
-    overflows: float = 0.0
-    weights_alone: bool = False
-    counts_on: bool = False
-    appends: str = ""
+    sink: str = ""  # how data sinks: "graph", "pynative"; on a "cpu" MindSpore only takes the size for its names
+    sink_size: int = 0  # steps
+    counted: bool = True  # the optimizer has a counter
+    gathers: int = 1  # batches that make one update
+    is_seen: bool = True  # the files show that they do
+    loss_scale: bool = False  # the files hold a loss scale
+    overflows: float = 0.0  # the probability that a step does, and brings no update
+    weights_alone: bool = False  # a restart loads the network without its optimizer
+    counts_on: bool = False  # a callback of the user's sets MindSpore's count to where it restarts
+    appends: str = ""  # asked of `append_info`, with the restart's step as its base ("base") or without ("plain")
     rank_directories: bool = True
 
     @property
@@ -82,8 +74,7 @@ class Start:
 
     `way`: "exact" (`set_init_step` and the epoch it is in), "again" (the named epoch from its beginning), "rest left
     out" (the next epoch), "zero" (`initial_epoch=0`), "zero exact" (and `set_init_step`), "anew" (with nothing that was
-    saved). `tidied` is the part of the older files that somebody deletes before it. `late` ranks do not come to the
-    last save.
+    saved).
     """
 
     calls: int
@@ -91,8 +82,8 @@ class Start:
     end: str = "kill"
     back: int = 0
     at_epoch_end: bool = False
-    tidied: float = 0.0
-    late: frozenset[int] = frozenset()
+    tidied: float = 0.0  # the part of the older files that somebody deletes before it
+    late: frozenset[int] = frozenset()  # ranks that do not come to the last save
 
 
 @dataclass(frozen=True)
