@@ -22,6 +22,11 @@ def removed(plan: GcPlan) -> list[tuple[str, int]]:
     return [verdict.state.key for verdict in plan.decision.remove]
 
 
+def doubts(plan: GcPlan) -> dict[tuple[str, int], str]:
+    """Why some states that stay do, whatever the policy says."""
+    return {verdict.state.key: verdict.state.doubt for verdict in plan.decision.keep if verdict.state.doubt}
+
+
 def tree(directory: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(directory)): path.read_bytes()

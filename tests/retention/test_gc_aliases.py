@@ -11,14 +11,13 @@ import pytest
 from ckptstore.api import Catalog
 from ckptstore.core.model import FileState, Kind
 from ckptstore.resume.register import describe, measured
-from ckptstore.retention.decide import Verdict, Why
 from ckptstore.retention.execute import execute
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
 from ckptstore.training.rank_launch import RankLaunch
 from tests import ckpt_bytes
 from tests.jobs import Job
-from tests.retention.builders import LAST_2, gc, names, removed, saved, tree
+from tests.retention.builders import LAST_2, doubts, gc, names, removed, saved, tree
 from tests.retention.gc_world import LONG_AGO
 
 pytestmark = pytest.mark.of_files
@@ -34,14 +33,6 @@ def all_of(*ends: str) -> set[str]:
     return {f"rank_{rank}/net-{end}.ckpt" for rank in (0, 1) for end in ends}
 
 
-def doubts(catalog: Catalog, run: str = "run") -> dict[tuple[str, int], str]:
-    def doubt(verdict: Verdict) -> str:
-        return "".join(because.detail for because in verdict.reasons if because.rule is Why.DOUBT)
-
-    keep = plan_gc(catalog.database, run, LAST_2).decision.keep
-    return {verdict.state.key: doubt(verdict) for verdict in keep if doubt(verdict)}
-
-
 def test_states_that_share_their_files_stay_and_count_once(catalog: Catalog, tmp_path: Path) -> None:
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
     link = linked(job, tmp_path)
@@ -52,7 +43,7 @@ def test_states_that_share_their_files_stay_and_count_once(catalog: Catalog, tmp
     for at_once in (False, True):
         assert gc(catalog, LAST_2, at_once=at_once).files == 0
     assert tree(job.directory) == before
-    told = doubts(catalog)
+    told = doubts(plan_gc(catalog.database, "run", LAST_2))
     assert told.keys() == {(launch, step) for launch in ("L1", "L2") for step in (10, 20, 30, 40)}
     rank = told["L1", 10].partition("/rank_")[2][0]  # of either, the one that comes first
     here, there = (f"{tmp_path}/{where}/rank_{rank}/net-1_10.ckpt" for where in ("data", "link"))
@@ -94,7 +85,7 @@ def test_what_another_run_has_too_stays(catalog: Catalog, tmp_path: Path) -> Non
     assert removed(plan) == [("L1", 20)]
     path = "rank_0/net-1_10.ckpt"
     told = f"{job.directory}/{path} is also {link}/{path}, of step 10 of launch other of run other: it stays"
-    assert doubts(catalog) == {("L1", 10): told}
+    assert doubts(plan) == {("L1", 10): told}
     assert execute(catalog.database, plan).removed == (("L1", 20),)
     assert names(job.directory) == all_of("1_10", "3_10", "4_10")
 
@@ -113,7 +104,7 @@ def test_what_another_run_has_by_the_same_path_stays(catalog: Catalog, tmp_path:
     assert catalog.resolve("run").plan.global_step == 30
     plan = plan_gc(catalog.database, "begun", LAST_2)
     assert removed(plan) == [("L11", 10)]
-    assert doubts(catalog, "begun")["L11", 5].endswith("of step 30 of launch L1 of run run: it stays")
+    assert doubts(plan)["L11", 5].endswith("of step 30 of launch L1 of run run: it stays")
     execute(catalog.database, plan)
     assert all(path.exists() for path in files)
     assert [file.state for file in catalog.files("run") if file.global_step == 30] == [FileState.COMPLETE] * 2

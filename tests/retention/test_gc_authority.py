@@ -25,7 +25,7 @@ from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes
 from tests.command_line import ckptstore
 from tests.jobs import Job
-from tests.retention.builders import LAST_2, gc, names, removed, saved
+from tests.retention.builders import LAST_2, doubts, gc, names, removed, saved
 from tests.retention.gc_world import CLEAN
 
 pytestmark = [
@@ -71,10 +71,10 @@ def trained_by_ann(shared: Path, *steps: int) -> Job:
     return job
 
 
-def doubts(catalog: Catalog) -> list[str]:
+def why_nothing_goes(catalog: Catalog) -> str:
     plan = plan_gc(catalog.database, "run", LAST_2)
     assert removed(plan) == []
-    return [verdict.state.doubt for verdict in plan.decision.keep if verdict.state.doubt]
+    return next(iter(doubts(plan).values()))
 
 
 def test_a_line_that_leads_through_a_link_and_a_policy_beside_it(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_what_a_trainer_registers_of_others(shared: Path, owner: int, name: str)
         launch.register(others, global_step=5, optimizer_step=5)
         job.save([launch], 10, 20, 30)
     catalog = connect(url)
-    assert any(str(others) in doubt for doubt in [*gone_or_kept(catalog)])
+    assert any(str(others) in doubt for doubt in gone_or_kept(catalog))
     assert others.exists()
     assert catalog.resolve("run").plan.global_step == 30
 
@@ -122,7 +122,7 @@ def gone_or_kept(catalog: Catalog) -> list[str]:
     """Carries a gc out; why what stays for a doubt does."""
     plan = plan_gc(catalog.database, "run", LAST_2)
     execute(catalog.database, plan, at_once=True, allow_mass_delete=True)
-    return [verdict.state.doubt for verdict in plan.decision.keep if verdict.state.doubt]
+    return [*doubts(plan).values()]
 
 
 def test_an_operator_collects_for_users_who_journal(shared: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_journal_of_somebody_else_tells_nothing(shared: Path) -> None:
     job = trained_by_ann(shared, 10, 20, 30, 40)
     for journal in jsonl.journals_below(str(shared / "ckpt")):
         os.chown(journal, 0, 0)
-    assert f"belongs to user {ANN}, and no journal of that user" in doubts(connect(url))[0]
+    assert f"belongs to user {ANN}, and no journal of that user" in why_nothing_goes(connect(url))
     with as_user(ANN):
         assert len(gc(connect(url)).removed) == 2, "it is their own"
     assert len(names(job.directory)) == 2
@@ -190,7 +190,7 @@ def test_roots_that_the_operator_names(catalog: Catalog, tmp_path: Path, monkeyp
     monkeypatch.setenv(ROOTS, str(tmp_path))
     assert undo(catalog.database, "run").files == 4
     monkeypatch.setenv(ROOTS, str(tmp_path / "other"))
-    assert f"{ROOTS})" in doubts(catalog)[0]
+    assert f"{ROOTS})" in why_nothing_goes(catalog)
     monkeypatch.setenv(ROOTS, str(job.directory))
     assert gc(catalog).files == 4
 
@@ -206,9 +206,7 @@ def test_what_does_not_begin_as_a_checkpoint_stays(catalog: Catalog, tmp_path: P
     assert gc(catalog).removed == (("L1", 20),)
     assert path.exists()
     plan = plan_gc(catalog.database, "run", LAST_2)
-    assert "does not start like a ckpt file" in next(
-        verdict.state.doubt for verdict in plan.decision.keep if verdict.state.global_step == 10
-    )
+    assert "does not start like a ckpt file" in doubts(plan)["L1", 10]
 
 
 def test_another_file_of_the_same_size_and_time(catalog: Catalog, tmp_path: Path) -> None:
