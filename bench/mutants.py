@@ -2,7 +2,7 @@
 
     python -m bench.mutants                        every mutant; about 4 minutes
     python -m bench.mutants --sample 300 --seed 7  some of them
-    python -m bench.mutants resume/faults          those of one module
+    python -m bench.mutants resume/lineage         those of one module
     python -m bench.mutants --sample 50 retention  some of a folder: what moves files, killed by a few histories of the
                                                    simulated world, or by the tests that reach the changed line; they
                                                    run once before, about ten minutes, to find out which those are
@@ -52,11 +52,10 @@ TESTS = {  # of what decides, of each module in its folder, the quickest first: 
     "core/replicas": ["test_replicas"],
     "core/strategy_layout": ["test_strategy_layout"],
     "evidence/witnesses": ["test_witnesses", "test_reconstruct"],
-    "resume/faults": ["test_faults"],
     "resume/lineage": ["test_lineage"],
     "resume/position": ["test_position"],
     "resume/remedies": ["test_remedies", "test_conversion"],
-    "resume/resolver": ["test_resolver", "test_remedies", "test_resolver_property"],
+    "resume/resolver": ["test_faults", "test_resolver", "test_remedies", "test_resolver_property"],
     "retention/decide": ["test_decide"],
     "retention/policy": ["test_decide"],
 }

@@ -3,7 +3,7 @@
 - `resolve` walks the candidates, newest first, and stops at the first that `judge` accepts.
 - `judge` first rejects states for reasons that no file could change (`_unfit`, `_refuse_world_size`).
 - Then `_cover` alone gives each rank a file: its own, or that of a rank that the layout proves to hold the same. A file
-  is given only if `faults.fault` finds no fault.
+  is given only if `fault` finds none.
 - If files are lost, the state is judged once more with its copies in tiers, which a rank can fetch.
 
 Nothing here looks at the disk: the caller passes the candidates, the observations of their files, and their copies.
@@ -20,6 +20,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.core import iterations, validate
+from ckptstore.core.hints import Command
 from ckptstore.core.model import (
     Assignment,
     Checkpoint,
@@ -36,11 +37,11 @@ from ckptstore.core.model import (
 )
 from ckptstore.core.naming import FOREIGN, unfinished_ttp_directory
 from ckptstore.core.replicas import show
+from ckptstore.core.sighting import Sighting, compare
 from ckptstore.core.text import count
 from ckptstore.errors import UsageError
 from ckptstore.evidence.witnesses import other_epochs
 from ckptstore.resume import remedies
-from ckptstore.resume.faults import fault, unequal_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -54,6 +55,9 @@ if TYPE_CHECKING:
     Copies = Callable[[State], Mapping[str, tuple[Copy, ...]]]
 
 _EXPLAINED = 8  # ranks that see no file, each on a host of its own, of which each is explained
+_RANKS_SHOWN = 8
+_APPENDED_BYTES = 1024  # more than OnRequestExit appends: five numbers with their names
+_NOT_THERE = Observed(None)
 
 _KIND_ORDER = {kind: index for index, kind in enumerate(Kind)}
 
@@ -537,3 +541,89 @@ def _reject(state: State, reasons: Sequence[Reason], covers: Sequence[_Cover] = 
         served=fullest.in_order(),
         remedies=tuple(fullest.remedies or of_state),
     )
+
+
+def fault(
+    file: Checkpoint, seen: Observed | None, failed: Mapping[str, str], copied: Container[str] = ()
+) -> Reason | None:
+    """What keeps one file from being loaded; None if it is there as it was recorded, or is one of those `copied`.
+
+    `copied` has the ids of files that a tier has, with the recorded digest.
+    """
+    if failed and file.id in failed:  # an id is derived, which costs: only where something failed
+        return Reason(Rule.QUARANTINED, file.rank, f"{file.path} could not be loaded: {failed[file.id]}")
+    seen = seen or _NOT_THERE
+    if file.content is Content.WEIGHTS:
+        rule, what = Rule.WEIGHTS_ONLY, "holds weights without the optimizer's state"
+    elif copied and file.id in copied:
+        return None
+    elif file.state is FileState.DAMAGED:
+        rule = file.problem or Rule.QUARANTINED
+        what = f"is damaged: bring back the original from a backup, then run: {Command('verify', file.run)}"
+    elif file.state is FileState.TRASHED:
+        undo = Command("undo", file.run)
+        rule, what = Rule.MISSING_FILE, f"was removed by gc: {undo} brings it back while it is in the trash"
+    elif file.size is None and not seen.unreadable:
+        rule, what = Rule.IN_PROGRESS, "was never finished" if seen.size is None else "is being written"
+    else:
+        sighting = compare(file, seen)
+        if sighting is Sighting.SAME:
+            return None
+        rule, what = _unlike(file, seen, sighting)
+    if copied and rule is Rule.MISSING_FILE:
+        what = f"{what}, and no tier has it"
+    return Reason(rule, file.rank, f"{file.path} {what}")
+
+
+def _unlike(file: Checkpoint, seen: Observed, sighting: Sighting) -> tuple[Rule, str]:
+    """The rule that a file breaks which is not as it was recorded, and how."""
+    if sighting is Sighting.CANNOT_LOOK:
+        return Rule.UNREADABLE, f"cannot be looked at: {seen.unreadable}"
+    if sighting is Sighting.GONE:
+        return Rule.MISSING_FILE, "is gone" if seen.has_directory else _moved(file.run)
+    if seen.size != file.size:
+        return Rule.SIZE_MISMATCH, f"has {seen.size} bytes, {file.size} were recorded"
+    if sighting is Sighting.CHANGED:
+        return Rule.DIGEST_MISMATCH, "was written again since it was recorded: scan its directory again"
+    return Rule.DIGEST_MISMATCH, "has other bytes than those recorded"
+
+
+def _moved(run: str) -> str:
+    scan = Command("scan", "NEW", "--run", run)
+    return f"is gone, and its directory is missing or empty: is it mounted? If it was moved to NEW: {scan}"
+
+
+def unequal_sizes(files: Iterable[Checkpoint]) -> str:
+    """Replicas hold the same parameters: where their files of one kind and format differ in size, none stands in.
+
+    Sizes are compared as they were recorded, those of lost files too: losing a file must never prove more. Only a file
+    that was cut before it was recorded tells no size, as one that was never recorded.
+    A rank may have several files, of several ModelCheckpoints. Empty if the ranks agree, else who has how many bytes.
+    """
+    sizes: dict[tuple[Kind, str], dict[int, set[int]]] = {}
+    for file in files:
+        if file.size is not None and file.content is Content.FULL and not _was_cut_before(file):
+            sizes.setdefault((file.kind, file.format), {}).setdefault(file.rank, set()).add(file.size)
+    for (kind, _), by_rank in sizes.items():
+        if not _alike(kind, list(by_rank.values())):
+            shown = [f"rank {rank} has {show(sorted(each))} bytes" for rank, each in by_rank.items()]
+            return ", ".join(shown[:_RANKS_SHOWN])
+    return ""
+
+
+def _was_cut_before(file: Checkpoint) -> bool:
+    """Whether a file was cut before its rank recorded it: of any other that is registered the digest is known."""
+    is_unreadable = file.state is FileState.DAMAGED and file.problem is Rule.UNREADABLE
+    return is_unreadable and file.digest is None and file.grade is None
+
+
+def _alike(kind: Kind, sizes: Sequence[set[int]]) -> bool:
+    """Whether ranks whose files have these sizes may hold the same parameters.
+
+    A rank that was asked to exit by a signal saves again without the appended entries, which its replicas have
+    (mindspore.md §3): those few bytes do not make graceful exits differ.
+    """
+    if all(each == sizes[0] for each in sizes):
+        return True
+    every = set().union(*sizes)
+    return kind is Kind.GRACEFUL_EXIT and max(every) - min(every) <= _APPENDED_BYTES

@@ -15,7 +15,7 @@ from ckptstore.errors import CatalogUnavailableError, CkptstoreError, NothingRes
 from ckptstore.objects.errors import MissingError, StoreError, WrongBytesError
 from ckptstore.objects.tiers import open_tier
 from ckptstore.outside import Path, shutil
-from ckptstore.resume.faults import fault
+from ckptstore.resume.resolver import fault
 from ckptstore.tiers.facts import CopyRecords
 
 if TYPE_CHECKING:

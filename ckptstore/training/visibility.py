@@ -19,8 +19,8 @@ from ckptstore.disk.waiting import within
 from ckptstore.errors import CatalogUnavailableError
 from ckptstore.journal import jsonl
 from ckptstore.journal.sync import take_up_found
-from ckptstore.resume.faults import fault
 from ckptstore.resume.resolve import newest_states
+from ckptstore.resume.resolver import fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ckptstore.core.model import Checkpoint, Content, FileState, Grade, Kind, Observed, Reason, Rule
-from ckptstore.resume.faults import fault, unequal_sizes
+from ckptstore.resume.resolver import fault, unequal_sizes
 from tests.resume.builders import file, launch
 
 OF = launch(world_size=12)
