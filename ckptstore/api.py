@@ -304,9 +304,7 @@ class Catalog:
 
     def unplaced(self, run: str) -> Listing[Unplaced]:
         """List the files of a run that a scan could not place and that have no record since, the newest first."""
-        from ckptstore.resume.unplaced import unplaced
-
-        return Listing(unplaced(self.database, run), dicts.unplaced)
+        return Listing(overview.unplaced(self.database, run), dicts.unplaced)
 
     def show(self, run: str, step: int) -> Listing[Checkpoint]:
         """List every file of one step of a run."""

@@ -10,7 +10,7 @@ from ckptstore.core.naming import unfinished_ttp_directory
 from ckptstore.core.picture import picture
 from ckptstore.core.text import count, of_ranks, ranges, size
 from ckptstore.resume.references import no_plan
-from ckptstore.resume.unplaced import how_to_place
+from ckptstore.resume.remedies import how_to_place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

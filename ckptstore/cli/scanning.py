@@ -11,7 +11,7 @@ from ckptstore.core.classify import What
 from ckptstore.core.hints import Command
 from ckptstore.core.model import Grade, Unplaced
 from ckptstore.core.text import count, size
-from ckptstore.resume.unplaced import how_to_place
+from ckptstore.resume.remedies import how_to_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -18,9 +18,9 @@ from ckptstore.doctor.checkup import Fact, Status
 from ckptstore.doctor.run_facts import folder_of
 from ckptstore.resume.lineage import lineage
 from ckptstore.resume.liveness import is_overdue, laggards, restart_loop, usual_pause
-from ckptstore.resume.resolve import candidates
+from ckptstore.resume.remedies import of_unplaced
+from ckptstore.resume.resolve import candidates, newer_than
 from ckptstore.resume.resolver import judge
-from ckptstore.resume.unplaced import newer_than, told
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -57,7 +57,7 @@ def _unplaced(database: Database, facts: RunFacts, plan: RestorePlan | None) -> 
         unplaced = reads.unplaced_of(connection, reads.run_id(connection, facts.run) or 0)
     found = newer_than(plan, unplaced)
     if found:
-        what, command = told(facts.run, found)
+        what, command = of_unplaced(facts.run, found)
         yield facts.check("unplaced", Status.WARNING, what, f"{command} places it; until then a start is refused")
 
 

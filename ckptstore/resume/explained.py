@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.resume.dicts import fields, kinds_of
-from ckptstore.resume.unplaced import how_to_place
+from ckptstore.resume.remedies import how_to_place
 
 if TYPE_CHECKING:
     from ckptstore.core.model import Rejection, Resolution

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.leases import Sign
     from ckptstore.catalog.tallies import Tally
-    from ckptstore.core.model import Checkpoint, Content, FileState, Grade, Launch
+    from ckptstore.core.model import Checkpoint, Content, FileState, Grade, Launch, Unplaced
     from ckptstore.resume.lineage import Segment
 
 _LOOKED_AT = 3
@@ -175,6 +175,13 @@ def show(database: Database, run: str, step: int) -> list[Checkpoint]:
     if not found:
         raise no_such_step(run, step)
     return _named(run, found)
+
+
+def unplaced(database: Database, run: str) -> list[Unplaced]:
+    """The files of a run that a scan could not place and that have no record since, the one written last first."""
+    run_id = find_run(database, run)
+    with database.read() as connection:
+        return reads.unplaced_of(connection, run_id)
 
 
 def _named(run: str, found: list[Checkpoint]) -> list[Checkpoint]:

@@ -1,4 +1,4 @@
-"""Says what would make a rejected state restorable: a line for the operator, for each part that is missing."""
+"""Says what would make a rejected state restorable, or place a file: a line for the operator, for each part."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from collections import defaultdict
 from posixpath import commonprefix
 from typing import TYPE_CHECKING
 
+from ckptstore.core.classify import bare_rank
 from ckptstore.core.hints import Call, Command
 from ckptstore.core.model import Content, FileState, Reason, Rule
-from ckptstore.core.naming import FOREIGN
+from ckptstore.core.naming import FOREIGN, PYTORCH, TENSORFLOW, format_of, parse_rank_directory
 from ckptstore.core.replicas import show
 from ckptstore.core.text import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ckptstore.core.model import Checkpoint, State
+    from ckptstore.core.model import Checkpoint, State, Unplaced
 
 _PATHS_SHOWN = 4
 _NO_STRATEGY = "None"
@@ -89,6 +90,35 @@ def _of(paths: Sequence[str], *, in_shares: bool, what: str = "") -> str:
 def _paths(paths: Sequence[str]) -> str:
     shown = ", ".join(paths[:_PATHS_SHOWN])
     return shown if len(paths) <= _PATHS_SHOWN else f"{shown} … ({len(paths)} in all)"
+
+
+def of_unplaced(run: str, found: Sequence[Unplaced], steps_per_epoch: int | None = None) -> tuple[str, Command]:
+    """The message about newer files without a certain step or rank, and the command that places them."""
+    first = found[0]
+    guess = "" if first.best_guess is None else f", perhaps of step {first.best_guess}"
+    many = count(len(found), "newer file has", "newer files have")
+    what = f"{many} no certain step or rank: {first.path}{guess}: {first.reason}"
+    return what, how_to_place(run, first, steps_per_epoch=steps_per_epoch)
+
+
+def how_to_place(
+    run: str, file: Unplaced, *, steps_per_epoch: int | None = None, directory: str | None = None
+) -> Command:
+    """The command that places a file, by a scan of a directory (None: the one that those of all ranks are in).
+
+    `steps_per_epoch` is that of the dataset, where it is known.
+    """
+    step = "STEP" if file.best_guess is None else str(file.best_guess)
+    words = file.remedy.split()
+    if "E" in words and steps_per_epoch is not None:
+        words[words.index("E")] = str(steps_per_epoch)
+    words = [f"{file.path}={step}" if word == "FILE=STEP" else word for word in words]
+    home = file.path.rpartition("/")[0] or "/"
+    above, _, name = home.rpartition("/")
+    form = PYTORCH if format_of(file.path) == PYTORCH else TENSORFLOW  # a prefix has no ending
+    is_of_rank = bare_rank([name], form) is not None or parse_rank_directory(name) is not None
+    below = directory or (above or "/" if is_of_rank else home)
+    return Command("scan", below, "--run", run, *words)
 
 
 def how_to_convert(state: State) -> str:

@@ -13,7 +13,7 @@ from ckptstore.catalog.runs import find_reference
 from ckptstore.core.gc_paused import gc_paused
 from ckptstore.core.hints import Command
 from ckptstore.core.metrics import best_first, mean_metrics
-from ckptstore.core.model import Kind, Rejection, Resolution, State
+from ckptstore.core.model import SCANNED, Kind, Rejection, Resolution, State
 from ckptstore.core.replicas import parse_layout
 from ckptstore.disk import files
 from ckptstore.errors import UsageError
@@ -23,14 +23,13 @@ from ckptstore.outside import Path
 from ckptstore.resume import remedies, resolver
 from ckptstore.resume.lineage import Segment, lineage
 from ckptstore.resume.reconcile import reconcile
-from ckptstore.resume.unplaced import newer_than
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.copies import Copy
-    from ckptstore.core.model import Checkpoint, Launch, LaunchKey, Observed
+    from ckptstore.core.model import Checkpoint, Launch, LaunchKey, Observed, RestorePlan, Unplaced
     from ckptstore.core.reference import Best, Reference
     from ckptstore.core.replicas import Layout
     from ckptstore.resume.reconcile import Reconciled
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
     FilesAt = Callable[[Connection, Launch, int], tuple[Checkpoint, ...]]
 
 log = logging.getLogger("ckptstore")
+
+_MOST_UNPLACED = 1000
 
 
 @gc_paused()
@@ -173,6 +174,22 @@ def _not_a_candidate(connection: Connection, launch: Launch, step: int, kinds: s
         world_size=launch.world_size,
         remedies=(remedy,) if remedy else (),
     )
+
+
+def newer_than(plan: RestorePlan | None, found: Sequence[Unplaced]) -> tuple[Unplaced, ...]:
+    """Of the unplaced files of a run those that may be newer than a plan, and are on the disk as they were found.
+
+    They are never passed over. By when they were written; where the plan's state was scanned too, also by their
+    likeliest step. Without a plan all are newer. Of very many the ones written last are looked at.
+    """
+    if plan is not None and found:
+        written = max((each.source.mtime_ns or 0 for each in plan.ranks), default=0)
+        step = plan.global_step if plan.launch.id.startswith(SCANNED) else None
+        found = [
+            each for each in found if each.mtime_ns > written or (step is not None and (each.best_guess or 0) > step)
+        ]
+    looked_at = found[:_MOST_UNPLACED]
+    return tuple(each for each in looked_at if files.facts_if_seen(each.path) == (each.size, each.mtime_ns))
 
 
 def _with_layout(launches: list[Launch], replicas: str | None) -> list[Launch]:

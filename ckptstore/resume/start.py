@@ -26,7 +26,7 @@ from ckptstore.evidence.witnesses import fits
 from ckptstore.journal.jsonl import short
 from ckptstore.journal.writers import record_of_run, shared
 from ckptstore.outside import token_hex, utc_now
-from ckptstore.resume import exits, position, unplaced
+from ckptstore.resume import exits, position, remedies
 from ckptstore.resume.initial import choose_initial
 from ckptstore.resume.resolve import bring_up_to_date, choose
 from ckptstore.resume.resolver import NOT_LINEAGE, Query
@@ -337,7 +337,7 @@ def _check_unplaced(resolution: Resolution, query: Query) -> None:
     """Raise `RefusedError` if the start would pass over newer files whose step a scan could not tell."""
     if not resolution.unplaced:
         return
-    what, command = unplaced.told(resolution.run, resolution.unplaced, query.steps_per_epoch)
+    what, command = remedies.of_unplaced(resolution.run, resolution.unplaced, query.steps_per_epoch)
     plan = resolution.plan
     step = f"step {plan.global_step}" if plan else "the beginning"
     other = Call("resume", step=plan.global_step) if plan else Call("resume", fresh=True)

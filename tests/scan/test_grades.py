@@ -11,7 +11,7 @@ from ckptstore.core.events import FileUnplaced, from_line, to_line
 from ckptstore.core.model import Grade, Rule, Unplaced, moment
 from ckptstore.errors import NothingRestorableError, RefusedError, UsageError
 from ckptstore.evidence.unregistered import Trusted
-from ckptstore.resume.unplaced import how_to_place
+from ckptstore.resume.remedies import how_to_place
 from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes, hints
 from tests.command_line import ckptstore
