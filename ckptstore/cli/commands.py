@@ -320,7 +320,7 @@ def resolve(
     restored. Only --branch changes anything: the run goes back to the state of the plan. No file is deleted.
     """
     from ckptstore.cli import explanation, terminal, values
-    from ckptstore.resume import explained
+    from ckptstore.resume import dicts
 
     if directory is not None and output != "meta":
         told = f"{directory!r} is read as a DIRECTORY, which needs --format meta; a state is named {run}@STEP."
@@ -344,7 +344,7 @@ def resolve(
     if output:
         _export(resolution, output, directory)
     elif as_json:
-        values.write(explained.resolution(resolution))
+        values.write(dicts.resolution(resolution))
     else:
         explanation.resolution(resolution, in_full=explain)
         if decision and resolution.plan:

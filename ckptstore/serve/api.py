@@ -10,7 +10,6 @@ from starlette.routing import Route
 
 from ckptstore.errors import UsageError
 from ckptstore.resume import dicts
-from ckptstore.resume.explained import resolution
 from ckptstore.serve.openapi import document
 from ckptstore.serve.problems import Json
 from ckptstore.serve.questions import is_number, rules_of
@@ -68,7 +67,7 @@ class Api:
         return paged(request, found, lambda file: [file.launch, file.kind, file.rank, file.path])
 
     async def _resolution(self, request: Request) -> Response:
-        return Json(resolution(await self._ask.resolution(request.path_params["run"])))
+        return Json(dicts.resolution(await self._ask.resolution(request.path_params["run"])))
 
     async def _history(self, request: Request) -> Response:
         return paged(request, await self._ask.history(request.path_params["run"]), lambda row: [row.launch.order])

@@ -17,7 +17,7 @@ from ckptstore.core.model import Checkpoint, Rejection, RestorePlan, Rule, State
 from ckptstore.core.naming import companion_of
 from ckptstore.errors import NothingRestorableError, RefusedError
 from ckptstore.objects.tiers import open_tier
-from ckptstore.resume import explained, resolver
+from ckptstore.resume import dicts, resolver
 from ckptstore.resume.resolve import choose, resolve
 from ckptstore.resume.resolver import Query
 from ckptstore.tiers import facts
@@ -195,7 +195,7 @@ def test_it_is_told_what_must_be_fetched_and_what_an_older_state_costs(job: Job,
         copied(job.catalog, each, [file])
     Path(file.path).unlink()
     found = job.catalog.resolve("run")
-    told = explained.resolution(found)["to_fetch"]
+    told = dicts.resolution(found)["to_fetch"]
     assert told["files"] == [{"path": file.path, "tier": "shared", "key": key_of(file), "bytes": file.size}]
     assert (told["bytes"], told["without"]) == (file.size, {"global_step": 5, "launch": "L1"})
     printed = CliRunner().invoke(cli, [f"--db={job.catalog.database.url}", "resolve", "run", "--explain"]).stdout
