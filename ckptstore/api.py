@@ -249,7 +249,7 @@ class Catalog:
         as recorded, `RefusedError` for a target that is there, and for what cannot be told or written so.
         """
         from ckptstore.handover.export import Asked, export
-        from ckptstore.resume.references import choose_state
+        from ckptstore.resume.resolve import choose_state
 
         if format not in (None, "safetensors"):
             raise UsageError(f"format is {format!r}", "use 'safetensors', or none")

@@ -119,7 +119,7 @@ def complete_runs(context: click.Context, param: click.Parameter, incomplete: st
 def complete_references(context: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """The runs whose names begin so, or behind an `@` the states of one, for a shell that completes."""
     from ckptstore.catalog.engine import open_to_look
-    from ckptstore.resume.references import states_of
+    from ckptstore.resume.resolve import states_of
 
     runs = complete_runs(context, param, incomplete)
     if runs or "@" not in incomplete:
@@ -153,7 +153,7 @@ step_argument = click.argument("step", type=StepArgument(0, 2**63 - 1), required
 
 def named(opened: Catalog, reference: str, step: int | None) -> tuple[str, int]:
     """The run and the step that a command line names, by a reference alone or with the step behind it."""
-    from ckptstore.resume.references import step_named
+    from ckptstore.resume.resolve import step_named
 
     return (reference, step) if step is not None else step_named(opened.database, reference)
 
@@ -335,7 +335,7 @@ def resolve(
         raise click.UsageError("--format takes neither --json nor --explain.")
     opened = catalog(context)
     if branch and asked["step"] is None and not asked["lineage"] and not asked["every_lineage"]:
-        from ckptstore.resume.references import names_state
+        from ckptstore.resume.resolve import names_state
 
         if not names_state(opened.database, run):
             raise click.UsageError("--branch needs the state to go back to: RUN@STATE, --step, --lineage or --all.")
@@ -360,7 +360,7 @@ def _export(resolution: Resolution, output: str, directory: str | None) -> None:
     from ckptstore.cli.terminal import line
     from ckptstore.outside import Path
     from ckptstore.resume import export
-    from ckptstore.resume.references import no_plan
+    from ckptstore.resume.resolve import no_plan
 
     plan = resolution.plan
     if plan is None:

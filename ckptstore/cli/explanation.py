@@ -9,8 +9,8 @@ from ckptstore.core.hints import Call
 from ckptstore.core.naming import unfinished_ttp_directory
 from ckptstore.core.picture import picture
 from ckptstore.core.text import count, of_ranks, ranges, size
-from ckptstore.resume.references import no_plan
 from ckptstore.resume.remedies import how_to_place
+from ckptstore.resume.resolve import no_plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import reads
 from ckptstore.core.events import FileRecorded
 from ckptstore.journal.writers import record_of_run
-from ckptstore.resume.references import choose_state
+from ckptstore.resume.resolve import choose_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

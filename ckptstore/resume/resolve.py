@@ -1,45 +1,45 @@
-"""Finds the state that a run goes on from: the catalog's candidates, judged by what the disk shows."""
+"""Finds the state that a run goes on from, or that a reference names: candidates of the catalog, judged by the disk."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, user_events
 from ckptstore.catalog.copies import copies_of_state
 from ckptstore.catalog.runs import find_reference
 from ckptstore.core.gc_paused import gc_paused
-from ckptstore.core.hints import Command
+from ckptstore.core.hints import Call, Command
 from ckptstore.core.metrics import best_first, mean_metrics
-from ckptstore.core.model import SCANNED, Kind, Rejection, Resolution, State
+from ckptstore.core.model import SCANNED, Assignment, Initial, Kind, Rejection, Resolution, State, initial_of
+from ckptstore.core.reference import Best, Reference
 from ckptstore.core.replicas import parse_layout
+from ckptstore.core.text import count
 from ckptstore.disk import files
-from ckptstore.errors import UsageError
+from ckptstore.errors import NothingRestorableError, UnknownRunError, UsageError
 from ckptstore.formats.replica_groups import read_layout
 from ckptstore.journal.sync import sync_run
 from ckptstore.outside import Path
 from ckptstore.resume import remedies, resolver
 from ckptstore.resume.lineage import Segment, lineage
 from ckptstore.resume.reconcile import reconcile
+from ckptstore.resume.resolver import Loads, Query
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ckptstore.catalog.engine import Connection, Database
+    from ckptstore.catalog.reads import Called
     from ckptstore.core.copies import Copy
-    from ckptstore.core.model import Checkpoint, Launch, LaunchKey, Observed, RestorePlan, Unplaced
-    from ckptstore.core.reference import Best, Reference
+    from ckptstore.core.model import Launch, LaunchKey, Observed, RestorePlan, Unplaced
     from ckptstore.core.replicas import Layout
     from ckptstore.resume.reconcile import Reconciled
-    from ckptstore.resume.resolver import Query
-
-    FilesAt = Callable[[Connection, Launch, int], tuple[Checkpoint, ...]]
 
 log = logging.getLogger("ckptstore")
 
 _MOST_UNPLACED = 1000
+_STEPS_SHOWN = 6
 
 
 @gc_paused()
@@ -58,7 +58,7 @@ def resolve(database: Database, run: str, query: Query) -> Resolution:
 
 def _asked(database: Database, run_id: int, reference: Reference, query: Query) -> Query:
     """A query with what the reference says. Raises `UsageError` where both choose, or for an unknown tag."""
-    reference = tagged(database, run_id, reference)
+    reference = _tagged(database, run_id, reference)
     step, name = reference.step, reference.run
     asked = replace(
         query,
@@ -74,7 +74,7 @@ def _asked(database: Database, run_id: int, reference: Reference, query: Query) 
     return asked.checked()
 
 
-def tagged(database: Database, run_id: int, reference: Reference) -> Reference:
+def _tagged(database: Database, run_id: int, reference: Reference) -> Reference:
     """The reference, with the step in place of its tag. Raises `UsageError`, with the tags that there are."""
     if reference.tag is None:
         return reference
@@ -87,6 +87,71 @@ def tagged(database: Database, run_id: int, reference: Reference) -> Reference:
             f"run {reference.run!r} has no tag {reference.tag!r}; {there}", f"see: {Command('list', reference.run)}"
         )
     return replace(reference, tag=None, step=step, best=reference.best if step is None else None)
+
+
+def choose_state(database: Database, reference: str, *, loads: Loads = Loads.ALL) -> RestorePlan:
+    """The restore plan of the state that a reference names (`core.reference`).
+
+    `loads` is what the program can load. Raises `UnknownRunError`, `UsageError` for a reference that names nothing, and
+    `NothingRestorableError` for a state that is not whole.
+    """
+    found = resolve(database, reference, Query(loads=loads))
+    if found.plan is None:
+        raise NothingRestorableError(no_plan(found), f"see: {Command('resolve', reference, '--explain')}")
+    return found.plan
+
+
+def step_named(database: Database, reference: str) -> tuple[str, int]:
+    """The run and the step that a reference names. A step, or that of a tag, need not be restorable.
+
+    Raises as `choose_state` does.
+    """
+    run_id, found = find_reference(database, reference)
+    if found.tag is not None:
+        bring_up_to_date(database, run_id)
+        found = _tagged(database, run_id, found)
+    if found.step is not None:
+        return found.run, found.step
+    return found.run, choose_state(database, reference).global_step
+
+
+def names_state(database: Database, reference: str) -> bool:
+    """Whether a reference names one state, and not where the run goes on."""
+    _, found = find_reference(database, reference)
+    return found != Reference(found.run)
+
+
+def states_of(database: Database, owner: str) -> list[str]:
+    """References to the states of a run, or of the history of a launch (`RUN/LAUNCH`), as the catalog knows them.
+
+    Tags and steps, the newest first; then the best by each metric.
+    """
+    run_id, _ = find_reference(database, owner)
+    with database.read() as connection:
+        tags = sorted(name for names in user_events.tags_of(connection, run_id).values() for name in names)
+        steps = sorted({step for _, step in reads.steps_of(connection, run_id)}, reverse=True)
+        metrics = sorted(
+            {name for some in reads.metrics_of(connection, run_id).values() for name in mean_metrics(some)}
+        )
+    best = [Best(name, mode) for name in metrics for mode in ("min", "max")]
+    return [f"{owner}@{state}" for state in (*tags, *steps, *best)]
+
+
+def no_plan(found: Resolution) -> str:
+    """The message that the requested state cannot be restored."""
+    if found.best is not None:
+        return f"no state of run {found.run} that has the metric {found.best.metric} can be restored"
+    if found.step is None:
+        return f"nothing of run {found.run} can be restored"
+    if not found.rejections:
+        return f"run {found.run} has no save of step {found.step}{_those_there(found.steps)}"
+    return f"step {found.step} of run {found.run} cannot be restored"
+
+
+def _those_there(steps: Sequence[int]) -> str:
+    """Which steps there are instead, some of many; empty if none."""
+    shown = [*steps[:2], "…", *steps[-_STEPS_SHOWN:]] if len(steps) > _STEPS_SHOWN + 2 else steps
+    return f"; it has {', '.join(map(str, shown))}" if steps else ""
 
 
 def bring_up_to_date(database: Database, run_id: int) -> Reconciled:
@@ -126,11 +191,12 @@ def choose(database: Database, run: str, run_id: int, query: Query, *, compares:
 
     if query.best is not None:
         among = [Segment(launch) for launch in launches] if query.every_lineage else segments
-        ranked = _best_states(database, run, run_id, among, best=query.best, failed=failed)
-        found = resolver.resolve(run, ranked, look, query, hosts, copies, compares=compares)
+        ranked = _best_first(database, run, run_id, among, query.best)
+        states = _states(database, ranked, failed)
+        found = resolver.resolve(run, states, look, query, hosts, copies, compares=compares)
         return replace(found, best=query.best)
     states = (
-        _every_state(database, run_id, by_id, query.step, failed)
+        _states(database, _highest_first(database, run_id, by_id, query.step), failed)
         if query.every_lineage
         else candidates(database, segments, query.step, failed)
     )
@@ -176,6 +242,84 @@ def _not_a_candidate(connection: Connection, launch: Launch, step: int, kinds: s
     )
 
 
+def choose_initial(database: Database, launch: Launch, run: Called, query: Query) -> RestorePlan | None:
+    """The state that `query.initial` names, for the ranks of a launch whose run has no state of its own; None: none.
+
+    A run that began from a state of that reference before begins from the same one again, whatever it names by now,
+    unless a fresh start is asked for. Raises as `choose_state` does, and `NothingRestorableError` if that state cannot
+    be loaded, if it is in pieces, and if the run began from one before and none is asked for.
+    """
+    with database.read() as connection:
+        before = initial_of(each for each in reads.launches_of(connection, run.id) if each.id != launch.id)
+    if query.fresh:
+        before = None
+    if query.initial is None:
+        if before is not None:
+            again, anew = Call("resume", initial=before.reference), Call("resume", fresh=True)
+            raise NothingRestorableError(
+                f"run {run.name!r} began from {_shown(before)}, and has no state of its own yet",
+                f"{again} begins from it again, {anew} without it",
+            )
+        return None
+    if before is not None and before.reference == query.initial:
+        plan = _began_from(database, run, before)
+    elif find_reference(database, query.initial)[0] == run.id:
+        raise UsageError(
+            f"initial={query.initial!r} names run {run.name!r} itself", "name a state of another run, or leave it out"
+        )
+    else:
+        plan = choose_state(database, query.initial, loads=Loads.MINDSPORE)
+    return _for_ranks(plan, launch)
+
+
+def _shown(initial: Initial) -> str:
+    """The state, for a message."""
+    return f"step {initial.global_step} of run {initial.run} (launch {initial.launch})"
+
+
+def _began_from(database: Database, run: Called, initial: Initial) -> RestorePlan:
+    """The state that a run began from before."""
+    query = Query(step=initial.global_step, lineage=initial.launch, loads=Loads.MINDSPORE)
+    plan: RestorePlan | None = None
+    hint = f"see: {Command('resolve', initial.run, '--step', initial.global_step, '--explain')}"
+    with database.read() as connection:
+        known = reads.called(connection, initial.run)
+    try:
+        found = resolve(database, initial.run, query)
+    except UnknownRunError as error:
+        why = error.message if known else f"the catalog has no run {initial.run!r}"
+        hint = error.hint if known else f"{Command('scan', 'DIRECTORY', '--run', initial.run)} takes it in"
+    except UsageError as error:
+        why = error.message
+    else:
+        plan = found.plan if found.plan is not None and found.plan.launch.id == initial.launch else None
+        reasons = [reason.detail for rejection in found.rejections for reason in rejection.reasons]
+        why = reasons[0] if reasons else "it has no such save"
+    if plan is None:
+        raise NothingRestorableError(
+            f"run {run.name!r} began from {_shown(initial)} and has no state of its own, and that one cannot be loaded "
+            f"now: {why}",
+            f"{hint}; {Call('resume', initial='RUN@STEP', fresh=True)} begins from another one",
+        )
+    return plan
+
+
+def _for_ranks(plan: RestorePlan, launch: Launch) -> RestorePlan:
+    """The plan for as many ranks as a launch has. Raises `NothingRestorableError` if no file holds the whole state."""
+    saved = plan.launch
+    if plan.in_shares or len(saved.layout.partition(saved.world_size)) > 1:
+        what = "each of its files is a share of it" if plan.in_shares else f"its layout is {saved.layout.source}"
+        by = count(saved.world_size, "rank", "ranks")
+        raise NothingRestorableError(
+            f"no file is known to hold all of step {plan.global_step} of run {saved.run!r}, saved by {by}: {what}",
+            "begin from a state of one rank, or of ranks that are data parallel",
+        )
+    # Each of its files is the whole state.
+    sources = [each.source for each in plan.ranks]
+    own = (Assignment(rank, sources[rank % len(sources)]) for rank in range(launch.world_size))
+    return replace(plan, ranks=tuple(own))
+
+
 def newer_than(plan: RestorePlan | None, found: Sequence[Unplaced]) -> tuple[Unplaced, ...]:
     """Of the unplaced files of a run those that may be newer than a plan, and are on the disk as they were found.
 
@@ -219,13 +363,31 @@ def candidates(
     database: Database, segments: Sequence[Segment], step: int | None, failed: Mapping[str, str]
 ) -> Iterator[State]:
     """The states of a lineage, newest first, each asked for only when the one before was rejected."""
-    for launch, found, files_of in _steps(database, segments, step, reads.files_at):
-        yield State(launch=launch, global_step=found, files=files_of, failed=failed)
+    for segment in segments:
+        below: int | None = None
+        bounds = [bound for bound in (segment.last_step, step) if bound is not None]
+        bound = min(bounds, default=None)
+        while True:
+            with database.read() as connection:
+                found = reads.newest_step(connection, segment.launch.key, below=below, at_most=bound)
+                if found is None or (step is not None and found != step):
+                    break
+                files_of = reads.files_at(connection, segment.launch, found)
+            below = found
+            yield State(launch=segment.launch, global_step=found, files=files_of, failed=failed)
 
 
-def _best_states(
-    database: Database, run: str, run_id: int, segments: Sequence[Segment], *, best: Best, failed: Mapping[str, str]
-) -> Iterator[State]:
+def _states(database: Database, steps: Iterable[tuple[Launch, int]], failed: Mapping[str, str]) -> Iterator[State]:
+    """These states, each asked for only when the one before was rejected."""
+    for launch, step in steps:
+        with database.read() as connection:
+            files_of = reads.files_at(connection, launch, step)
+        yield State(launch=launch, global_step=step, files=files_of, failed=failed)
+
+
+def _best_first(
+    database: Database, run: str, run_id: int, segments: Sequence[Segment], best: Best
+) -> list[tuple[Launch, int]]:
     """The states of these parts of a history that have a metric, the best first, of equals the newer.
 
     Raises `UsageError` where none has it.
@@ -243,10 +405,7 @@ def _best_states(
             f"no state of run {run!r} has the metric {best.metric!r}; known: {', '.join(known) or 'none'}",
             f"see: {Command('list', run, '--json')}",
         )
-    for (launch, step), _ in best_first(values, best.mode):
-        with database.read() as connection:
-            files_of = reads.files_at(connection, launch, step)
-        yield State(launch=launch, global_step=step, files=files_of, failed=failed)
+    return [state for state, _ in best_first(values, best.mode)]
 
 
 def newest_states(database: Database, run_id: int, query: Query, most: int) -> list[tuple[LaunchKey, int]]:
@@ -254,36 +413,19 @@ def newest_states(database: Database, run_id: int, query: Query, most: int) -> l
     with database.read() as connection:
         launches = reads.launches_of(connection, run_id)
         segments = lineage(launches, reads.first_saves(connection, run_id), of=query.lineage)
-    steps = _steps(database, segments, query.step, lambda *_: ())
-    return [(launch.key, step) for launch, step, _ in islice(steps, most)]
+        saved = reads.steps_of(connection, run_id)
+    parts = {segment.launch.id: segment for segment in segments}
+    of_lineage = [(parts[launch].launch, step) for launch, step in saved if launch in parts and parts[launch].has(step)]
+    asked = [each for each in of_lineage if query.step in (None, each[1])]
+    asked.sort(key=lambda each: (each[0].order, each[1]), reverse=True)
+    return [(launch.key, step) for launch, step in asked[:most]]
 
 
-def _steps(
-    database: Database, segments: Sequence[Segment], step: int | None, files_at: FilesAt
-) -> Iterator[tuple[Launch, int, tuple[Checkpoint, ...]]]:
-    """The steps of a lineage, newest first, with their files, as `files_at` reads them."""
-    for segment in segments:
-        below: int | None = None
-        bounds = [bound for bound in (segment.last_step, step) if bound is not None]
-        bound = min(bounds, default=None)
-        while True:
-            with database.read() as connection:
-                found = reads.newest_step(connection, segment.launch.key, below=below, at_most=bound)
-                if found is None or (step is not None and found != step):
-                    break
-                files_of = files_at(connection, segment.launch, found)
-            below = found
-            yield segment.launch, found, files_of
-
-
-def _every_state(
-    database: Database, run_id: int, by_id: Mapping[str, Launch], step: int | None, failed: Mapping[str, str]
-) -> Iterator[State]:
+def _highest_first(
+    database: Database, run_id: int, by_id: Mapping[str, Launch], step: int | None
+) -> list[tuple[Launch, int]]:
     """The states of all launches, the highest step first, of one step the newest launch's."""
     with database.read() as connection:
         saved = [(by_id[launch], found) for launch, found in reads.steps_of(connection, run_id)]
     asked = [each for each in saved if step in (None, each[1])]
-    for launch, found in sorted(asked, key=lambda each: (each[1], each[0].order), reverse=True):
-        with database.read() as connection:
-            files_of = reads.files_at(connection, launch, found)
-        yield State(launch=launch, global_step=found, files=files_of, failed=failed)
+    return sorted(asked, key=lambda each: (each[1], each[0].order), reverse=True)

@@ -27,8 +27,7 @@ from ckptstore.journal.jsonl import short
 from ckptstore.journal.writers import record_of_run, shared
 from ckptstore.outside import token_hex, utc_now
 from ckptstore.resume import exits, position, remedies
-from ckptstore.resume.initial import choose_initial
-from ckptstore.resume.resolve import bring_up_to_date, choose
+from ckptstore.resume.resolve import bring_up_to_date, choose, choose_initial
 from ckptstore.resume.resolver import NOT_LINEAGE, Query
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from ckptstore.errors import RefusedError
 from ckptstore.outside import utc_now
 from ckptstore.resume import dicts
 from ckptstore.resume.liveness import trouble
-from ckptstore.resume.references import no_plan
+from ckptstore.resume.resolve import no_plan
 from ckptstore.serve import charts, view
 from ckptstore.serve.guard import VISIT
 from ckptstore.serve.questions import rules_of

@@ -11,7 +11,7 @@ from ckptstore.core.naming import FOREIGN
 from ckptstore.errors import UsageError
 from ckptstore.formats.tensor_file import TensorFile
 from ckptstore.outside import Path
-from ckptstore.resume.references import choose_state
+from ckptstore.resume.resolve import choose_state
 from ckptstore.resume.resolver import Loads
 
 if TYPE_CHECKING:

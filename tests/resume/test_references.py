@@ -8,7 +8,7 @@ from ckptstore.api import Catalog
 from ckptstore.cli import explanation
 from ckptstore.core.model import Resolution
 from ckptstore.errors import NothingRestorableError, UnknownRunError, UsageError
-from ckptstore.resume.references import choose_state, names_state, states_of, step_named
+from ckptstore.resume.resolve import choose_state, names_state, states_of, step_named
 from ckptstore.training.rank_launch import RankLaunch
 from tests.jobs import Job, started
 
