@@ -92,7 +92,6 @@ class Replicator:
         self._homes: dict[tuple[Tier, str, str], set[int]] = {}
         self._journals = JournalCopies()
         self._recorder = recorder or shared(database)
-        self._records = facts.CopyRecords(database, self._recorder)
 
     def round(self, run: str | None = None, *, settled_for: timedelta = SETTLED) -> Done:
         """Copy what the tiers lack of a run, or of all, and what this node has: of the newest saves first.
@@ -208,7 +207,7 @@ class Replicator:
         if self._recorder.is_late:
             with suppress(CatalogUnavailableError):  # the journal has it, and the next one tries again
                 self._recorder.catch_up()
-        self._records.record(file, tier, state, beside=beside, detail=detail)
+        facts.record_copy(self._recorder, file, tier, state, beside=beside, detail=detail)
 
     def _copy_journals(self, tier: Tier, done: Done) -> None:
         """Copy what tells of the files that this process copied to a tier."""

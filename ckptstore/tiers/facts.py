@@ -16,7 +16,7 @@ from ckptstore.core.limits import HIGHEST_INTEGER
 from ckptstore.core.validate import number
 from ckptstore.disk.files import real_directory
 from ckptstore.errors import RefusedError, UsageError
-from ckptstore.journal.writers import record_of_run, shared
+from ckptstore.journal.writers import record_of_run
 from ckptstore.outside import utc_now
 
 if TYPE_CHECKING:
@@ -152,32 +152,8 @@ def lacking(
         return copies.lacking(connection, run_id, tier, recorded_before=before, most=most) if run_id else []
 
 
-class CopyRecords:
-    """Records what becomes of copies, in the journals beside the files and in the catalog. For one thread."""
-
-    def __init__(self, database: Database, recorder: Recorder | None = None) -> None:
-        self._recorder = recorder or shared(database)
-
-    def record(
-        self,
-        file: Checkpoint,
-        tier: Tier,
-        state: CopyState,
-        *,
-        beside: Iterable[Beside] = (),
-        detail: str = "",
-    ) -> None:
-        """Record the state of the copy of a file, as it was recorded when it was copied.
-
-        `beside` are the files that were copied with it, `detail` says why it failed. Raises `CatalogUnavailableError`
-        where neither a journal nor the catalog took it.
-        """
-        self._recorder.home_beside(file)  # by the whole record: the file itself may be gone
-        self._recorder.record([CopyRecorded.of(file, tier, state, utc_now(), beside=tuple(beside), detail=detail)])
-
-
 def record_copy(
-    database: Database,
+    recorder: Recorder,
     file: Checkpoint,
     tier: Tier,
     state: CopyState,
@@ -185,8 +161,13 @@ def record_copy(
     beside: Iterable[Beside] = (),
     detail: str = "",
 ) -> None:
-    """As `CopyRecords.record`, once."""
-    CopyRecords(database).record(file, tier, state, beside=beside, detail=detail)
+    """Record the state of the copy of a file, as it was recorded when it was copied: beside it, and in the catalog.
+
+    `beside` are the files that were copied with it, `detail` says why it failed. Raises `CatalogUnavailableError`
+    where neither a journal nor the catalog took it.
+    """
+    recorder.home_beside(file)  # by the whole record: the file itself may be gone
+    recorder.record([CopyRecorded.of(file, tier, state, utc_now(), beside=tuple(beside), detail=detail)])
 
 
 def _declare(database: Database, tier: Tier, *, declared: bool) -> None:

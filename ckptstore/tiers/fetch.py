@@ -12,11 +12,12 @@ from ckptstore.core.text import size
 from ckptstore.disk.files import names_in, observe
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, NothingRestorableError
+from ckptstore.journal.writers import shared
 from ckptstore.objects.errors import MissingError, StoreError, WrongBytesError
 from ckptstore.objects.tiers import open_tier
 from ckptstore.outside import Path, shutil
 from ckptstore.resume.resolver import fault
-from ckptstore.tiers.facts import CopyRecords
+from ckptstore.tiers.facts import record_copy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -117,6 +118,6 @@ def _clear_others(folder: Path) -> None:
 def _note_failure(database: Database, file: Checkpoint, copy: Copy, error: CkptstoreError) -> None:
     """Record that a tier has not what it should have: the next start takes another copy."""
     try:
-        CopyRecords(database).record(file, copy.tier, CopyState.FAILED, detail=error.message)
+        record_copy(shared(database), file, copy.tier, CopyState.FAILED, detail=error.message)
     except CatalogUnavailableError as unavailable:
         log.warning("%s. It is not recorded that %s lacks %s.", unavailable, copy.tier.name, copy.key)

@@ -12,9 +12,10 @@ from ckptstore.core.copies import CopyState
 from ckptstore.core.model import Skipped
 from ckptstore.disk.waiting import for_each
 from ckptstore.errors import DamageError
+from ckptstore.journal.writers import shared
 from ckptstore.objects.errors import MissingError, StoreError, WrongBytesError
 from ckptstore.objects.tiers import open_tier
-from ckptstore.tiers.facts import CopyRecords
+from ckptstore.tiers.facts import record_copy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,12 +43,12 @@ def verify(database: Database, run: str | None, tier: Tier, *, digest: bool = Fa
     One that is no good is recorded as failed, and no start takes it. Nothing is deleted. Raises `UnknownRunError`.
     """
     held = [each for name in run_names(database, run) for each in _ready(database, find_run(database, name), tier)]
-    store, records = open_tier(tier.url), CopyRecords(database)
+    store, recorder = open_tier(tier.url), shared(database)
     looks = for_each(partial(_look, store, digest), [copy for _, copy in held], waits=True)
     damaged, troubles = [], []
     for (file, copy), error in zip(held, looks, strict=True):
         if isinstance(error, DamageError | MissingError):
-            records.record(file, tier, CopyState.FAILED, detail=error.message)
+            record_copy(recorder, file, tier, CopyState.FAILED, detail=error.message)
             damaged.append(Skipped(copy.key, error.message))
         elif error is not None:
             troubles.append(Skipped(copy.key, error.message))

@@ -25,6 +25,7 @@ from ckptstore.disk.name_claims import FOLDER
 from ckptstore.errors import CatalogUnavailableError, UnknownRunError, UsageError
 from ckptstore.journal import jsonl
 from ckptstore.journal.recorder import Recorder
+from ckptstore.journal.writers import shared
 from ckptstore.resume import exits
 from ckptstore.retention import stored_policy
 from ckptstore.retention.policy import Policy
@@ -87,7 +88,9 @@ def a_long_story(job: Job) -> None:
     files = job.save(second, 20)
     tier = facts.tier_of("s3", "s3://bucket/prefix")
     for file, state in ((files[0], CopyState.READY), (files[1], CopyState.FAILED)):
-        facts.record_copy(job.catalog.database, file, tier, state, beside=[Beside("x.json", "k/x.json", 7, "c3")])
+        facts.record_copy(
+            shared(job.catalog.database), file, tier, state, beside=[Beside("x.json", "k/x.json", 7, "c3")]
+        )
     facts.remove(job.catalog.database, "s3")
     facts.add(job.catalog.database, tier)
     second[0].register(files[0].path, global_step=20, optimizer_step=20, metrics={"loss": 0.25})

@@ -19,6 +19,7 @@ from ckptstore.core.copies import Beside, CopyState
 from ckptstore.core.model import Checkpoint
 from ckptstore.disk.owner import this_process
 from ckptstore.errors import UsageError
+from ckptstore.journal.writers import shared
 from ckptstore.objects.errors import UnreachableError
 from ckptstore.objects.tiers import open_tier
 from ckptstore.replicate import copy_thread, copy_up
@@ -318,7 +319,7 @@ def test_a_copy_that_a_start_found_damaged_is_made_anew(catalog: Catalog, tmp_pa
     whole = damaged.read_bytes()
     damaged.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
     assert one_round(catalog).files == 0
-    facts.record_copy(catalog.database, file, far, CopyState.FAILED, detail="damaged")
+    facts.record_copy(shared(catalog.database), file, far, CopyState.FAILED, detail="damaged")
     path = Path(file.path)
     path.rename(tmp_path / "kept")
     path.write_bytes(b"!" * (file.size or 0))
@@ -345,7 +346,7 @@ def test_a_copy_that_never_ended_is_no_copy(catalog: Catalog, tmp_path: Path, mo
         raise KilledError
 
     agent = Replicator(catalog.database)
-    monkeypatch.setattr(agent._records, "record", killed)
+    monkeypatch.setattr(facts, "record_copy", killed)
     with pytest.raises(KilledError):
         agent.round(settled_for=AT_ONCE)
     monkeypatch.undo()

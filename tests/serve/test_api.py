@@ -14,6 +14,7 @@ from ckptstore.api import Catalog
 from ckptstore.cli.main import cli
 from ckptstore.core.copies import CopyState
 from ckptstore.errors import CatalogBusyError
+from ckptstore.journal.writers import shared
 from ckptstore.serve.answers import Answers
 from ckptstore.serve.app import make_app
 from ckptstore.serve.guard import Rules
@@ -194,7 +195,7 @@ def test_metrics_of_tiers(catalog: Catalog, client: TestClient, job: Job, tmp_pa
     tier = declared(catalog, tmp_path / "far", "far", 2)
     old, new = catalog.show("run", 10), catalog.show("run", 20)
     copied(catalog, tier, [*old, new[0]])
-    facts.record_copy(catalog.database, new[1], tier, CopyState.FAILED, detail="full")
+    facts.record_copy(shared(catalog.database), new[1], tier, CopyState.FAILED, detail="full")
     found = parsed(client.get("/metrics").text)
     assert found.keys() == (METRICS | METRICS_OF_TIERS).keys() - {"save_duration_seconds"}
     assert found["copies"] == {("run", "ready", "far"): 3, ("run", "failed", "far"): 1}

@@ -9,6 +9,7 @@ from ckptstore.core.copy_keys import key_of
 from ckptstore.core.model import Checkpoint
 from ckptstore.core.naming import companion_of
 from ckptstore.disk.files import digest
+from ckptstore.journal.writers import shared
 from ckptstore.objects.tiers import open_tier
 from ckptstore.tiers import facts
 
@@ -33,4 +34,4 @@ def copied(catalog: Catalog, tier: Tier, files: Iterable[Checkpoint], *, at: Pat
             beside = [Beside(companion.name, key_of(file, companion.name, told), size, told)]
             store.put(str(companion), beside[0].key, size, told)
         store.put(path, key_of(file), file.size or 0, file.digest or "")
-        facts.record_copy(catalog.database, file, tier, CopyState.READY, beside=beside)
+        facts.record_copy(shared(catalog.database), file, tier, CopyState.READY, beside=beside)

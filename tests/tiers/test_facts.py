@@ -17,6 +17,7 @@ from ckptstore.disk.trust import Trust
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.journal import summaries
 from ckptstore.journal.accept import Acceptor
+from ckptstore.journal.writers import shared
 from ckptstore.outside import utc_now
 from ckptstore.tiers import facts
 from tests import ckpt_bytes
@@ -73,9 +74,9 @@ def replace_level(tier: Tier, level: int) -> Tier:
 def test_a_copy_is_recorded_and_known_again(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
     begun(catalog, tmp_path / "ckpt", 5)
     first, second = sorted(catalog.show("run", 5), key=lambda file: file.rank)
-    facts.record_copy(catalog.database, first, S3, CopyState.PENDING)
-    facts.record_copy(catalog.database, first, S3, CopyState.READY, beside=[COMPANION])
-    facts.record_copy(catalog.database, second, S3, CopyState.FAILED, detail="no room")
+    facts.record_copy(shared(catalog.database), first, S3, CopyState.PENDING)
+    facts.record_copy(shared(catalog.database), first, S3, CopyState.READY, beside=[COMPANION])
+    facts.record_copy(shared(catalog.database), second, S3, CopyState.FAILED, detail="no room")
     for each in (catalog, other):
         each.scan(tmp_path / "ckpt")
         with each.database.read() as connection:
@@ -103,9 +104,9 @@ def test_a_file_of_which_a_tier_has_no_copy(catalog: Catalog, tmp_path: Path) ->
     assert lacking(most=1) == [(10, 0)]
     assert lacking(settled_for=timedelta(hours=1)) == []
     by = {(file.global_step, file.rank): file for file in catalog.files("run")}
-    facts.record_copy(database, by[10, 0], S3, CopyState.READY)
-    facts.record_copy(database, by[5, 0], S3, CopyState.GONE)  # retention removed it
-    facts.record_copy(database, by[5, 1], S3, CopyState.FAILED)
+    facts.record_copy(shared(database), by[10, 0], S3, CopyState.READY)
+    facts.record_copy(shared(database), by[5, 0], S3, CopyState.GONE)  # retention removed it
+    facts.record_copy(shared(database), by[5, 1], S3, CopyState.FAILED)
     assert lacking() == [(10, 1), (5, 1)]
     ranks[1].recorder.mark([by[10, 1]], FileState.MISSING)
     assert lacking() == [(5, 1)]
@@ -115,7 +116,7 @@ def test_a_file_of_which_a_tier_has_no_copy(catalog: Catalog, tmp_path: Path) ->
 def test_a_file_that_was_written_again_has_no_copy(catalog: Catalog, tmp_path: Path) -> None:
     _, ranks = begun(catalog, tmp_path / "ckpt", 5)
     (file,) = [each for each in catalog.show("run", 5) if each.rank == 0]
-    facts.record_copy(catalog.database, file, S3, CopyState.READY)
+    facts.record_copy(shared(catalog.database), file, S3, CopyState.READY)
     Path(file.path).unlink()
     ckpt_bytes.write(Path(file.path), 5, 7)
     ranks[0].register(file.path, global_step=5)
@@ -143,9 +144,9 @@ def test_a_summary_keeps_the_record_of_a_file_that_a_tier_has(catalog: Catalog, 
     job, ranks = begun(catalog, tmp_path / "ckpt", 5, world_size=1)
     job.save(ranks, 10)
     old, new = sorted(catalog.files("run"), key=lambda file: file.global_step)
-    facts.record_copy(catalog.database, old, S3, CopyState.READY)
-    facts.record_copy(catalog.database, new, S3, CopyState.READY)
-    facts.record_copy(catalog.database, new, S3, CopyState.GONE)
+    facts.record_copy(shared(catalog.database), old, S3, CopyState.READY)
+    facts.record_copy(shared(catalog.database), new, S3, CopyState.READY)
+    facts.record_copy(shared(catalog.database), new, S3, CopyState.GONE)
     for file in (old, new):
         Path(file.path).unlink()
     ranks[0].recorder.mark([old, new], FileState.MISSING)

@@ -16,6 +16,7 @@ from ckptstore.core.copy_keys import key_of
 from ckptstore.core.model import Checkpoint, Rejection, RestorePlan, Rule, State
 from ckptstore.core.naming import companion_of
 from ckptstore.errors import NothingRestorableError, RefusedError
+from ckptstore.journal.writers import shared
 from ckptstore.objects.tiers import open_tier
 from ckptstore.resume import dicts, resolver
 from ckptstore.resume.resolve import choose, resolve
@@ -107,7 +108,7 @@ def test_a_state_that_lacks_a_rank_in_every_tier_is_not(job: Job, tier: Tier) ->
 def test_a_copy_that_is_not_ready_counts_for_nothing(job: Job, tier: Tier, state: CopyState) -> None:
     file = of(job, 10, 1)
     copied(job.catalog, tier, [file])
-    facts.record_copy(job.catalog.database, file, tier, state)
+    facts.record_copy(shared(job.catalog.database), file, tier, state)
     Path(file.path).unlink()
     assert step_of(job) == 5
 

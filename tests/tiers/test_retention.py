@@ -14,6 +14,7 @@ from ckptstore.cli.main import cli
 from ckptstore.core.copies import CopyState, Tier
 from ckptstore.core.copy_keys import key_of
 from ckptstore.errors import RefusedError
+from ckptstore.journal.writers import shared
 from ckptstore.objects.tiers import open_tier
 from ckptstore.resume.resolve import resolve
 from ckptstore.resume.resolver import Query
@@ -146,7 +147,7 @@ def test_an_object_that_another_copy_needs_is_not_deleted(job: Job, tier: Tier) 
     copied(job.catalog, tier, job.catalog.files("run"))
     first, second = job.catalog.show("run", 5)
     assert key_of(first) == key_of(second)
-    facts.record_copy(job.catalog.database, first, tier, CopyState.TRASHED, detail="2026-01-01T00:00:00+00:00")
+    facts.record_copy(shared(job.catalog.database), first, tier, CopyState.TRASHED, detail="2026-01-01T00:00:00+00:00")
     assert in_tier.purge(job.catalog.database, "run", tier).purged == 1
     assert open_tier(tier.url).head(key_of(second)) is not None
 
@@ -155,11 +156,11 @@ def test_an_object_that_is_about_to_be_shared_is_not_deleted(job: Job, tier: Tie
     """A process that copies the second file finds the object there, and records a copy that must not lose it."""
     first, second = job.catalog.show("run", 5)
     copied(job.catalog, tier, [first])
-    facts.record_copy(job.catalog.database, first, tier, CopyState.TRASHED, detail="2026-01-01T00:00:00+00:00")
+    facts.record_copy(shared(job.catalog.database), first, tier, CopyState.TRASHED, detail="2026-01-01T00:00:00+00:00")
     done = in_tier.purge(job.catalog.database, "run", tier)
     assert (done.purged, [each.path for each in done.troubles]) == (0, [key_of(first)])
     assert open_tier(tier.url).head(key_of(second)) is not None
-    facts.record_copy(job.catalog.database, second, tier, CopyState.READY)
+    facts.record_copy(shared(job.catalog.database), second, tier, CopyState.READY)
     assert in_tier.purge(job.catalog.database, "run", tier).purged == 1
     assert open_tier(tier.url).head(key_of(second)) is not None
 

@@ -9,6 +9,7 @@ from ckptstore.api import Catalog
 from ckptstore.catalog import copies
 from ckptstore.core.copies import CopyState
 from ckptstore.errors import UsageError
+from ckptstore.journal.writers import shared
 from ckptstore.tiers import facts
 from ckptstore.training.copies_to_tiers import CopiesToTiers
 from tests.jobs import begun
@@ -58,7 +59,7 @@ def test_a_tier_that_was_taken_back_is_not_read(catalog: Catalog, tmp_path: Path
     tier = facts.tier_of("shared", str(tmp_path / "shared"))
     facts.add(catalog.database, tier)
     (file,) = job.save(ranks, 5)
-    facts.record_copy(catalog.database, file, tier, CopyState.READY)
+    facts.record_copy(shared(catalog.database), file, tier, CopyState.READY)
 
     def is_read() -> bool:
         with catalog.database.read() as connection:
