@@ -18,6 +18,7 @@ from ckptstore.objects.errors import (
 from ckptstore.objects.store import PIECE, Store
 from ckptstore.objects.tiers import open_tier
 from ckptstore.outside import os as outside_os
+from tests.replicate.rounds import files_below
 
 KEY = "run/launch/10/d1-net-1_10.ckpt"
 
@@ -51,10 +52,6 @@ def put(store: Store, file: Path, content: bytes, **more: object) -> None:
 
 def get(store: Store, path: Path, content: bytes, **more: object) -> None:
     store.get(KEY, str(path), len(content), blake3(content).hexdigest(), **more)  # type: ignore[arg-type]
-
-
-def files_below(path: Path) -> list[str]:
-    return sorted(str(each.relative_to(path)) for each in path.rglob("*") if each.is_file())
 
 
 @pytest.mark.parametrize("size", [0, 1, PIECE - 1, PIECE, PIECE + 1])

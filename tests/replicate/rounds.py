@@ -5,20 +5,11 @@ from pathlib import Path
 
 from ckptstore.api import Catalog
 from ckptstore.catalog import copies
-from ckptstore.core.copies import CopyState, Tier
+from ckptstore.core.copies import CopyState
 from ckptstore.core.model import Checkpoint
-from ckptstore.objects.tiers import open_tier
 from ckptstore.replicate.replicator import Done, Replicator
-from ckptstore.tiers import facts
 
 AT_ONCE = timedelta(0)
-
-
-def declared(catalog: Catalog, path: Path, name: str = "far", level: int = 1) -> Tier:
-    tier = facts.tier_of(name, str(path), level)
-    open_tier(tier.url).prepare()
-    facts.add(catalog.database, tier)
-    return tier
 
 
 def one_round(catalog: Catalog, **asked: object) -> Done:

@@ -13,7 +13,8 @@ from ckptstore.replicate.journals import bring_back
 from ckptstore.replicate.replicator import Replicator
 from ckptstore.tiers.fetch import Fetched
 from tests.jobs import begun
-from tests.replicate.rounds import AT_ONCE, declared, files_below, one_round
+from tests.replicate.rounds import AT_ONCE, files_below, one_round
+from tests.tiers.jobs import declared
 
 
 def lines(directory: Path) -> list[str]:

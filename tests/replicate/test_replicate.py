@@ -30,7 +30,8 @@ from ckptstore.replicate.replicator import Done, Replicator, StoppedError
 from ckptstore.tiers import facts
 from ckptstore.training import companions
 from tests.jobs import begun
-from tests.replicate.rounds import AT_ONCE, copies_below, declared, files_below, one_round, states
+from tests.replicate.rounds import AT_ONCE, copies_below, files_below, one_round, states
+from tests.tiers.jobs import declared
 
 
 def test_what_a_tier_lacks_is_copied_with_what_belongs_to_it_and_not_again(

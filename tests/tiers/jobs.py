@@ -14,8 +14,9 @@ from ckptstore.objects.tiers import open_tier
 from ckptstore.tiers import facts
 
 
-def declared(catalog: Catalog, at: Path | str, name: str = "shared", level: int = 1) -> Tier:
-    tier = facts.tier_of(name, str(at), level)
+def declared(catalog: Catalog, at: Path | str, name: str = "", level: int = 1) -> Tier:
+    """A tier, by default of the name that its directory has."""
+    tier = facts.tier_of(name or Path(at).name, str(at), level)
     open_tier(tier.url).prepare()
     catalog.runs()  # makes the schema
     facts.add(catalog.database, tier)

@@ -16,7 +16,7 @@ def goes_on_from(url: str, calm: Pods, rough: Pods) -> None:
     calm.ends()
     rough.out.mkdir()
     catalog = connect(rough.url or str(rough.out / "catalog.db"))
-    tier = declared(catalog, url)
+    tier = declared(catalog, url, "shared")
     with rough.launch("kill 17") as process:
         process.wait()
     store = open_tier(tier.url)
