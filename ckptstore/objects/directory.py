@@ -22,7 +22,7 @@ from ckptstore.objects.errors import (
     UnreachableError,
     WrongBytesError,
 )
-from ckptstore.objects.store import PIECE, Finding, Seen, Store, read_pieces
+from ckptstore.objects.store import PIECE, Finding, Seen, Store, limited, read_pieces
 from ckptstore.outside import open_file, os, token_hex
 
 if TYPE_CHECKING:
@@ -126,9 +126,7 @@ class DirectoryStore(Store):
 
     def _copy(self, path: str, target: str, size: int, digest: str, limit: Limit | None) -> None:
         with open_file(target, "wb") as file:
-            for piece in read_pieces(path, size, digest):
-                if limit is not None:
-                    limit(len(piece))
+            for piece in limited(read_pieces(path, size, digest), limit):
                 file.write(piece)
             file.flush()
             os.fsync(file.fileno())

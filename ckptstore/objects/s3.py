@@ -27,7 +27,7 @@ from ckptstore.objects.errors import (
     WrongBytesError,
 )
 from ckptstore.objects.settings import settings
-from ckptstore.objects.store import PIECE, Finding, Seen, Store, read_pieces
+from ckptstore.objects.store import PIECE, Finding, Seen, Store, limited, read_pieces
 from ckptstore.outside import ThreadPoolExecutor, token_hex, utc_now
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class S3Store(Store):
             if seen.tag == sums.tag() or self.digest_of(key, size) == digest:
                 return
             sums = _Sums(sums.part)
-        pieces = self._limited(read_pieces(path, size, digest, (sums.add,)), limit)
+        pieces = limited(read_pieces(path, size, digest, (sums.add,)), limit)
         kept: list[BaseException] = []
         with self._named(f"take {key}"):
             if size <= sums.part:
@@ -228,13 +228,6 @@ class S3Store(Store):
     def _seen(self, told: Any) -> Seen:
         at = told["last_modified"]
         return Seen(told["path"][len(self._prefix) :], told["size"], at, (told["e_tag"] or "").strip('"'))
-
-    @staticmethod
-    def _limited(pieces: Iterator[bytes], limit: Limit | None) -> Iterator[bytes]:
-        for piece in pieces:
-            if limit is not None:
-                limit(len(piece))
-            yield piece
 
     @contextmanager
     def _named(self, what: str) -> Iterator[None]:

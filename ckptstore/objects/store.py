@@ -90,16 +90,16 @@ class Store(ABC):
         Raises `StoreError`, `WrongBytesError` if it is shorter.
         """
 
-    def get(self, key: str, path: str, size: int, digest: str, limit: Limit | None = None) -> None:
+    def get(self, key: str, path: str, size: int, digest: str) -> None:
         """Fetch an object to a path, which gets its name once all bytes are there and have this size and BLAKE3.
 
         A call that was interrupted is continued, not repeated. If the file is there, nothing is fetched. Waits for
-        another process that fetches the same file. `limit` is called with the number of bytes of each piece that came.
-        Raises `RefusedError` if another file is at the path, `NoRoomError`, `StoreError`.
+        another process that fetches the same file. Raises `RefusedError` if another file is at the path, `NoRoomError`,
+        `StoreError`.
         """
         if _is_there(path, size, digest):
             return
-        receive = partial(self._receive, key, size, digest, limit)
+        receive = partial(self._receive, key, size, digest)
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             named_once(path, digest[:32], receive, lambda: _is_there(path, size, digest))
@@ -115,7 +115,7 @@ class Store(ABC):
             hasher.update(piece)
         return hasher.hexdigest()
 
-    def _receive(self, key: str, size: int, digest: str, limit: Limit | None, path: str) -> None:
+    def _receive(self, key: str, size: int, digest: str, path: str) -> None:
         """Continue a partly fetched file; start anew if its bytes prove to be wrong."""
         while True:
             done = os.path.getsize(path) if os.path.exists(path) else 0
@@ -126,7 +126,7 @@ class Store(ABC):
                     f"{os.path.dirname(path)} has no room for {key} of {self.name}: {lacking} bytes are lacking",
                     "free space there",
                 )
-            if done <= size and self._append(key, path, (done, size), limit) == digest:
+            if done <= size and self._append(key, path, done, size) == digest:
                 return
             os.unlink(path)
             if not done:
@@ -135,18 +135,15 @@ class Store(ABC):
                     "another copy is needed; nothing was written",
                 )
 
-    def _append(self, key: str, path: str, part: tuple[int, int], limit: Limit | None) -> str:
+    def _append(self, key: str, path: str, begin: int, end: int) -> str:
         """Append a part of an object to the file that has the bytes before it; return the digest of the whole."""
         hasher = blake3(max_threads=_THREADS)
-        begin, end = part
         with open_file(path, "ab") as file, Beside(hasher.update) as hashed:
             if begin:
                 with open_file(path, "rb") as there:
                     while piece := there.read(PIECE):
                         hashed.give(piece)
             for each in self.pieces(key, begin, end):
-                if limit is not None:
-                    limit(len(each))
                 hashed.give(each)
                 file.write(each)
         return hasher.hexdigest()
@@ -179,6 +176,14 @@ class Beside:
         before, self._before = self._before, None
         if before is not None:
             before.result()
+
+
+def limited(pieces: Iterator[bytes], limit: Limit | None) -> Iterator[bytes]:
+    """The pieces; `limit` is called with the number of bytes of each before it is handed on."""
+    for piece in pieces:
+        if limit is not None:
+            limit(len(piece))
+        yield piece
 
 
 def read_pieces(path: str, size: int, digest: str, use: Iterable[Callable[[bytes], object]] = ()) -> Iterator[bytes]:

@@ -1,7 +1,9 @@
 """A directory as a store: what is there is whole, what is fetched is what was asked for."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from blake3 import blake3
@@ -50,8 +52,8 @@ def put(store: Store, file: Path, content: bytes, **more: object) -> None:
     store.put(str(file), KEY, len(content), blake3(content).hexdigest(), **more)  # type: ignore[arg-type]
 
 
-def get(store: Store, path: Path, content: bytes, **more: object) -> None:
-    store.get(KEY, str(path), len(content), blake3(content).hexdigest(), **more)  # type: ignore[arg-type]
+def get(store: Store, path: Path, content: bytes) -> None:
+    store.get(KEY, str(path), len(content), blake3(content).hexdigest())
 
 
 @pytest.mark.parametrize("size", [0, 1, PIECE - 1, PIECE, PIECE + 1])
@@ -93,25 +95,30 @@ def test_a_copy_that_is_cut_is_never_seen_and_the_next_one_is_whole(
     assert files_below(tmp_path / "tier") == [KEY]
 
 
-def test_a_fetch_that_is_cut_goes_on_where_it_was(store: Store, file: Path, tmp_path: Path, content: bytes) -> None:
+def test_a_fetch_that_is_cut_goes_on_where_it_was(
+    store: Store, file: Path, tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(store, file, content)
     target = tmp_path / "node" / "net.ckpt"
-    counts: list[int] = []
+    fetched: list[int] = []
+    pieces = store.pieces
 
-    def stop(count: int) -> None:
-        counts.append(count)
-        if len(counts) == 2:
-            raise StopError
+    def cut(*asked: Any) -> Iterator[memoryview | bytes]:
+        for piece in pieces(*asked):
+            fetched.append(len(piece))
+            if len(fetched) == 2:
+                raise StopError
+            yield piece
 
+    monkeypatch.setattr(store, "pieces", cut)
     with pytest.raises(StopError):
-        get(store, target, content, limit=stop)
+        get(store, target, content)
     assert not target.exists()
-    again: list[int] = []
-    get(store, target, content, limit=again.append)
+    get(store, target, content)
     assert target.read_bytes() == content
-    assert sum(again) == len(content) - counts[0]
-    get(store, target, content, limit=again.append)  # it is there: nothing is fetched
-    assert sum(again) == len(content) - counts[0]
+    assert sum(fetched) == len(content) + fetched[1]
+    get(store, target, content)  # it is there: nothing is fetched
+    assert sum(fetched) == len(content) + fetched[1]
     assert files_below(target.parent) == ["net.ckpt"]
 
 
