@@ -12,6 +12,7 @@ from ckptstore.retention.gc import collect
 from ckptstore.retention.policy import from_json
 from ckptstore.serve.guard import VISIT
 from ckptstore.serve.problems import StillAtWorkError
+from ckptstore.serve.questions import policy_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -60,8 +61,7 @@ class Changes:
                 stored_policy.clear(database, run)
             else:
                 stored_policy.store(database, run, from_json(rules))
-            stored = stored_policy.show(database, run)
-            return {"run": run, "policy": stored.to_json() if stored else None}
+            return policy_of(database, run)
 
         return await self._done(f"policy {run!a} {rules!a}", work)
 

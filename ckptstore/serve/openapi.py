@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import metadata
 from typing import Any
 
+from ckptstore.serve.questions import COUNTS, WORDS
+
 # NAME:TYPE of each field, with ? for one that may be null; of other types than JSON's the name of a schema here.
 _FIELDS = {
     "Run": "run:string status:string launches:integer launches_last_day:integer last_step:integer? last_kind:string? "
@@ -62,8 +64,7 @@ _OTHERS: dict[str, Any] = {
 }
 _JSON_TYPES = ("string", "integer", "number", "boolean")
 _PAGES = ("limit:integer", "cursor:string")
-_RULES = ("keep_last", "keep_every", "keep_hourly", "keep_daily", "keep_weekly", "keep_best", "floor")
-_OF_POLICY = (*(f"{rule}:integer" for rule in _RULES), "keep_within:string", "metric:string", "mode:string")
+_OF_POLICY = (*(f"{rule}:integer" for rule in COUNTS), *(f"{rule}:string" for rule in WORDS))
 _PATHS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("/runs", "Every run, by name.", "Run[]", _PAGES),
     ("/runs/{run}", "One run.", "Run", ()),

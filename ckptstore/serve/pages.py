@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from starlette.responses import HTMLResponse
@@ -22,6 +21,7 @@ from ckptstore.resume.resolve import no_plan
 from ckptstore.serve import charts, view
 from ckptstore.serve.guard import VISIT
 from ckptstore.serve.questions import rules_of
+from ckptstore.serve.view import at_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -251,11 +251,6 @@ def worst_of(findings: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, An
 def is_told(check: Mapping[str, Any]) -> bool:
     """Whether the page of a run shows a check: each one that is not OK, and the room on its disk."""
     return bool(check["status"] != Status.OK or check["name"] == "disk")
-
-
-def at_run(run: str, *further: object) -> str:
-    """The address of a run's page, or of one below it."""
-    return "/runs/" + "/".join(quote(str(each), safe="") for each in (run, *further))
 
 
 def stamps(moments: Iterable[datetime]) -> list[float]:

@@ -9,10 +9,10 @@ from starlette.responses import RedirectResponse
 from starlette.routing import Route
 
 from ckptstore.errors import PlanChangedError, UsageError
-from ckptstore.serve.pages import at_run
 from ckptstore.serve.problems import Json, status_of
 from ckptstore.serve.questions import rules_of
 from ckptstore.serve.sign_in import body_of, form_of
+from ckptstore.serve.view import at_run
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

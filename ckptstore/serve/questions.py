@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from ckptstore.api import Catalog
     from ckptstore.catalog.copies import Backlog
+    from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint, Resolution
     from ckptstore.core.tabular import Listing
     from ckptstore.resume.history import LaunchRow
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
     from ckptstore.serve.metrics import Measured
     from ckptstore.tiers.facts import Listed
 
-_COUNTS = ("keep_last", "keep_every", "keep_hourly", "keep_daily", "keep_weekly", "keep_best", "floor")
-_WORDS = ("keep_within", "metric", "mode")
+COUNTS = ("keep_last", "keep_every", "keep_hourly", "keep_daily", "keep_weekly", "keep_best", "floor")
+WORDS = ("keep_within", "metric", "mode")
 _DIGITS = 18
 SOON_SECONDS = 0.3
 """So long a page waits for doctor, which looks at every directory."""
@@ -110,12 +111,7 @@ class Questions:
 
     async def policy(self, run: str) -> dict[str, Any]:
         """The stored policy of a run."""
-
-        def look() -> dict[str, Any]:
-            stored = stored_policy.show(self._catalog.database, run)
-            return {"run": run, "policy": stored.to_json() if stored else None}
-
-        return await self._answers.get(("policy", run), look)
+        return await self._answers.get(("policy", run), lambda: policy_of(self._catalog.database, run))
 
     async def gc(self, run: str, rules: Mapping[str, Any]) -> Planned:
         """What gc would do, by these rules (none: the stored policy). No file is touched. Raises what gc refuses."""
@@ -182,6 +178,12 @@ class Questions:
         return await self._answers.get("names", lambda: run_names(self._catalog.database, None))
 
 
+def policy_of(database: Database, run: str) -> dict[str, Any]:
+    """The stored policy of a run, as the command line prints it."""
+    stored = stored_policy.show(database, run)
+    return {"run": run, "policy": stored.to_json() if stored else None}
+
+
 def is_number(text: str) -> bool:
     """Whether it is a whole number that a catalog may hold; Python reads none of more than 4,300 digits."""
     return text.isascii() and text.isdigit() and len(text) <= _DIGITS
@@ -191,10 +193,10 @@ def rules_of(rules: Mapping[str, str]) -> dict[str, Any]:
     """Rules of a policy as they stand in an address or a form. Raises `UsageError`."""
     found: dict[str, Any] = {}
     for name, value in rules.items():
-        if name in _COUNTS and is_number(value):
+        if name in COUNTS and is_number(value):
             found[name] = int(value)
-        elif name in _WORDS:
+        elif name in WORDS:
             found[name] = value
         else:
-            raise UsageError(f"{name}={value!a} is no rule", f"rules are: {', '.join((*_COUNTS, *_WORDS))}")
+            raise UsageError(f"{name}={value!a} is no rule", f"rules are: {', '.join((*COUNTS, *WORDS))}")
     return found

@@ -40,6 +40,11 @@ class Step(NamedTuple):
     cells: Sequence[Cell]
 
 
+def at_run(run: str, *further: object) -> str:
+    """The address of a run's page, or of one below it."""
+    return "/runs/" + "/".join(quote(str(each), safe="") for each in (run, *further))
+
+
 def newest_in_tiers(saves: Sequence[SaveRow]) -> dict[str, int]:
     """The step of the newest save, of those of the run's own history, that a tier has of all ranks, by its name."""
     found: dict[str, int] = {}
@@ -90,7 +95,7 @@ def _step(
     run: str, step: int, signs: str, world_size: int, *, why: Mapping[int, str] | None = None, note: str = ""
 ) -> Step:
     ranks = -(-world_size // _COLUMNS)
-    at_step = f"/runs/{quote(run, safe='')}/saves/{step}"
+    at_step = at_run(run, "saves", step)
     reasons = why or {}
     cells = []
     for column, sign in enumerate(signs):
