@@ -28,7 +28,7 @@ from ckptstore.journal.writers import record_of_run, shared
 from ckptstore.outside import token_hex, utc_now
 from ckptstore.resume import exits, position, remedies
 from ckptstore.resume.resolve import bring_up_to_date, choose, choose_initial
-from ckptstore.resume.resolver import NOT_LINEAGE, Query
+from ckptstore.resume.resolver import NEWEST, NOT_LINEAGE, Query
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -92,10 +92,7 @@ def settle(
     tell of a newer state cannot be read, and if the launch's answer is an old one, since later launches have saved. A
     run without a state of its own begins from `query.initial` (`choose_initial`, which raises too).
     """
-    takes_whole = launch.layout.any_world_size or launch.world_size == 1
-    query = replace(
-        query, world_size=launch.world_size, takes_whole=takes_whole, steps_per_epoch=launch.steps_per_epoch
-    ).checked()
+    query = _for_ranks_of(launch, query).checked()
     if query.step == 0:
         raise UsageError("step is 0", "to start afresh give the run another name")
     with database.read() as connection:
@@ -121,6 +118,11 @@ def settle(
     if settled.plan is not None:
         _note_proof(database, settled.plan, launch)
     return settled
+
+
+def _for_ranks_of(launch: Launch, query: Query) -> Query:
+    takes_whole = launch.layout.any_world_size or launch.world_size == 1
+    return replace(query, world_size=launch.world_size, takes_whole=takes_whole, steps_per_epoch=launch.steps_per_epoch)
 
 
 def _decide(
@@ -460,9 +462,10 @@ def _start_step(database: Database, launch: Launch, plan: RestorePlan, query: Qu
 
 
 def earlier_start(
-    database: Database, launch: Launch, below: int, query: Query, fits: Callable[[int], bool] = lambda _: True
+    database: Database, launch: Launch, below: int, query: Query = NEWEST, fits: Callable[[int], bool] = lambda _: True
 ) -> int | None:
     """The newest step before `below` from which a launch can start, at a step of its own that `fits`; None: none."""
+    query = _for_ranks_of(launch, query)
     run = find_called(database, launch.run)
     with database.read() as connection:
         known = {each.id: each for each in reads.launches_of(connection, run.id)}

@@ -315,11 +315,8 @@ class RankLaunch:
 
     def earlier_start(self, fits: Callable[[int], bool]) -> int | None:
         """The newest earlier saved step from which this launch would start at a step that `fits`."""
-        facts = self.facts
-        takes_whole = facts.layout.any_world_size or facts.world_size == 1
-        query = Query(world_size=facts.world_size, takes_whole=takes_whole)
         try:
-            return earlier_start(self.database, facts, facts.parent_step or 0, query, fits)
+            return earlier_start(self.database, self.facts, self.facts.parent_step or 0, fits=fits)
         except CkptstoreError:  # the catalog is away
             return None
 
