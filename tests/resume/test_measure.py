@@ -8,7 +8,7 @@ import pytest
 from ckptstore.api import Catalog, connect
 from ckptstore.errors import NothingRestorableError, UsageError
 from ckptstore.retention.policy import Policy
-from tests.jobs import Job, started
+from tests.jobs import started
 
 
 def metrics(catalog: Catalog) -> dict[int, list[dict[str, float]]]:
@@ -84,12 +84,6 @@ def test_what_is_no_metric(catalog: Catalog, tmp_path: Path, value: float) -> No
         rank.record(step=10, accuracy=value)
     with pytest.raises(UsageError, match="metric 'accuracy' is"):
         catalog.record("run", accuracy=value)
-
-
-def test_who_never_saved_says_so(catalog: Catalog, tmp_path: Path) -> None:
-    (rank,) = Job(catalog, tmp_path, 1).start()
-    with pytest.raises(NothingRestorableError, match="run run has no save of step 3"):
-        rank.record(step=3, accuracy=0.5)
 
 
 def test_the_state_is_named_by_the_reference_alone(catalog: Catalog, tmp_path: Path) -> None:

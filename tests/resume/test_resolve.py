@@ -35,8 +35,17 @@ def rejected(resolution: Resolution) -> list[tuple[int, list[tuple[Rule, int | N
 
 
 @pytest.mark.of_files
-@pytest.mark.parametrize("harm", ["cut", "gone", "grown", "directory"])
-def test_a_harmed_file_is_passed_over_and_named(catalog: Catalog, tmp_path: Path, harm: str) -> None:
+@pytest.mark.parametrize(
+    ("harm", "rule"),
+    [
+        ("cut", Rule.SIZE_MISMATCH),
+        ("gone", Rule.MISSING_FILE),
+        ("grown", Rule.SIZE_MISMATCH),
+        ("directory", Rule.UNREADABLE),
+        ("rewritten", Rule.DIGEST_MISMATCH),  # it is read, since its time is not the recorded one
+    ],
+)
+def test_a_harmed_file_is_passed_over_and_named(catalog: Catalog, tmp_path: Path, harm: str, rule: Rule) -> None:
     job, ranks = started(catalog, tmp_path, 10)
     path = Path(job.save(ranks, 15)[1].path)
     content = path.read_bytes()
@@ -47,21 +56,13 @@ def test_a_harmed_file_is_passed_over_and_named(catalog: Catalog, tmp_path: Path
         path.write_bytes(content + b"x")
     elif harm == "directory":
         path.mkdir()
+    elif harm == "rewritten":
+        path.write_bytes(bytes(reversed(content)))
+        os.utime(path, ns=(1, 1))
     found = catalog.resolve("run")
-    rule = {"gone": Rule.MISSING_FILE, "directory": Rule.UNREADABLE}.get(harm, Rule.SIZE_MISMATCH)
     assert chosen(found) == (10, [0, 1])
     assert rejected(found) == [(15, [(rule, 1)])]
     assert str(path) in found.rejections[0].reasons[0].detail
-
-
-@pytest.mark.of_files
-def test_other_bytes_of_the_same_size_are_found_without_being_asked_for(catalog: Catalog, tmp_path: Path) -> None:
-    """Sizes do not change with the step: a file written again is read, since its time is not the recorded one."""
-    job, ranks = started(catalog, tmp_path, 10)
-    path = Path(job.save(ranks, 15)[0].path)
-    path.write_bytes(bytes(reversed(path.read_bytes())))
-    os.utime(path, ns=(1, 1))
-    assert rejected(catalog.resolve("run")) == [(15, [(Rule.DIGEST_MISMATCH, 0)])]
 
 
 @pytest.mark.of_files
@@ -219,17 +220,6 @@ def test_a_start_says_that_of_many_newer_saves_none_is_whole(
     )
 
 
-def test_one_step_only(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path)
-    job.save(job.start(), 5, 10, 15)
-    assert chosen(catalog.resolve("run", step=10)) == (10, [0, 1])
-    missing = catalog.resolve("run", step=11)
-    assert chosen(missing) is None
-    assert rejected(missing) == []
-    job.start()
-    assert chosen(catalog.resolve("run", step=5)) == (5, [0, 1])
-
-
 @pytest.mark.of_files
 @pytest.mark.parametrize("branched", [False, True])
 def test_a_save_that_was_never_finished_gives_nothing_up(catalog: Catalog, tmp_path: Path, *, branched: bool) -> None:
@@ -282,15 +272,6 @@ def test_a_fresh_start_does_not_hide_that_a_branch_was_lost(catalog: Catalog, tm
     job.save(job.start(resume=False)[:1], 5)
     with pytest.raises(NothingRestorableError, match="step 10 was whole, but .* is gone; see: .* --all"):
         job.start()
-
-
-def test_a_save_in_progress_whose_file_is_of_another_step_is_not_finished(catalog: Catalog, tmp_path: Path) -> None:
-    job, ranks = begun(catalog, tmp_path, 15, world_size=1)
-    path = job.write(ranks[0], 12, name="latest.ckpt")
-    file = describe(ranks[0].facts, rank=0, path=path, kind="periodic", global_step=20, optimizer_step=20)
-    ranks[0].record_files([file])
-    assert chosen(catalog.resolve("run")) == (15, [0])
-    assert rejected(catalog.resolve("run")) == [(20, [(Rule.IN_PROGRESS, 0)])]
 
 
 def test_another_number_of_ranks(catalog: Catalog, tmp_path: Path) -> None:
@@ -385,14 +366,18 @@ def test_strangers_in_the_directory_are_left_alone(catalog: Catalog, tmp_path: P
     assert {path: path.stat().st_mtime_ns for path in job.folder(0).iterdir()} == before
 
 
-@pytest.mark.of_files
 def test_an_asynchronous_save_that_its_process_did_not_live_to_see(catalog: Catalog, tmp_path: Path) -> None:
+    """A file of another step does not finish it."""
     job, ranks = begun(catalog, tmp_path, 15, world_size=1)
     path = job.folder(0) / "net-2_10.ckpt"
     ranks[0].record_files(
         [describe(ranks[0].facts, rank=0, path=path, kind="periodic", global_step=20, optimizer_step=20)]
     )
-    assert rejected(catalog.resolve("run")) == [(20, [(Rule.IN_PROGRESS, 0)])]
+    for step in (None, 12):
+        if step is not None:
+            job.write(ranks[0], step, name=path.name)
+        assert chosen(catalog.resolve("run")) == (15, [0])
+        assert rejected(catalog.resolve("run")) == [(20, [(Rule.IN_PROGRESS, 0)])]
     job.write(ranks[0], 20)
     assert chosen(catalog.resolve("run")) == (20, [0])
 
