@@ -1,6 +1,7 @@
 """Events make the same rows in any order, portions and repetition; nothing else writes facts."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -295,122 +296,95 @@ def test_a_type_that_this_program_does_not_know_is_counted() -> None:
     assert from_lines([line, {**line, "t": "of the future"}], "/run/a") == ([KNOWN[0]], 1)
 
 
+FILE = Checkpoint(
+    run="run",
+    launch="L1",
+    kind=Kind.PERIODIC,
+    global_step=5,
+    rank=0,
+    path="/run/a/x.ckpt",
+    size=100,
+    mtime_ns=10**9,
+    created_at=START,
+)
+SOURCE = Source("run", "L1", 0, "/run/a", Kind.PERIODIC, "net", "net", frozenset(), "host", None)
+
+
+def in_the_trash(file: Checkpoint) -> FilesRemoved:
+    removed = RemovedFile("x.ckpt", 100, 10**9, file.id, generation(version_of_file(file)))
+    return FilesRemoved("run", "gc1", "/run/a", Location.TRASH, settled=True, at=START, files=(removed,))
+
+
+def known_files(told: Iterable[Event]) -> dict[str, Checkpoint]:
+    """The file of each launch that has one, by events that were taken up one by one."""
+    with in_memory().write() as connection:
+        for event in told:
+            project(connection, [*KNOWN, event])
+        return {file.launch: file for file in reads.files_of(connection, reads.run_id(connection, "run") or 0)}
+
+
+def known_source(told: Iterable[SourceAdded]) -> Source:
+    with in_memory().write() as connection:
+        for event in told:
+            project(connection, [*KNOWN, event])
+        (known,) = reads.sources_in(connection, "/run/a")
+    return known
+
+
 def test_what_tells_of_another_file_of_its_path_gives_the_first_one_back() -> None:
     """Two catalogs may say at one moment that the same gc has a path, each of the record that it knew."""
-    one, other = (
-        replace(
-            Checkpoint(run="run", launch=launch, kind=Kind.PERIODIC, global_step=5, rank=0, path="/run/a/x.ckpt"),
-            size=100,
-            created_at=START,
-        )
-        for launch in ("L1", "L2")
-    )
-    told = [
-        FilesRemoved(
-            "run",
-            "gc1",
-            "/run/a",
-            Location.TRASH,
-            settled=True,
-            at=START,
-            files=(RemovedFile("x.ckpt", 100, 10**9, file.id, generation(version_of_file(file))),),
-        )
-        for file in (one, other)
-    ]
+    one, other = FILE, replace(FILE, launch="L2")
+    told = [in_the_trash(one), in_the_trash(other)]
     history: list[Event] = [*KNOWN, FileRecorded(one), FileRecorded(other)]
     assert rows([history, told[:1], told[1:]]) == rows([history, told[1:], told[:1]])
 
 
 def test_two_directories_that_were_at_one_path_have_a_file_each() -> None:
     """A disk is away, a launch saves below its mount point, and the disk is back: its file was not overwritten."""
-    told = [
-        FileRecorded(
-            replace(
-                Checkpoint(run="run", launch=launch, kind=Kind.PERIODIC, global_step=5, rank=0, path="/run/a/x.ckpt"),
-                size=100,
-                created_at=START + timedelta(hours=hour),
-                directory_id=f"{hour:016}",
-            )
-        )
+    files = [
+        replace(FILE, launch=launch, created_at=START + timedelta(hours=hour), directory_id=f"{hour:016}")
         for hour, launch in enumerate(("L1", "L2"))
     ]
-    with in_memory().write() as connection:
-        project(connection, [*KNOWN, *told])
-        known = reads.files_of(connection, reads.run_id(connection, "run") or 0)
-    assert [file.state for file in known] == [FileState.COMPLETE, FileState.COMPLETE]
+    known = known_files(map(FileRecorded, files))
+    assert [file.state for file in known.values()] == [FileState.COMPLETE, FileState.COMPLETE]
 
 
 def test_what_its_rank_registered_counts_before_what_a_scan_saw() -> None:
     """A scan may see a file before its rank registers it, and have no digest: a copy or a damage would not be told."""
-    seen = replace(
-        Checkpoint(run="run", launch="L1", kind=Kind.PERIODIC, global_step=5, rank=0, path="/run/a/x.ckpt"),
-        size=100,
-        mtime_ns=10**9,
-        created_at=START,
-        grade=Grade.PROVEN,
-    )
-    registered = replace(seen, grade=None, digest="0" * 64, created_at=START + timedelta(seconds=1))
+    seen = replace(FILE, grade=Grade.PROVEN)
+    registered = replace(FILE, digest="0" * 64, created_at=START + timedelta(seconds=1))
     for told in ([seen, registered], [registered, seen]):
-        with in_memory().write() as connection:
-            for file in told:
-                project(connection, [*KNOWN, FileRecorded(file)])
-            (known,) = reads.files_of(connection, reads.run_id(connection, "run") or 0)
+        known = known_files(map(FileRecorded, told))["L1"]
         assert (known.digest, known.grade) == (registered.digest, None)
 
 
 def test_a_launch_id_that_is_used_again_after_a_clock_was_set_back_hides_no_file() -> None:
     """Its first process wrote the breakpoint that the second one found."""
-    first = SourceAdded(Source("run", "L1", 0, "/run/a", Kind.PERIODIC, "net", "net", frozenset(), "host", None), START)
-    found = replace(first.source, names_before=frozenset({"net-1_1_breakpoint.ckpt"}))
+    first = SourceAdded(SOURCE, START)
+    found = replace(SOURCE, names_before=frozenset({"net-1_1_breakpoint.ckpt"}))
     again = SourceAdded(found, START - timedelta(minutes=5))
     for told in ([first, again], [again, first]):
-        with in_memory().write() as connection:
-            for event in told:
-                project(connection, [*KNOWN, event])
-            (known,) = reads.sources_in(connection, "/run/a")
-        assert known.names_before == frozenset()
+        assert known_source(told).names_before == frozenset()
 
 
 def test_of_two_sources_with_the_same_names_before_the_earlier_one_counts() -> None:
-    first = SourceAdded(Source("run", "L1", 0, "/run/a", Kind.PERIODIC, "net", "net", frozenset(), "first"), START)
-    again = SourceAdded(replace(first.source, host="again"), START + timedelta(minutes=5))
+    first = SourceAdded(SOURCE, START)
+    again = SourceAdded(replace(SOURCE, host="again"), START + timedelta(minutes=5))
     for told in ([first, again], [again, first]):
-        with in_memory().write() as connection:
-            for event in told:
-                project(connection, [*KNOWN, event])
-            (known,) = reads.sources_in(connection, "/run/a")
-        assert known.host == "first"
+        assert known_source(told).host == "host"
 
 
 def test_a_file_in_the_trash_has_left_its_path_to_another_one_whatever_the_clock_says() -> None:
     """Its name is used again after a clock was set back: the new file counted as overwritten by that in the trash."""
-    old = replace(
-        Checkpoint(run="run", launch="L1", kind=Kind.PERIODIC, global_step=5, rank=0, path="/run/a/x.ckpt"),
-        size=100,
-        created_at=START,
-    )
-    new = replace(old, launch="L2", created_at=START - timedelta(minutes=5))
-    removed = RemovedFile("x.ckpt", 100, 10**9, old.id, generation(version_of_file(old)))
-    gone = FilesRemoved("run", "gc1", "/run/a", Location.TRASH, settled=True, at=START, files=(removed,))
-    for told in ([FileRecorded(old), gone, FileRecorded(new)], [FileRecorded(new), FileRecorded(old), gone]):
-        with in_memory().write() as connection:
-            for event in told:
-                project(connection, [*KNOWN, event])
-            known = reads.files_of(connection, reads.run_id(connection, "run") or 0)
-        assert {file.launch: file.state for file in known} == {"L1": FileState.TRASHED, "L2": FileState.COMPLETE}
+    old, new = FileRecorded(FILE), FileRecorded(replace(FILE, launch="L2", created_at=START - timedelta(minutes=5)))
+    gone = in_the_trash(FILE)
+    for told in ([old, gone, new], [new, old, gone]):
+        known = known_files(told)
+        assert (known["L1"].state, known["L2"].state) == (FileState.TRASHED, FileState.COMPLETE)
 
 
 def test_a_file_that_was_announced_before_a_scan_saw_it_is_its_rank_s() -> None:
-    registered = replace(
-        Checkpoint(run="run", launch="L1", kind=Kind.PERIODIC, global_step=5, rank=0, path="/run/a/x.ckpt"),
-        size=100,
-        mtime_ns=10**9,
-        created_at=START,
-    )
-    seen = replace(registered, launch="L2", created_at=START + timedelta(seconds=1), grade=Grade.CONSISTENT)
-    for told in ([registered, seen], [seen, registered]):
-        with in_memory().write() as connection:
-            for file in told:
-                project(connection, [*KNOWN, FileRecorded(file)])
-            known = reads.files_of(connection, reads.run_id(connection, "run") or 0)
-        assert {file.launch: file.state for file in known} == {"L1": FileState.COMPLETE, "L2": FileState.MOVED}
+    seen = replace(FILE, launch="L2", created_at=START + timedelta(seconds=1), grade=Grade.CONSISTENT)
+    for told in ([FILE, seen], [seen, FILE]):
+        known = known_files(map(FileRecorded, told))
+        assert (known["L1"].state, known["L2"].state) == (FileState.COMPLETE, FileState.MOVED)
