@@ -13,7 +13,6 @@ from ckptstore.catalog.tables import (
     IS_REMOVED,
     checkpoints,
     collections,
-    endings,
     gc_locks,
     launches,
     leases,
@@ -65,16 +64,6 @@ class SaveCost:
     written: float | None
     step_took: float | None
     size: int
-
-
-@dataclass(frozen=True)
-class End:
-    """How training ended on a rank: after which step, by which exception (None: by itself), and when."""
-
-    rank: int
-    global_step: int
-    error: str | None
-    at: datetime
 
 
 @dataclass(frozen=True)
@@ -201,12 +190,6 @@ def last_steps(connection: sa.Connection, key: LaunchKey, ranks: Sequence[int], 
 def newest_steps(connection: sa.Connection, key: LaunchKey, count: int) -> list[int]:
     """The steps of the newest periodic saves of a launch, newest first."""
     return list(connection.execute(_newest(key, count)).scalars(1))
-
-
-def ends_of(connection: sa.Connection, key: LaunchKey) -> list[End]:
-    """How training ended on the ranks of a launch that said so."""
-    query = sa.select(endings).where(endings.c.launch_id == key).order_by(endings.c.rank)
-    return [End(row.rank, row.global_step, row.error, row.created_at) for row in connection.execute(query)]
 
 
 def lease_of(connection: sa.Connection, key: LaunchKey) -> datetime | None:

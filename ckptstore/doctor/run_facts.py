@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.leases import Sign
-    from ckptstore.catalog.recent import End, Home, Lock, Saved, Waiting
+    from ckptstore.catalog.recent import Home, Lock, Saved, Waiting
+    from ckptstore.core.events import TrainingEnded
     from ckptstore.core.model import Launch, PassedOver
     from ckptstore.doctor.checkup import Fact, Status
     from ckptstore.journal.jsonl import Contents
@@ -69,7 +70,7 @@ class RunFacts:
     highest_step: int  # that the newest launch saved, of any kind; 0: none
     homes: tuple[Home, ...]  # the directories of the newest launch
     saving_homes: tuple[Home, ...]  # those of the launch that saved last
-    ends: tuple[End, ...]
+    ends: tuple[TrainingEnded, ...]
     leased_until: datetime | None
     sign: Sign | None
     failed_loads: Mapping[str, str]
@@ -149,7 +150,7 @@ def gather(database: Database, run: str, run_id: int, now: datetime) -> RunFacts
             highest_step=tallies.highest_steps(connection, run_id).get(launches[-1].id, 0) if launches else 0,
             homes=tuple(homes),
             saving_homes=tuple(recent.homes_of(connection, saving.key) if saving and saving.key != newest else homes),
-            ends=tuple(recent.ends_of(connection, newest)),
+            ends=tuple(reads.endings_of(connection, [newest]).values()),
             leased_until=recent.lease_of(connection, newest),
             sign=sign if sign and sign.key == newest else None,
             failed_loads=reads.failed_loads(connection, run_id),

@@ -289,7 +289,7 @@ def look(database: Database, run: str, launch: Launch) -> Leaving:
         ending = ending_of(connection, launch) if newest.id == launch.id else f"launch {newest.id} has begun since"
         step = exit_requests.exit_step(connection, launch.key)
         if step is None and ending:
-            step = max((end.global_step for end in recent.ends_of(connection, launch.key)), default=None)
+            step = max((end.global_step for end in reads.endings_of(connection, [launch.key]).values()), default=None)
         saved = frozenset(() if step is None else exit_requests.saved_at(connection, launch.key, step))
         costs = recent.costs_of(connection, launch.key, _SEEN)
     return Leaving(
@@ -327,9 +327,7 @@ def ending_of(connection: Connection, launch: Launch) -> str:
     sign = sign if sign and sign.key == launch.key else None
     if sign is not None and life(sign.process, now - sign.seen_at) is not Life.GONE:
         return ""
-    ends = recent.ends_of(connection, launch.key)
-    if len(ends) == launch.world_size:
-        return how_ended(
-            [end.error for end in ends], was_asked_to_exit=exit_requests.exit_step(connection, launch.key) is not None
-        )
+    errors = [end.error for end in reads.endings_of(connection, [launch.key]).values()]
+    if len(errors) == launch.world_size:
+        return how_ended(errors, was_asked_to_exit=exit_requests.exit_step(connection, launch.key) is not None)
     return KILLED if sign is not None else ""

@@ -17,7 +17,7 @@ import pytest
 from mindspore import mint
 
 from ckptstore.api import Catalog
-from ckptstore.catalog import recent
+from ckptstore.catalog import reads
 from ckptstore.errors import UsageError
 from ckptstore.mindspore.loop import Loop, _is_at_break
 from tests.mindspore.loops import Trained
@@ -79,7 +79,8 @@ def test_a_break_saves_what_the_script_keeps(tmp_path: Path, catalog: Catalog) -
 def test_a_break_is_no_failure(tmp_path: Path, catalog: Catalog) -> None:
     loop = keeps_at_epoch_ends(tmp_path, 8, lambda _: True)
     with catalog.database.read() as connection:
-        assert [each.error for each in recent.ends_of(connection, loop.start.launch.key)] == [None]
+        ends = reads.endings_of(connection, [loop.start.launch.key]).values()
+    assert [each.error for each in ends] == [None]
 
 
 @pytest.mark.parametrize(("last", "kept"), [(8, [(8, "dying_gasp")]), (12, [])])
