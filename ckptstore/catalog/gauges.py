@@ -83,14 +83,31 @@ def newest_moments(connection: sa.Connection, keys: Sequence[LaunchKey], count: 
     return found
 
 
-def damaged_files(connection: sa.Connection) -> dict[str, int]:
-    """How many files of each run are damaged; runs without one are left out."""
-    return _by_name(connection, _DAMAGED)
+class BadState(NamedTuple):
+    """A state with damaged files, or a quarantined one: how many files, the path of one of them, and the fault."""
+
+    run_id: int
+    run: str
+    launch: str
+    global_step: int
+    files: int
+    path: str
+    why: str
 
 
-def quarantined_states(connection: sa.Connection) -> dict[str, int]:
-    """How many states of each run are there and quarantined; runs without one are left out."""
-    return _by_name(connection, _QUARANTINED)
+def damaged_states(connection: sa.Connection) -> list[BadState]:
+    """The states of all runs with files that differ from their records, by launch and step."""
+    return _bad_states(connection, _DAMAGED)
+
+
+def quarantined_states(connection: sa.Connection) -> list[BadState]:
+    """The states of all runs that are there and quarantined, by launch and step."""
+    return _bad_states(connection, _QUARANTINED)
+
+
+def _bad_states(connection: sa.Connection, query: sa.Select[Any]) -> list[BadState]:
+    names = reads.names_of_runs(connection)
+    return [BadState(run, names[run], *rest) for run, *rest in connection.execute(query) if run in names]
 
 
 def last_saves(connection: sa.Connection, ids: Sequence[str]) -> dict[str, LastSave]:
@@ -217,20 +234,24 @@ _NEWEST_SAVES = sa.select(saves.c.launch_id, saves.c.id, _LOWEST.c.step).join(
     (_LOWEST.c.id == saves.c.launch_id) & (saves.c.global_step >= sa.func.coalesce(_LOWEST.c.step, 0)),
 )
 _NEWEST_MOMENTS = _NEWEST_SAVES.with_only_columns(saves.c.launch_id, saves.c.created_at).order_by(saves.c.created_at)
+_STATE = (launches.c.run_id, launches.c.name, saves.c.global_step)
 _DAMAGED = (
-    sa.select(launches.c.run_id, sa.func.count())
+    sa.select(
+        *_STATE,
+        sa.func.count(),
+        sa.func.min(checkpoints.c.path),
+        sa.func.coalesce(sa.func.min(checkpoints.c.problem), ""),
+    )
     .select_from(FILES_OF_LAUNCHES)
     .where(checkpoints.c.state == FileState.DAMAGED.value)
-    .group_by(launches.c.run_id)
+    .group_by(*_STATE)
 )
-_STATES = (
-    sa.select(launches.c.run_id, launches.c.id, saves.c.global_step)
-    .distinct()
+_QUARANTINED = (
+    sa.select(*_STATE, sa.func.count(), sa.func.min(checkpoints.c.path), sa.func.min(checkpoints.c.quarantine))
     .select_from(FILES_OF_LAUNCHES)
     .where(checkpoints.c.quarantine.is_not(None), checkpoints.c.state == FileState.COMPLETE.value)
-    .subquery()
+    .group_by(*_STATE)
 )
-_QUARANTINED = sa.select(_STATES.c.run_id, sa.func.count()).group_by(_STATES.c.run_id)
 _TOOK = sa.func.coalesce(checkpoints.c.written_after, checkpoints.c.pause)
 _LAST_SAVES = (
     sa.select(saves.c.id, sa.func.max(_TOOK), sa.func.min(checkpoints.c.path))

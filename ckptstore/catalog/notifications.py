@@ -2,47 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from ckptstore.catalog import reads
 from ckptstore.catalog.any_of import any_of
 from ckptstore.catalog.clock import clock
 from ckptstore.catalog.project import insert_if_new
-from ckptstore.catalog.tables import FILES_OF_LAUNCHES, checkpoints, launches, notifications, saves
-from ckptstore.core.model import FileState
+from ckptstore.catalog.tables import notifications
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from datetime import timedelta
-
-
-class BadState(NamedTuple):
-    """A state with damaged files, or a quarantined one: how many files, the path of one of them, and the fault."""
-
-    run_id: int
-    run: str
-    launch: str
-    global_step: int
-    files: int
-    path: str
-    why: str
-
-
-def damaged_states(connection: sa.Connection) -> list[BadState]:
-    """The states of all runs with files that differ from their records, by launch and step."""
-    return _bad_states(connection, _DAMAGED)
-
-
-def quarantined_states(connection: sa.Connection) -> list[BadState]:
-    """The states of all runs that are there and quarantined, by launch and step."""
-    return _bad_states(connection, _QUARANTINED)
-
-
-def _bad_states(connection: sa.Connection, query: sa.Select[Any]) -> list[BadState]:
-    names = reads.names_of_runs(connection)
-    return [BadState(run, names[run], *rest) for run, *rest in connection.execute(query) if run in names]
 
 
 def not_told(connection: sa.Connection, receiver: str, facts: Collection[str]) -> set[str]:
@@ -101,22 +72,3 @@ _TOLD_BEFORE = sa.select(notifications.c.fact).where(
     notifications.c.told_at < sa.bindparam("own_before"),
 )
 _FORGET = notifications.delete().where(_IS_OF_RECEIVER, _ARE_FACTS, _IS_TOLD)
-
-_STATE = (launches.c.run_id, launches.c.name, saves.c.global_step)
-_DAMAGED = (
-    sa.select(
-        *_STATE,
-        sa.func.count(),
-        sa.func.min(checkpoints.c.path),
-        sa.func.coalesce(sa.func.min(checkpoints.c.problem), ""),
-    )
-    .select_from(FILES_OF_LAUNCHES)
-    .where(checkpoints.c.state == FileState.DAMAGED.value)
-    .group_by(*_STATE)
-)
-_QUARANTINED = (
-    sa.select(*_STATE, sa.func.count(), sa.func.min(checkpoints.c.path), sa.func.min(checkpoints.c.quarantine))
-    .select_from(FILES_OF_LAUNCHES)
-    .where(checkpoints.c.quarantine.is_not(None), checkpoints.c.state == FileState.COMPLETE.value)
-    .group_by(*_STATE)
-)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import notifications
+from ckptstore.catalog import gauges
 from ckptstore.catalog.runs import find_run, run_names
 from ckptstore.core.hints import Command
 from ckptstore.core.ids import derived_id
@@ -109,7 +109,7 @@ def _damaged(database: Database, kinds: Collection[str]) -> Iterator[Notice]:
     if DAMAGED not in kinds:
         return
     with database.read() as connection:
-        found = notifications.damaged_states(connection)
+        found = gauges.damaged_states(connection)
     for state in found:
         why = f" ({state.why})" if state.why else ""
         detail = (
@@ -125,7 +125,7 @@ def _quarantined(database: Database, kinds: Collection[str]) -> Iterator[Notice]
     if QUARANTINED not in kinds:
         return
     with database.read() as connection:
-        found = notifications.quarantined_states(connection)
+        found = gauges.quarantined_states(connection)
     for state in found:
         detail = f"step {state.global_step} of launch {state.launch} is quarantined: {state.why}"
         hint = f"no start takes it; {Command('resolve', state.run, '--explain')} shows where the run would go on"

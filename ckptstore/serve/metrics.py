@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING
@@ -111,12 +112,16 @@ def measure(database: Database, known: Sequence[RunRow] | None = None) -> Measur
     """Every run (`known`, if they were asked for before), with its journals and the free bytes of its disk."""
     rows = overview.runs(database) if known is None else known
     with database.read() as connection:
-        damaged, quarantined = gauges.damaged_files(connection), gauges.quarantined_states(connection)
+        bad = gauges.damaged_states(connection)
+        quarantined = [state.run for state in gauges.quarantined_states(connection)]
         saves = gauges.last_saves(connection, [row.last.tally.save_id for row in rows if row.last])
         newest, saving = gauges.newest_of_kinds(connection), gauges.saving_ranks(connection)
         copies, has_tier = gauges.copies_in_tiers(connection), gauges.has_tier_beyond(connection)
         uncopied = gauges.uncopied_files(connection) if has_tier else []
         on_nodes = gauges.states_only_on_nodes(connection) if has_tier else {}
+    damaged: Counter[str] = Counter()
+    for state in bad:
+        damaged[state.run] += state.files
     seen: dict[str, int] = {}
     for row in rows:
         save = saves.get(row.last.tally.save_id) if row.last else None
@@ -125,7 +130,7 @@ def measure(database: Database, known: Sequence[RunRow] | None = None) -> Measur
     return Measured(
         rows,
         damaged,
-        quarantined,
+        Counter(quarantined),
         saves,
         newest,
         {run: _behind(steps) for run, steps in saving.items()},
