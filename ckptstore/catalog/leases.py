@@ -49,8 +49,7 @@ def end_signs(connection: sa.Connection, key: LaunchKey) -> None:
 
 def last_sign(connection: sa.Connection, run: int) -> Sign | None:
     """The sign of life of the newest launch of a run that gives some; None if none does."""
-    row = connection.execute(_LAST_SIGN, {"own_run": run}).one_or_none()
-    return None if row is None else Sign(*row)
+    return last_signs(connection, [run]).get(run)
 
 
 def last_signs(connection: sa.Connection, ids: Sequence[int]) -> dict[int, Sign]:
@@ -72,13 +71,6 @@ def _put_lease(connection: sa.Connection, key: LaunchKey, **values: object) -> N
         connection.execute(_ADD_LEASE, {"launch_id": key, **values})
 
 
-_LAST_SIGN = (
-    sa.select(launches.c.id, launches.c.name, leases.c.process, leases.c.seen_at)
-    .join(launches, launches.c.id == leases.c.launch_id)
-    .where(launches.c.run_id == sa.bindparam("own_run"), leases.c.process.is_not(None))
-    .order_by(launches.c.launch_order.desc())
-    .limit(1)
-)
 _LAST_SIGNS = (
     sa.select(launches.c.run_id, launches.c.id, launches.c.name, leases.c.process, leases.c.seen_at)
     .join(launches, launches.c.id == leases.c.launch_id)

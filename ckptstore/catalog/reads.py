@@ -137,7 +137,7 @@ def owners_of(connection: sa.Connection, names: Iterable[str]) -> dict[str, set[
 
 def launches_of(connection: sa.Connection, run: int) -> list[Launch]:
     """The launches of a run, oldest first."""
-    return [_launch(row) for row in connection.execute(_LAUNCHES_OF, {"own_run": run})]
+    return launches_of_runs(connection, [run]).get(run, [])
 
 
 def launches_of_runs(connection: sa.Connection, ids: Sequence[int]) -> dict[int, list[Launch]]:
@@ -164,11 +164,7 @@ def first_saves(connection: sa.Connection, run: int) -> dict[str, int | None]:
 
     None for a launch of whose files none was ever finished.
     """
-    return {
-        launch_id: None if known is None else step
-        for launch_id, step, known in connection.execute(_FIRST_SAVES, {"own_run": run})
-        if step is not None
-    }
+    return first_saves_of_runs(connection, [run]).get(run, {})
 
 
 def first_saves_of_runs(connection: sa.Connection, ids: Sequence[int]) -> dict[int, dict[str, int | None]]:
@@ -460,7 +456,6 @@ _CALLED_BY_ORDER = _CALLED.order_by(runs.c.name)
 _CALLED_BY_NAME = _CALLED.where(runs.c.id == _RUN_ID.scalar_subquery())
 _LAUNCHES = _launch_query()
 _LAUNCH_OF_KEY = _LAUNCHES.where(launches.c.id == _LAUNCH)
-_LAUNCHES_OF = _LAUNCHES.where(launches.c.run_id == _RUN).order_by(launches.c.launch_order)
 _OF_RUNS = any_of(launches.c.run_id, "own_runs")
 _LAUNCHES_OF_RUNS = _LAUNCHES.where(_OF_RUNS).order_by(launches.c.run_id, launches.c.launch_order)
 _RESOLUTION = sa.select(resolutions).where(resolutions.c.launch_id == _LAUNCH)
@@ -543,9 +538,6 @@ _ANNOUNCED = (
     .distinct()
     .select_from(sources.join(launches).join(runs))
     .where(runs.c.name == _NAME, _IN_DIRECTORY, sources.c.directory_id.is_not(None))
-)
-_FIRST_SAVES = sa.select(launches.c.name, _first_save(), _first_save(checkpoints.c.size.is_not(None))).where(
-    launches.c.run_id == _RUN
 )
 _FIRST_SAVES_OF_RUNS = sa.select(
     launches.c.run_id, launches.c.name, _first_save(), _first_save(checkpoints.c.size.is_not(None))

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from ckptstore.catalog.any_of import any_of
 from ckptstore.catalog.rows import many
-from ckptstore.catalog.tables import IS_REMOVED, checkpoints, collections, gc_locks, pins, runs, tags, trash
+from ckptstore.catalog.tables import IS_REMOVED, checkpoints, collections, gc_locks, runs, trash
 from ckptstore.core.events import FilesRemoved, GcEnded, RemovedFile, moment_of
 from ckptstore.core.ids import derived_id
 from ckptstore.core.model import FileState, Location
@@ -162,11 +162,6 @@ def known(connection: sa.Connection) -> set[str]:
     return set(connection.execute(_KNOWN).scalars())
 
 
-def marked_steps(connection: sa.Connection, run: int) -> set[int]:
-    """The steps of a run that are pinned or tagged now."""
-    return set(connection.execute(_MARKED, {"own_run": run}).scalars())
-
-
 def leaving(connection: sa.Connection, run: int) -> dict[str, Item]:
     """The files that were to leave their place and perhaps did not, since a gc was interrupted; by their records."""
     items = items_of(connection, run, settled=False)
@@ -196,10 +191,6 @@ def release_lock(connection: sa.Connection, run: int, owner: str | None) -> None
 
 
 _KNOWN = sa.select(trash.c.id).where(IS_REMOVED)
-_MARKED = sa.union(
-    sa.select(pins.c.global_step).where(pins.c.run_id == sa.bindparam("own_run"), pins.c.pinned),
-    sa.select(tags.c.global_step).where(tags.c.run_id == sa.bindparam("own_run"), tags.c.global_step.is_not(None)),
-)
 _IS_OF_RUN, _IS_OWN = gc_locks.c.run_id == sa.bindparam("own_run"), gc_locks.c.owner == sa.bindparam("own_owner")
 _ADD_LOCK = gc_locks.insert()
 _LOCK_OF = sa.select(gc_locks).where(_IS_OF_RUN)

@@ -74,15 +74,12 @@ def _version_of(table: sa.Table) -> sa.Select[Any]:
 
 def pinned_steps(connection: sa.Connection, run: int) -> frozenset[int]:
     """The steps of a run that are pinned."""
-    return frozenset(connection.execute(_PINNED, {"own_run": run}).scalars())
+    return frozenset(step for _, step in pins_of_runs(connection, [run]))
 
 
 def tags_of(connection: sa.Connection, run: int) -> dict[int, tuple[str, ...]]:
     """The names that people gave to steps of a run, by step."""
-    found: dict[int, list[str]] = {}
-    for step, name in connection.execute(_TAGS_OF, {"own_run": run}):
-        found.setdefault(step, []).append(name)
-    return {step: tuple(names) for step, names in found.items()}
+    return {step: names for (_, step), names in tags_of_runs(connection, [run]).items()}
 
 
 def pins_of_runs(connection: sa.Connection, ids: Sequence[int]) -> set[tuple[int, int]]:
@@ -142,12 +139,6 @@ def _files_to_tell() -> tuple[sa.Select[Any], sa.Select[Any]]:
     return there.where(saves.c.global_step == newest), query.order_by(checkpoints.c.path).limit(1)
 
 
-_PINNED = sa.select(pins.c.global_step).where(pins.c.run_id == sa.bindparam("own_run"), pins.c.pinned)
-_TAGS_OF = (
-    sa.select(tags.c.global_step, tags.c.name)
-    .where(tags.c.run_id == sa.bindparam("own_run"), tags.c.global_step.is_not(None))
-    .order_by(tags.c.name)
-)
 _PINS_OF_RUNS = sa.select(pins.c.run_id, pins.c.global_step).where(any_of(pins.c.run_id, "own_runs"), pins.c.pinned)
 _TAGS_OF_RUNS = (
     sa.select(tags.c.run_id, tags.c.global_step, tags.c.name)

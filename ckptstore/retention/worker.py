@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads, removals
+from ckptstore.catalog import reads, removals, user_events
 from ckptstore.catalog.clock import clock
 from ckptstore.catalog.runs import find_called
 from ckptstore.core.limits import CLOCKS_DIFFER
@@ -256,7 +256,8 @@ class Worker:
         """
         with self.database.read() as connection:
             items = removals.items_of(connection, self.lock.run_id, settled=True)
-            steps = removals.marked_steps(connection, self.lock.run_id)
+            run = self.lock.run_id
+            steps = user_events.pinned_steps(connection, run) | user_events.tags_of(connection, run).keys()
         records = self._records(items) if steps else {}
         ids = {item_id for item_id, some in records.items() if any(file.global_step in steps for file in some)}
         ids |= {item.id for item in items if item.checkpoint in self.unheard}
