@@ -92,8 +92,7 @@ def _give(path: str, final: str) -> None:
                 f"the function given to save wrote nothing at {path}, but {left}", "write to that very path"
             )
         if status is not None and S_ISDIR(status.st_mode):
-            for each in members:
-                make_durable(each.path)
+            _sync_all(path)
             os.rename(path, final)
             sync(str(Path(final).parent))
             return
@@ -209,11 +208,9 @@ def _lock(folder: str, target: str, *, waits: bool = False) -> int:
 
 def _is_at(folder: str, opened: int) -> bool:
     try:
-        there = os.stat(folder, follow_symlinks=False)
+        return os.path.samestat(os.stat(folder, follow_symlinks=False), os.fstat(opened))
     except FileNotFoundError:
         return False
-    held = os.fstat(opened)
-    return (there.st_dev, there.st_ino) == (held.st_dev, held.st_ino)
 
 
 def _sync_all(path: str) -> None:

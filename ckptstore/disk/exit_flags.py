@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ckptstore.core import bounded_json
-from ckptstore.disk.files import open_directory
+from ckptstore.disk.files import opened_directory, readable
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.outside import Path, open_file, os, token_hex
 
@@ -36,50 +36,35 @@ def put(directory: str, key: LaunchKey, run: str, reason: str) -> None:
     told = json.dumps({KEY: 1, "run": run, "reason": reason}).encode()
     name = Path(flag_path(directory, key)).name
     draft = f".{name}.{token_hex(4)}"  # hooks of several pods have one process id
-    folder = open_directory(f"{directory}/{FOLDER}")
-    try:
-        file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644, dir_fd=folder)
+    with opened_directory(f"{directory}/{FOLDER}") as folder:
         try:
-            os.fchmod(file, 0o644)  # MindSpore reads it, as whoever trains
-            os.write(file, told)
+            file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644, dir_fd=folder)
+            try:
+                os.fchmod(file, 0o644)  # MindSpore reads it, as whoever trains
+                os.write(file, told)
+            finally:
+                os.close(file)
+            os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
         finally:
-            os.close(file)
-        os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(draft, dir_fd=folder)
-        os.close(folder)
+            with suppress(FileNotFoundError):
+                os.unlink(draft, dir_fd=folder)
 
 
 def take_back(directory: str, key: LaunchKey) -> None:
     """Ask no more. Raises `OSError`."""
-    folder = open_directory(f"{directory}/{FOLDER}")
-    try:
-        with suppress(FileNotFoundError):
-            os.unlink(Path(flag_path(directory, key)).name, dir_fd=folder)
-    finally:
-        os.close(folder)
+    with opened_directory(f"{directory}/{FOLDER}") as folder, suppress(FileNotFoundError):
+        os.unlink(Path(flag_path(directory, key)).name, dir_fd=folder)
 
 
 def clear_others(directory: str, key: LaunchKey, run: str) -> None:
     """Remove the requests to earlier launches of the run: they have ended. What cannot be removed stays."""
-    with suppress(OSError):
-        folder = open_directory(f"{directory}/{FOLDER}")
-        try:
-            own = Path(flag_path(directory, key)).name
-            for name in _names(folder):
-                if name.startswith(_PREFIX) and name != own and _run_of(name, folder) == run:
-                    os.unlink(name, dir_fd=folder)
-        finally:
-            os.close(folder)
-
-
-def _names(folder: int) -> list[str]:
-    readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=folder)
-    try:
-        return os.listdir(readable)
-    finally:
-        os.close(readable)
+    with suppress(OSError), opened_directory(f"{directory}/{FOLDER}") as folder:
+        own = Path(flag_path(directory, key)).name
+        with readable(folder) as listed:
+            names = os.listdir(listed)
+        for name in names:
+            if name.startswith(_PREFIX) and name != own and _run_of(name, folder) == run:
+                os.unlink(name, dir_fd=folder)
 
 
 def _run_of(name: str, folder: int) -> object:

@@ -7,7 +7,7 @@ added, the newest time counts, and the digest is one of all.
 from __future__ import annotations
 
 import errno
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,7 +22,7 @@ from ckptstore.disk.waiting import for_each
 from ckptstore.outside import Path, open_file, os, tempfile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from ckptstore.core.model import Checkpoint
     from ckptstore.core.sighting import Recorded
@@ -64,32 +64,40 @@ def real_directory(path: str | os.PathLike[str]) -> str:
     return os.path.realpath(path)
 
 
-def open_directory(path: str) -> int:
+@contextmanager
+def opened_directory(path: str) -> Iterator[int]:
     """A directory by its path from the root on, each one on the way opened in the one above: none may be a link.
 
     Raises `OSError`, ENOTDIR or ELOOP for a link.
     """
     opened = os.open("/", DIRECTORY)
-    for name in path.split("/"):
-        if name:
-            above = opened
-            try:
-                opened = os.open(name, DIRECTORY, dir_fd=above)
-            finally:
+    try:
+        for name in path.split("/"):
+            if name:
+                above, opened = opened, os.open(name, DIRECTORY, dir_fd=opened)
                 os.close(above)
-    return opened
+        yield opened
+    finally:
+        os.close(opened)
+
+
+@contextmanager
+def readable(folder: int) -> Iterator[int]:
+    """A directory that is open for paths below it only, opened again to list or to sync it. Raises `OSError`."""
+    opened = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        yield opened
+    finally:
+        os.close(opened)
 
 
 def remove_own(directory: str, name: str) -> None:
     """Delete a regular file of this user in a directory that is reached through no link. Raises `OSError`."""
-    above = open_directory(directory)
-    try:
+    with opened_directory(directory) as above:
         status = os.stat(name, dir_fd=above, follow_symlinks=False)
         if not S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
             raise OSError(errno.EPERM, "not a file of this user")
         os.unlink(name, dir_fd=above)
-    finally:
-        os.close(above)
 
 
 def facts(path: str) -> FileFacts | None:

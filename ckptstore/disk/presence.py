@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import errno
 import re
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.core.naming import INDEX, above_save
-from ckptstore.disk.files import has_anything, open_directory
+from ckptstore.disk.files import has_anything, opened_directory, readable, sync
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.outside import Path, os, token_hex
 
@@ -47,6 +47,19 @@ class Home(NamedTuple):
 
     identities: set[str]
     places: set[str]
+
+
+@contextmanager
+def records_in(opened: int) -> Iterator[int]:
+    """The `.ckptstore` of an opened directory. Raises `OSError`, for a link too: its files are of another directory."""
+    try:
+        folder = os.open(FOLDER, _FOLDER, dir_fd=opened)
+    except NotADirectoryError:
+        raise NotADirectoryError(errno.ENOTDIR, f"{FOLDER} is a link") from None
+    try:
+        yield folder
+    finally:
+        os.close(folder)
 
 
 def directory_of(path: str) -> str:
@@ -110,14 +123,12 @@ def identify(directory: str, home: Home) -> str:
 
 def identity_of(directory: str) -> str:
     """The identity of a directory, which is not made; empty if it has none that can be seen."""
-    try:
-        opened = open_directory(directory)
-    except OSError:
-        return ""
-    try:
+    with ExitStack() as stack:
+        try:
+            opened = stack.enter_context(opened_directory(directory))
+        except OSError:
+            return ""
         return next(iter(_identities(opened)), "")
-    finally:
-        os.close(opened)
 
 
 def unidentified(recorded: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
@@ -174,27 +185,22 @@ def is_used_as(directory: str, identity: str) -> bool:
 @contextmanager
 def _opened(directory: str, home: Home) -> Iterator[tuple[int, str]]:
     """A directory, opened, that is present, and its identity if that is recorded. Raises `OSError` with the reason."""
-    try:
-        opened = open_directory(directory)
-    except FileNotFoundError:
-        raise OSError(errno.ENODEV, _NOT_THERE) from None
-    except NotADirectoryError:
-        raise OSError(errno.ENODEV, _LINK) from None
-    try:
+    with ExitStack() as stack:
+        try:
+            opened = stack.enter_context(opened_directory(directory))
+        except FileNotFoundError:
+            raise OSError(errno.ENODEV, _NOT_THERE) from None
+        except NotADirectoryError:
+            raise OSError(errno.ENODEV, _LINK) from None
         known = _known(opened, home.identities)
         if not known and not any(_is_at(place, opened) for place in home.places):
             raise OSError(errno.ENODEV, _why_absent(opened, home))
         yield opened, known
-    finally:
-        os.close(opened)
 
 
 def _why_absent(opened: int, home: Home) -> str:
-    folder = os.open(".", _FOLDER, dir_fd=opened)
-    try:
+    with readable(opened) as folder:
         names = os.listdir(folder)
-    finally:
-        os.close(folder)
     if not names:
         return EMPTY
     if not home.identities:
@@ -216,26 +222,16 @@ def _known(opened: int, identities: set[str]) -> str:
     asked = [each for each in sorted(identities) if _IDENTITY.fullmatch(f"identity-{each}")]
     if not asked:
         return ""
-    try:
-        folder = os.open(FOLDER, _FOLDER, dir_fd=opened)
-    except (FileNotFoundError, NotADirectoryError):
-        return ""
-    try:
+    with suppress(FileNotFoundError, NotADirectoryError), records_in(opened) as folder:
         return next((each for each in asked if _is_at(f"identity-{each}", folder)), "")
-    finally:
-        os.close(folder)
+    return ""
 
 
 def _identities(opened: int) -> list[str]:
     """The identities of an opened directory: two, where two processes gave it one at the same moment."""
-    try:
-        folder = os.open(FOLDER, _FOLDER, dir_fd=opened)
-    except (FileNotFoundError, NotADirectoryError):  # or a link: what is behind it is of another directory
-        return []
-    try:
+    with suppress(FileNotFoundError, NotADirectoryError), records_in(opened) as folder:
         return sorted(found[1] for name in os.listdir(folder) if (found := _IDENTITY.fullmatch(name)))
-    finally:
-        os.close(folder)
+    return []
 
 
 def sync_above(directory: str) -> None:
@@ -248,30 +244,17 @@ def sync_above(directory: str) -> None:
         with suppress(OSError):  # one that may not be read was not made for this directory
             if os.stat(above).st_dev != device:
                 return
-            opened = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(opened)
-            finally:
-                os.close(opened)
+            sync(str(above))
 
 
 def _make_identity(opened: int) -> str:
     """Give an opened directory an identity; it is on the disk then."""
     with suppress(FileExistsError):
         os.mkdir(FOLDER, dir_fd=opened)  # never the directory: whoever removed it had reasons
-    try:
-        folder = os.open(FOLDER, _FOLDER, dir_fd=opened)
-    except NotADirectoryError:
-        raise OSError(errno.ELOOP, ".ckptstore is a link") from None
-    try:
-        identity = token_hex(8)
+    identity = token_hex(8)
+    with records_in(opened) as folder:
         os.close(os.open(f"identity-{identity}", _NEW, 0o644, dir_fd=folder))
         os.fsync(folder)
-    finally:
-        os.close(folder)
-    above = os.open(".", _FOLDER, dir_fd=opened)
-    try:
+    with readable(opened) as above:
         os.fsync(above)
-    finally:
-        os.close(above)
     return identity

@@ -21,7 +21,7 @@ from ckptstore.core import naming
 from ckptstore.core.model import Location
 from ckptstore.core.naming import INDEX, TENSORFLOW
 from ckptstore.disk import several
-from ckptstore.disk.files import DIRECTORY, FileFacts
+from ckptstore.disk.files import DIRECTORY, FileFacts, readable
 from ckptstore.disk.name_claims import FOLDER, NO_LINKS
 from ckptstore.outside import os
 
@@ -222,11 +222,8 @@ class Trash:
     def sync_home(self, root: str, places: Iterable[str]) -> None:
         """Have the directories above these places on the disk: a loss of power leaves nothing in the trash then."""
         for folders in {_split(place)[0] for place in places}:
-            opened = _readable(self._open(root, folders))
-            try:
+            with readable(self._open(root, folders)) as opened:
                 os.fsync(opened)
-            finally:
-                os.close(opened)
 
     def remove_empty(self, root: str, places: Iterable[str]) -> None:
         """Remove the directories above these places that are empty, here and in the trash; the root stays."""
@@ -407,15 +404,8 @@ def _in_order(name: str, found: Found) -> list[str]:
 
 
 def _prefixed(prefix: str, folder: int) -> dict[str, os.stat_result]:
-    opened = _readable(folder)
-    try:
+    with readable(folder) as opened:
         return dict(several.prefixed(prefix, opened))
-    finally:
-        os.close(opened)
-
-
-def _readable(folder: int) -> int:
-    return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
 
 
 def _status(name: str, folder: int) -> os.stat_result | None:

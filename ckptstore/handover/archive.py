@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
-from ckptstore.disk.files import open_directory
+from ckptstore.disk.files import opened_directory
 from ckptstore.errors import DamageError, UsageError
 from ckptstore.handover import manifest as manifests
 from ckptstore.handover.manifest import MOST_BYTES, NAME
@@ -175,11 +175,8 @@ class DirectorySource:
         """A file below the directory, reached through no link; and its size."""
         directory, _, name = f"{self._root}/{place}".rpartition("/")
         try:
-            above = open_directory(directory)
-            try:
+            with opened_directory(directory) as above:
                 opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=above)
-            finally:
-                os.close(above)
         except OSError as error:
             why = error.strerror or str(error)
             if place == NAME:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import json
 import re
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from ckptstore.core import bounded_json
 from ckptstore.core.events import to_line
 from ckptstore.disk.name_claims import FOLDER
-from ckptstore.disk.presence import enter_announced
+from ckptstore.disk.presence import enter_announced, records_in
 from ckptstore.disk.walk import LOST_AND_FOUND
 from ckptstore.outside import Path, os, threading, token_hex
 
@@ -329,15 +329,12 @@ class JournalWriter:
     @contextmanager
     def _folder(self) -> Iterator[int]:
         """The folder of journals, reached through no link. Raises `OSError` where the directory is not present."""
-        with ExitStack() as stack:
-            above = self._reach()
-            stack.callback(os.close, above)
-            try:
-                folder = os.open(FOLDER, _FOLDER, dir_fd=above)
-            except NotADirectoryError:
-                raise OSError(errno.ELOOP, ".ckptstore is a link") from None
-            stack.callback(os.close, folder)
-            yield folder
+        above = self._reach()
+        try:
+            with records_in(above) as folder:
+                yield folder
+        finally:
+            os.close(above)
 
     def _opened_again(self, folder: int) -> int | None:
         """The segment that was begun, if it still has all that was written to it."""

@@ -7,7 +7,7 @@ read instead. They stay where they are, and a rebuild of the catalog reads them.
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from hashlib import blake2b
@@ -24,8 +24,9 @@ from ckptstore.core.events import (
     version_of_file,
 )
 from ckptstore.core.model import FileState, Location
-from ckptstore.disk.files import facts, is_in, names_in, open_directory
+from ckptstore.disk.files import facts, is_in, names_in, opened_directory
 from ckptstore.disk.name_claims import FOLDER
+from ckptstore.disk.presence import records_in
 from ckptstore.journal import jsonl
 from ckptstore.outside import Path, os
 
@@ -126,11 +127,7 @@ def _write(directory: str, name: str, covers: Mapping[str, int], lines: Iterable
     rest = b"".join(map(jsonl.encode, lines))
     names = {Path(path).name: size for path, size in sorted(covers.items())}
     first = jsonl.encode({"t": "summary", "digest": _digest(rest), "of": names})
-    with ExitStack() as stack:
-        above = open_directory(directory)
-        stack.callback(os.close, above)
-        folder = os.open(FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
-        stack.callback(os.close, folder)
+    with opened_directory(directory) as above, records_in(above) as folder:
         aside = f"{name}.new"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         with os.fdopen(os.open(aside, flags, 0o644, dir_fd=folder), "wb") as file:
