@@ -37,6 +37,7 @@ from ckptstore.journal import unwritten
 from ckptstore.journal.jsonl import JournalWriter
 from ckptstore.journal.layouts import layout_by
 from ckptstore.journal.sync import take_up
+from ckptstore.journal.unread import nearest
 from ckptstore.outside import Path, threading, utc_now
 
 if TYPE_CHECKING:
@@ -405,11 +406,7 @@ class Recorder:
 
     def _home_of(self, path: str) -> str:
         """The nearest announced directory above, else the file's own."""
-        above = path
-        while above := above.rpartition("/")[0]:
-            if above in self._writers:
-                return above
-        return "/" if "/" in self._writers else str(Path(path).parent)
+        return nearest(path, self._writers) or str(Path(path).parent)
 
     def _complain(self, directory: str, error: OSError) -> None:
         why = error.strerror or str(error)
