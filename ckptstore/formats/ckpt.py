@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ckptstore.errors import UnreadableError
@@ -21,7 +21,7 @@ from ckptstore.formats.header import Entry, Header
 from ckptstore.formats.wire import LEN, VARINT, WireReader, varint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from ckptstore.formats.header import BytesOf
     from ckptstore.outside import Path
@@ -48,30 +48,16 @@ class CkptHeader(Header):
 
     has_crc: bool  # it ends with the trailer that `crc_check=True` writes
 
-    @property
-    def names(self) -> frozenset[str]:
-        """The names that another file of the same callback must have: every entry's, and `crc_num` for the trailer."""
-        names = frozenset(entry.name for entry in self.entries)
-        return names | {_CRC_MARK.decode()} if self.has_crc else names
 
-
-def read_ckpt(path: Path, *, expected: Iterable[str] = ()) -> CkptHeader:
+def read_ckpt(path: Path) -> CkptHeader:
     """Read the names, types and shapes of a whole `.ckpt` file, and its appended values.
 
     Raises `UnreadableError` if the bytes are not those of a checkpoint, end inside a parameter or between the slices of
     one, or hold nothing; `OSError` if the file cannot be opened. A file that was cut between two parameters looks
-    whole: `expected` are the `names` of another file of the same callback, of which each must be there.
+    whole.
     """
     with path.open("rb", buffering=0) as file:
-        found = parse_ckpt(header.bytes_of(file), path)
-    expected = frozenset(expected)
-    missing = sorted(expected - found.names)
-    if missing:
-        raise UnreadableError(
-            f"{path} is not a whole .ckpt file: {missing[0]!r} should be in it and is not",
-            "it is cut between two entries",
-        )
-    return replace(found, complete=True) if expected else found
+        return parse_ckpt(header.bytes_of(file), path)
 
 
 def parse_ckpt(content: BytesOf, path: Path) -> CkptHeader:

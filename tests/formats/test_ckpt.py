@@ -192,34 +192,21 @@ def test_a_tensor_in_slices_is_one_entry(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("crc", [False, True])
 def test_a_file_cut_anywhere_is_never_taken_for_the_whole(tmp_path: Path, *, crc: bool) -> None:
-    """Cut between two entries it still looks whole, unless the caller says what he expects."""
+    """Cut between two entries it still looks whole."""
     whole = saved(tmp_path / "whole.ckpt", append_dict={"epoch_num": 2, "step_num": 7, "note": "x"}, crc_check=crc)
     content = whole.read_bytes()
-    expected = read_ckpt(whole).names
     path = tmp_path / "a.ckpt"
-    path.write_bytes(content)
-    assert read_ckpt(path, expected=expected).complete is True
     looks_whole = 0
     for length in range(len(content)):
         path.write_bytes(content[:length])
-        with pytest.raises(UnreadableError, match="a.ckpt"):
-            read_ckpt(path, expected=expected)
         try:
             header = read_ckpt(path)
-        except UnreadableError:
+        except UnreadableError as error:
+            assert "a.ckpt" in str(error)
             continue
         assert header.complete is None
         looks_whole += 1
     assert looks_whole == len(PARAMETERS) + 3 - (not crc)
-
-
-def test_what_is_expected_and_missing_is_named(tmp_path: Path) -> None:
-    path = ckpt_bytes.write(tmp_path / "a.ckpt", 17)
-    assert read_ckpt(path, expected=["step_num"]).complete is True
-    with pytest.raises(UnreadableError, match="'epoch_num' should be in it"):
-        read_ckpt(path, expected=["step_num", "epoch_num"])
-    with pytest.raises(UnreadableError, match="'crc_num' should be in it"):
-        read_ckpt(path, expected=["crc_num"])
 
 
 def test_the_crc_is_checked_on_demand(tmp_path: Path) -> None:
