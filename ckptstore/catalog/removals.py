@@ -173,7 +173,7 @@ def take_lock(connection: sa.Connection, run: int, owner: str, now: datetime, un
     held = connection.execute(_LOCK_OF, {"own_run": run}).one_or_none()
     if held is not None and held.owner != owner and held.expires_at > now:
         return str(held.owner)
-    release_lock(connection, run, None)
+    connection.execute(_DROP_LOCK, {"own_run": run})
     connection.execute(_ADD_LOCK, {"run_id": run, "owner": owner, "expires_at": until})
     return None
 
@@ -184,10 +184,9 @@ def renew_lock(connection: sa.Connection, run: int, owner: str, until: datetime)
     return bool(connection.execute(_RENEW_LOCK, asked).rowcount)
 
 
-def release_lock(connection: sa.Connection, run: int, owner: str | None) -> None:
-    """Give the lock back, if `owner` (None: anybody) has it."""
-    statement = _RELEASE_LOCK if owner is None else _RELEASE_OWN_LOCK
-    connection.execute(statement, {"own_run": run, "own_owner": owner})
+def release_lock(connection: sa.Connection, run: int, owner: str) -> None:
+    """Give the lock back, if `owner` has it."""
+    connection.execute(_RELEASE_LOCK, {"own_run": run, "own_owner": owner})
 
 
 _KNOWN = sa.select(trash.c.id).where(IS_REMOVED)
@@ -195,5 +194,5 @@ _IS_OF_RUN, _IS_OWN = gc_locks.c.run_id == sa.bindparam("own_run"), gc_locks.c.o
 _ADD_LOCK = gc_locks.insert()
 _LOCK_OF = sa.select(gc_locks).where(_IS_OF_RUN)
 _RENEW_LOCK = gc_locks.update().where(_IS_OF_RUN, _IS_OWN)
-_RELEASE_LOCK = gc_locks.delete().where(_IS_OF_RUN)
-_RELEASE_OWN_LOCK = _RELEASE_LOCK.where(_IS_OWN)
+_DROP_LOCK = gc_locks.delete().where(_IS_OF_RUN)
+_RELEASE_LOCK = _DROP_LOCK.where(_IS_OWN)

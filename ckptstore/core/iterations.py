@@ -110,11 +110,8 @@ def doubt(found: Iteration) -> str:
 def lacking(names: Iterable[str]) -> tuple[str, ...]:
     """The names of the parts that must be beside those with these names and are not: by the counts in them."""
     there = set(names)
-    every = {
-        str(PartName(part.prefix, part.holds, index, part.count))
-        for part in _first_of_each(there)
-        for index in range(part.count)
-    }
+    kinds = {(part.prefix, part.holds, part.count) for part in _named(there)}
+    every = {str(PartName(prefix, holds, index, count)) for prefix, holds, count in kinds for index in range(count)}
     return tuple(sorted(every - there))
 
 
@@ -144,10 +141,6 @@ def size_of_save(found: Iteration) -> int:
 
 def _named(names: Iterable[str]) -> list[PartName]:
     return [part for name in names if (part := parse_part(name)) is not None]
-
-
-def _first_of_each(names: Iterable[str]) -> set[PartName]:
-    return {PartName(part.prefix, part.holds, 0, part.count) for part in _named(names)}
 
 
 def _agrees(step: int, common: Common) -> bool:
