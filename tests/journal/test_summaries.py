@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ckptstore.api import Catalog, connect
+from ckptstore.api import Catalog
 from ckptstore.catalog.engine import in_memory
 from ckptstore.core.model import FileState
 from ckptstore.disk.name_claims import FOLDER
@@ -86,12 +86,13 @@ def test_a_start_by_summaries_is_that_by_all(
     for name in ("pins", "tags", "policies", "renamed", "forgotten", "endings", "outcomes", "sources", "launches"):
         assert contents(anew)[name] == contents(catalog)[name], name
     assert anew.undo("run").files == 2
-    anew.sync(job.directory)  # all of it
+    for each in (anew, catalog):
+        each.sync(job.directory)  # all of it
     other.scan(job.directory)
-    assert contents(anew, but=WORK) == contents(other, but=WORK)
+    assert contents(anew, but=WORK) == contents(other, but=WORK) == contents(catalog, but=WORK)
 
 
-def _made(job: Job, ranks: list[Any]) -> list[summaries.Summary]:
+def _made(job: Job) -> list[summaries.Summary]:
     summarise(job.directory)
     return list(summaries.of(segments(job.directory)))
 
@@ -107,7 +108,7 @@ def test_files_that_somebody_said_are_gone_are_in_no_summary(catalog: Catalog, t
     ranks[0].live_files.notice_vanished(job.folder(0))
     for step in (35, 40):  # nobody said so: the newest is named as what a start passes over
         Path(catalog.show("run", step)[0].path).unlink()
-    (summary,) = _made(job, ranks)
+    (summary,) = _made(job)
     assert _files(summary) == [1, 1, 31, 32, 33, 34, 36, 37, 38, 39, 40], "when it was recorded, and that it is gone"
 
 
@@ -115,9 +116,9 @@ def test_a_file_that_is_listed_late_stays_in_a_summary(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a network file system lists it to another node."""
-    job, ranks = begun(catalog, tmp_path, 5, 10, 15, world_size=1)
+    job, _ = begun(catalog, tmp_path, 5, 10, 15, world_size=1)
     monkeypatch.setattr(summaries, "names_in", lambda directory: frozenset({"net-1_5.ckpt", "net-2_5.ckpt"}))
-    (summary,) = _made(job, ranks)
+    (summary,) = _made(job)
     assert _files(summary) == [5, 10, 15]
 
 
@@ -130,18 +131,18 @@ def test_a_summary_tells_that_a_state_was_complete_once(catalog: Catalog, tmp_pa
         Path(file.path).unlink()
     for rank in ranks if is_said else ():
         rank.live_files.notice_vanished(job.folder(rank.rank))
-    _made(job, ranks)
+    _made(job)
     assert by_journals(job.directory).resolve("run") == catalog.resolve("run")
 
 
 def test_files_that_gc_removed_are_in_no_summary_once_they_are_gone(catalog: Catalog, tmp_path: Path) -> None:
-    job, ranks = begun(catalog, tmp_path, *range(1, 11), world_size=1)
+    job, _ = begun(catalog, tmp_path, *range(1, 11), world_size=1)
     catalog.execute(catalog.plan_gc("run", Policy(keep_last=2)))
-    (summary,) = _made(job, ranks)
+    (summary,) = _made(job)
     assert _files(summary) == list(range(1, 11))
     assert {line["t"] for line in summary.contents.entries} >= {"removal", "gc"}
     catalog.purge("run", now=True)
-    (summary,) = _made(job, ranks)
+    (summary,) = _made(job)
     assert _files(summary) == [9, 10]
     assert "removal" not in {line["t"] for line in summary.contents.entries}
 
@@ -173,8 +174,8 @@ def gone(path: Path) -> None:
 def test_a_summary_that_is_none_costs_time_only(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: Callable[[Path], None]
 ) -> None:
-    job, ranks = begun(catalog, tmp_path / "ckpt", 5, 10)
-    _made(job, ranks)
+    job, _ = begun(catalog, tmp_path / "ckpt", 5, 10)
+    _made(job)
     for path in job.directory.rglob("summary-*.jsonl"):
         harm(path)
     assert sorted(read_by(monkeypatch, lambda: by_journals(job.directory))) == sorted(segments(job.directory))
@@ -186,7 +187,7 @@ def test_a_segment_that_has_grown_since_is_read(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, ranks = begun(catalog, tmp_path / "ckpt", 5, 10)
-    _made(job, ranks)
+    _made(job)
     job.save(ranks[:1], 15)
     own = ranks[0].recorder._writers[str(job.folder(0))].path
     assert read_by(monkeypatch, lambda: by_journals(job.directory)) == [own]
@@ -198,16 +199,16 @@ def test_the_launch_that_writes_now_is_in_no_summary(catalog: Catalog, tmp_path:
     job, ranks = begun(catalog, tmp_path, 5, world_size=1)
     summaries.make(str(job.folder(0)), ranks[0].key)
     assert not list(tmp_path.rglob("summary-*"))
-    (summary,) = _made(job, ranks)
+    (summary,) = _made(job)
     assert summary.covers == segments(job.directory)
 
 
 def test_a_catalog_that_has_read_it_opens_nothing_again(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job, ranks = begun(catalog, tmp_path / "ckpt", 5, 10)
+    job, _ = begun(catalog, tmp_path / "ckpt", 5, 10)
     anew = by_journals(job.directory)
-    _made(job, ranks)
+    _made(job)
     whole = by_journals(job.directory)
     with monkeypatch.context() as patched:
         patched.setattr(jsonl, "_opened", lambda path: pytest.fail(f"{path} was opened"))
@@ -217,11 +218,11 @@ def test_a_catalog_that_has_read_it_opens_nothing_again(
 
 
 def test_a_newer_programs_segment_has_no_summary(catalog: Catalog, tmp_path: Path) -> None:
-    job, ranks = begun(catalog, tmp_path, 5, world_size=1)
+    job, _ = begun(catalog, tmp_path, 5, world_size=1)
     (path,) = segments(tmp_path)
     with Path(path).open("ab") as file:
         file.write(jsonl.encode({"t": "pin", "v": jsonl.VERSION + 1}))
-    assert [summary.covers for summary in _made(job, ranks)] in ([], [{}])
+    assert [summary.covers for summary in _made(job)] in ([], [{}])
 
 
 def test_the_next_launch_makes_them_once_it_has_saved(
@@ -234,17 +235,6 @@ def test_the_next_launch_makes_them_once_it_has_saved(
     assert not set(before) & set(read_by(monkeypatch, lambda: second.extend(job.begin())))
     assert set(before) <= set(read_by(monkeypatch, lambda: job.save(second, 15)))
     assert not set(before) & set(read_by(monkeypatch, lambda: job.save(job.begin(), 20)))
-
-
-def test_a_lost_catalog_is_made_anew_from_all(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path / "ckpt", layout="data_parallel")
-    a_story(job, catalog)
-    summarise(job.directory)
-    anew = connect(str(tmp_path / "anew.db"))
-    sync.take_up_found(anew.database, segments(job.directory))
-    assert len(anew.files("run")) < len(catalog.files("run"))
-    anew.scan(job.directory)
-    assert contents(anew, but=WORK) == contents(catalog, but=WORK)
 
 
 def test_what_undo_brought_back_where_a_later_file_was_is_in_it(catalog: Catalog, tmp_path: Path) -> None:
