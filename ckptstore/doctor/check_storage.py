@@ -12,7 +12,7 @@ from ckptstore.core.text import count, size, some, span
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.owner import is_dead, shown
 from ckptstore.doctor.checkup import Fact, Status
-from ckptstore.doctor.run_facts import MOST_JOURNAL_BYTES, folder_of, room_of, roots, unread
+from ckptstore.doctor.run_facts import folder_of, room_of, roots, unread
 from ckptstore.journal import jsonl
 from ckptstore.journal.accept import unconfirmed
 from ckptstore.outside import Path
@@ -229,7 +229,7 @@ def _lock(facts: RunFacts, lock: Lock) -> Check:
 def _unconfirmed(database: Database, facts: RunFacts) -> Iterator[Check]:
     """A note for each shared journal that removes protection and is not confirmed."""
     shared = [path for path in facts.journals if path.rpartition("/")[2].startswith(jsonl.SHARED)]
-    found, _ = jsonl.read_tails(dict.fromkeys(sorted(shared), 0), MOST_JOURNAL_BYTES)
+    found, _ = jsonl.read_tails(dict.fromkeys(sorted(shared), 0))
     for path, contents in found.items():
         with database.read() as connection:
             told = unconfirmed(connection, facts.run, contents.entries)

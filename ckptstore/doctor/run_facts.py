@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 SAVES = 5
 """So many of the newest saves tell how large the next one is, and which ranks do not save any more."""
 
-MOST_JOURNAL_BYTES = 16 << 20
-"""So much of the journals is read at most: a page must not take minutes."""
-
 
 @dataclass(frozen=True)
 class Surroundings:
@@ -171,7 +168,7 @@ def unread(known: Mapping[str, int], sizes: Mapping[str, int]) -> tuple[dict[str
     """
     begins = {path: known.get(path, 0) for path in sorted(sizes)}
     tails = {path: begin if sizes[path] > begin else 0 for path, begin in begins.items() if sizes[path] != begin}
-    return jsonl.read_tails(tails, MOST_JOURNAL_BYTES)
+    return jsonl.read_tails(tails)
 
 
 def backlogs(database: Database) -> dict[str, int]:

@@ -46,6 +46,7 @@ MOST_JOURNAL = 4 << 30
 MOST_KEPT = 256 << 20
 """Bytes of lines that are read at once, at most, where no less is asked for: half a million records."""
 
+_MOST_OF_TAILS = 16 << 20
 _SUM = re.compile(rb'^(.*),"sum":"([0-9a-f]{16})"\}$', re.DOTALL)
 _NAME = re.compile(r"^(rank_\d+|shared)(-[0-9a-z]+)*\.jsonl$")
 SHARED = "shared"
@@ -171,13 +172,13 @@ def owners(path: str) -> tuple[int, int]:
     return os.lstat(path).st_uid, Path(directory_of(path)).stat().st_uid
 
 
-def read_tails(tails: Mapping[str, int], most_bytes: int) -> tuple[dict[str, Contents], bool]:
-    """What journals hold from these bytes on, until so many bytes were read; and whether that was all of it.
+def read_tails(tails: Mapping[str, int]) -> tuple[dict[str, Contents], bool]:
+    """What journals hold from these bytes on, until 16 MiB were read; and whether that was all of it.
 
     One that cannot be read is left out.
     """
     found: dict[str, Contents] = {}
-    left = most_bytes
+    left = _MOST_OF_TAILS
     for path, begin in tails.items():
         if left <= 0:
             return found, False
