@@ -15,11 +15,11 @@ from ckptstore.core.iterations import parse_part
 from ckptstore.core.model import Content
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.errors import CkptstoreError, RefusedError
-from ckptstore.formats.header import Header
+from ckptstore.formats.header import OPTIMIZER_STEP, Header
 from ckptstore.formats.inspect import inspect
 from ckptstore.mindspore.load_guard import sample
-from ckptstore.mindspore.network import COUNTER, state_names
 from ckptstore.mindspore.resume import prove
+from ckptstore.mindspore.state import first_names, state_names
 from ckptstore.outside import Path, os
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("ckptstore")
 
 _LINKS = "mindformers"
-_NAMES_SHOWN = 5
 _REFUSED = {
     "data_skip_steps": "the data would go on elsewhere than the state",
     "ignore_data_skip": "the data would start over",
@@ -143,10 +142,9 @@ def _compare(params: Any, files: Sequence[Checkpoint]) -> None:
     names = set().union(*map(state_names, () if is_share else parts)) - entries.keys()
     lacking = sorted(name for name in names if not any(part in name for part in left_out))
     if lacking:
-        shown = ", ".join(lacking[:_NAMES_SHOWN]) + (" …" if len(lacking) > _NAMES_SHOWN else "")
         raise RefusedError(
             f"{len(lacking)} parameters of the train network are in no file of the plan, and have the values that "
-            f"they began with: {shown}",
+            f"they began with: {first_names(lacking)}",
             "train the model and optimizer that were saved",
         )
     compared = 0
@@ -154,11 +152,11 @@ def _compare(params: Any, files: Sequence[Checkpoint]) -> None:
         if item.name not in entries:
             continue
         entry, file = entries[item.name]
-        if item.name == COUNTER and file.optimizer_step is not None:
+        if item.name == OPTIMIZER_STEP and file.optimizer_step is not None:
             is_same = int(item.asnumpy().reshape(-1)[0]) == file.optimizer_step
         elif (entry.shape, entry.dtype) == (tuple(item.shape), str(item.dtype)):
             is_same = _bytes(entry, file.path) == item.get_bytes()
-            compared += item.name != COUNTER
+            compared += item.name != OPTIMIZER_STEP
         else:
             continue
         if not is_same:

@@ -17,21 +17,20 @@ from mindspore.train import EarlyStopping, ReduceLROnPlateau
 from ckptstore.core.text import count
 from ckptstore.mindspore import extra_state
 from ckptstore.mindspore.exact_data import randomness
-from ckptstore.mindspore.state import OF_BATCH_NORM, named
+from ckptstore.mindspore.state import OF_BATCH_NORM, RATE, named
 from ckptstore.training.companions import read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ckptstore.core.model import Checkpoint, RestorePlan
-    from ckptstore.mindspore.network import NetworkState
     from ckptstore.mindspore.session import Session
+    from ckptstore.mindspore.state import NetworkState
     from ckptstore.training.rank_launch import RankLaunch
 
 log = logging.getLogger("ckptstore")
 
 _MOST_AVERAGES = 16 << 20
-_RATE = "learning_rate"
 _ALIKE = (EarlyStopping, ReduceLROnPlateau)
 """Callbacks with the same state on every rank: they sum up their values over the ranks, and all stop together."""
 _OF_ONE_RANK = {
@@ -161,7 +160,7 @@ class Keeper:
         listed = list(params.list_callback)
         self._kept = self.callbacks(listed, registrar)
         self._warn(listed)
-        self._rates = [name for name, item in network.parameters.items() if _RATE in name and item.size == 1]
+        self._rates = [name for name, item in network.parameters.items() if RATE in name and item.size == 1]
         self._averages = averages_of(self._session)
         self._an_epoch, self._last_epoch = int(params.batch_num), 0
         self._dataset_draws = randomness(params.train_dataset).threads > 0

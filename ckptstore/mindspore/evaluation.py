@@ -15,9 +15,8 @@ from ckptstore.core.text import count, some
 from ckptstore.errors import DamageError, UsageError
 from ckptstore.mindspore.load_guard import LoadGuard
 from ckptstore.mindspore.loader import CHANGED
-from ckptstore.mindspore.network import is_state
 from ckptstore.mindspore.resume import asks_mindspore, prove, put, read, read_plain_into, telling
-from ckptstore.mindspore.state import TrainState
+from ckptstore.mindspore.state import TrainState, is_state
 from ckptstore.resume.resolver import Loads
 from ckptstore.tensors.opened import open_state
 

@@ -16,12 +16,10 @@ from ckptstore.core.naming import ONE_FILE
 from ckptstore.core.parameter_names import renamed, states_of
 from ckptstore.core.text import count
 from ckptstore.errors import DamageError, UsageError
-from ckptstore.formats.header import OPTIMIZER_STEP, STATE_STEP
 from ckptstore.formats.inspect import read_unless_encrypted
 from ckptstore.mindspore.loader import CHANGED, ChangedError, read_plain
-from ckptstore.mindspore.network import is_state
 from ckptstore.mindspore.resume import asks_mindspore, prove, put, read, telling
-from ckptstore.mindspore.state import UNCUT, Parameters, TrainState, named
+from ckptstore.mindspore.state import COUNTERS, RATE, UNCUT, Parameters, TrainState, is_state, named
 from ckptstore.outside import Path
 
 if TYPE_CHECKING:
@@ -33,8 +31,6 @@ if TYPE_CHECKING:
     _ReadValues = Callable[[Collection[str]], Mapping[str, Any]]
 
 _NAMES_SHOWN = 5
-_SCHEDULE = "learning_rate"
-_COUNTERS = (OPTIMIZER_STEP, STATE_STEP)
 _LOSS_SCALES = (nn.DynamicLossScaleUpdateCell, nn.FixedLossScaleUpdateCell)
 _FLOATS = {"Float16", "BFloat16", "Float32", "Float64"}
 
@@ -79,7 +75,7 @@ class _Kind(NamedTuple):
 
     def is_number(self, name: str) -> bool:
         """Whether it is no weight: a number or table of the training, as `global_step` and `learning_rate` are."""
-        return "." not in name and (prod(self.shape) == 1 or name.startswith(_SCHEDULE))
+        return "." not in name and (prod(self.shape) == 1 or name.startswith(RATE))
 
 
 @dataclass(frozen=True)
@@ -165,7 +161,7 @@ def asked_for(target: Any, asked: Warm) -> dict[str, Any]:
         return {
             name: item
             for name, item in parameters.items()
-            if last[name] not in _COUNTERS and not last[name].startswith(_SCHEDULE)
+            if last[name] not in COUNTERS and not last[name].startswith(RATE)
         }
     left_out = _of_training(target)
     return {name: item for name, item in parameters.items() if id(item) not in left_out}

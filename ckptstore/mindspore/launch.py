@@ -31,13 +31,12 @@ from ckptstore.mindspore.exact_data import begin_anew, check_exact, complaints, 
 from ckptstore.mindspore.initial import Warm, begin_from
 from ckptstore.mindspore.load_guard import LoadGuard
 from ckptstore.mindspore.loop import Loop, check_loop
-from ckptstore.mindspore.network import fixed_rates
 from ckptstore.mindspore.registrar import Registrar
 from ckptstore.mindspore.resume import check_arguments, load
 from ckptstore.mindspore.saver import Saver, check_saver
 from ckptstore.mindspore.schedule import Schedule
 from ckptstore.mindspore.session import Session
-from ckptstore.mindspore.state import TrainState
+from ckptstore.mindspore.state import TrainState, fixed_rates
 from ckptstore.mindspore.state_writer import StateWriter
 from ckptstore.mindspore.train_call import LOOP, is_finished, watch_calls, watch_evaluations
 from ckptstore.mindspore.watches import PeriodicWatch, watches_for

@@ -12,7 +12,8 @@ from mindspore.train import ModelCheckpoint
 from mindspore.train.callback import BackupAndRestore, LambdaCallback
 
 from ckptstore.errors import RefusedError
-from ckptstore.mindspore.network import COUNTER, is_state
+from ckptstore.formats.header import OPTIMIZER_STEP
+from ckptstore.mindspore.state import RATE, first_names, is_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +23,6 @@ Digests: TypeAlias = "dict[str, tuple[tuple[int, ...], bytes]]"
 
 _MAX_PARAMETERS = 32
 _MAX_BYTES = 1 << 20
-_NAMES_SHOWN = 5
 
 _OWN = ("mindspore.", "ckptstore.")
 _SETTERS = frozenset({"assign", "load_checkpoint", "load_param_into_net", "set_data"})
@@ -99,12 +99,12 @@ def sample(network: Any) -> list[Any]:
     small = [item for item in arrays if item.nbytes <= limit]
     count = min(_MAX_BYTES // limit, len(small))
     spread = [small[place * (len(small) - 1) // max(1, count - 1)] for place in range(count)]
-    counter = [item for item in parameters if item.size == 1 and item.name == COUNTER]
+    counter = [item for item in parameters if item.size == 1 and item.name == OPTIMIZER_STEP]
     return counter + [item for item in spread if _is_weight(item)]  # only now: to ask for names takes long
 
 
 def _is_weight(parameter: Any) -> bool:
-    return is_state(parameter) and not parameter.name.startswith("learning_rate")
+    return is_state(parameter) and not parameter.name.startswith(RATE)
 
 
 def _digests(parameters: Iterable[Any]) -> Digests:
@@ -131,7 +131,6 @@ def set_after_save(callbacks: Iterable[Any]) -> list[str]:
 
 
 def _refusal(changed: Sequence[str], callbacks: Sequence[Any], step: int, *, restored: bool) -> RefusedError:
-    shown = ", ".join(changed[:_NAMES_SHOWN]) + (" …" if len(changed) > _NAMES_SHOWN else "")
     suspects = [each for each in callbacks if isinstance(each, BackupAndRestore)] or [
         each for each in callbacks if isinstance(each, LambdaCallback) or not type(each).__module__.startswith(_OWN)
     ]
@@ -141,4 +140,6 @@ def _refusal(changed: Sequence[str], callbacks: Sequence[Any], step: int, *, res
         what = f"remove {names} from the callbacks, or have it load nothing: ckptstore restores already"
     else:
         what = "train the model that resume got, and load nothing in between: ckptstore restores already"
-    return RefusedError(f"{done}, but before the first step another state was loaded over it: {shown} changed", what)
+    return RefusedError(
+        f"{done}, but before the first step another state was loaded over it: {first_names(changed)} changed", what
+    )

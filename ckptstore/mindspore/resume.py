@@ -14,10 +14,10 @@ from ckptstore.core.hints import Call
 from ckptstore.core.model import Rule
 from ckptstore.disk.files import BAD_BYTES, digest
 from ckptstore.errors import CkptstoreError, DamageError, UsageError
+from ckptstore.formats.header import OPTIMIZER_STEP
 from ckptstore.formats.inspect import is_broken
 from ckptstore.mindspore.loader import OTHER_BYTES, ChangedError, DoesNotFitError, are_apart, places_of, read_plain
-from ckptstore.mindspore.network import COUNTER, EXIT_FLAGS, state_names
-from ckptstore.mindspore.state import Parameters, TrainState, named
+from ckptstore.mindspore.state import EXIT_FLAGS, Parameters, TrainState, first_names, named, state_names
 from ckptstore.outside import os
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from ckptstore.core.replicas import Layout
     from ckptstore.mindspore.loader import Content
 
-_NAMES_SHOWN = 5
 _AGAIN = "start again: it is passed over from now on"
 
 OnFailure: TypeAlias = "Callable[[Checkpoint | None, Rule | None, str], None]"
@@ -147,7 +146,7 @@ def read_plain_into(
     nothing trains it.
     """
     own = {name: item for name, item in named(network).items() if name not in EXIT_FLAGS}
-    own.pop(COUNTER, None)  # it may have another type in the file
+    own.pop(OPTIMIZER_STEP, None)  # it may have another type in the file
     places = places_of(own)
     is_writable = True
     if places:
@@ -259,11 +258,11 @@ def _restore_counter(network: Any, parameters: dict[str, Any]) -> None:
     OnRequestExit appends its value under the parameter's name: the file holds one number of 64 bits in its place,
     which MindSpore refuses to load (`train/callback/_on_request_exit.py`, `_do_step_end`).
     """
-    saved: Any = parameters.get(COUNTER)
-    counter = named(network).get(COUNTER)
+    saved: Any = parameters.get(OPTIMIZER_STEP)
+    counter = named(network).get(OPTIMIZER_STEP)
     if counter is not None and hasattr(saved, "asnumpy") and saved.asnumpy().size == 1:
         value = mindspore.Tensor(saved.asnumpy().reshape(counter.shape), counter.dtype)
-        parameters[COUNTER] = mindspore.Parameter(value, name=COUNTER)
+        parameters[OPTIMIZER_STEP] = mindspore.Parameter(value, name=OPTIMIZER_STEP)
 
 
 def _check_complete(file: Checkpoint, needed: set[str], present: Iterable[str]) -> None:
@@ -274,9 +273,8 @@ def _check_complete(file: Checkpoint, needed: set[str], present: Iterable[str]) 
     """
     lacking = sorted(needed.difference(present))
     if lacking:
-        shown = ", ".join(lacking[:_NAMES_SHOWN]) + (" …" if len(lacking) > _NAMES_SHOWN else "")
         raise UsageError(
-            f"{file.path} lacks {len(lacking)} parameters of the train network: {shown}",
+            f"{file.path} lacks {len(lacking)} parameters of the train network: {first_names(lacking)}",
             "use the network and optimizer that were saved; if you already do, the file was cut before it was "
             "registered: move it away",
         )

@@ -15,8 +15,8 @@ from ckptstore.core.model import Content, Kind, epoch_and_step
 from ckptstore.errors import RefusedError
 from ckptstore.mindspore.communication import strategy_file
 from ckptstore.mindspore.data import steps_of
-from ckptstore.mindspore.network import NetworkState
 from ckptstore.mindspore.random_layers import seed_step
+from ckptstore.mindspore.state import NetworkState
 from ckptstore.outside import time, utc_now
 from ckptstore.resume.register import describe
 from ckptstore.training.complaints import Complaints

@@ -1,7 +1,12 @@
-"""What a functional loop trains: its networks and optimizers as one state, copied, written and restored."""
+"""The parameters of a training: which are its state, how they are copied and written, and what they tell as it goes on.
+
+`NetworkState` is how far a train network is, and whether its state is good. `TrainState` is the networks and optimizers
+of a functional loop as one.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,18 +18,27 @@ from mindspore.experimental import MapParameter
 from ckptstore.errors import UsageError
 from ckptstore.formats.header import OPTIMIZER_STEP, STATE_STEP
 from ckptstore.formats.safetensors import Tensor, can_hold, write_safetensors
+from ckptstore.outside import threading
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from ckptstore.training.complaints import Complaints
 
 UNCUT = ("stand_alone", "data_parallel")
 """The parallel modes in which each rank has its parameters whole."""
 
 _OF_NUMBERS = {bool: mindspore.bool_, int: mindspore.int64, float: mindspore.float32}
 
-_COUNTERS = (OPTIMIZER_STEP, STATE_STEP)
+COUNTERS = (OPTIMIZER_STEP, STATE_STEP)
 """Which optimizers count before they update anything. `mint.optim.SGD` counts `step_t` after, `nn.LARS` too."""
 OF_BATCH_NORM = ("moving_mean", "moving_variance")
+RATE = "learning_rate"
+EXIT_FLAGS = ("graceful_exit", "graceful_init")
+"""Parameters that ask for a graceful exit. They are no state."""
+
+_NAMES_SHOWN = 5
+_DEVICE_SECONDS = 5.0
 
 
 class Parameters:
@@ -149,6 +163,85 @@ class Values:
         return None
 
 
+class NetworkState:
+    """The train network of one training.
+
+    `parameters` are those of its state by name, `names` their names, `outputs` what it returned last: an evaluation
+    inside `fit` puts its own into MindSpore's callback parameters. `is_readable` is False once the device did not
+    answer.
+    """
+
+    def __init__(self, network: Any, complaints: Complaints) -> None:
+        self.parameters = {name: item for name, item in named(network).items() if is_state(item)}
+        self.names = set(self.parameters)
+        self.outputs: Any = None
+        self.is_readable = True
+        self._counter = self.parameters.get(OPTIMIZER_STEP, _state_step(self.parameters))
+        self._complaints = complaints
+
+    @property
+    def has_counter(self) -> bool:
+        """Whether the files of this network tell how many updates are in them."""
+        return self._counter is not None
+
+    def optimizer_step(self) -> int | None:
+        """Updates applied; None if the optimizer has no counter, or a fault of the device made it unreadable."""
+        if self._counter is None or not self.is_readable:
+            return None
+        try:
+            return int(self._counter.asnumpy().reshape(-1)[0])
+        except RuntimeError as error:
+            self._complaints.warn(f"the optimizer's counter cannot be read any more: {str(error).splitlines()[0]}")
+            return None
+
+    def loss(self) -> float | None:
+        """The loss of the last step on this rank, as LossMonitor reads it; None if the network returns none.
+
+        MindSpore: `train/callback/_loss_monitor.py`.
+        """
+        outputs = self.outputs
+        first: Any = next(iter(outputs), None) if isinstance(outputs, (tuple, list)) else outputs
+        if first is None or not self.is_readable:
+            return None
+        try:
+            array = np.asarray(first.asnumpy() if hasattr(first, "asnumpy") else first, dtype=np.float64)
+        except (RuntimeError, TypeError, ValueError):
+            return None
+        return float(array.mean()) if array.size else None
+
+    def problem(self) -> str:
+        """What the last loss says against the state; empty if nothing does."""
+        loss = self.loss()
+        if loss is None or math.isfinite(loss) or self._update_was_skipped():
+            return ""
+        return f"the loss of its last step was {loss}"
+
+    def check_device(self) -> None:
+        """See, after an exception, whether the device still answers: a peer that died may have left it waiting.
+
+        An endless wait for it would keep the process from ending, and the job from being started again.
+        """
+        reader = threading.Thread(target=lambda: (self.optimizer_step(), self.loss()), daemon=True)
+        reader.start()
+        reader.join(_DEVICE_SECONDS)
+        self.is_readable = not reader.is_alive()
+        if not self.is_readable:
+            self._complaints.warn(
+                f"the device did not answer in {_DEVICE_SECONDS:.0f} s: nothing is read from it any more"
+            )
+
+    def _update_was_skipped(self) -> bool:
+        """Whether the last update was left out since it overflowed: then the weights are those of the step before.
+
+        Cells with a loss scale return (loss, overflow, scale) (MindSpore: `nn/wrap/loss_scale.py`).
+        """
+        outputs = self.outputs
+        if not isinstance(outputs, (tuple, list)) or len(outputs) < 3:  # noqa: PLR2004
+            return False
+        overflow = outputs[1]
+        return str(getattr(overflow, "dtype", "")) == "Bool" and bool(overflow.asnumpy().any())
+
+
 def _type_of_number(number: float) -> Any:
     return next(each for kind, each in _OF_NUMBERS.items() if isinstance(number, kind))
 
@@ -194,6 +287,46 @@ def named(network: Any) -> dict[str, Any]:
     return network.named if isinstance(network, Parameters) else {item.name: item for item in network.get_parameters()}
 
 
+def is_state(parameter: Any) -> bool:
+    """Whether a parameter of a train network is a part of the training state: weights, optimizer, loss scale.
+
+    Left out are: parameters that `mindspore.load_param_into_net` skips (MindSpore: `train/serialization.py`), which
+    are gradients being accumulated and parameters shared with another pipeline stage; the flags of graceful exit; and
+    parameters of size 0, which a .ckpt lacks.
+    """
+    name = parameter.name
+    is_flag_or_sum = name in EXIT_FLAGS or name.startswith("accu_grads")
+    return not (is_flag_or_sum or 0 in parameter.shape or parameter.param_info.is_pipeline_shared_param)
+
+
+def state_names(network: Any) -> set[str]:
+    """The names of the parameters that make up the training state of a train network."""
+    return {parameter.name for parameter in network.get_parameters() if is_state(parameter)}
+
+
+def fixed_rates(network: Any) -> dict[str, float]:
+    """The learning rates that an optimizer holds as single numbers, by the parameter's name.
+
+    MindSpore: `nn/optim/optimizer.py`; a schedule is a table or a cell instead.
+    """
+    return {
+        name: float(item.asnumpy().reshape(-1)[0])
+        for name, item in named(network).items()
+        if name.startswith(RATE) and item.size == 1 and not item.has_init
+    }
+
+
+def _state_step(parameters: Mapping[str, Any]) -> Any | None:
+    """The counter of an optimizer that has its own, as the reader of headers knows it."""
+    counter = parameters.get(STATE_STEP)
+    return counter if counter is not None and counter.dtype == mindspore.int32 else None
+
+
+def first_names(names: Sequence[str]) -> str:
+    """The first few names, for a message."""
+    return ", ".join(names[:_NAMES_SHOWN]) + (" …" if len(names) > _NAMES_SHOWN else "")
+
+
 def _each(what: str, given: Any) -> dict[str, Any]:
     """Networks or optimizers by how their names begin; one alone has no such beginning."""
     if isinstance(given, (list, tuple)) and len(given) == 1:
@@ -218,7 +351,7 @@ def _of_groups(optimizer: Any) -> Iterator[Parameter]:
 
 def _counter(optimizer: Any) -> int | None:
     own = {} if isinstance(optimizer, nn.LARS) else {item.name: item for item in optimizer.get_parameters()}
-    found = next((own[name] for name in _COUNTERS if name in own), None)
+    found = next((own[name] for name in COUNTERS if name in own), None)
     return None if found is None else int(found.asnumpy().reshape(-1)[0])
 
 

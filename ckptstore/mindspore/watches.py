@@ -14,8 +14,8 @@ from ckptstore.core.naming import parse_name
 from ckptstore.disk.files import names_in, real_directory
 from ckptstore.mindspore import compat
 from ckptstore.mindspore.graceful_exit import ExitWatch
-from ckptstore.mindspore.network import state_names
 from ckptstore.mindspore.session import Saved, Watch
+from ckptstore.mindspore.state import state_names
 from ckptstore.mindspore.ttp import TtpWatch
 from ckptstore.outside import Path, os
 

@@ -279,18 +279,18 @@ def test_one_look_that_fails_does_not_cost_the_rest(
 def test_a_device_that_does_not_answer_does_not_hold_the_exit_up(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from ckptstore.mindspore import network
+    from ckptstore.mindspore import state
 
     release = threading.Event()
-    monkeypatch.setattr(network, "_DEVICE_SECONDS", 0.2)
-    loss = network.NetworkState.loss
+    monkeypatch.setattr(state, "_DEVICE_SECONDS", 0.2)
+    loss = state.NetworkState.loss
 
     def stuck(self: Any) -> float | None:
         if threading.current_thread() is not threading.main_thread():
             release.wait(60)
         return loss(self)
 
-    monkeypatch.setattr(network.NetworkState, "loss", stuck)
+    monkeypatch.setattr(state.NetworkState, "loss", stuck)
     fail(catalog, tmp_path, 3)
     release.set()
     assert "the device did not answer in 0 s" in caplog.text

@@ -22,7 +22,7 @@ from ckptstore.api import Catalog
 from ckptstore.errors import NothingRestorableError, RefusedError, UsageError
 from ckptstore.mindspore import launch as launch_module
 from ckptstore.mindspore.data import check_start
-from ckptstore.mindspore.network import NetworkState
+from ckptstore.mindspore.state import NetworkState
 from ckptstore.training.start import Start
 from tests.foreign_bytes import pytorch
 from tests.mindspore.trainings import (
