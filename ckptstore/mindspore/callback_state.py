@@ -16,7 +16,7 @@ from mindspore.train import EarlyStopping, ReduceLROnPlateau
 
 from ckptstore.core.text import count
 from ckptstore.mindspore import extra_state
-from ckptstore.mindspore.exact_data import randomness
+from ckptstore.mindspore.data import randomness
 from ckptstore.mindspore.state import OF_BATCH_NORM, RATE, named
 from ckptstore.training.companions import read
 

@@ -25,9 +25,8 @@ from ckptstore.disk.run_directories import root_of
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
 from ckptstore.mindspore import communication, random_layers
 from ckptstore.mindspore.callback_state import Keeper, Remembered
-from ckptstore.mindspore.data import steps_of
+from ckptstore.mindspore.data import begin_anew, check_exact, complaints, go_on, steps_of
 from ckptstore.mindspore.dying_gasp import DyingGasp
-from ckptstore.mindspore.exact_data import begin_anew, check_exact, complaints, go_on
 from ckptstore.mindspore.initial import Warm, begin_from
 from ckptstore.mindspore.load_guard import LoadGuard
 from ckptstore.mindspore.loop import Loop, check_loop
@@ -61,8 +60,7 @@ if TYPE_CHECKING:
     from ckptstore.api import Catalog
     from ckptstore.core.events import Line
     from ckptstore.core.model import Launch, RestorePlan
-    from ckptstore.mindspore.data import Steps
-    from ckptstore.mindspore.exact_data import Exact
+    from ckptstore.mindspore.data import Exact, Steps
     from ckptstore.mindspore.saver import AppendInfo
     from ckptstore.retention.policy import Policy
     from ckptstore.training.rhythm import Every

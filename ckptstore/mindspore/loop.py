@@ -13,7 +13,7 @@ from ckptstore.core.model import Kind, epoch_and_step
 from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.mindspore import extra_state
 from ckptstore.mindspore.callback_state import averages_of, values_of
-from ckptstore.mindspore.exact_data import batches_after, randomness
+from ckptstore.mindspore.data import batches_after, randomness
 from ckptstore.mindspore.schedule import check_every
 from ckptstore.outside import atexit
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from ckptstore.mindspore.callback_state import Remembered
-    from ckptstore.mindspore.exact_data import Exact
+    from ckptstore.mindspore.data import Exact
     from ckptstore.mindspore.load_guard import LoadGuard
     from ckptstore.mindspore.schedule import Schedule
     from ckptstore.mindspore.session import Session

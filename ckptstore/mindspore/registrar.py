@@ -28,8 +28,7 @@ from ckptstore.core.limits import text
 from ckptstore.core.model import Content, Kind
 from ckptstore.disk.files import facts
 from ckptstore.errors import RefusedError, UsageError
-from ckptstore.mindspore.data import check_start
-from ckptstore.mindspore.exact_data import begin_anew
+from ckptstore.mindspore.data import begin_anew, check_start
 from ckptstore.mindspore.graceful_exit import disarm
 from ckptstore.mindspore.load_guard import set_after_save
 from ckptstore.mindspore.step_count import InterruptedStep, StepCount, is_wrong_result

@@ -20,7 +20,7 @@ from mindspore.train import LambdaCallback
 import ckptstore.mindspore
 from ckptstore.api import Catalog
 from ckptstore.errors import UsageError
-from ckptstore.mindspore.exact_data import begin_anew, complaints, go_on, randomness
+from ckptstore.mindspore.data import begin_anew, complaints, go_on, randomness
 from tests.mindspore.trainings import Job, RaiseAt, create_dataset, create_model, saving
 from tests.mindspore.trainings import complaints as warnings_in
 
