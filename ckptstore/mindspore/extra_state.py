@@ -1,18 +1,362 @@
-"""Extra state, stored beside the parameters: numbers and small arrays of the user, and random states, as JSON."""
+"""Saves and restores state that no checkpoint of MindSpore has: that of callbacks, of the process, and of a rank.
+
+It is stored as JSON in the companion of each save (`training/companions.py`). After a restart the callbacks and the
+random numbers continue where they were at the save.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
+import logging
 import random
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import mindspore
 import numpy as np
+from mindspore.train import EarlyStopping, ReduceLROnPlateau
+
+from ckptstore.core.text import count
+from ckptstore.mindspore.data import randomness
+from ckptstore.mindspore.state import OF_BATCH_NORM, RATE, named
+from ckptstore.training.companions import read
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from ckptstore.core.model import Checkpoint, RestorePlan
+    from ckptstore.mindspore.session import Session
+    from ckptstore.mindspore.state import NetworkState
+    from ckptstore.training.rank_launch import RankLaunch
+
+log = logging.getLogger("ckptstore")
+
+_MOST_AVERAGES = 16 << 20
+_ALIKE = (EarlyStopping, ReduceLROnPlateau)
+"""Callbacks with the same state on every rank: they sum up their values over the ranks, and all stop together."""
+_OF_ONE_RANK = {
+    "averages": "its moving averages of BatchNorm",
+    "random": "its random numbers",
+    "device": "those of its device",
+}
+_ARRAY = "__array__"
 
 RandomState: TypeAlias = "tuple[Any, Any]"
 
-_ARRAY = "__array__"
+
+class Remembered:
+    """The extra state that a rank finds beside the state that its launch starts from.
+
+    `lost` are the records of what ranks saved of it themselves, and that others' files stand in for. What ranks do not
+    share comes from this rank's own companion, though its file may be gone; callbacks have the same state on all.
+    """
+
+    def __init__(self, plan: RestorePlan, lost: Iterable[Checkpoint], launch: RankLaunch) -> None:
+        self._rank = launch.rank
+        self.source = next(each.source for each in plan.ranks if each.rank == launch.rank)
+        self._lacks_own = self.source.rank != launch.rank and plan.launch.world_size == launch.world_size
+        found = _read(self.source)
+        own = found if self.source.rank == launch.rank else {}
+        for file in lost:
+            if self._lacks_own and file.rank == launch.rank:
+                own = own or _read(file)
+        shared = own or found
+        self._own = own
+        self.loop = shared.get("loop")  # what a loop kept, as JSON text
+        self.lacks_random = "random" in found and found.get("draws", True) and "random" not in own
+        self._rates, self.callbacks = _part(shared, "rates"), _part(shared, "callbacks")
+        self._alike, self.stopped = _part(shared, "alike"), _part(shared, "stopped")
+        self.heard_all = bool(shared.get("heard_all", True))
+        self.random, self.device = own.get("random"), own.get("device")
+
+    def of_all(self) -> Any:
+        """The values that all ranks must share, as JSON: if one rank stops alone, the others wait for ever."""
+        return plain([self._rates, self._alike, self.stopped, self.heard_all])
+
+    def agree(self, of_rank_0: Any) -> None:
+        """Take rank 0's values of `of_all`."""
+        self._rates, self._alike, self.stopped, self.heard_all = loaded(json.dumps(of_rank_0))
+        self.callbacks |= self._alike
+
+    def put(self, network: Any) -> None:
+        """Set values that the file lacks: learning rates that were set after the save, and this rank's averages."""
+        parameters = named(network)
+        lacking = {name for name in parameters if name.endswith(OF_BATCH_NORM)} if self._lacks_own else set()
+        averages = _part(self._own, "averages") if self._lacks_own else {}
+        for name, value in {**self._rates, **averages}.items():
+            there = parameters.get(name)
+            if there is not None and tuple(there.shape) == getattr(value, "shape", None):
+                mindspore.ops.assign(there, mindspore.Tensor(value, there.dtype))
+                lacking.discard(name)
+        if lacking:
+            log.warning(
+                "rank %d uses %s of rank %d, because it loads that rank's file, and its own values were not kept",
+                self._rank,
+                count(len(lacking), "moving average", "moving averages"),
+                self.source.rank,
+            )
+
+    def stopper(self, callbacks: Mapping[str, Any]) -> str:
+        """The callback that had stopped training, and would stop it again; empty if none."""
+        return next((name for name, waited in self.stopped.items() if _is_enough(callbacks.get(name), waited)), "")
+
+    def bring_back(self, callbacks: Mapping[str, Any], *, with_random: bool) -> None:
+        """Restore the state of callbacks and of the process's random generators."""
+        lacking = [name for name in callbacks if name not in self.callbacks]
+        if lacking:
+            log.warning(
+                "no saved state was found beside %s for %s: they start from their initial state",
+                self.source.path,
+                ", ".join(lacking),
+            )
+        elif callbacks and not self.heard_all:
+            log.warning(
+                "the process ended before %s handled the end of the epoch: this start does not call it for that end",
+                ", ".join(callbacks),
+            )
+        for name in callbacks.keys() & self.callbacks.keys():
+            try:
+                set_state_of(callbacks[name], _attributes(_part(self.callbacks, name), callbacks[name]))
+            except Exception as error:  # noqa: BLE001, PERF203 — the user's: whatever it raises, training goes on
+                log.warning("%s does not take its state, and starts over: %s", name, error)
+        self.warn_of_random()
+        set_device_state(self.device)
+        if with_random and self.random is not None:
+            set_random_state(self.random)
+
+    def warn_of_random(self) -> None:
+        """Log a warning if random numbers start over, because this rank loads another rank's file."""
+        if self.lacks_random:
+            log.warning(
+                "rank %d has the file of rank %d: its own random numbers start over", self._rank, self.source.rank
+            )
+
+
+class Keeper:
+    """Stores with each save of a training the state that its file lacks. `keeps` are objects that the user named."""
+
+    def __init__(self, session: Session, keeps: Sequence[Any]) -> None:
+        self._session = session
+        self._progress, self._complaints = session.progress, session.complaints
+        self._keeps = tuple(keeps)
+        self._kept: dict[str, Any] = {}
+        self._an_epoch = 1
+        self._files: list[str] = []
+        self._step = self._heard_epoch = -1
+        self._at_stop: tuple[int, dict[str, Any]] = (-1, {})
+        self._params: Any = None
+
+    def callbacks(self, listed: Sequence[Any], registrar: Any) -> dict[str, Any]:
+        """The kept state of these callbacks, by name."""
+        places = [place for place, each in enumerate(listed) if each is registrar]
+        before = listed[: places[0]] if places else listed
+        chosen = [*self._keeps, *(each for each in before if _has_state(each) and not _is_in(self._keeps, each))]
+        found: dict[str, Any] = {}
+        for each in chosen:
+            name = type(each).__name__
+            same = sum(type(other).__name__ == name for other in found.values())
+            found[f"{name}_{same + 1}" if same else name] = each
+        return found
+
+    def begin(self, params: Any, network: NetworkState, registrar: Any, remembered: Remembered | None) -> None:
+        """Note the beginning of training, after every callback before the registrar was called for it."""
+        self._params, self._network = None, network
+        listed = list(params.list_callback)
+        self._kept = self.callbacks(listed, registrar)
+        self._warn(listed)
+        self._rates = [name for name, item in network.parameters.items() if RATE in name and item.size == 1]
+        self._averages = averages_of(self._session)
+        self._an_epoch, self._last_epoch = int(params.batch_num), 0
+        self._dataset_draws = randomness(params.train_dataset).threads > 0
+        self._random_first, self._has_drawn = random_state(), False
+        self._files, self._step, self._at_stop = [], -1, (-1, {})
+        self._heard_epoch = self._progress.global_step  # a state that training begins with has heard all
+        self._remembered = remembered
+        self._params = params
+        if self.ends_epoch(self._progress.global_step):
+            self.bring_back()
+
+    def begin_epoch(self) -> None:
+        """An epoch begins."""
+        if self._params is None:
+            return
+        self._last_epoch = self._last_epoch or self._params.cur_epoch_num - 1 + self._params.epoch_num
+        self.bring_back()
+
+    def bring_back(self) -> None:
+        """Restore the callbacks' state, once.
+
+        After a resume in mid-epoch MindSpore calls the hook for the epoch's begin a second time: that must not count.
+        """
+        remembered, self._remembered = self._remembered, None
+        if remembered is not None:
+            remembered.bring_back(self._kept, with_random=not self._dataset_draws)
+            self._has_drawn = remembered.random is not None
+
+    def stop(self) -> None:
+        """Note that training stops after this step: in mid-epoch MindSpore still calls the hook for the epoch's end."""
+        step = self._progress.global_step
+        if self._params is not None and not self.ends_epoch(step):
+            self._at_stop = step, self._state()
+
+    def end_epoch(self) -> None:
+        """Note that the hooks for an epoch's end have run: the callbacks' state now goes with its last step's saves."""
+        step = self._progress.global_step
+        if self._params is not None and self.ends_epoch(step):
+            self._heard_epoch = step
+            for path in self._files if self._step == step else ():
+                self.saved(path)
+
+    def saved(self, path: str) -> None:
+        """Note that the state after the last step was saved to a file."""
+        if state := self._state_for(path):
+            step = self._progress.global_step
+            self._session.recorder.keep_beside(path, step, lambda: dict(plain(state)))
+
+    def content(self, path: str) -> Callable[[], dict[str, Any]]:
+        """The extra state to store beside the next file, which has the state after the last step. For any thread."""
+        state = self._state_for(path)
+        return lambda: dict(plain(state))
+
+    def of_this_rank(self) -> list[str]:
+        """The state that only this rank has, in words."""
+        state = self._state() if self._params is not None and self._network.is_readable else {}
+        return [words for name, words in _OF_ONE_RANK.items() if name in state]
+
+    def _state_for(self, path: str) -> dict[str, Any]:
+        step = self._progress.global_step
+        if self._params is None or self._progress.start is None or not self._network.is_readable:
+            return {}
+        if self._step != step:
+            self._files, self._step = [], step
+        if path not in self._files:
+            self._files.append(path)
+        return self._at_stop[1] if self._at_stop[0] == step else self._state()
+
+    def _warn(self, listed: Sequence[Any]) -> None:
+        late = [each for each in listed if _has_state(each) and not _is_in(self._kept.values(), each)]
+        for name in sorted({type(each).__name__ for each in late}):
+            self._complaints.warn(
+                f"{name} comes after the registrar in the callbacks, and starts over after a restart: put the "
+                "registrar last"
+            )
+        if any(isinstance(each, EarlyStopping) and each.restore_best_weights for each in self._kept.values()):
+            self._complaints.warn(
+                "EarlyStopping(restore_best_weights=True) keeps the best weights in memory only: after a restart "
+                "it knows only the best weights since the restart"
+            )
+
+    def ends_epoch(self, step: int) -> bool:
+        """Whether an epoch, as MindSpore counts it, ends with a step."""
+        return step % self._an_epoch == 0
+
+    @property
+    def awaits_epoch_end(self) -> bool:
+        """Whether the hook for the end of the last step's epoch was not called yet for the kept callbacks."""
+        step = self._progress.global_step
+        return bool(self._kept) and self.ends_epoch(step) and self._heard_epoch != step
+
+    def _state(self) -> dict[str, Any]:
+        """The present state to keep; empty if there is none."""
+        state: dict[str, Any] = {}
+        if self._kept:
+            told = dict(self._states())
+            alike = {name for name, each in self._kept.items() if isinstance(each, _ALIKE)}
+            state["callbacks"] = {name: each for name, each in told.items() if name not in alike}
+            state["alike"] = {name: each for name, each in told.items() if name in alike}
+            state["rates"] = values_of(self._network, self._rates)
+            state["stopped"] = self._stopped()
+        if self._averages:
+            state["averages"] = values_of(self._network, self._averages)
+        if not self._dataset_draws:
+            now = random_state()
+            self._has_drawn = self._has_drawn or not is_same(now, self._random_first)
+            if self._has_drawn:
+                state["random"] = now
+        if (device := device_state()) is not None:
+            state["device"] = device
+        step = self._progress.global_step
+        return state and state | {"heard_all": self._heard_epoch == step or not self.ends_epoch(step)}
+
+    def _states(self) -> Iterator[tuple[str, Any]]:
+        for name, each in self._kept.items():
+            try:
+                yield name, plain(_state_of(each))
+            except Exception as error:  # noqa: BLE001, PERF203 — the user's: whatever it raises, training goes on
+                self._complaints.warn(f"the state of {name} is not kept, and starts over after a restart: {error}")
+
+    def _stopped(self) -> dict[str, int]:
+        """The callback that has just ended training before its last epoch, and how long it had waited."""
+        if self._heard_epoch != self._progress.global_step or self._params.cur_epoch_num >= self._last_epoch:
+            return {}
+        early = {name: each for name, each in self._kept.items() if isinstance(each, EarlyStopping)}
+        return {name: each.wait for name, each in early.items() if each.stopped_epoch == self._params.cur_epoch_num}
+
+
+def averages_of(session: Session) -> list[str]:
+    """The names of the moving averages that differ by rank, and are stored beside its files."""
+    if session.launch.world_size == 1 or not session.launch.facts.layout.any_world_size:
+        return []
+    network = session.network
+    found = [name for name in network.names if name.endswith(OF_BATCH_NORM)]
+    size = sum(network.parameters[name].nbytes for name in found)
+    if size > _MOST_AVERAGES:
+        session.complaints.warn(
+            f"the moving averages of this rank ({size >> 20} MB) are too large for a companion: if it must load "
+            "another rank's file, it gets that rank's averages"
+        )
+        return []
+    return found
+
+
+def values_of(network: NetworkState, names: Iterable[str]) -> dict[str, Any]:
+    """The values of parameters as they are now, by name."""
+    return {name: np.array(network.parameters[name].asnumpy()) for name in names}
+
+
+def _read(file: Checkpoint) -> dict[str, Any]:
+    found = read(file)
+    if found.problem:
+        log.warning("%s: it is not used", found.problem)
+    try:
+        return dict(loaded(found.content or "{}"))
+    except (ValueError, TypeError) as error:
+        log.warning("the companion of %s is not used: %s", file.path, error)
+        return {}
+
+
+def _part(content: Mapping[str, Any], name: str) -> dict[str, Any]:
+    part = content.get(name)
+    return dict(part) if isinstance(part, dict) else {}
+
+
+def _attributes(state: dict[str, Any], callback: Any) -> dict[str, Any]:
+    """Refuse attributes that would replace methods: the file may be of another user."""
+    is_own = hasattr(callback, "load_state_dict")
+    return {name: value for name, value in state.items() if is_own or not hasattr(type(callback), name)}
+
+
+def _is_enough(callback: Any, waited: Any) -> bool:
+    return isinstance(callback, EarlyStopping) and isinstance(waited, int) and waited >= callback.patience
+
+
+def _is_in(some: Iterable[Any], one: Any) -> bool:
+    return any(each is one for each in some)
+
+
+def _has_state(callback: Any) -> bool:
+    is_told = hasattr(callback, "state_dict") and hasattr(callback, "load_state_dict")
+    return is_told or isinstance(callback, _ALIKE)
+
+
+def _state_of(callback: Any) -> dict[str, Any]:
+    if hasattr(callback, "state_dict"):
+        return state_of(callback)
+    if isinstance(callback, EarlyStopping):
+        return {name: getattr(callback, name) for name in ("best", "wait", "stopped_epoch")}
+    if isinstance(callback, ReduceLROnPlateau):
+        return {name: getattr(callback, name) for name in ("best", "wait", "cooldown_counter")}
+    return state_of(callback)
 
 
 def loaded(told: str) -> Any:

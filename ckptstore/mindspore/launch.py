@@ -24,9 +24,9 @@ from ckptstore.disk.files import absolute
 from ckptstore.disk.run_directories import root_of
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
 from ckptstore.mindspore import communication, random_layers
-from ckptstore.mindspore.callback_state import Keeper, Remembered
 from ckptstore.mindspore.data import begin_anew, check_exact, complaints, go_on, steps_of
 from ckptstore.mindspore.dying_gasp import DyingGasp
+from ckptstore.mindspore.extra_state import Keeper, Remembered
 from ckptstore.mindspore.initial import Warm, begin_from
 from ckptstore.mindspore.load_guard import LoadGuard
 from ckptstore.mindspore.loop import Loop, check_loop

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from ckptstore.core.model import Kind, epoch_and_step
 from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.mindspore import extra_state
-from ckptstore.mindspore.callback_state import averages_of, values_of
 from ckptstore.mindspore.data import batches_after, randomness
 from ckptstore.mindspore.schedule import check_every
 from ckptstore.outside import atexit
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import FrameType
 
-    from ckptstore.mindspore.callback_state import Remembered
     from ckptstore.mindspore.data import Exact
+    from ckptstore.mindspore.extra_state import Remembered
     from ckptstore.mindspore.load_guard import LoadGuard
     from ckptstore.mindspore.schedule import Schedule
     from ckptstore.mindspore.session import Session
@@ -230,7 +229,9 @@ class Loop:
             "loop": json.dumps({"keep": kept["keep"], "others": others}),
             "random": kept.get("random") or extra_state.plain(extra_state.random_state()),
             "device": extra_state.plain(extra_state.device_state()),
-            "averages": extra_state.plain(values_of(self._session.network, averages_of(self._session))),
+            "averages": extra_state.plain(
+                extra_state.values_of(self._session.network, extra_state.averages_of(self._session))
+            ),
             "draws": self._draws,
         }
 

@@ -41,8 +41,8 @@ from ckptstore.training.termination import Termination
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from ckptstore.mindspore.callback_state import Keeper, Remembered
     from ckptstore.mindspore.dying_gasp import DyingGasp
+    from ckptstore.mindspore.extra_state import Keeper, Remembered
     from ckptstore.mindspore.load_guard import LoadGuard
     from ckptstore.mindspore.session import Saved, Session, Watch
     from ckptstore.training.layout_files import LayoutFiles

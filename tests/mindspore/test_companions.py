@@ -18,7 +18,7 @@ import ckptstore.mindspore
 from ckptstore.api import Catalog
 from ckptstore.core.model import Assignment, FileState, RestorePlan
 from ckptstore.mindspore import extra_state
-from ckptstore.mindspore.callback_state import Remembered
+from ckptstore.mindspore.extra_state import Remembered
 from ckptstore.retention.policy import Policy
 from ckptstore.training.companions import Companions
 from tests.mindspore.trainings import (
