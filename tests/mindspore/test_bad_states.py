@@ -6,8 +6,10 @@ import pytest
 
 import ckptstore.mindspore
 from ckptstore.api import Catalog
-from ckptstore.core.model import Rule
+from ckptstore.core.model import Checkpoint, Kind, Rule
+from ckptstore.mindspore.session import GoodStates
 from ckptstore.retention.policy import Policy
+from ckptstore.training.start import Progress
 from tests.mindspore.trainings import Job, complaints, poisoned, saving
 
 
@@ -61,3 +63,46 @@ def test_what_is_kept_goes_with_its_state(catalog: Catalog, tmp_path: Path) -> N
 def test_retention_in_training_holds_what_is_good(catalog: Catalog, tmp_path: Path) -> None:
     bad(tmp_path, max_kept=50, retention=Policy(keep_last=1, floor=1))
     assert catalog.resolve("run").plan.global_step == 4
+
+
+def saved(directory: Path, step: int, quarantine: str = "") -> Checkpoint:
+    path = directory / f"net-1_{step}.ckpt"
+    path.write_bytes(b"%d" % step)
+    return Checkpoint(
+        run="run", launch="L1", kind=Kind.PERIODIC, global_step=step, rank=0, path=str(path), quarantine=quarantine
+    )
+
+
+def test_two_times(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    good = GoodStates("run", Progress())
+    kept = []
+    for step, is_bad in enumerate([0, 0, 0, 1, 1, 0, 1, 1], 1):
+        kept.append([file.global_step for file in good.saved(saved(tmp_path, step, "nan" * is_bad))])
+    assert kept == [[], [], [], [2, 3], [], [], [6], []]
+    assert [record.getMessage()[:20] for record in caplog.records] == ["step 4 of run run is", "step 7 of run run is"]
+    assert sorted(path.read_bytes() for path in (tmp_path / "kept" / "L1").iterdir()) == [b"2", b"3", b"6"]
+
+
+def test_the_first_state_is_bad(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    good = GoodStates("run", Progress())
+    assert good.saved(saved(tmp_path, 1, "nan")) == []
+    assert "The last good state is step 0: stop the job" in caplog.text
+
+
+def test_a_file_that_cannot_be_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    good = GoodStates("run", Progress())
+    file = saved(tmp_path, 1)
+    good.saved(file)
+    (tmp_path / "kept").write_bytes(b"in the way")
+    assert good.saved(saved(tmp_path, 2, "nan")) == []
+    assert f"{file.path} is not kept from keep_checkpoint_max: " in caplog.text
+
+
+def test_a_file_that_is_gone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As where keep_checkpoint_max is 1: MindSpore deletes the good one before it writes the bad one."""
+    good = GoodStates("run", Progress())
+    file = saved(tmp_path, 1)
+    good.saved(file)
+    Path(file.path).unlink()
+    assert good.saved(saved(tmp_path, 2, "nan")) == []
+    assert "Step 1 was good, and its file is gone: keep_checkpoint_max must be 2 or more: stop the job" in caplog.text
