@@ -31,11 +31,10 @@ from ckptstore.errors import RefusedError, UsageError
 from ckptstore.mindspore.data import begin_anew, check_start
 from ckptstore.mindspore.graceful_exit import disarm
 from ckptstore.mindspore.load_guard import set_after_save
-from ckptstore.mindspore.step_count import InterruptedStep, StepCount, is_wrong_result
+from ckptstore.mindspore.step_count import InterruptedStep, StepCount, StepTimes, is_wrong_result
 from ckptstore.mindspore.ttp import TtpWatch
 from ckptstore.mindspore.watches import PeriodicWatch, watches_for
 from ckptstore.outside import time
-from ckptstore.training.step_times import StepTimes
 from ckptstore.training.termination import Termination
 
 if TYPE_CHECKING:

@@ -1,14 +1,18 @@
-"""Counting the steps of a training: MindSpore's own count, in names too, begins at 0 in every launch."""
+"""Counts and times the steps of a training. MindSpore's own count, in names too, begins at 0 in every launch."""
 
 from __future__ import annotations
 
 import logging
 import traceback
+from collections import deque
 from enum import Enum
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import mindspore
 from mindspore import nn
+
+from ckptstore.core.model import Timing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,6 +22,10 @@ if TYPE_CHECKING:
     from ckptstore.mindspore.watches import PeriodicWatch
 
 log = logging.getLogger("ckptstore")
+
+_SEEN = 16
+"""How many of the last steps without a save one with a save is compared with, and how many of them there must be."""
+_FEWEST = 3
 
 
 class InterruptedStep(Enum):
@@ -146,6 +154,47 @@ class StepCount:
         self._session.params.cur_step_num = self._progress.global_step
         for watch in self._periodic:
             watch.continue_count(self._progress.global_step)
+
+
+class StepTimes:
+    """What a save costs where MindSpore's callbacks make it: how much longer a step took in which there was one.
+
+    Of one training. Moments are seconds of the monotonic clock, taken by the last callback in the list.
+
+    A step begins when all callbacks have handled its begin, and ends when all have handled its end. So reading the
+    dataset before it, and evaluations between epochs, are in the time from end to end only. With data sinking, the
+    steps of one sink count as one.
+    """
+
+    def __init__(self) -> None:
+        self._within: deque[float] = deque(maxlen=_SEEN)
+        self._a_step: deque[float] = deque(maxlen=_SEEN)
+        self._began: float | None = None
+        self._ended: tuple[float, int] | None = None
+        self._last: tuple[float, float] | None = None
+
+    def begins(self, now: float) -> None:
+        """A step begins."""
+        self._began = now
+
+    def ends(self, now: float, step: int) -> None:
+        """It has ended, and so many steps are done. The first one, in which it was compiled, tells nothing."""
+        if self._began is not None and self._ended is not None and step > self._ended[1]:
+            self._last = now - self._began, (now - self._ended[0]) / (step - self._ended[1])
+        self._began, self._ended = None, (now, step)
+
+    def of_save(self) -> Timing | None:
+        """What the save in the step that has just ended took; None where nothing can be said of it."""
+        if self._last is None or len(self._within) < _FEWEST:
+            return None
+        return Timing(max(0.0, self._last[0] - median(self._within)), step=median(self._a_step))
+
+    def done(self, *, saved: bool) -> None:
+        """All was seen that was saved in that step: one without a save is one to compare with."""
+        if self._last is not None and not saved:
+            self._within.append(self._last[0])
+            self._a_step.append(self._last[1])
+        self._last = None
 
 
 def is_wrong_result(error: object) -> bool:
