@@ -14,7 +14,7 @@ from ckptstore.mindspore import compat
 from ckptstore.mindspore.session import Saved, Watch
 from ckptstore.outside import Path
 from ckptstore.resume.exits import keep_unknown, kept_path
-from ckptstore.training.stale_flag import StaleFlag
+from ckptstore.training.exit_request import StaleFlag
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,8 +12,8 @@ from ckptstore.disk.exit_flags import KEY
 from ckptstore.errors import UsageError
 from ckptstore.mindspore import communication
 from ckptstore.outside import Path, os, signal, threading, time
+from ckptstore.training.exit_request import StaleFlag
 from ckptstore.training.rhythm import Question, Rhythm
-from ckptstore.training.stale_flag import StaleFlag
 
 if TYPE_CHECKING:
     from ckptstore.core.interval import Cost

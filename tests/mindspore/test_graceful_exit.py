@@ -18,7 +18,7 @@ from ckptstore.core.model import FileState, Kind
 from ckptstore.mindspore import registrar
 from ckptstore.mindspore.schedule import LEFT
 from ckptstore.resume import exits as exit_ops
-from ckptstore.training import stale_flag
+from ckptstore.training import exit_request
 from tests import ckpt_bytes
 from tests.mindspore.job import FLAG
 from tests.mindspore.running import Run
@@ -194,7 +194,7 @@ def test_a_stale_flag_is_ignored_until_it_is_set_again(
         raise OSError(30, "Read-only file system")
 
     if not writable:
-        monkeypatch.setattr(stale_flag, "_put_back", read_only)
+        monkeypatch.setattr(exit_request, "_put_back", read_only)
     flag = tmp_path / "flag.json"
     flag.write_text('{"GracefulExit": 1}')
     exit_cb = train(ckptstore.mindspore.join("run"), tmp_path, SetFlagAt(flag, 5))
@@ -345,13 +345,13 @@ def test_a_flag_that_is_being_written_is_heard_later(
     """It asks for an exit when it is noticed, and is half written when it is read to be put back."""
     flag = tmp_path / "flag.json"
     flag.write_text('{"GracefulExit": 1}')
-    put_back = stale_flag._put_back
+    put_back = exit_request._put_back
 
     def half_written(path: Path, key: str) -> None:
         path.write_text(content)
         put_back(path, key)
 
-    monkeypatch.setattr(stale_flag, "_put_back", half_written)
+    monkeypatch.setattr(exit_request, "_put_back", half_written)
     exit_cb = leaving(tmp_path)
     trained(tmp_path, SetFlagAt(flag, 3), exit_cb)
     assert exit_cb.stop_train
