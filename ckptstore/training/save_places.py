@@ -11,7 +11,7 @@ from ckptstore.catalog.engine import Database, in_memory
 from ckptstore.core.hints import Call, Command
 from ckptstore.core.iterations import parse_iteration
 from ckptstore.core.model import Content, Kind, launch_key
-from ckptstore.core.naming import INDEX, parse_exit_name, parse_name, parse_shards
+from ckptstore.core.naming import INDEX, parse_shards
 from ckptstore.disk import name_claims
 from ckptstore.disk.files import facts_if_seen, names_in, real_directory, remove_own
 from ckptstore.disk.name_claims import FOLDER
@@ -22,9 +22,10 @@ from ckptstore.journal import jsonl
 from ckptstore.journal.sync import found_below, take_up_found
 from ckptstore.outside import Path, os
 from ckptstore.training.complaints import Complaints
+from ckptstore.training.start import unknown_run, unregistered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from ckptstore.core.model import Checkpoint
     from ckptstore.journal.sync import Synced
@@ -321,48 +322,9 @@ def _is_of_others(file: Checkpoint, start: Start) -> bool:
     return file.run == start.launch.run and file.launch != start.launch.id and file.size is not None
 
 
-def unregistered(database: Database, directory: str, names: Sequence[str] | None = None) -> str | None:
-    """A file that has the name of a checkpoint and no record, where the database has taken up the directory's journals.
-
-    `names` are those that come into question (None: all that may hold steps); None if there is none. `scan` may have
-    taken it for this run's, or it may be of any other. Raises `CkptstoreError` where the directory cannot be read.
-    """
-    try:
-        names = sorted(filter(_may_hold_steps, names_in(directory))) if names is None else names
-    except NotADirectoryError:
-        return None
-    except OSError as error:
-        raise CkptstoreError(f"{directory} cannot be read ({error.strerror})") from None
-    with database.read() as connection:
-        known = reads.files_at_paths(connection, [f"{directory}/{name}" for name in names])
-        unknown = [name for name in names if f"{directory}/{name}" not in known]
-        sources = reads.sources_in(connection, directory) if unknown else []
-    left = (name for name in unknown if not any(wrote(source, name) for source in sources))
-    return next((f"{directory}/{name}" for name in left), None)
-
-
 def _readable(synced: Synced) -> Synced:
     """The events that were taken up. Raises `CkptstoreError` if a journal that is believed cannot be read."""
     for unseen in synced.unreadable:
         if not os.access(unseen.path, os.R_OK):
             raise CkptstoreError(f"{unseen.path} cannot be read ({unseen.reason})")
     return synced
-
-
-def unknown_run(path: str, run: str) -> RefusedError:
-    """The error for a fresh start beside an unregistered file while the catalog cannot tell whose it is."""
-    where = root_of(path.rpartition("/")[0])
-    return RefusedError(
-        f"{path} is in no journal, and the catalog, which may know this file, is unreachable or lost: ckptstore would "
-        f"have to guess whether run {run!r} goes on from it",
-        f"start when the catalog is back; if it is lost: {Command('scan', where, '--run', run)}; if the file "
-        "is of another run, move it away",
-    )
-
-
-def _may_hold_steps(name: str) -> bool:
-    """Whether it is a checkpoint's name; a start that was stopped before its first step leaves a breakpoint too."""
-    named = parse_name(name)
-    if named is None:
-        return parse_exit_name(name) is not None
-    return named.step_in_epoch > 0 or not named.is_breakpoint

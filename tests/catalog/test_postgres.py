@@ -13,7 +13,7 @@ from ckptstore.catalog import engine as module
 from ckptstore.catalog import reads
 from ckptstore.catalog.engine import Database, open_database
 from ckptstore.errors import CatalogBusyError, CatalogUnavailableError
-from ckptstore.training.begin import begin, follow
+from ckptstore.training.start import begin, follow
 from tests import ckpt_bytes
 from tests.conftest import new_postgres_database
 from tests.jobs import Job

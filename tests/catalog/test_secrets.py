@@ -97,7 +97,7 @@ from ckptstore.catalog import engine
 from ckptstore.catalog.engine import Database, open_database
 engine._WAIT_SECONDS = 1
 from ckptstore.api import Catalog
-from ckptstore.training.begin import begin
+from ckptstore.training.start import begin
 from tests import ckpt_bytes
 url, directory = sys.argv[1:]
 try:

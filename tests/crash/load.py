@@ -23,8 +23,8 @@ from ckptstore.api import connect
 from ckptstore.catalog.backoff import Backoff
 from ckptstore.catalog.engine import Database, open_database
 from ckptstore.errors import CatalogUnavailableError
-from ckptstore.training.begin import begin
 from ckptstore.training.rank_launch import LONGEST_PAUSE_SECONDS, RankLaunch
+from ckptstore.training.start import begin
 from tests import ckpt_bytes
 from tests.crash.rank import ANSWER_SECONDS
 from tests.postgres_server import Server

@@ -18,8 +18,8 @@ from ckptstore.catalog.engine import Database, open_database
 from ckptstore.core.model import Kind
 from ckptstore.disk import files
 from ckptstore.resume.register import describe
-from ckptstore.training.begin import begin
 from ckptstore.training.recorder_thread import RecorderThread
+from ckptstore.training.start import begin
 from tests import ckpt_bytes
 
 STEP_SECONDS = 0.01

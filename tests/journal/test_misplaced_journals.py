@@ -18,7 +18,7 @@ from ckptstore.resume.resolver import Query
 from ckptstore.resume.start import Settled
 from ckptstore.retention import stored_policy
 from ckptstore.retention.policy import Policy
-from ckptstore.training.begin import begin, decide, follow
+from ckptstore.training.start import begin, decide, follow
 from tests.contents import back_up, contents, put_back
 from tests.jobs import Job, begun
 from tests.journal.builders import cut_off, plan_of, states

@@ -27,9 +27,9 @@ from ckptstore.disk.owner import this_process
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UnknownRunError, UsageError
 from ckptstore.leave.ask import Leaving, _ask_by_catalog, ask, follow, look, take_back
 from ckptstore.resume.register import describe
-from ckptstore.training.begin import begin
 from ckptstore.training.rank_launch import RankLaunch
 from ckptstore.training.recorder_thread import RecorderThread
+from ckptstore.training.start import begin
 from tests import ckpt_bytes
 from tests.command_line import Result, ckptstore
 from tests.jobs import Job, begun, set_ending

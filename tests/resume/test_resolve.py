@@ -17,7 +17,7 @@ from ckptstore.errors import NothingRestorableError, RefusedError, UnknownRunErr
 from ckptstore.resume import start
 from ckptstore.resume.register import describe
 from ckptstore.retention.policy import Policy
-from ckptstore.training.begin import begin, decide
+from ckptstore.training.start import begin, decide
 from tests.jobs import Job, begun, known_of, set_ending, started
 from tests.projecting import put_start
 

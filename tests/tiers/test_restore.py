@@ -22,8 +22,7 @@ from ckptstore.resume import dicts, resolver
 from ckptstore.resume.resolve import choose, resolve
 from ckptstore.resume.resolver import Query
 from ckptstore.tiers import facts
-from ckptstore.training.begin import decide
-from ckptstore.training.start import start_from_json
+from ckptstore.training.start import decide, start_from_json
 from tests import ckpt_bytes
 from tests.jobs import Job, begun
 from tests.resume.wide import statements

@@ -16,8 +16,7 @@ from ckptstore.core.model import Kind, launch_key
 from ckptstore.errors import NothingRestorableError, RefusedError, UsageError
 from ckptstore.journal import jsonl
 from ckptstore.resume.resolver import Query
-from ckptstore.training.begin import begin, decide
-from ckptstore.training.start import Start, start_from_json
+from ckptstore.training.start import Start, begin, decide, start_from_json
 from tests import ckpt_bytes
 from tests.cli.advice import follow
 from tests.formats.layouts import write_spreads

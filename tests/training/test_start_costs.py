@@ -18,11 +18,10 @@ from ckptstore.core.model import Kind
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.journal import jsonl, summaries
 from ckptstore.journal.jsonl import JournalWriter
-from ckptstore.training.begin import begin, decide
 from ckptstore.training.rank_launch import RankLaunch
 from ckptstore.training.recorder_thread import RecorderThread
 from ckptstore.training.save_places import SavePlaces
-from ckptstore.training.start import Progress
+from ckptstore.training.start import Progress, begin, decide
 from tests.jobs import Job
 
 pytestmark = pytest.mark.of_files

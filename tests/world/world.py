@@ -29,10 +29,9 @@ from ckptstore.resume.resolver import NEWEST, Query
 from ckptstore.resume.start import Settled
 from ckptstore.retention.plan import GcPlan
 from ckptstore.retention.policy import Policy
-from ckptstore.training.begin import begin, decide, follow
 from ckptstore.training.recorder_thread import RecorderThread
 from ckptstore.training.save_places import SavePlaces
-from ckptstore.training.start import Progress, Start, start_from_json
+from ckptstore.training.start import Progress, Start, begin, decide, follow, start_from_json
 from tests import ckpt_bytes
 from tests.world.disks import Disk, File
 from tests.world.machine import Fault, Machine, Program, Task
