@@ -15,7 +15,7 @@ from ckptstore.core.text import count, some
 from ckptstore.errors import DamageError, UsageError
 from ckptstore.mindspore.load_guard import LoadGuard
 from ckptstore.mindspore.loader import CHANGED
-from ckptstore.mindspore.resume import asks_mindspore, prove, put, read, read_plain_into, telling
+from ckptstore.mindspore.resume import asks_mindspore, prove, put, read, read_plain_into, telling, unmarked
 from ckptstore.mindspore.state import TrainState, is_state
 from ckptstore.resume.resolver import Loads
 from ckptstore.tensors.opened import open_state
@@ -111,16 +111,12 @@ def _read(
 ) -> tuple[Mapping[str, Any], Collection[str], bool]:
     """The values not yet in the network, the names of those that are, and whether its memory is writable."""
     if not asks_mindspore(decryption):
-        with telling(file, _nobody):
+        with telling(file, unmarked):
             content, placed, is_writable = read_plain_into(target, file, begin, target.named.keys())
         if content is not None:
             return content.others, placed, is_writable
-    prove(file, _nobody)
-    return read(file, decryption, _nobody), (), True
-
-
-def _nobody(*_: object) -> None:
-    """Do not mark the file: `verify` records its faults."""
+    prove(file, unmarked)
+    return read(file, decryption, unmarked), (), True
 
 
 def _check(target: TrainState, there: _Kinds, plan: RestorePlan, rank: int) -> None:

@@ -18,7 +18,7 @@ from ckptstore.core.text import count
 from ckptstore.errors import DamageError, UsageError
 from ckptstore.formats.inspect import read_unless_encrypted
 from ckptstore.mindspore.loader import CHANGED, ChangedError, read_plain
-from ckptstore.mindspore.resume import asks_mindspore, prove, put, read, telling
+from ckptstore.mindspore.resume import asks_mindspore, prove, put, read, telling, unmarked
 from ckptstore.mindspore.state import COUNTERS, RATE, UNCUT, Parameters, TrainState, is_state, named
 from ckptstore.outside import Path
 
@@ -186,14 +186,14 @@ def _of_training(target: Any) -> set[int]:
 def _opened(file: Checkpoint, decryption: Mapping[str, Any]) -> tuple[dict[str, _Kind], _ReadValues]:
     """What a file holds by name, without appended values, and what reads some of it and proves the file."""
     if not asks_mindspore(decryption) and file.format in ONE_FILE:
-        with telling(file, _nobody):
+        with telling(file, unmarked):
             header = read_unless_encrypted(Path(file.path))
         if header is not None:
             entries = {each.name: _Kind(each.dtype, each.shape) for each in header.parameters}
             names = frozenset(each.name for each in header.entries)
             return entries, lambda wanted: _read_some(file, names, wanted, decryption)
-    prove(file, _nobody)
-    values = read(file, decryption, _nobody)
+    prove(file, unmarked)
+    values = read(file, decryption, unmarked)
     entries = {name: _kind_of(value) for name, value in values.items() if hasattr(value, "dtype")}
     return entries, lambda wanted: {name: values[name] for name in wanted}
 
@@ -201,18 +201,14 @@ def _opened(file: Checkpoint, decryption: Mapping[str, Any]) -> tuple[dict[str, 
 def _read_some(
     file: Checkpoint, names: frozenset[str], wanted: Collection[str], decryption: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    with telling(file, _nobody):
+    with telling(file, unmarked):
         content = read_plain(file, {}, wanted)
         if content is not None and content.names != names:
             raise ChangedError(CHANGED)
     if content is not None:
         return content.others
-    prove(file, _nobody)
-    return read(file, decryption, _nobody)
-
-
-def _nobody(*_: object) -> None:
-    """Do not mark the file: it is another run's, and `verify` of that run records its faults."""
+    prove(file, unmarked)
+    return read(file, decryption, unmarked)
 
 
 def _compared(

@@ -45,13 +45,12 @@ from ckptstore.resume.register import checked
 from ckptstore.resume.resolver import Loads, Query
 from ckptstore.resume.start import Settled
 from ckptstore.retention.decide import check_policy
-from ckptstore.training.begin import begin, decide, follow
 from ckptstore.training.complaints import Complaints
 from ckptstore.training.copies_to_tiers import CopiesToTiers
 from ckptstore.training.layout_files import LayoutFiles
 from ckptstore.training.life_signs import Silence
 from ckptstore.training.rank_launch import RankLaunch
-from ckptstore.training.start import Progress, start_from_json
+from ckptstore.training.start import Progress, begin, decide, follow, start_from_json
 from ckptstore.training.visibility import answer, ask_ranks
 
 if TYPE_CHECKING:
@@ -309,9 +308,7 @@ class TrainingLaunch(RankLaunch):
                     on_put=partial(self._guard.begin_loading, target),
                 )
                 start = replace(start, append_info=appended)
-                self._remembered = Remembered(here, start.lost, self)
-                self._remembered.agree(communication.decided_by_rank_0(self._remembered.of_all))
-                self._remembered.put(target)
+                self._remember(here, start).put(target)
                 first = self.progress.global_step = start.global_step
                 computed_again = go_on(dataset, first, exact_data)
                 self._say(f"run {self.name}: {start}")
@@ -357,8 +354,7 @@ class TrainingLaunch(RankLaunch):
             self._say_fresh()
         else:
             self._say(f"run {self.name}: {start}")
-            self._remembered = Remembered(start.plan, start.lost, self)
-            self._remembered.agree(communication.decided_by_rank_0(self._remembered.of_all))
+            self._remember(start.plan, start)
         self.progress.start, self.progress.global_step = start, start.global_step
         return start
 
@@ -440,15 +436,12 @@ class TrainingLaunch(RankLaunch):
         as they were, by their numbers, text and arrays. Those with `state_dict` and `load_state_dict` do so
         anyway, as EarlyStopping and ReduceLROnPlateau do.
         """
-        if retention is not None:
-            check_policy(retention)
         if not isinstance(keeps, (list, tuple)):
             raise UsageError(f"keeps is {type(keeps).__name__}", "give a list of callbacks: keeps=[…]")
         for callback in callbacks:
             if not any(watches_for([callback])):
                 log.warning("ckptstore does not know what %s saves: it is not watched", type(callback).__name__)
-        copies = self._copies(tiers, copy_rate)
-        session = self._session(metrics, durable=durable, retention=retention, copies=copies)
+        session = self._session(metrics, durable=durable, retention=retention, tiers=tiers, copy_rate=copy_rate)
         session.reset_exit_flag = reset_exit_flag
         if self._check_restored is not None:
             session.sets_count, session.check_restored = False, self._check_restored
@@ -507,10 +500,7 @@ class TrainingLaunch(RankLaunch):
         """
         check_saver(every, append_info, copies)
         _check_format(format)
-        if keep is not None:
-            check_policy(keep)
-        to_tiers = self._copies(tiers, copy_rate)
-        session = self._session(metrics, durable=True, retention=keep, copies=to_tiers)
+        session = self._session(metrics, durable=True, retention=keep, tiers=tiers, copy_rate=copy_rate)
         return Saver(
             session,
             Keeper(session, ()),
@@ -542,12 +532,22 @@ class TrainingLaunch(RankLaunch):
         *,
         durable: bool,
         retention: Policy | None,
-        copies: CopiesToTiers | None,
+        tiers: Mapping[str, str] | None,
+        copy_rate: float | None,
     ) -> Session:
+        if retention is not None:
+            check_policy(retention)
+        copies = self._copies(tiers, copy_rate)
         session = Session(self, self.progress, durable=durable, retention=retention, copies=copies)
         if metrics is not None:
             session.metrics = lambda: metrics(session.params)
         return session
+
+    def _remember(self, plan: RestorePlan, start: Start) -> Remembered:
+        """Read what stands beside the files of a plan, for the first training. All ranks must call it."""
+        self._remembered = Remembered(plan, start.lost, self)
+        self._remembered.agree(communication.decided_by_rank_0(self._remembered.of_all))
+        return self._remembered
 
     def _take_remembered(self) -> Remembered | None:
         """What the first training goes on with; nothing for a later one."""

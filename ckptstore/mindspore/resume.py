@@ -33,6 +33,10 @@ OnFailure: TypeAlias = "Callable[[Checkpoint | None, Rule | None, str], None]"
 """Called when a load fails: the file (None: it is not the cause), the rule that it broke or None, and the reason."""
 
 
+def unmarked(*_: object) -> None:
+    """An `OnFailure` that leaves the file as it is recorded: `verify` of its run records its faults."""
+
+
 def check_arguments(model: Any, dataset: Any) -> None:
     """Raise `UsageError` for invalid arguments: a first start loads nothing, and would not notice them."""
     call = f"start = {Call('launch.resume', 'model', 'dataset')}"
