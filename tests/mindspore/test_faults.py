@@ -8,12 +8,16 @@ from typing import Any
 
 import psutil
 import pytest
+from mindspore.train import Callback
 
 import ckptstore.mindspore
+from ckptstore.api import Catalog
 from ckptstore.errors import RefusedError
 from ckptstore.training import life_signs
 from tests.cli.advice import follow
+from tests.mindspore.job import WAYS
 from tests.mindspore.running import Run
+from tests.mindspore.trainings import Job, create_dataset, on_purpose, saving
 
 SAVER = "launch.saver"
 
@@ -56,31 +60,45 @@ def test_two_faults_the_second_after_a_resume_in_mid_epoch(run: Run, undisturbed
     assert run.launch(fault="kill 1").start["global_step"] == 23
     run.again(step=23)
     assert run.final() == undisturbed
+    if run.saves != SAVER:
+        assert [file[1::2] for file in run.files()] == NAMED
 
 
-def test_what_is_saved_after_a_resume_is_named_by_its_true_step(tmp_path: Path) -> None:
-    """Plain MindSpore counts from 1 again: it would give the name of step 20 to another one."""
-    run = Run(tmp_path)
-    run.launch(fault="kill 17")
-    run.launch(fault="raise 8")
-    run.launch(epochs=3)
-    assert [file[1::2] for file in run.files()] == [
-        (30, "net_2-3_10.ckpt"),
-        (25, "net_2-3_5.ckpt"),
-        (23, "net-3_3_breakpoint.ckpt"),
-        (20, "net_1-2_10.ckpt"),
-        (15, "net-2_5.ckpt"),
-        (10, "net-1_10.ckpt"),
-        (5, "net-1_5.ckpt"),
-    ]
+NAMED = [
+    (30, "net_2-3_10.ckpt"),
+    (25, "net_2-3_5.ckpt"),
+    (23, "net-3_3_breakpoint.ckpt"),
+    (20, "net_1-2_10.ckpt"),
+    (15, "net-2_5.ckpt"),
+    (10, "net-1_10.ckpt"),
+    (5, "net-1_5.ckpt"),
+]
+"""By their true steps. Plain MindSpore counts from 1 again: it would give the name of step 20 to another one."""
 
 
-@pytest.mark.parametrize("fault", ["raise-before 1", "bad-dataset"])
-def test_an_untrained_breakpoint_is_known_and_never_restored(run: Run, undisturbed: bytes, fault: str) -> None:
-    run.launch(fault=fault)
-    assert [file[:2] for file in run.files()] == ([] if run.saves == SAVER else [("dying_gasp", 0)])
-    assert run.again(step=0).start["fresh"]
-    assert run.final() == undisturbed
+class FailFirst(Callback):
+    """An exception before the first step is computed."""
+
+    def on_train_step_begin(self, run_context: object) -> None:
+        on_purpose()
+
+
+@pytest.mark.parametrize("saves", WAYS)
+@pytest.mark.parametrize("fails", ["a callback", "the data"])
+def test_an_untrained_breakpoint_is_known_and_never_restored(
+    catalog: Catalog, tmp_path: Path, fails: str, saves: str
+) -> None:
+    dataset = create_dataset()
+    if fails == "the data":
+        dataset = dataset.map(lambda _: on_purpose(), input_columns=["x"])
+    job, ckpt_cb = Job(dataset=dataset), saving(tmp_path, exception_save=True)
+    saver = [job.launch.saver(tmp_path, every=2)] if saves == SAVER else [ckpt_cb, job.registrar(ckpt_cb)]
+    job.fail(*([FailFirst()] if fails == "a callback" else []), *saver)
+    job.launch.adopt()  # what the interpreter does when it ends
+    assert [(file.kind, file.global_step) for file in catalog.files("run")] == (
+        [] if saves == SAVER else [("dying_gasp", 0)]
+    )
+    assert Job().start.fresh
 
 
 def test_a_tree_that_was_moved(tmp_path: Path, undisturbed: bytes) -> None:
@@ -117,22 +135,14 @@ def test_ways_to_use_model_checkpoint(tmp_path: Path, undisturbed: bytes, fault:
     assert run.steps() == [30, 25, 20, 15, 10, 5]
 
 
-def test_what_mindspore_deleted_is_not_shown_as_present(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    run.launch(config={"keep_checkpoint_max": 2}, fault="keep-up")
-    assert run.steps() == [30, 25]
-    assert {file[1] for file in run.files() if file[2] == "missing"} == {20, 15, 10, 5}
-
-
-def test_what_the_user_appended_is_handed_back(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    config = {"append_info": ["epoch_num", "step_num", {"note": "abc", "lr": 0.5, "n": 7, "flag": True}]}
-    run.launch(fault="kill 17", config=config)
-    again = run.launch(fault="kill 8", config=config)
-    expected = {"epoch_num": 2, "step_num": 15, "note": "abc", "lr": 0.5, "n": 7, "flag": True}
-    assert again.start["append_info"] == expected
-    third = run.launch(config=config)
-    assert third.start["append_info"] == {**expected, "epoch_num": 2, "step_num": 20}
+def test_what_the_user_appended_is_handed_back(catalog: Catalog, tmp_path: Path) -> None:
+    own = {"note": "abc", "lr": 0.5, "n": 7, "flag": True}
+    for epochs in (1, 2, 3):
+        job = Job()
+        if epochs > 1:
+            assert job.start.append_info == {**own, "epoch_num": epochs - 1, "step_num": 6 * epochs - 6}
+        ckpt_cb = saving(tmp_path, append_info=["epoch_num", "step_num", own])
+        job.train(ckpt_cb, job.registrar(ckpt_cb), epochs=epochs)
 
 
 def test_the_same_job_twice__before_the_first_was_given_up__now_the_second_is_refused(
