@@ -22,9 +22,3 @@ def test_old_states_go_while_it_trains(tmp_path: Path, undisturbed: bytes) -> No
     while sorted(run.steps()) != [5, 10, 15, 20, 25, 30]:
         assert run.catalog.undo("run").files, "every gc is undone in turn"
     assert len(on_disk(run)) == 6
-
-
-def test_a_policy_without_a_rule_stops_the_start(tmp_path: Path) -> None:
-    done = Run(tmp_path / "run").launch(registrar={"retention": {"floor": 3}})
-    assert done.code != 0
-    assert "no rule says what to keep" in done.output

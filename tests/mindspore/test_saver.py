@@ -52,31 +52,23 @@ def new_job(**asked: Any) -> Job:
     return Job(create_model(), **asked)
 
 
-def test_three_lines_save_and_go_on(catalog: Catalog, tmp_path: Path) -> None:
-    whole = new_job()
-    whole.train(whole.launch.saver(tmp_path / "whole", every=4), epochs=2)
-    first = new_job(fresh=True)
-    first.fail(RaiseAt(5), first.launch.saver(tmp_path / "ckpt", every=2), epochs=2)
-    second = new_job()
-    assert second.start.global_step == 5
-    second.train(second.launch.saver(tmp_path / "ckpt", every=2), epochs=2)
-    assert_same(second.model, whole.model)
-
-
 def test_files_have_mindspores_names_and_numbers(catalog: Catalog, tmp_path: Path) -> None:
+    """A base of the steps, as scripts give it to CheckpointConfig, is no step; a parameter stays what it is."""
     job = Job()
-    extra = {"batch_scale": 2}
-    job.train(job.launch.saver(tmp_path, every=4, prefix="net", append_info=["epoch_num", extra]), epochs=2)
+    asked = ["epoch_num", {"step_num": 100, "epoch_num": 7, "scale": np.float64(0.5), "warm": True, "n": 2}]
+    job.train(job.launch.saver(tmp_path, every=4, prefix="net", append_info=asked), epochs=2)
     names = sorted(path.name for path in tmp_path.glob("*.safetensors"))
     assert names == ["net-1_4.safetensors", "net-2_2.safetensors", "net-2_6.safetensors"]
     held = ms.load_checkpoint(str(tmp_path / "net-2_2.safetensors"), format="safetensors")
-    assert {name: held[name].asnumpy().item() for name in ("epoch_num", "step_num", "batch_scale")} == {
-        "epoch_num": 2,
-        "step_num": 8,
-        "batch_scale": 2,
-    }
+    wanted = {"epoch_num": 2, "step_num": 8, "scale": 0.5, "warm": True, "n": 2}
+    assert {name: held[name].asnumpy().item() for name in wanted} == wanted
     assert {file.kind.value for file in catalog.files("run")} == {"periodic"}
-    assert dict(Job().start.append_info)["batch_scale"] == 2
+    again = Job()
+    assert dict(again.start.append_info)["n"] == 2
+    with pytest.raises(
+        RefusedError, match="append_info has a number named weight, which is also the name of a parameter"
+    ):
+        again.train(again.launch.saver(tmp_path, every=6, append_info=[{"weight": 1}]), epochs=3)
 
 
 @pytest.mark.parametrize(
@@ -227,10 +219,11 @@ def test_early_stopping_stops_at_the_same_step_wherever_it_was_killed(
         ({"every": 1, "append_info": [{"name": "text"}]}, "append_info has"),
         ({"every": 1, "buffers": "1G"}, "buffers is '1G'"),
         ({"every": 1, "copies": 0}, "copies is 0"),
+        ({"every": 1, "keep": Policy(floor=3)}, "no rule says what to keep"),
     ],
 )
 def test_what_it_cannot_follow_is_refused_at_once(catalog: Catalog, tmp_path: Path, asked: Any, what: str) -> None:
-    with pytest.raises(UsageError, match=what):
+    with pytest.raises((UsageError, RefusedError), match=what):
         Job().launch.saver(tmp_path, **asked)
 
 
@@ -287,21 +280,6 @@ def test_a_type_that_the_format_cannot_hold_is_refused_before_the_first_step(cat
     job = Job(create_model(network=WithMore()))
     with pytest.raises(RefusedError, match=r'cannot hold more, which is Complex128; use format="ckpt"'):
         job.train(job.launch.saver(tmp_path, every=1))
-
-
-def test_numbers_of_the_user_take_no_place_of_others(catalog: Catalog, tmp_path: Path) -> None:
-    """A base of the steps, as scripts give it to CheckpointConfig, is no step; a parameter stays what it is."""
-    job = Job()
-    asked = [{"step_num": 100, "epoch_num": 7, "scale": np.float64(0.5), "warm": True}]
-    job.train(job.launch.saver(tmp_path, every=6, append_info=asked))
-    held = ms.load_checkpoint(str(tmp_path / "CKP-1_6.safetensors"), format="safetensors")
-    numbers = {name: held[name].asnumpy().item() for name in ("step_num", "epoch_num", "scale", "warm")}
-    assert numbers == {"step_num": 6, "epoch_num": 1, "scale": 0.5, "warm": True}
-    again = Job()
-    with pytest.raises(
-        RefusedError, match="append_info has a number named weight, which is also the name of a parameter"
-    ):
-        again.train(again.launch.saver(tmp_path, every=6, append_info=[{"weight": 1}]), epochs=2)
 
 
 def calls_of_a_save(directory: Path) -> int:
@@ -424,20 +402,6 @@ def steps_of_names(directory: Path) -> list[int]:
     return [10 * (int(epoch) - 1) + int(step) for epoch, step in places]
 
 
-@pytest.mark.long
-@pytest.mark.msrun
-def test_one_rank_writes_for_its_replica(tmp_path: Path, undisturbed: bytes) -> None:
-    run = Run(tmp_path, saves="launch.saver")
-    first = run.launch(ranks=2, saver={"copies": 1}, epochs=2)
-    assert first.code == 0, first.output
-    assert {file.rank for file in run.catalog.files("run")} == {0}
-    seen = [check.detail for check in examine(run.url, "run").checks if check.name == "ranks"]
-    assert seen == ["rank 0 of 2 saved step 20; its file serves the other ranks, its replicas"]
-    second = run.launch(ranks=2, saver={"copies": 1})
-    assert (second.code, second.start["global_step"]) == (0, 20), second.output
-    assert run.final(0) == run.final(1) == undisturbed
-
-
 def test_what_a_rank_that_does_not_save_will_lack_is_told_at_its_first_save(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -505,6 +469,9 @@ def test_one_rank_writes_for_its_replica_and_without_its_files_the_start_is_refu
     run = Run(tmp_path, saves="launch.saver")
     asked: dict[str, Any] = {"ranks": 2, "saver": {"copies": 1}}
     assert run.launch(fault="kill 17", rank=1, **asked).code != 0
+    assert {file.rank for file in run.catalog.files("run")} == {0}
+    seen = [check.detail for check in examine(run.url, "run").checks if check.name == "ranks"]
+    assert seen == ["rank 0 of 2 saved step 15; its file serves the other ranks, its replicas"]
     rank_0, away = tmp_path / "ckpt" / "rank_0", tmp_path / "away"
     rank_0.rename(away)
     assert run.launch(**asked).code != 0
