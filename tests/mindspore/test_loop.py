@@ -111,6 +111,7 @@ FAULTS: list[Any] = [
     ("raise-in-data 18", 1, None),  # the pipeline is ahead of the training
     ("terminate 17", LEFT, 17),
     pytest.param(("flag 17", LEFT, 17), marks=pytest.mark.long),
+    ("break 13", 0, 13),
 ]
 
 
@@ -139,18 +140,18 @@ def test_a_restore_shows_a_bar_on_a_terminal_and_nowhere_else(tmp_path: Path, mo
         assert ("loaded" in screen.getvalue()) == is_shown
 
 
-def test_a_process_that_has_left_can_be_asked_again(tmp_path: Path) -> None:
-    """As a notebook, which catches `SystemExit`: SIGTERM was ignored from then on."""
+def test_a_request_to_leave_is_answered_at_once_and_the_process_can_be_asked_again(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C, which MindSpore turns into SIGTERM: a step may take a minute, and nothing was printed until its end.
+
+    A notebook catches `SystemExit`: SIGTERM was ignored from then on.
+    """
     training = Training(tmp_path)
-    assert training.start("terminate 3")[0] == LEFT
-    assert training.start("terminate 8")[0] == LEFT
+    for step in (3, 8):
+        assert training.start(f"terminate {step}")[0] == LEFT
+        assert capfd.readouterr().err.count("saving after this step, then training ends; a second signal ends it") == 1
     assert training.saved()[0] == (11, "graceful_exit")  # 8 steps later
-
-
-def test_a_request_to_leave_is_answered_at_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Ctrl-C, which MindSpore turns into SIGTERM: a step may take a minute, and nothing was printed until its end."""
-    assert Training(tmp_path).start("terminate 3")[0] == LEFT
-    assert capfd.readouterr().err.count("saving after this step, then training ends; a second signal ends it") == 1
 
 
 @pytest.mark.parametrize(
@@ -217,14 +218,6 @@ def test_a_second_fault_after_a_resume_in_mid_epoch_and_a_finished_run(calm, tmp
     assert "all 3 epochs were trained before: nothing left to train" in rough.output
     assert rough.start(epochs=4)[1]["global_step"] == 30
     assert rough.saved()[0] == (40, "periodic")
-
-
-def test_a_loop_that_is_left_by_break_is_saved(calm, tmp_path: Path) -> None:
-    rough = Training(tmp_path)
-    assert rough.start("break 13")[0] == 0
-    assert rough.saved()[0] == (13, "periodic")
-    assert rough.start()[1]["global_step"] == 13
-    assert rough.final() == calm().final()
 
 
 PATIENT = {"epochs": 8, "patience": 2}
