@@ -5,7 +5,7 @@ from typing import Any
 
 import mindspore as ms
 import pytest
-from mindspore import mint, nn, ops
+from mindspore import mint, nn
 from mindspore.experimental import optim as experimental
 from mindspore.train import Model, ModelCheckpoint
 
@@ -14,23 +14,10 @@ from ckptstore.api import Catalog
 from ckptstore.core.model import Content, Rule
 from ckptstore.errors import UsageError
 from ckptstore.mindspore.launch import TrainingLaunch
-from tests.mindspore.trainings import assert_same, create_dataset, create_model, saving, values
+from tests.mindspore.plain_trees import Step
+from tests.mindspore.trainings import Job, assert_same, create_dataset, create_model, saving, values
 
 KEY = b"0123456789ABCDEF"
-
-
-class Step(nn.Cell):
-    """A train cell for optimizers that MindSpore's own does not take."""
-
-    def __init__(self, network: nn.Cell, optimizer: nn.Cell) -> None:
-        super().__init__(auto_prefix=False)
-        self.network = network
-        self.optimizer = optimizer
-        self.gradients = ms.value_and_grad(network, None, optimizer.parameters)
-
-    def construct(self, *inputs: Any) -> Any:
-        loss, gradients = self.gradients(*inputs)
-        return ops.depend(loss, self.optimizer(gradients))
 
 
 def model_with(optimizer: Any) -> tuple[Model, nn.Cell]:
@@ -48,13 +35,10 @@ def adam(network: nn.Cell) -> nn.Cell:
     return experimental.Adam(network.trainable_params(), lr=0.1)
 
 
-def train(model: Model, *callbacks: ModelCheckpoint, epochs: int = 1, **settings: Any) -> Any:
-    dataset = create_dataset()
-    launch = ckptstore.mindspore.join("run")
-    start = launch.resume(model, dataset, **settings)
-    registrar = launch.registrar(*callbacks)
-    model.train(epochs, dataset, callbacks=[*callbacks, registrar], initial_epoch=start.initial_epoch)
-    return start
+def train(model: Model, *callbacks: ModelCheckpoint, epochs: int = 1) -> Any:
+    job = Job(model)
+    job.train(*callbacks, job.registrar(*callbacks), epochs=epochs)
+    return job.start
 
 
 @pytest.mark.parametrize("optimizer", [momentum, adam])
