@@ -56,7 +56,7 @@ def test_nodes_that_share_no_disk(tmp_path: Path, postgres: str) -> None:
         process.wait()
     log = (rough.out / "log" / "worker_0.log").read_text(errors="replace")
     assert '"global_step": 15' in log
-    assert "each gets one that its own host has (2 of 2 told)" in log
+    assert "each loads one that its own host has (2 of 2 said what they see)" in log
     (lost,) = (rough.out / "node-1" / "rank_1").glob("CKP*-2_10.safetensors")
     lost.unlink()
     assert rough.ends()["global_step"] == 15
