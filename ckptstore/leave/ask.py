@@ -121,10 +121,7 @@ def _known(database: Database, run: str) -> tuple[Launch, str, set[str]]:
 
 def take_back(database: Database, run: str) -> bool:
     """Ask the newest launch of a run no more; whether it was asked. Ranks that have heard it leave all the same."""
-    run_id = find_run(database, run)
-    with database.read() as connection:
-        launch = newest_launch(connection, run_id, run)
-        homes = _homes(connection, launch)
+    launch, _, homes = _known(database, run)
     was_asked = database.in_write(lambda connection: exit_requests.take_back(connection, launch.key))
     left = []
     for directory in sorted(homes):
