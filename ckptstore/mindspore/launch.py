@@ -72,9 +72,9 @@ _NOT_FOUND = f"no later start finds it; write model.train(…, callbacks=[…, {
 _SAVER = Call("launch.saver", '"checkpoints"', every=100)
 
 _ANSWER_SECONDS = 5.0
+"""Of the catalog while a job starts, runs and ends: a job's end must not wait for it longer than twice that."""
 
 _LONG_LOAD = 1 << 30  # bytes: seconds on most disks
-"""Of the catalog while a job starts, runs and ends: a job's end must not wait for it longer than twice that."""
 
 
 class TrainingLaunch(RankLaunch):
