@@ -13,6 +13,7 @@ from mindspore.common.api import _pynative_executor
 from mindspore.train.callback import _train_fault_tolerance as fault_tolerance
 
 from ckptstore.api import Catalog, connect
+from ckptstore.mindspore import resume
 from tests.mindspore.job import WAYS
 from tests.mindspore.plain_trees import SCRIPTS, Tree, make
 from tests.mindspore.running import Run
@@ -78,12 +79,21 @@ def plain_tree(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Tree
 
 
 @pytest.fixture
-def exits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """MindSpore as a cluster starts it that wants graceful exits; the test's own handlers come back."""
-    before = signal.getsignal(signal.SIGTERM)
+def exits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MindSpore as a cluster starts it that wants graceful exits."""
     monkeypatch.setenv("MS_ENABLE_GRACEFUL_EXIT", "1")
-    yield
-    signal.signal(signal.SIGTERM, before)
+
+
+LOADERS = {"in place": "", "into new memory": "", "by MindSpore": "mindspore"}
+
+
+@pytest.fixture(params=LOADERS)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each way of loading a file."""
+    monkeypatch.setenv("CKPTSTORE_LOADER", LOADERS[request.param])
+    if request.param == "into new memory":
+        monkeypatch.setattr(resume, "places_of", lambda *_: {})
+    return str(request.param)
 
 
 @pytest.fixture
@@ -100,5 +110,4 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.fixture
 def rank(catalog: Catalog, stand_in: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Rank:
-    ms.set_seed(1)
     return Rank(catalog, stand_in, monkeypatch)

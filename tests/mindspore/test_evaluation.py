@@ -16,23 +16,13 @@ import ckptstore.mindspore
 from ckptstore.api import Catalog
 from ckptstore.core.model import Content
 from ckptstore.errors import DamageError, RefusedError, UnreadableError, UsageError
-from ckptstore.mindspore import evaluation, resume
+from ckptstore.mindspore import evaluation
 from ckptstore.tensors.opened import OpenState
 from tests.mindspore.trainings import Job, create_model, saving, train
 from tests.tensors.states import network as parameters
 from tests.tensors.states import saved
 
 GUIDES = Path(__file__).parents[2] / "docs" / "how-to"
-
-
-@pytest.fixture(params=["in place", "into new memory", "by MindSpore"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each way of loading a file."""
-    if request.param == "by MindSpore":
-        monkeypatch.setenv("CKPTSTORE_LOADER", "mindspore")
-    if request.param == "into new memory":
-        monkeypatch.setattr(resume, "places_of", lambda *_: {})
-    return str(request.param)
 
 
 def values(network: nn.Cell) -> dict[str, bytes]:

@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import logging
 import math
 import random
 from collections.abc import Callable, Iterator
@@ -340,7 +339,6 @@ def noise_added() -> ds.Dataset:
 def test_a_training__before_ended_with_other_weights__now_with_the_same(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "ckptstore")
     ends = {}
     for run, exact in (("whole", "auto"), ("before", False), ("now", "auto")):
         ckpt_cb = saving(tmp_path / run)

@@ -76,18 +76,6 @@ class Restored:
         LoadGuard().check({item.name: item for item in network.get_parameters()}, (), 0)
 
 
-WAYS = {"in place": "", "into new memory": "", "by MindSpore": "mindspore"}
-
-
-@pytest.fixture(params=WAYS)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each way of loading a file."""
-    monkeypatch.setenv("CKPTSTORE_LOADER", WAYS[request.param])
-    if request.param == "into new memory":
-        monkeypatch.setattr(resume, "places_of", lambda *_: {})
-    return str(request.param)
-
-
 def saved(network: nn.Cell, path: Path, **settings: Any) -> Path:
     form = path.suffix.removeprefix(".")
     appended = {"epoch_num": 3, "rate": 0.5, "note": "größer " * 30, "done": True}

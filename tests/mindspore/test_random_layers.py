@@ -1,6 +1,6 @@
 """Random layers of a training that starts over in the middle."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,8 @@ class Channels(nn.Cell):
 
 
 @pytest.fixture(autouse=True)
-def mode() -> Iterator[None]:
-    before = ms.get_context("mode")
-    ms.set_context(mode=ms.PYNATIVE_MODE)
-    yield
-    ms.set_context(mode=before)
+def _mode(set_mode: Callable[[int], None]) -> None:
+    set_mode(ms.PYNATIVE_MODE)
 
 
 def draws(first: int, *, seeds: bool) -> list[list[bytes]]:
