@@ -232,8 +232,14 @@ def test_the_parents_gc_keeps_the_state_until_the_child_has_its_own(
     assert [each.state.global_step for each in gone.decision.remove] == [2], "it had one: what is lost is no new begin"
 
 
-def test_a_run_that_was_forgotten_keeps_nothing(parent: dict[str, Any], catalog: Catalog) -> None:
+def test_the_catalog_tells_who_began_from_where_and_a_run_that_was_forgotten_keeps_nothing(
+    parent: dict[str, Any], catalog: Catalog
+) -> None:
     begin(create(), initial="pretrain@2")
+    (row,) = catalog.history("ft")
+    assert row.launch.initial is not None
+    assert (row.launch.initial.run, row.launch.initial.global_step) == ("pretrain", 2)
+    assert {row.global_step: row.began for row in catalog.saves("pretrain")} == {6: (), 4: (), 2: ("ft",)}
     catalog.forget("ft")
     plan = catalog.plan_gc("pretrain", Policy(keep_last=1, floor=1))
     assert [each.state.global_step for each in plan.decision.remove] == [4, 2]
@@ -274,14 +280,6 @@ def test_without_the_catalog_it_begins_from_the_same_state(
     monkeypatch.setenv("CKPTSTORE_DIRECTORIES", str(tmp_path / "pretrain"))
     _, start = begin(create())
     assert (start.by_journals, start.initial.global_step) == (True, 6)
-
-
-def test_the_catalog_tells_who_began_from_where(parent: dict[str, Any], catalog: Catalog) -> None:
-    begin(create(), initial="pretrain@2")
-    (row,) = catalog.history("ft")
-    assert row.launch.initial is not None
-    assert (row.launch.initial.run, row.launch.initial.global_step) == ("pretrain", 2)
-    assert {row.global_step: row.began for row in catalog.saves("pretrain")} == {6: (), 4: (), 2: ("ft",)}
 
 
 @pytest.mark.parametrize("way", ["loop", "restore"])

@@ -65,22 +65,18 @@ def keeps_at_epoch_ends(home: Path, last: int, leave: Callable[[Loop], object], 
     return loop
 
 
-def test_a_break_saves_what_the_script_keeps(tmp_path: Path, catalog: Catalog) -> None:
+def test_a_break_saves_what_the_script_keeps_and_is_no_failure(tmp_path: Path, catalog: Catalog) -> None:
     def leave(loop: Loop) -> bool:
         loop.keep["why"] = "enough"
         return True
 
-    keeps_at_epoch_ends(tmp_path, 8, leave)
+    loop = keeps_at_epoch_ends(tmp_path, 8, leave)
     assert saved(catalog) == [(8, "periodic")]
-    again = Trained().loop(tmp_path, **SELDOM)
-    assert (again.global_step, again.keep) == (8, {"best": 6, "why": "enough"})
-
-
-def test_a_break_is_no_failure(tmp_path: Path, catalog: Catalog) -> None:
-    loop = keeps_at_epoch_ends(tmp_path, 8, lambda _: True)
     with catalog.database.read() as connection:
         ends = reads.endings_of(connection, [loop.start.launch.key]).values()
     assert [each.error for each in ends] == [None]
+    again = Trained().loop(tmp_path, **SELDOM)
+    assert (again.global_step, again.keep) == (8, {"best": 6, "why": "enough"})
 
 
 @pytest.mark.parametrize(("last", "kept"), [(8, [(8, "dying_gasp")]), (12, [])])
