@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections import deque
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, count
 from statistics import median
@@ -15,7 +16,6 @@ from ckptstore.core.model import Content, Kind, Timing
 from ckptstore.core.text import size
 from ckptstore.disk.files import digest, names_in, real_directory
 from ckptstore.errors import CkptstoreError, RefusedError, UsageError
-from ckptstore.mindspore.free_memory import free_memory
 from ckptstore.outside import Future, Path, ThreadPoolExecutor, os, time
 from ckptstore.resume.register import measured
 from ckptstore.training import companions
@@ -39,6 +39,11 @@ _MUCH = 1.0
 
 _MEASURED = 5
 """How many of the last saves tell what one costs: the first one is slower, and now and then another."""
+
+_OWN_GROUP, _GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+_V2 = ("memory.max", "memory.current", "inactive_file")
+_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+"""Of Linux's control groups, version 2 or 1: the files with bound and usage, and the name of the page cache."""
 
 
 class StateWriter:
@@ -261,3 +266,30 @@ class StateWriter:
             log.error("step %d is not saved to %s: %s; training goes on", file.global_step, self.directory, why)  # noqa: TRY400
         except Exception:
             log.exception("step %d is not saved; training goes on", file.global_step)
+
+
+def free_memory() -> int | None:
+    """Bytes that are free on the machine, or in this process's control group if that has less; None if not known.
+
+    Page cache counts as free: `MemAvailable` of proc(5), and the memory controller of Linux's control groups, version
+    2 or 1.
+    """
+    found = []
+    with suppress(OSError, ValueError, KeyError):
+        found.append(int(_fields(Path("/proc/meminfo"))["MemAvailable:"]) << 10)
+    with suppress(OSError):
+        own = [line[3:] for line in _OWN_GROUP.read_text(encoding="utf-8").splitlines() if line.startswith("0::")]
+        for folder, names in (*((_GROUPS / each.lstrip("/"), _V2) for each in own), (_GROUPS / "memory", _V1)):
+            with suppress(OSError, ValueError, KeyError):
+                found.append(_free_in(folder, *names))
+    return max(0, min(found)) if found else None
+
+
+def _free_in(folder: Path, most: str, used: str, cache: str) -> int:
+    """Raises `ValueError` if the group has no bound: "max" is no number. A container sees its own group here."""
+    cached = int(_fields(folder / "memory.stat")[cache])
+    return int((folder / most).read_text()) - int((folder / used).read_text()) + cached
+
+
+def _fields(path: Path) -> dict[str, str]:
+    return dict(line.split()[:2] for line in path.read_text(encoding="utf-8").splitlines())

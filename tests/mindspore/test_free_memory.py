@@ -5,12 +5,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ckptstore.mindspore import free_memory
+from ckptstore.mindspore import state_writer
 
 
 def test_what_is_free_on_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(free_memory, "_GROUPS", tmp_path)
-    found = free_memory.free_memory()
+    monkeypatch.setattr(state_writer, "_GROUPS", tmp_path)
+    found = state_writer.free_memory()
     assert found is not None
     assert 0 < found < psutil.virtual_memory().total
 
@@ -26,8 +26,8 @@ def test_a_control_group_with_less_than_the_machine_bounds_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, folder: str, names: tuple[str, ...]
 ) -> None:
     most, used, cache = names
-    monkeypatch.setattr(free_memory, "_OWN", tmp_path / "own")
-    monkeypatch.setattr(free_memory, "_GROUPS", tmp_path)
+    monkeypatch.setattr(state_writer, "_OWN_GROUP", tmp_path / "own")
+    monkeypatch.setattr(state_writer, "_GROUPS", tmp_path)
     (tmp_path / "own").write_text(f"12:pids:/\n{own}\n")
     group = tmp_path / folder
     group.mkdir(parents=True)
@@ -35,5 +35,5 @@ def test_a_control_group_with_less_than_the_machine_bounds_it(
     (group / "memory.stat").write_text(f"anon 50000\n{cache} 20000\n")  # page cache counts as free
     for bound, free in (("100000", 50000), ("40000", 0), ("max", None), (f"{1 << 63}", None)):
         (group / most).write_text(f"{bound}\n")
-        found = free_memory.free_memory()
+        found = state_writer.free_memory()
         assert found == free if free is not None else found is not None and found > 100000
