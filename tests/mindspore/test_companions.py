@@ -183,47 +183,19 @@ def test_nothing_is_written_where_nothing_is_to_be_kept(tmp_path: Path, catalog:
     assert not list(tmp_path.rglob("*.companion"))
 
 
-def _cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-9])
-
-
-def _changed(path: Path) -> None:
-    told = json.loads(path.read_text())
-    told["content"]["alike"]["EarlyStopping"]["wait"] = 7
-    path.write_text(json.dumps(told))
-
-
-def _of_another(path: Path) -> None:
-    other = next(each for each in sorted(path.parent.glob("*.companion")) if each != path)
-    path.write_bytes(other.read_bytes())
-
-
-def _directory(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-@pytest.mark.parametrize(
-    ("spoil", "said"),
-    [
-        (Path.unlink, "they start from their initial state"),
-        (_cut, "is cut or damaged: it is not used"),
-        (_changed, "is cut or damaged: it is not used"),
-        (_of_another, "is of another checkpoint: it is not used"),
-        (_directory, "is no companion of a checkpoint: it is not used"),
-    ],
-)
-def test_what_is_wrong_with_a_companion_is_said_and_costs_no_weights(
-    tmp_path: Path, catalog: Catalog, caplog: pytest.LogCaptureFixture, spoil: Callable[[Path], None], said: str
+def test_a_companion_that_is_cut_is_told_and_costs_no_weights(
+    tmp_path: Path, catalog: Catalog, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """What else may be wrong with one: tests/training/test_companions.py."""
     train(tmp_path, stopping(), RaiseAt(15))
-    spoil(newest(tmp_path).with_suffix(".companion"))
-    watched = stopping()
-    job = train(tmp_path, watched, epochs=3)
+    companion = newest(tmp_path).with_suffix(".companion")
+    companion.write_bytes(companion.read_bytes()[:-9])
+    job = train(tmp_path, stopping(), epochs=3)
     assert job.start.global_step == 14
-    assert any(said in each for each in complaints(caplog))
+    assert f"{companion} is cut or damaged: it is not used" in complaints(caplog)
     assert any(
-        "no saved state was found" in each and "EarlyStopping: they start" in each for each in complaints(caplog)
+        "no saved state was found" in each and "EarlyStopping: they start from their initial state" in each
+        for each in complaints(caplog)
     )
     assert job.launch.global_step == 18
 

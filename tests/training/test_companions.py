@@ -1,0 +1,55 @@
+"""A companion is used only as it was written, and beside the checkpoint that it was written for."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ckptstore.core.model import Checkpoint, Kind
+from ckptstore.core.naming import companion_of
+from ckptstore.training.companions import read, write
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def changed(path: Path) -> None:
+    told = json.loads(path.read_text())
+    told["content"]["waited"] = 7
+    path.write_text(json.dumps(told))
+
+
+def of_another(path: Path) -> None:
+    path.write_bytes(path.with_name("net-1_2.companion").read_bytes())
+
+
+def directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "problem"),
+    [
+        (Path.unlink, ""),
+        (cut, "is cut or damaged"),
+        (changed, "is cut or damaged"),
+        (of_another, "is of another checkpoint"),
+        (directory, "is no companion of a checkpoint"),
+    ],
+)
+def test_what_is_wrong_with_one_is_told(tmp_path: Path, spoil: Callable[[Path], None], problem: str) -> None:
+    files = [
+        Checkpoint(
+            run="run", launch="L1", kind=Kind.PERIODIC, global_step=step, rank=0, path=f"{tmp_path}/net-1_{step}.ckpt"
+        )
+        for step in (2, 4)
+    ]
+    for file in files:
+        write(file, {"waited": 1}, durable=False)
+    assert json.loads(read(files[1]).content)["waited"] == 1
+    path = Path(companion_of(files[1].path))
+    spoil(path)
+    assert read(files[1]) == ("", problem and f"{path} {problem}")
