@@ -91,17 +91,6 @@ def test_two_callbacks_of_one_job_are_told_apart(catalog: Catalog, tmp_path: Pat
     assert start.plan.ranks[0].source.format == "safetensors"
 
 
-@pytest.mark.parametrize(
-    "config", [{"crc_check": True}, {"format": "safetensors"}, {"integrated_save": False}, {"async_save": "thread"}]
-)
-def test_every_format_comes_back_whole(catalog: Catalog, tmp_path: Path, config: dict[str, Any]) -> None:
-    first = create_model()
-    train(first, saving(tmp_path, **config))
-    second = create_model()
-    assert ckptstore.mindspore.join("run").resume(second, create_dataset()).global_step == 6
-    assert_same(second, first)
-
-
 def test_encrypted_files_are_registered_and_loaded_with_their_key(catalog: Catalog, tmp_path: Path) -> None:
     first = create_model()
     train(first, saving(tmp_path, enc_key=KEY, enc_mode="AES-GCM"))
