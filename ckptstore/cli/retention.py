@@ -26,11 +26,8 @@ from ckptstore.core.hints import Command
 from ckptstore.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ckptstore.catalog.engine import Database
     from ckptstore.core.copies import Tier
-    from ckptstore.retention.in_tier import TierCollected, TierPlan
     from ckptstore.retention.policy import Policy
 
 COUNT = Whole(0, 2**31 - 1)
@@ -115,7 +112,7 @@ def gc(
     """
     from ckptstore.cli import retention_text as text
     from ckptstore.cli import values
-    from ckptstore.retention import dicts
+    from ckptstore.retention import dicts, in_tier
     from ckptstore.retention import gc as collecting
 
     how = {name: asked.pop(name) for name in ("apply_it", "allow_mass_delete")}
@@ -131,9 +128,11 @@ def gc(
         if at_once:
             raise click.UsageError(
                 "--now is for files on disks; after gc --apply, for copies in a tier: "
-                f"{Command('purge', names[0], '--now', '--tier', of_nodes.name)}"
+                f"{Command('purge', run or 'RUN', '--now', '--tier', of_nodes.name)}"
             )
-        return text.in_tier(_in_tier(database, names, of_nodes, policy, asked | how), as_json=as_json)
+        limits = {name: asked[name] for name in ("floor", "grace")}
+        done = [in_tier.collect(database, name, of_nodes, policy, **limits, **how) for name in names]
+        return text.in_tier(done, as_json=as_json)
     with progress.count("removing", "files", shown=how["apply_it"]) as more:
         outcomes = [
             collecting.collect(
@@ -158,21 +157,6 @@ def _tier(database: Database, name: str) -> Tier:
     from ckptstore.tiers import facts
 
     return facts.named(database, name)
-
-
-def _in_tier(
-    database: Database, runs: Sequence[str], tier: Tier, policy: Policy | None, asked: dict[str, Any]
-) -> list[tuple[TierPlan, TierCollected | None]]:
-    from ckptstore.retention import decide, in_tier
-
-    outcomes: list[tuple[TierPlan, TierCollected | None]] = []
-    for run in runs:
-        plan = in_tier.plan_tier(database, run, tier, policy, floor=asked["floor"], grace=asked["grace"])
-        allowed = asked["allow_mass_delete"]
-        decide.check(plan.decision, allow_mass_delete=allowed)
-        done = in_tier.execute(database, plan, allow_mass_delete=allowed) if asked["apply_it"] else None
-        outcomes.append((plan, done))
-    return outcomes
 
 
 of_tier = click.option("--tier", metavar="NAME", help="Do it with the copies in this tier, instead of files.")

@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from ckptstore.retention.decide import Verdict
     from ckptstore.retention.execute import Collected
     from ckptstore.retention.gc import RunCollected
-    from ckptstore.retention.in_tier import TierCollected, TierPlan
+    from ckptstore.retention.in_tier import TierCollected, TierOutcome, TierPlan
     from ckptstore.retention.in_trash import Purged, Undone
     from ckptstore.retention.plan import GcPlan
     from ckptstore.retention.policy import Policy
 
 _SHOWN = 20
+_NO_POLICY = "no run has a stored policy"
 
 
 def collected(outcomes: Sequence[RunCollected], *, only_errors: bool) -> int:
@@ -38,18 +39,24 @@ def collected(outcomes: Sequence[RunCollected], *, only_errors: bool) -> int:
             elif outcome.error is None:
                 _what_next(outcome.plan)
             _in_trash(outcome.waiting)
-        if outcome.error is not None:
-            where = f"run {outcome.run}: " if len(outcomes) > 1 else ""
-            line(f"ckptstore: {where}{outcome.error}", err=True)
-            code = code or outcome.error.exit_code
+        code = code or _failed(outcome, outcomes)
         if outcome.plan is not None and outcome.plan.unseen:
             _unseen(outcome.plan)
             code = code or 1
         if outcome.done is not None:
             code = troubles(outcome.done.troubles, outcome.run) or code
     if not outcomes and not only_errors:
-        line("no run has a stored policy")
+        line(_NO_POLICY)
     return code
+
+
+def _failed(outcome: RunCollected | TierOutcome, outcomes: Sequence[RunCollected | TierOutcome]) -> int:
+    """Print the error of a run on stderr, if there is one. Return the exit code."""
+    if outcome.error is None:
+        return 0
+    where = f"run {outcome.run}: " if len(outcomes) > 1 else ""
+    line(f"ckptstore: {where}{outcome.error}", err=True)
+    return outcome.error.exit_code
 
 
 def _in_trash(waiting: Sequence[Waiting]) -> None:
@@ -179,27 +186,38 @@ def _done(done: Collected) -> None:
         line(f"{count(done.purged_files, 'file', 'files')} of earlier gcs deleted for good, {size(done.purged_bytes)}")
 
 
-def in_tier(outcomes: Sequence[tuple[TierPlan, TierCollected | None]], *, as_json: bool) -> int:
+def in_tier(outcomes: Sequence[TierOutcome], *, as_json: bool) -> int:
     """What gc would do, or did, with the copies in a tier. The exit code."""
     if as_json:
-        values.write([dicts.in_tier(plan, done) for plan, done in outcomes])
-    for plan, done in () if as_json else outcomes:
-        goes, stays = plan.decision.remove, plan.decision.keep
-        freed = size(plan.decision.bytes_freed)
-        line(f"run {plan.run}, tier {plan.tier.name}: {len(stays)} states stay, {len(goes)} go ({freed})")
-        for word, verdicts in (("keep", stays), ("remove", goes)):
-            for verdict in first(verdicts, "states", _SHOWN, indent="  "):
-                why = "; ".join(because.detail for because in verdict.reasons)
-                line(f"  {word} step {verdict.state.global_step} of launch {verdict.state.launch}: {why}")
-        if done is None and goes:
-            line("nothing was changed; --apply does it")
-        elif done is not None:
-            line(f"{count(done.copies, 'copy', 'copies')}, {size(done.bytes)}, trashed; {done.purged} deleted")
-            back = Command("undo", plan.run, "--tier", plan.tier.name)
-            line(f"{back} brings them back") if done.copies else None
-            for each in done.skipped:
-                line(f"{each.path} stays: {each.reason}")
-    return max((_of_tier(done.troubles) for _, done in outcomes if done is not None), default=0)
+        values.write([dicts.in_tier(outcome) for outcome in outcomes if outcome.plan is not None])
+    elif not outcomes:
+        line(_NO_POLICY)
+    code = 0
+    for outcome in outcomes:
+        if outcome.plan is not None and not as_json:
+            _copies(outcome.plan, outcome.done, is_refused=outcome.error is not None)
+        code = code or _failed(outcome, outcomes)
+        if outcome.done is not None:
+            code = _of_tier(outcome.done.troubles) or code
+    return code
+
+
+def _copies(plan: TierPlan, done: TierCollected | None, *, is_refused: bool) -> None:
+    goes, stays = plan.decision.remove, plan.decision.keep
+    freed = size(plan.decision.bytes_freed)
+    line(f"run {plan.run}, tier {plan.tier.name}: {len(stays)} states stay, {len(goes)} go ({freed})")
+    for word, verdicts in (("keep", stays), ("remove", goes)):
+        for verdict in first(verdicts, "states", _SHOWN, indent="  "):
+            why = "; ".join(because.detail for because in verdict.reasons)
+            line(f"  {word} step {verdict.state.global_step} of launch {verdict.state.launch}: {why}")
+    if done is not None:
+        line(f"{count(done.copies, 'copy', 'copies')}, {size(done.bytes)}, trashed; {done.purged} deleted")
+        back = Command("undo", plan.run, "--tier", plan.tier.name)
+        line(f"{back} brings them back") if done.copies else None
+        for each in done.skipped:
+            line(f"{each.path} stays: {each.reason}")
+    elif goes and not is_refused:
+        line("nothing was changed; --apply does it")
 
 
 def of_copies(done: TierCollected, *, as_json: bool) -> int:

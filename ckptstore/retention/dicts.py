@@ -9,7 +9,7 @@ from ckptstore.resume.dicts import fields, kinds_of, reasons
 if TYPE_CHECKING:
     from ckptstore.retention.decide import Verdict
     from ckptstore.retention.gc import RunCollected
-    from ckptstore.retention.in_tier import TierCollected, TierPlan
+    from ckptstore.retention.in_tier import TierCollected, TierOutcome
     from ckptstore.retention.in_trash import Purged, Undone
 
 
@@ -40,8 +40,11 @@ def collected(outcome: RunCollected) -> dict[str, Any]:
     }
 
 
-def in_tier(plan: TierPlan, done: TierCollected | None) -> dict[str, Any]:
+def in_tier(outcome: TierOutcome) -> dict[str, Any]:
     """The plan of a gc of the copies in a tier, and the result if it was carried out."""
+    plan, done = outcome.plan, outcome.done
+    if plan is None:
+        return {"run": outcome.run, "applied": False}
     decision = plan.decision
     return {
         "run": plan.run,
@@ -51,6 +54,7 @@ def in_tier(plan: TierPlan, done: TierCollected | None) -> dict[str, Any]:
         "remove": [{**_verdict(verdict), **fields(verdict.state, "files bytes")} for verdict in decision.remove],
         "bytes_freed": decision.bytes_freed if done is None else done.bytes,
         "policy": plan.policy.to_json(),
+        "refused": outcome.error.message if outcome.error else None,
         "skipped": [{"state": each.path, "reason": each.reason} for each in (done.skipped if done else ())],
         "purged_bytes": done.purged_bytes if done else 0,
         "troubles": reasons(done.troubles if done else ()),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.catalog import copies as known_copies
 from ckptstore.catalog import reads
@@ -19,7 +19,7 @@ from ckptstore.core.events import CopyRecorded
 from ckptstore.core.hints import Command
 from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.core.model import Skipped
-from ckptstore.errors import RefusedError
+from ckptstore.errors import CkptstoreError, RefusedError
 from ckptstore.objects.errors import StoreError
 from ckptstore.objects.tiers import open_tier
 from ckptstore.outside import utc_now
@@ -68,6 +68,38 @@ class TierCollected:
     purged_bytes: int = 0
     skipped: tuple[Skipped, ...] = ()
     troubles: tuple[Skipped, ...] = ()
+
+
+class TierOutcome(NamedTuple):
+    """The outcome of gc of the copies of a run: its plan, the result, the error that ended it; None: there is none."""
+
+    run: str
+    plan: TierPlan | None = None
+    done: TierCollected | None = None
+    error: CkptstoreError | None = None
+
+
+def collect(
+    database: Database,
+    run: str,
+    tier: Tier,
+    policy: Policy | None,
+    *,
+    floor: int | None,
+    grace: timedelta | None,
+    apply_it: bool,
+    allow_mass_delete: bool,
+) -> TierOutcome:
+    """Plan, and carry the plan out if `apply_it`. Refusals and failures are in the outcome."""
+    plan: TierPlan | None = None
+    try:
+        plan = plan_tier(database, run, tier, policy, floor=floor, grace=grace)
+        if apply_it:
+            return TierOutcome(run, plan, execute(database, plan, allow_mass_delete=allow_mass_delete))
+        decide.check(plan.decision, allow_mass_delete=allow_mass_delete)
+    except CkptstoreError as error:
+        return TierOutcome(run, plan, error=error)
+    return TierOutcome(run, plan)
 
 
 def plan_tier(

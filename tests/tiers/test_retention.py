@@ -18,11 +18,12 @@ from ckptstore.journal.writers import shared
 from ckptstore.objects.tiers import open_tier
 from ckptstore.resume.resolve import resolve
 from ckptstore.resume.resolver import Query
-from ckptstore.retention import in_tier
+from ckptstore.retention import in_tier, stored_policy
 from ckptstore.retention.in_tier import TierPlan
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
 from ckptstore.tiers import facts
+from tests.command_line import ckptstore
 from tests.jobs import Job, begun
 from tests.tiers.jobs import copied, declared
 
@@ -287,3 +288,22 @@ def test_copies_stay_that_another_copy_makes_whole_after_the_plan(job: Job, tier
         ("step 10 of launch L1", "its copies in tiers have changed since the plan was made")
     ]
     assert ready(job, tier) == {10, 15, 20}
+
+
+def test_every_run_with_a_policy_on_the_command_line(job: Job, tier: Tier, tmp_path: Path) -> None:
+    """One that is refused stops no other; none is no fault."""
+    far = ("gc", "--all", "--tier", tier.name)
+    none = ckptstore(f"--db={job.catalog.database.url}", *far)
+    assert (none.code, none.out) == (0, "no run has a stored policy\n")
+    wrong = ckptstore(f"--db={job.catalog.database.url}", *far, "--apply", "--now")
+    assert wrong.code == 2
+    assert f"ckptstore purge RUN --now --tier {tier.name}" in wrong.err
+    copied(job.catalog, tier, job.catalog.files("run"))
+    stored_policy.store(job.catalog.database, "run", KEEP)
+    other = Job(job.catalog, tmp_path / "another", run="another")
+    other.save(other.begin(), *STEPS)
+    copied(job.catalog, tier, job.catalog.files("another"))
+    stored_policy.store(job.catalog.database, "another", Policy(keep_best=1, metric="loss", mode="min"))
+    done = ckptstore(f"--db={job.catalog.database.url}", *far, "--apply")
+    assert (done.code, ready(job, tier)) == (5, {20})
+    assert done.err.startswith("ckptstore: run another: ")
