@@ -159,6 +159,7 @@ _TIER_STORIES = (
     ("tier_away|fill_tier", "replicate|start|free_nodes|tier_gc|tier_purge", "mount", "relieve"),
     ("gc|free_nodes", "replicate", "undo|tier_gc|purge"),
     ("replicate", "lose_catalog|power_loss|move_tree", "scan?", "start|free_nodes|tier_gc"),
+    ("replicate", "replace_disk", "replace_disk?", "start|tier_gc|gc|resolve", "start?", "replicate?"),
 )
 """As `_STORIES`, of a history with a tier."""
 _STORY_ARGUMENTS = {
@@ -504,6 +505,7 @@ _ARGUMENTS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
     "free_nodes": _choose(keep_last=[1, 1, 2], floor=[1, 2]),
     "tier_gc": _choose(keep_last=[1, 1, 2], floor=[1, 2]),
     "tier_purge": _choose(now=[True, False]),
+    "replace_disk": _choose(which=range(4)),
     "fill_tier": _choose(room=[0, 50, 300, 5000]),
     "lose_copy": _choose(which=_MANY, cut=[True, False]),
 }

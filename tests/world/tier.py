@@ -153,6 +153,26 @@ class TierWorld(World):
 
         self.machine.run(self.operator, work, "lose copy")
 
+    def replace_disk(self, which: int = 0) -> None:
+        """A disk is lost with all that was on it, and an empty one takes its place."""
+        self._end_trainers()
+        self._end_neighbour()
+        paths = sorted(set(self.disks) - self.away)
+        if not paths:
+            return
+        path = paths[which % len(paths)]
+        self._dropped |= set(self.disks[path].everything().values())
+        self.has_lost_disk = True
+        self.disks[path] = Disk(path, 50 + self.done["replace disk"])
+        self.done["replace disk"] += 1
+        for node in self.nodes:
+            node.unmount(path)
+            node.mount(path, self.disks[path])
+        there = self.everything()
+        self._strangers = {at: content for at, content in self._strangers.items() if at in there}
+        self.neighbours = {at: content for at, content in self.neighbours.items() if at in there}
+        self.in_trash = {at: promised for at, promised in self.in_trash.items() if at in there}
+
     def mount(self) -> None:
         super().mount()
         if self.is_tier_away:
@@ -170,6 +190,7 @@ class TierWorld(World):
         self._check_copies("power loss", self.ready)
 
     def lose_catalog(self, to_yesterday: bool = False) -> None:  # noqa: FBT001, FBT002
+        self.is_shaken |= self.has_lost_disk  # nothing else has what its journals told
         if not self._is_sure():
             self.ready.clear()
         super().lose_catalog(to_yesterday)
