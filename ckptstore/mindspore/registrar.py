@@ -7,7 +7,7 @@ The path of a save, which crosses from here to training/ once, at the line:
     Session.describe()                  makes its record: step, epoch, loss, faults
     --------------------------------------------------------------------------- no MindSpore from here on
     RecorderThread.submit()             waits on its own thread for the whole file, reads size and digest
-    RankLaunch.record()                 writes the record to the journal, then to the catalog
+    RankLaunch.record_files()           writes the record to the journal, then to the catalog
 """
 
 from __future__ import annotations

@@ -550,7 +550,8 @@ def fault(
 
     `copied` has the ids of files that a tier has, with the recorded digest.
     """
-    if failed and file.id in failed:  # an id is derived, which costs: only where something failed
+    # An id is derived, which costs: only where something failed. A copy has the bytes that were recorded.
+    if failed and file.id in failed and (file.problem is not Rule.DIGEST_MISMATCH or file.id not in copied):
         return Reason(Rule.QUARANTINED, file.rank, f"{file.path} could not be loaded: {failed[file.id]}")
     seen = seen or _NOT_THERE
     if file.content is Content.WEIGHTS:

@@ -425,7 +425,8 @@ class RankLaunch:
     def record_load_failure(self, file: Checkpoint | None, damage: Rule | None, detail: str) -> None:
         """As `load_failed`, and record the rule that the file broke, if any. Log a failure that cannot be recorded."""
         if file is not None and (origin := self._fetched.origin(file)) is not None:
-            file, damage = origin, None  # what is recorded of it is another file, or gone
+            # What is recorded of it is another file, or gone; but of one with other bytes no copy is tried again.
+            file, damage = origin, damage and (Rule.UNREADABLE if origin.problem else None)
         try:
             if file is not None and damage is not None:
                 self.mark_damaged(file, damage)

@@ -256,3 +256,18 @@ def test_each_state_is_looked_at_once_though_an_older_one_is_compared(
     monkeypatch.setattr(resolver, "judge", noted)
     found = resolve(job.catalog.database, "run", Query(fetches=True))
     assert (found.plan.global_step, found.without_fetching.global_step, judged) == (10, 5, [10, 10, 5])
+
+
+def test_a_copy_serves_for_a_file_that_a_start_found_to_have_other_bytes(job: Job, tier: Tier) -> None:
+    """Seen before: the state was passed over for good. Where the copy cannot be loaded either, it is."""
+    copied(job.catalog, tier, job.catalog.files("run"))
+    bad = of(job, 10, 1)
+    job.start(resume=False)[1].record_load_failure(bad, Rule.DIGEST_MISMATCH, "other bytes")
+    assert step_of(job) == 10
+    assert step_of(job, fetches=False) == 5
+    last = job.start()[1]
+    plan = last.resolve()
+    fetched = plan.ranks[1].source
+    assert (plan.global_step, "/fetched/" in fetched.path) == (10, True)
+    last.record_load_failure(fetched, Rule.UNREADABLE, "it is cut or damaged")
+    assert step_of(job) == 5

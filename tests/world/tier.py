@@ -34,6 +34,8 @@ class TierWorld(World):
         super().__init__(machine, **settings)
         self.tier = Disk(SHARED, 40)
         self.is_tier_away = False
+        self._out_of_use: set[bytes] = set()
+        """What a gc of the tier may have taken out of use: it is not copied again."""
         self.ready: set[bytes] = set()
         """What somebody was told is copied; since then nobody has taken it out of use, or changed it."""
         for node in self.nodes:
@@ -70,7 +72,7 @@ class TierWorld(World):
             return
         copied = self._copies()
         for each in self.truth.every_file():
-            if each.registered and there.get(each.path) == each.content and each.content in copied:
+            if each.registered and there.get(each.path) == each.content and each.content in copied - self._out_of_use:
                 self.ready.add(each.content)
         self.checked["copied"] += 1
 
@@ -163,6 +165,7 @@ class TierWorld(World):
         path = paths[which % len(paths)]
         self._dropped |= set(self.disks[path].everything().values())
         self.has_lost_disk = True
+        self.is_shaken |= not self.is_current
         self.disks[path] = Disk(path, 50 + self.done["replace disk"])
         self.done["replace disk"] += 1
         for node in self.nodes:
@@ -194,6 +197,7 @@ class TierWorld(World):
         if not self._is_sure():
             self.ready.clear()
         super().lose_catalog(to_yesterday)
+        self.is_current &= not self.has_lost_disk
         if not self.is_current:
             self.ready.clear()
 
@@ -203,6 +207,18 @@ class TierWorld(World):
         super().check()
         if self.tier.everything().get("notes.txt") != b"mine":
             raise ViolationError("a stranger's file in the tier was touched")
+
+    def _check_nothing_hidden(self, launch: Launch) -> None:
+        if not self._is_forgotten():
+            super()._check_nothing_hidden(launch)
+
+    def _start_again(self, launch: Launch, plain: bool) -> None:  # noqa: FBT001
+        if not self._is_forgotten():
+            super()._start_again(launch, plain)
+
+    def _is_forgotten(self) -> bool:
+        """Whether neither a journal nor the catalog may know the run."""
+        return self.has_lost_disk and (self.is_shaken or not self.is_current)
 
     def _copies(self) -> set[bytes]:
         """What the tier has."""
@@ -246,6 +262,7 @@ class TierWorld(World):
         states |= {(each, step) for each in self.truth.launches for step in marks & each.saved.keys()}
         keep = {each.content for launch, step in states for each in self.truth.files(launch, step)}
         self._operate(name, work)
+        self._out_of_use |= copied - (self.ready & keep)
         self.ready &= keep
         self._check_copies(name, self.ready)
 
