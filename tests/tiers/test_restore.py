@@ -262,7 +262,7 @@ def test_a_copy_serves_for_a_file_that_a_start_found_to_have_other_bytes(job: Jo
     """Seen before: the state was passed over for good. Where the copy cannot be loaded either, it is."""
     copied(job.catalog, tier, job.catalog.files("run"))
     bad = of(job, 10, 1)
-    job.start(resume=False)[1].record_load_failure(bad, Rule.DIGEST_MISMATCH, "other bytes")
+    job.start()[1].record_load_failure(bad, Rule.DIGEST_MISMATCH, "other bytes")
     assert step_of(job) == 10
     assert step_of(job, fetches=False) == 5
     last = job.start()[1]
