@@ -11,11 +11,12 @@ from ckptstore.core.copies import CopyState
 from ckptstore.core.text import size
 from ckptstore.disk.files import names_in, observe
 from ckptstore.disk.name_claims import FOLDER
+from ckptstore.disk.presence import directory_of, enter_announced
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, NothingRestorableError
 from ckptstore.journal.writers import shared
-from ckptstore.objects.errors import MissingError, StoreError, WrongBytesError
+from ckptstore.objects.errors import MissingError, NoRoomError, StoreError, WrongBytesError
 from ckptstore.objects.tiers import open_tier
-from ckptstore.outside import Path, shutil
+from ckptstore.outside import Path, os, shutil
 from ckptstore.resume.resolver import fault
 from ckptstore.tiers.facts import record_copy
 
@@ -86,12 +87,24 @@ class Fetched:
 
 def _fetched(file: Checkpoint, copy: Copy, folder: Path) -> Checkpoint:
     """Fetch a copy, what lies beside it first. Raises `StoreError`."""
+    _announce(directory_of(file.path))
     store = open_tier(copy.tier.url)
     for each in copy.beside:
         store.get(each.key, str(folder / each.name), each.size, each.digest)
     path = folder / Path(file.path).name
     store.get(copy.key, str(path), copy.size or 0, copy.digest or "")
     return replace(file, path=str(path), mtime_ns=path.stat().st_mtime_ns)
+
+
+def _announce(directory: str) -> None:
+    """Give a directory its identity: else a scan takes a mount point with fetched files for the unmounted disk."""
+    try:
+        os.makedirs(directory, exist_ok=True)
+        os.close(enter_announced(directory))
+    except OSError as error:
+        raise NoRoomError(
+            f"cannot write {directory}: {error.strerror or error}", "make room, or mend the disk"
+        ) from None
 
 
 def _is_here(file: Checkpoint) -> bool:
