@@ -97,7 +97,7 @@ def _fetched(file: Checkpoint, copy: Copy, folder: Path) -> Checkpoint:
 
 
 def _announce(directory: str) -> None:
-    """Give a directory its identity: else a scan takes a mount point with fetched files for the unmounted disk."""
+    """Give a directory an identity: an empty mount point must not pass for the directory on the unmounted disk."""
     try:
         os.makedirs(directory, exist_ok=True)
         os.close(enter_announced(directory))

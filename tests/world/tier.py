@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 AT = "/tier"
 SHARED, NODES = "shared", "nodes"
+_CLOCKS_DIFFER = 600  # seconds
 
 
 class TierWorld(World):
@@ -64,15 +65,18 @@ class TierWorld(World):
 
     def replicate(self) -> None:
         """What the tier lacks is copied."""
-        self.machine.sleep(SETTLED.total_seconds() + 1)
+        self.machine.sleep(_CLOCKS_DIFFER + SETTLED.total_seconds())  # until every record is old enough
         fault, there = self.fault, self.there()
         task = self._operate("replicate", lambda opened: Replicator(opened.database).round(RUN))
         is_whole = task.error is None and task.is_over and not (task.result.troubles or task.result.held)
         if not is_whole or fault is not None or not self._is_sure():
             return
-        copied = self._copies()
+        there_now = self._copies()
+        excepted = self._out_of_use | self._uncounted | set(self.lost.values())
         for each in self.truth.every_file():
-            if each.registered and there.get(each.path) == each.content and each.content in copied - self._out_of_use:
+            if each.registered and there.get(each.path) == each.content and each.content not in excepted:
+                if each.content not in there_now:
+                    raise ViolationError(f"{each.path} was not copied, and nothing was in the way")
                 self.ready.add(each.content)
         self.checked["copied"] += 1
 
@@ -111,13 +115,13 @@ class TierWorld(World):
             return plan_gc(opened.database, RUN, policy, tier=facts.named(opened.database, NODES))
 
         homes = {path: content for path, content in self.everything().items() if "/.ckptstore/" not in path}
-        is_whole = self.fault is None and not self.is_tier_away
+        is_whole, useless = self.fault is None and not self.is_tier_away, self._useless()
         self._collect("free nodes", plan, policy, 0, now=now)
         if is_whole and self._is_sure():
             after, copied = self.everything(), self._copies()
             for path, content in homes.items():
                 is_of_run = content in self.truth.contents and content not in self.neighbours.values()
-                if is_of_run and after.get(path) != content and content not in copied | self._useless():
+                if is_of_run and after.get(path) != content and content not in copied | useless:
                     raise ViolationError(f"{path} left its node, and no tier has it")
             self.checked["freed"] += 1
 
@@ -290,7 +294,6 @@ class TierWorld(World):
         return next((copies[copy.key] for copy in plan.copies[file.id] if copy.key in copies), content)
 
     def _check_refusal(self, launch: Launch, error: CkptstoreError | None, fault: Fault | None) -> None:
-        if not (
-            isinstance(error, NothingRestorableError) and self.lost
-        ):  # it is known by now, and the next one goes on
-            super()._check_refusal(launch, error, fault)
+        if isinstance(error, NothingRestorableError) and self.lost:
+            return  # that a copy is lost is known by now, and the next start goes on
+        super()._check_refusal(launch, error, fault)
