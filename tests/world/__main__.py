@@ -6,7 +6,9 @@ Prints what was done, and under which faults; each history that breaks a promise
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import gc
+import json
 import multiprocessing
 import os
 import sys
@@ -21,6 +23,9 @@ _PORTION = 5
 _WARMING = 3  # histories
 _PORTIONS_OF_A_PROCESS = 20
 
+# Its number, how it failed, operations, checks, and what was drawn.
+_Outcome = tuple[int, str, Counter[str], Counter[str], Counter[str]]
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.world", description=__doc__)
@@ -31,6 +36,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--until-found", action="store_true", help="end at the first that breaks a promise")
     parser.add_argument("--keep", type=Path, help="a directory for the scripts of those that break a promise")
+    parser.add_argument("--tally", type=Path, help="a file of what came of them, from which an ended run goes on")
     asked = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is part of a history
         os.execve(  # noqa: S606
@@ -39,40 +45,84 @@ def main() -> int:
     return _campaign(asked)
 
 
+@dataclasses.dataclass
+class _Tally:
+    """What came of the histories so far; with a file, also those of runs that were ended before."""
+
+    file: Path | None = None
+    histories: int = 0
+    seconds: float = 0
+    done: Counter[str] = dataclasses.field(default_factory=Counter)
+    checked: Counter[str] = dataclasses.field(default_factory=Counter)
+    drawn: Counter[str] = dataclasses.field(default_factory=Counter)
+    broken: dict[int, str] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, file: Path | None) -> _Tally:
+        if file is None or not file.exists():
+            return cls(file)
+        told = json.loads(file.read_text())
+        counters = {name: Counter(told[name]) for name in ("done", "checked", "drawn")}
+        broken = {int(seed): error for seed, error in told["broken"].items()}
+        return cls(file, told["histories"], told["seconds"], **counters, broken=broken)
+
+    def add(self, outcome: _Outcome) -> None:
+        seed, error, *counters = outcome
+        self.histories += 1
+        for own, more in zip((self.done, self.checked, self.drawn), counters, strict=True):
+            own.update(more)
+        if error:
+            self.broken[seed] = error
+            print(f"history {seed}: {error}", flush=True)
+
+    def write(self) -> None:
+        if self.file is not None:
+            new = self.file.with_name(f"{self.file.name}.new")
+            new.write_text(json.dumps({**vars(self), "file": None}, indent=1))
+            new.replace(self.file)
+
+    def report(self) -> None:
+        pace = self.histories / self.seconds
+        operations = sum(self.done.values())
+        print(f"{self.histories} histories, {operations} operations in {self.seconds:.0f} s: {pace:.1f} a second")
+        print("checked: " + ", ".join(f"{name} {number}" for name, number in self.checked.most_common()))
+        for kind in ("step", "beside"):
+            some = sorted(
+                (name.removeprefix(f"{kind} "), at) for name, at in self.drawn.items() if name.startswith(f"{kind} ")
+            )
+            print(f"{kind}: " + ", ".join(f"{name} {at}" for name, at in some))
+        faults = sorted({name.partition(" × ")[2] for name in self.drawn if " × " in name})
+        print(f"{'operation':12} {'done':>8}  faults drawn in it")
+        for name, number in self.done.most_common():
+            own = [f"{fault} {self.drawn[f'{name} × {fault}']}" for fault in faults if self.drawn[f"{name} × {fault}"]]
+            print(f"{name:12} {number:8}  {', '.join(own)}")
+
+
 def _campaign(asked: argparse.Namespace) -> int:
-    done: Counter[str] = Counter()
-    checked: Counter[str] = Counter()
-    drawn: Counter[str] = Counter()
-    broken: list[tuple[int, str]] = []
+    tally = _Tally.of(asked.tally)
+    seeds = asked.only or range(asked.seed + tally.histories, asked.seed + asked.histories)
+    before = tally.seconds
     begin = time.monotonic()
-    count = 0
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, disable=not sys.stdout.isatty()) as progress:
-        task = progress.add_task("histories", total=len(asked.only or range(asked.histories)))
-        for seeds, some in _outcomes(asked):
-            count += len(seeds)
-            for seed, error, own_done, own_checked, own_drawn in some:
-                done += own_done
-                checked += own_checked
-                drawn += own_drawn
-                if error:
-                    broken.append((seed, error))
-                    print(f"history {seed}: {error}", flush=True)
-            progress.advance(task, len(seeds))
-            if broken and asked.until_found:
+        task = progress.add_task("histories", total=len(seeds))
+        for outcomes in _outcomes(seeds, asked):
+            for outcome in outcomes:
+                tally.add(outcome)
+            tally.seconds = before + time.monotonic() - begin
+            tally.write()
+            progress.advance(task, len(outcomes))
+            if tally.broken and asked.until_found:
                 break
-    seconds = time.monotonic() - begin
-    _report(count, seconds, done, checked, drawn)
-    for seed, error in broken[:5] if asked.keep else ():
+    tally.report()
+    for seed, error in list(tally.broken.items())[:5] if asked.keep else ():
         _keep(asked, seed, error)
-    print(f"{count - len({seed for seed, _ in broken})} passed, {len({seed for seed, _ in broken})} failed")
-    return 1 if broken else 0
+    print(f"{tally.histories - len(tally.broken)} passed, {len(tally.broken)} failed")
+    return 1 if tally.broken else 0
 
 
-def _outcomes(
-    asked: argparse.Namespace,
-) -> Iterator[tuple[Sequence[int], list[tuple[int, str, Counter[str], Counter[str], Counter[str]]]]]:
-    seeds = asked.only or range(asked.seed, asked.seed + asked.histories)
+def _outcomes(seeds: Sequence[int], asked: argparse.Namespace) -> Iterator[list[_Outcome]]:
+    """Of one portion after the other, in the order of their numbers."""
     portions = [(seeds[at : at + _PORTION], asked.steps) for at in range(0, len(seeds), _PORTION)]
     # Nothing looks for garbage in cycles: that takes a tenth of the time. A process ends before it needs much memory.
     # What is read and compiled once, as statements are, each of them has from here.
@@ -80,12 +130,10 @@ def _outcomes(
     gc.collect()
     gc.freeze()
     with multiprocessing.get_context("fork").Pool(asked.processes, gc.disable, (), _PORTIONS_OF_A_PROCESS) as pool:
-        yield from pool.imap_unordered(_run, portions)
+        yield from pool.imap(_run, portions)
 
 
-def _run(
-    portion: tuple[Sequence[int], int],
-) -> tuple[Sequence[int], list[tuple[int, str, Counter[str], Counter[str], Counter[str]]]]:
+def _run(portion: tuple[Sequence[int], int]) -> list[_Outcome]:
     from tests.world.history import STEPS, draw, run
 
     seeds, steps = portion
@@ -97,21 +145,7 @@ def _run(
             name = outcome.history.steps[outcome.at].name if outcome.at < len(outcome.history.steps) else "finish"
             error = f"step {outcome.at} ({name}): {type(outcome.error).__name__}: {outcome.error}"
         some.append((seed, error, outcome.done, outcome.checked, outcome.drawn))
-    return seeds, some
-
-
-def _report(count: int, seconds: float, done: Counter[str], checked: Counter[str], drawn: Counter[str]) -> None:
-    operations = sum(done.values())
-    print(f"{count} histories, {operations} operations in {seconds:.0f} s: {count / seconds:.1f} histories a second")
-    print("checked: " + ", ".join(f"{name} {number}" for name, number in checked.most_common()))
-    for kind in ("step", "beside"):
-        some = sorted((name.removeprefix(f"{kind} "), at) for name, at in drawn.items() if name.startswith(f"{kind} "))
-        print(f"{kind}: " + ", ".join(f"{name} {at}" for name, at in some))
-    faults = sorted({name.partition(" × ")[2] for name in drawn if " × " in name})
-    print(f"{'operation':12} {'done':>8}  faults drawn in it")
-    for name, number in done.most_common():
-        own = ", ".join(f"{fault} {drawn[f'{name} × {fault}']}" for fault in faults if drawn[f"{name} × {fault}"])
-        print(f"{name:12} {number:8}  {own}")
+    return some
 
 
 def _keep(asked: argparse.Namespace, seed: int, error: str) -> None:
