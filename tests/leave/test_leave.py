@@ -402,7 +402,7 @@ def test_what_is_said(catalog: Catalog, tmp_path: Path) -> None:
         "run run has not left in time: ranks 0-1 saved nothing since the request; a restart goes on after step 10",
     ]
     leaves(job, ranks[:1], 17, ends=False)
-    said = exit_(catalog, "run", "--wait", "--timeout", "4s")
+    said = exit_(catalog, "run", "--wait", "--timeout", "60s")
     assert said.code == 0, "the file of rank 0 serves all"
     assert followed(said) == [
         "rank 0 saved step 17; not yet: rank 1",
@@ -488,7 +488,7 @@ def test_a_locked_catalog_delays_no_request(catalog: Catalog, tmp_path: Path, mo
     assert catalog.database.file is not None
     with closing(sqlite3.connect(catalog.database.file, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        said = exit_(catalog, "run", "--wait", "--timeout", "8s")
+        said = exit_(catalog, "run", "--wait", "--timeout", "60s")
     assert (said.code, flags(job, ranks[0])) == (0, [True, True]), said
     assert "database is locked" in said.out.splitlines()[0]
     assert said.out.endswith("run run has left: a restart goes on after step 17\n")
