@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from ckptstore.catalog import rows
 from ckptstore.catalog.any_of import any_of, one_of
+from ckptstore.catalog.reads import GIVEN_UP
 from ckptstore.catalog.rows import many
 from ckptstore.catalog.tables import FILES_OF_RUNS, checkpoints, launches, runs, saves, sources
 from ckptstore.core.model import FileState
@@ -25,7 +26,10 @@ _DIRECTORY = sa.func.rtrim(_PATH, sa.func.replace(_PATH, "/", ""), type_=sa.Text
 
 
 class Recorded(NamedTuple):
-    """A file that is there, as far as the catalog knows; `mtime_ns` is None while it is being written."""
+    """A file that is there, as far as the catalog knows, and of no run that was given up.
+
+    `mtime_ns` is None while it is being written.
+    """
 
     id: str
     run: str
@@ -47,7 +51,7 @@ _RECORDED = (
         checkpoints.c.mtime_ns,
     )
     .select_from(FILES_OF_RUNS)
-    .where(_IS_LIVE)
+    .where(_IS_LIVE, runs.c.id.not_in(GIVEN_UP))
 )
 
 

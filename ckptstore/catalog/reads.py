@@ -54,6 +54,12 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 
+GIVEN_UP = sa.select(forgotten.c.run_id).where(
+    forgotten.c.forgotten,
+    ~sa.exists().where(launches.c.run_id == forgotten.c.run_id, ~launches.c.name.startswith(SCANNED)),
+)
+"""The forgotten runs that were only scanned: what they record is free for a run that the user names in a scan."""
+
 _SAVES_ASKED = 4  # all of the newest step's kinds
 
 
@@ -97,6 +103,11 @@ def names_of_runs(connection: sa.Connection) -> dict[int, str]:
 def run_names(connection: sa.Connection) -> list[str]:
     """Every run, by name, but for those that were forgotten."""
     return sorted(names_of_runs(connection).values())
+
+
+def given_up(connection: sa.Connection) -> set[str]:
+    """The first names of the runs in `GIVEN_UP`."""
+    return set(connection.execute(_GIVEN_UP_NAMES).scalars())
 
 
 def first_names(connection: sa.Connection) -> frozenset[str]:
@@ -454,6 +465,7 @@ _CALLED = sa.select(
 ).select_from(runs.outerjoin(renamed).outerjoin(forgotten, forgotten.c.run_id == runs.c.id))
 _CALLED_BY_ORDER = _CALLED.order_by(runs.c.name)
 _CALLED_BY_NAME = _CALLED.where(runs.c.id == _RUN_ID.scalar_subquery())
+_GIVEN_UP_NAMES = sa.select(runs.c.name).where(runs.c.id.in_(GIVEN_UP))
 _LAUNCHES = _launch_query()
 _LAUNCH_OF_KEY = _LAUNCHES.where(launches.c.id == _LAUNCH)
 _OF_RUNS = any_of(launches.c.run_id, "own_runs")

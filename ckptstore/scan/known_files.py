@@ -79,10 +79,17 @@ def recorded_below(connection: Connection, root: Path) -> tuple[list[Checkpoint]
     return reads.files_below(connection, str(root)), elsewhere
 
 
-def known_files(database: Database, run: str, root: Path, tree: Tree) -> KnownFiles:
-    """What the catalog has below the root, held against the files that are there."""
+def known_files(database: Database, run: str, root: Path, tree: Tree, *, is_named: bool) -> KnownFiles:
+    """What the catalog has below the root, held against the files that are there.
+
+    Where the user names the run, the files of runs that were only scanned, and forgotten, are free: so a wrong scan is
+    corrected.
+    """
     with database.read() as connection:
         recorded, moved = recorded_below(connection, root)
+        free = reads.given_up(connection) - {run} if is_named else ()
+    recorded = [file for file in recorded if file.run not in free]
+    moved = {path: file for path, file in moved.items() if file.run not in free}
     found = KnownFiles(below=recorded)
     others: dict[str, Checkpoint] = {}
     for file in recorded:

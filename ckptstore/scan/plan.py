@@ -150,7 +150,7 @@ class _Planner:
         self.reconciled = (
             Reconciled() if is_tried else reconcile(database, self.run_id or 0, unheard=self.synced.skipped)
         )
-        self.recorded = known_files(database, self.run, Path(tree.root), tree)
+        self.recorded = known_files(database, self.run, Path(tree.root), tree, is_named=asked.run is not None)
         self.copies = copies_of_known(self.databases, tree, self.recorded, heard_before)
         self.is_run_of_copies = (
             asked.run is not None
@@ -392,8 +392,10 @@ class _Planner:
         scanned = {file.launch for file in there if file.launch.startswith(SCANNED)} & self.sizes.keys()
         of_size = Counter(self.sizes[launch] for launch in scanned - self._too_small(there))
         keep = ("launch keeps", "launches keep")
+        anew = f"; if they are wrong: {Command('forget', self.run, '--apply')}, and scan again with a new name, --run"
+        how = "" if is_trained(self.database, self.run_id) else anew
         return [
-            f"{count(number, *keep)} the {count(size, 'rank', 'ranks')} that an earlier scan recorded"
+            f"{count(number, *keep)} the {count(size, 'rank', 'ranks')} that an earlier scan recorded{how}"
             for size, number in sorted(of_size.items())
             if size != self.asked.world_size
         ]

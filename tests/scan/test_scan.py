@@ -351,7 +351,7 @@ def test_a_rank_that_is_of_another_launch_may_be_beyond_the_stated_size(catalog:
     save(root / "wide", 9, rank=3)
     done = catalog.scan(root, world_size=2)
     assert len(done.adopted) == 1
-    assert done.warnings[-1] == "1 launch keeps the 4 ranks that an earlier scan recorded"
+    assert done.warnings[-1].startswith("1 launch keeps the 4 ranks that an earlier scan recorded")
     with catalog.database.read() as connection:
         known = reads.launches_of(connection, reads.run_id(connection, "job") or 0)
     assert sorted(launch.world_size for launch in known) == [2, 4]
@@ -376,6 +376,26 @@ def test_a_launch_that_was_scanned_with_too_few_ranks_gets_the_right_number(
     assert [(item.rank, item.source.rank) for item in plan.ranks] == [(0, 0), (1, 1)]
     (root / "rank_1" / "net-2_1.ckpt").unlink()
     assert catalog.resolve("job", world_size=2).plan.global_step == 3
+
+
+def test_a_scan_with_too_many_ranks_is_corrected_by_a_new_name(
+    catalog: Catalog, other: Catalog, tmp_path: Path
+) -> None:
+    """The files of a run that was only scanned, and forgotten, are free; gc of the new run can remove them."""
+    root = tmp_path / "job"
+    for rank in range(2):
+        save(root, LENGTH, 2 * LENGTH, 3 * LENGTH, rank=rank)
+    assert len(catalog.scan(root, world_size=4).adopted) == 6
+    (warning,) = catalog.scan(root, world_size=2).warnings
+    assert "ckptstore forget job --apply" in warning
+    assert len(catalog.scan(root, run="right", world_size=2).skipped) == 6, "of a run that is not forgotten"
+    assert catalog.resolve("job").plan is None
+    assert catalog.forget("job")
+    assert len(catalog.scan(root, run="right", world_size=2, steps_per_epoch=LENGTH).adopted) == 6
+    assert (goes_on_from(catalog, "right") or ("", 0))[1] == 3 * LENGTH
+    assert len(catalog.plan_gc("right", Policy(keep_last=1, floor=1)).decision.remove) == 2
+    other.sync(f"{root}/")
+    assert goes_on_from(other, "right") == goes_on_from(catalog, "right")
 
 
 def test_a_file_that_was_written_again_is_another_file(catalog: Catalog, tmp_path: Path) -> None:
@@ -486,8 +506,8 @@ def two_launches(catalog: Catalog, root: Path) -> list[list[Checkpoint]]:
     return saved
 
 
-def goes_on_from(catalog: Catalog) -> tuple[str, int] | None:
-    plan = catalog.resolve("run").plan
+def goes_on_from(catalog: Catalog, run: str = "run") -> tuple[str, int] | None:
+    plan = catalog.resolve(run).plan
     return None if plan is None else (plan.launch.id, plan.global_step)
 
 
