@@ -149,6 +149,7 @@ _STORIES = (
 )
 """Steps that make one situation, the faults and users of which are drawn: `!` has a fault, `?` may be left out, `@1` is
 of the second catalog, `~` has one argument. Each is of a family of bugs, and no bug's own history."""
+_OF_SIZES = 0.5  # of the histories in which each rank can take the file of any
 _TIERS = 0.25
 _TIER_STORIES = (
     ("replicate",),
@@ -346,9 +347,21 @@ def draw(seed: int, steps: int = STEPS) -> History:
         drawn.append(step)
         in_trouble |= name in _TROUBLES
         trains = name == "start" or (trains and name not in _ENDS and not _kills(step))
-    history = History(seed, settings, tuple(drawn))
+    history = _with_sizes(random.Random(f"sizes {seed}"), History(seed, settings, tuple(drawn)))
     of_tier = random.Random(f"tier {seed}")
     return _with_tier(of_tier, history, faulty, ways) if of_tier.random() < _TIERS else history
+
+
+def _with_sizes(chance: random.Random, history: History) -> History:
+    """The history, perhaps with launches of fewer ranks than the first, if each rank can take the file of any."""
+    if not history.settings["replicas"] or chance.random() > _OF_SIZES:
+        return history
+    first, *others = history.steps
+    for at, step in enumerate(others):
+        if step.name == "start" and chance.random() < 0.6:
+            ranks = {"ranks": chance.randrange(1, history.settings["size"] + 1)}
+            others[at] = replace(step, arguments=step.arguments | ranks)
+    return replace(history, steps=(first, *others))
 
 
 def _with_tier(chance: random.Random, history: History, faulty: float, ways: Sequence[str]) -> History:

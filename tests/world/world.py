@@ -308,9 +308,11 @@ class World:
         plain: bool = False,  # noqa: FBT001, FBT002
         again: int = 0,
         fresh: bool = False,  # noqa: FBT001, FBT002
+        ranks: int = 0,
     ) -> None:
-        """A new launch of all ranks; `step`: the user goes back to the saved step of that number, counted from 0.
+        """A new launch of all ranks, or of so many `ranks` where each can take the file of any.
 
+        `step`: the user goes back to the saved step of that number, counted from 0.
         `place` is that of the directories it saves to, `plain` a script that registers its files itself, `again` one
         that gives the id of so many launches before, `fresh` one that starts over on purpose.
         """
@@ -322,7 +324,8 @@ class World:
             return
         fresh = fresh and not plain
         number = len(self.truth.launches)
-        launch = Launch(number, f"L{number}", self.size, plain=plain)
+        count = min(ranks, self.size) if ranks and self.truth.replicas else self.size
+        launch = Launch(number, f"L{number}", count, plain=plain)
         query = NEWEST
         back: int | None = None
         if fresh:
@@ -345,8 +348,8 @@ class World:
         trainers: list[Trainer] = []
         start: Start | None = None
         error: CkptstoreError | None = None
-        for rank in range(self.size):
-            if kill_rank is not None and rank == kill_rank % self.size:
+        for rank in range(launch.size):
+            if kill_rank is not None and rank == kill_rank % launch.size:
                 self.fault = fault
             program = self._boot(rank, f"rank {rank} of {launch.name}")
             first = trainers[0].launch if trainers else None
@@ -360,13 +363,13 @@ class World:
                 break
             trainer, start = task.result
             trainers.append(trainer)
-            was_faulty = fault is not None and rank == (kill_rank or 0) % self.size
+            was_faulty = fault is not None and rank == (kill_rank or 0) % launch.size
             is_hindered = self.has_gap or bool(self.away) or self._is_slow()
             is_hindered |= self._is_hidden()
             is_blind = was_faulty and (is_hindered or (fault is not None and fault.blinds()))
             is_alone = fault is None or not was_faulty or fault.what != "stop"
             self._check_start(launch, trainer, start, back, fresh=fresh, is_blind=is_blind, is_alone=is_alone)
-        if len(trainers) < self.size:
+        if len(trainers) < launch.size:
             for each in trainers:
                 self.machine.kill(each.program)
             self._check_refusal(launch, error, fault)
@@ -412,8 +415,8 @@ class World:
         """As a script of another framework: it asks where to start, and registers its files itself."""
         catalog = ckptstore.connect(self.catalogs[0])
         layout = "data_parallel" if self.truth.replicas else None
-        launch = catalog.join(RUN, rank=rank, world_size=self.size, launch_id=truth.name, layout=layout)
-        launch.set_steps_per_epoch(STEPS_PER_EPOCH)
+        launch = catalog.join(RUN, rank=rank, world_size=truth.size, launch_id=truth.name, layout=layout)
+        launch.set_steps_per_epoch(STEPS_PER_EPOCH, **self._samples(truth))
         plan = launch.settle(launch.database, replace(query, fetches=True)).plan
         start = Start(launch=launch.facts, plan=plan, at=datetime.now(timezone.utc))
         trainer = Trainer(self.machine.program(), rank, launch, None, None, Progress(start=start))
@@ -434,13 +437,13 @@ class World:
                 database,
                 run,
                 rank=rank,
-                world_size=self.size,
+                world_size=truth.size,
                 launch_id=truth.name,
                 layout=layout,
                 directories=self.places,
             )
             launch.signs.begin()
-            launch.note_steps_per_epoch(STEPS_PER_EPOCH, batch_size=None, shards=None)
+            launch.note_steps_per_epoch(STEPS_PER_EPOCH, **self._samples(truth))
             start = decide(launch, self.places, query)
         else:
             facts = launch_from_json(launch_to_json(first.facts))
@@ -469,6 +472,11 @@ class World:
         if start.plan is not None:
             self._load(trainer, start.plan)
         return trainer, start
+
+    def _samples(self, launch: Launch) -> dict[str, int | None]:
+        """Those of a step of each rank: of all ranks together the same for every number of them."""
+        shared = self.truth.replicas
+        return {"batch_size": 12 // launch.size if shared else None, "shards": launch.size if shared else None}
 
     def _load(self, trainer: Trainer, plan: RestorePlan) -> None:
         """As the loader does: a file whose bytes are not the recorded ones is told, and stops the start."""
@@ -525,7 +533,7 @@ class World:
         fault, self.fault = self.fault, None
         some = self.trainers[:ranks] if ranks else list(self.trainers)
         for trainer in some:
-            if trainer.rank == kill_rank % self.size:
+            if trainer.rank == kill_rank % launch.size:
                 self.fault = fault
             if trainer.program.alive:
                 # Whoever hears of a save that is on its way takes an older file of its name for it.
@@ -541,7 +549,7 @@ class World:
         if behind:
             self.machine.sleep(2)
         self.trainers = [each for each in self.trainers if each.program.alive]
-        if len(self.trainers) < self.size:
+        if len(self.trainers) < launch.size:
             self._end_trainers()
 
     def _tell(self, trainer: Trainer, mtime_ns: int | None, step: int | None = None) -> None:
@@ -707,8 +715,8 @@ class World:
         self.step += steps
         fault, self.fault = self.fault, None
         for trainer in self.trainers:
-            if trainer.recorder is not None and (every or trainer.rank == rank % self.size):
-                self.fault = fault if trainer.rank == rank % self.size else None
+            if trainer.recorder is not None and (every or trainer.rank == rank % launch.size):
+                self.fault = fault if trainer.rank == rank % launch.size else None
                 self._run(trainer.program, lambda: self._fail(trainer, launch, told=told), "fail")  # noqa: B023
         self.fault = None
         launch.in_doubt = launch.in_doubt or not (launch.has_registered() or launch.has_nothing())
@@ -1706,7 +1714,8 @@ class World:
 
     def _check_one_state(self, what: str, plan: RestorePlan, there: dict[str, bytes]) -> None:
         self.checked["one state"] += 1
-        if {each.rank for each in plan.ranks} != set(range(self.size)):
+        size = self.truth.launches[-1].size if what == "start" else plan.launch.world_size
+        if {each.rank for each in plan.ranks} != set(range(size)):
             raise ViolationError(f"{what}: a plan for ranks {[each.rank for each in plan.ranks]}")
         for each in plan.ranks:
             content = self._read(plan, each.source, there)
