@@ -26,7 +26,7 @@ from ckptstore.errors import CkptstoreError, DamageError, RefusedError, UsageErr
 from ckptstore.handover import manifest as manifests
 from ckptstore.handover.archive import open_source, write
 from ckptstore.handover.manifest import place_of
-from ckptstore.journal.writers import shared
+from ckptstore.journal.recorder import shared
 from ckptstore.outside import Path, os, utc_now
 from ckptstore.resume.join import check_name
 from ckptstore.training import companions

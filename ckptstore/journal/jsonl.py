@@ -27,7 +27,7 @@ from ckptstore.disk.walk import LOST_AND_FOUND
 from ckptstore.outside import Path, os, threading, token_hex
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from ckptstore.core.events import LaunchStarted
     from ckptstore.core.model import LaunchKey
@@ -221,6 +221,15 @@ def sizes_in(folder: str) -> dict[str, int] | None:
 def directory_of(path: str) -> str:
     """The directory whose files a journal tells of."""
     return path.rpartition("/")[0].rpartition("/")[0] or "/"
+
+
+def nearest(path: str, directories: Collection[str]) -> str:
+    """Which of these directories is the nearest above a path; empty if none is."""
+    while path:
+        path = path.rpartition("/")[0]
+        if (path or "/") in directories:
+            return path or "/"
+    return ""
 
 
 def journals_in(directory: str) -> list[str]:

@@ -1,39 +1,48 @@
-"""Projects the events of journals into the catalog. Any process may do this at any time, and repeat it."""
+"""Projects the events of journals into the catalog, and appends to journals what they could not take before.
+
+Any process may do this at any time, and repeat it.
+"""
 
 from __future__ import annotations
 
 import logging
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from ckptstore.catalog import journals, reads
+from ckptstore.catalog import directories, journals, reads
 from ckptstore.catalog.journals import ReadTo
 from ckptstore.catalog.project import project
 from ckptstore.catalog.runs import find_run
 from ckptstore.core import limits
 from ckptstore.core.events import FileRecorded
 from ckptstore.core.model import FileState, Skipped
+from ckptstore.core.naming import above_save
 from ckptstore.disk import presence
 from ckptstore.disk.files import absolute, is_in, names_in, real_directory
+from ckptstore.disk.name_claims import FOLDER
+from ckptstore.disk.presence import Home
 from ckptstore.disk.run_directories import root_of
 from ckptstore.disk.trust import Trust
 from ckptstore.disk.waiting import for_each
 from ckptstore.disk.walk import shown
 from ckptstore.errors import UnknownRunError, UsageError
-from ckptstore.journal import jsonl, summaries, unwritten
+from ckptstore.journal import jsonl, summaries
 from ckptstore.journal.accept import Acceptor, why_not
+from ckptstore.journal.jsonl import SHARED, JournalWriter, nearest
 from ckptstore.journal.layouts import layout_by
-from ckptstore.outside import Path
+from ckptstore.outside import Path, os, token_hex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from ckptstore.catalog.engine import Connection, Database
+    from ckptstore.catalog.journals import Unwritten
     from ckptstore.catalog.project import Projected
+    from ckptstore.core.model import Checkpoint
     from ckptstore.journal.accept import Accepted
     from ckptstore.journal.jsonl import Contents
 
@@ -41,6 +50,7 @@ log = logging.getLogger("ckptstore")
 
 _BYTES = 16 << 20  # of journals a transaction: a long one is taken up in pieces
 _NOTHING = ReadTo()
+_AWAY = "was not there (or its .ckptstore) when the journals were read; a journal may have a pin or tag of this state"
 
 
 @dataclass(frozen=True)
@@ -121,7 +131,7 @@ def sync_run(
     with database.read() as connection:
         lacking = journals.unwritten_lines(connection)
         known = journals.journals_of(connection, run_id)
-    unwritten.append(database, lacking)
+    _append(database, lacking)
     folders = {path.rpartition("/")[0] for path in known} - {path.rpartition("/")[0] for path in seen}
     sizes, hidden, away = _sizes(database, sorted(folders))
     sizes |= seen
@@ -476,3 +486,108 @@ def _added(one: Synced, other: Synced) -> Synced:
         (*one.away, *other.away),
         (*one.new, *other.new),
     )
+
+
+def unread_journals(synced: Synced) -> tuple[Skipped, ...]:
+    """The skipped journals, or folders of them: some or all of their events are unknown."""
+    return tuple(each for each in synced.skipped if _directory_told(each.path))
+
+
+def why_unheard(synced: Synced) -> str:
+    """Why events of a run may be unknown, such as a pin; empty if every journal was read."""
+    first = next(iter(unread_journals(synced)), None)
+    return "" if first is None else f"{first.path}, which may have pins or tags, was not read in full: {first.reason}"
+
+
+def unheard_states(synced: Synced, files: Iterable[Checkpoint]) -> dict[tuple[str, int], Skipped]:
+    """The states, by launch and step, with a file below a directory that was unmounted when its journals were read.
+
+    With that directory: what protects a state is said beside one of its files.
+    """
+    found: dict[tuple[str, int], Skipped] = {}
+    for file in files if synced.away else ():
+        directory = nearest(file.path, synced.away)
+        if directory and file.state not in (FileState.MISSING, FileState.MOVED):
+            found[file.launch, file.global_step] = Skipped(directory, _AWAY)
+    return found
+
+
+def beside_unread(synced: Synced, paths: Iterable[str]) -> dict[str, str]:
+    """Which of these paths an unread journal may tell of, as the one of their directory; and why they are not taken."""
+    homes = {_directory_told(each.path): each for each in unread_journals(synced)}
+    if not homes:
+        return {}
+    reasons = {}
+    for path in paths:
+        journal = homes.get(path.rpartition("/")[0] or "/") or homes.get(above_save(path))
+        if journal is not None:
+            reasons[path] = f"{journal.path}, which may tell of it, was not read in full: {journal.reason}"
+    return reasons
+
+
+def _directory_told(path: str) -> str:
+    """The directory that a journal, or a folder of them, tells of; empty for another path."""
+    if Path(path).name == FOLDER:
+        return str(Path(path).parent)
+    return jsonl.directory_of(path) if Path(path).parent.name == FOLDER else ""
+
+
+def write_missed(database: Database) -> None:
+    """Append to the journals the lines that they could not take when these were recorded, where this user may.
+
+    The catalog keeps them until then. Raises `CatalogUnavailableError`.
+    """
+    with database.read() as connection:
+        lacking = journals.unwritten_lines(connection)
+    _append(database, lacking)
+
+
+def _append(database: Database, lacking: Iterable[Unwritten]) -> None:
+    """As `write_missed`, of these. A process that dies in between leaves some that are written twice: no harm."""
+    of_homes: dict[tuple[str, str], list[Unwritten]] = {}
+    for each in lacking:
+        of_homes.setdefault((each.directory, str(each.home["identities"])), []).append(each)
+    for (directory, _), own in of_homes.items():
+        home = Home(set(own[0].home["identities"]), {place for each in own for place in each.home["places"]})
+        if any(_is_appended(place, home, own) for place in _places(database, directory, home)):
+            database.in_write(partial(journals.set_written, ids=[each.id for each in own]))
+
+
+def _places(database: Database, directory: str, home: Home) -> Iterator[str]:
+    """Where a directory may be: where it was, and where it was seen since, for a tree may be moved."""
+    yield directory
+    if home.identities:
+        with database.read() as connection:
+            seen = directories.of_identities(connection, home.identities)
+        yield from sorted(seen - {directory})
+
+
+def _is_appended(directory: str, home: Home, lacking: Iterable[Unwritten]) -> bool:
+    """Whether the journal of a directory could be written. If not, the next process that records there warns."""
+    if not _is_own(directory):
+        return False
+    writer = JournalWriter(directory, SHARED, token_hex(6), partial(_reach, directory, home))
+    try:
+        writer.append([dict(each.line) for each in lacking])
+    except OSError:
+        return False
+    return True
+
+
+def home_to_json(home: Home) -> dict[str, list[str]]:
+    """The catalog's record of a directory."""
+    return {"identities": sorted(home.identities), "places": sorted(home.places)}
+
+
+def _reach(directory: str, home: Home) -> int:
+    """Open the directory. Without a record it counts as the right one if it has journals."""
+    return presence.enter(directory, home if any(home) else Home(set(), {FOLDER}))[0]
+
+
+def _is_own(directory: str) -> bool:
+    """Whether this user writes the journals of a directory: a line counts for its author."""
+    try:
+        owner = os.lstat(directory).st_uid
+    except OSError:
+        return False
+    return os.geteuid() in (owner, 0)

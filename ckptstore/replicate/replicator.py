@@ -21,7 +21,7 @@ from ckptstore.disk.files import facts_if_seen
 from ckptstore.disk.owner import is_dead, this_process
 from ckptstore.disk.presence import directory_of
 from ckptstore.errors import CatalogUnavailableError, UsageError
-from ckptstore.journal.writers import shared
+from ckptstore.journal.recorder import Recorder, shared
 from ckptstore.objects.errors import SourceError, StoreError, WrongBytesError
 from ckptstore.objects.tiers import open_tier
 from ckptstore.outside import threading, time
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.copies import Beside, Tier
     from ckptstore.core.model import Checkpoint
-    from ckptstore.journal.recorder import Recorder
     from ckptstore.objects.store import Store
 
 log = logging.getLogger("ckptstore")

@@ -17,14 +17,13 @@ from ckptstore.core.naming import exit_name, parse_exit_name
 from ckptstore.disk import files
 from ckptstore.errors import UnreadableError
 from ckptstore.formats.inspect import read_checkpoint
-from ckptstore.journal.writers import shared
+from ckptstore.journal.recorder import Recorder, shared
 from ckptstore.outside import Path
 from ckptstore.resume import register
 
 if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint
-    from ckptstore.journal.recorder import Recorder
 
 log = logging.getLogger("ckptstore")
 

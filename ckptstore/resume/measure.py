@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
 from ckptstore.core.events import FileRecorded
-from ckptstore.journal.writers import record_of_run
+from ckptstore.journal.recorder import record_of_run
 from ckptstore.resume.resolve import choose_state
 
 if TYPE_CHECKING:

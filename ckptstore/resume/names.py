@@ -10,8 +10,8 @@ from ckptstore.catalog.runs import find_called, find_run, how_back
 from ckptstore.core.events import RunForgotten, RunRenamed
 from ckptstore.disk.run_directories import remember, remembered
 from ckptstore.errors import RefusedError
+from ckptstore.journal.recorder import shared, tell_everywhere
 from ckptstore.journal.sync import sync_run
-from ckptstore.journal.writers import shared, tell_everywhere
 from ckptstore.resume.join import check_name
 from ckptstore.resume.overview import RunRow, run_row
 

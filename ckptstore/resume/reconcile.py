@@ -36,8 +36,8 @@ from ckptstore.evidence.writers import (
     wrote,
 )
 from ckptstore.formats.inspect import read_checkpoint
-from ckptstore.journal import unread
-from ckptstore.journal.writers import shared
+from ckptstore.journal.recorder import Recorder, shared
+from ckptstore.journal.sync import Synced, beside_unread
 from ckptstore.outside import Path, time
 from ckptstore.resume import register
 from ckptstore.resume.liveness import SILENT, living
@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Launch, LaunchKey, Source
     from ckptstore.disk.files import FileFacts
     from ckptstore.formats.header import Header
-    from ckptstore.journal.recorder import Recorder
 
 
+_NOT_SYNCED = Synced()
 _OfRank: TypeAlias = "tuple[LaunchKey, int]"  # a launch and a rank of it
 
 
@@ -76,13 +76,13 @@ def reconcile(
     database: Database,
     run_id: int,
     *,
-    unheard: Iterable[Skipped] = (),
+    synced: Synced = _NOT_SYNCED,
     only: _OfRank | None = None,
     recorder: Recorder | None = None,
 ) -> Reconciled:
     """Adopt new files, finish those in progress, mark missing ones. Can be repeated.
 
-    `unheard` are the journals that were not read before: no file beside one is adopted, since it may tell of that file.
+    No file is adopted beside a journal that was not read when the run was `synced`, since it may tell of that file.
     `only` names one launch and rank to do it for (None: every rank of the launches since the last reconciliation),
     `recorder` who records it (None: this process, for others).
     """
@@ -94,7 +94,7 @@ def reconcile(
         _leave_to_the_living(database, run_id, seen)
     if seen.unknown:
         _leave_other_directories(seen)
-        _leave_to_unread_journals(seen, unheard)
+        _leave_to_unread_journals(seen, synced)
     if not (seen.gone or seen.growing or seen.unknown):
         return Reconciled(skipped=tuple(dict.fromkeys(seen.skipped)), unread=tuple(seen.skipped))
     with database.read() as connection:
@@ -277,9 +277,9 @@ def _leave_other_directories(seen: _Seen) -> None:
             seen.unknown.append(new)
 
 
-def _leave_to_unread_journals(seen: _Seen, unheard: Iterable[Skipped]) -> None:
+def _leave_to_unread_journals(seen: _Seen, synced: Synced) -> None:
     """Leave files beside a journal that was not read: it may have their records."""
-    reasons = unread.beside(unheard, [new.path for new in seen.unknown])
+    reasons = beside_unread(synced, [new.path for new in seen.unknown])
     seen.unknown = [new for new in seen.unknown if new.path not in reasons]
     seen.skipped += [Skipped(path, reason) for path, reason in reasons.items()]
 

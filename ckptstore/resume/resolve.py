@@ -157,7 +157,7 @@ def _those_there(steps: Sequence[int]) -> str:
 def bring_up_to_date(database: Database, run_id: int) -> Reconciled:
     """Take up journals and directories into the catalog; log the files that were not taken."""
     synced = sync_run(database, run_id)
-    reconciled = reconcile(database, run_id, unheard=synced.skipped)
+    reconciled = reconcile(database, run_id, synced=synced)
     for skipped in (*synced.skipped, *reconciled.skipped):
         log.warning("%s was not taken into the catalog: %s", skipped.path, skipped.reason)
     return replace(reconciled, failed=synced.failed)

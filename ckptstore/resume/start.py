@@ -24,7 +24,7 @@ from ckptstore.disk.trust import TRUST, Trust, user_name
 from ckptstore.errors import CatalogUnavailableError, NothingRestorableError, RefusedError, UsageError
 from ckptstore.evidence.witnesses import fits
 from ckptstore.journal.jsonl import short
-from ckptstore.journal.writers import record_of_run, shared
+from ckptstore.journal.recorder import record_of_run, shared
 from ckptstore.outside import token_hex, utc_now
 from ckptstore.resume import exits, position, remedies
 from ckptstore.resume.resolve import bring_up_to_date, choose, choose_initial

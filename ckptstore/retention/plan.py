@@ -26,8 +26,7 @@ from ckptstore.disk import presence
 from ckptstore.disk.presence import Home
 from ckptstore.disk.trash import Trash
 from ckptstore.errors import RefusedError
-from ckptstore.journal import unread
-from ckptstore.journal.sync import sync_run
+from ckptstore.journal.sync import sync_run, unheard_states, unread_journals, why_unheard
 from ckptstore.objects.errors import StoreError
 from ckptstore.objects.tiers import open_tier
 from ckptstore.outside import Path, utc_now
@@ -255,9 +254,9 @@ class Survey:
         """
         self.now = utc_now()
         synced = sync_run(database, run_id)
-        self.unheard = unread.unheard(synced.skipped)  # why some journal was not read, which may protect any state
-        self.unread = unread.unread(synced.skipped)
-        self.skipped = [*synced.skipped, *reconcile(database, run_id, unheard=synced.skipped).skipped]
+        self.unheard = why_unheard(synced)  # why some journal was not read, which may protect any state
+        self.unread = unread_journals(synced)
+        self.skipped = [*synced.skipped, *reconcile(database, run_id, synced=synced).skipped]
         with database.read() as connection:
             leaving = removals.leaving(connection, run_id)
             self.launches = {launch.id: launch for launch in reads.launches_of(connection, run_id)}
@@ -277,7 +276,7 @@ class Survey:
         self._live = [file for file in self.files if file.state in _LIVE]
         missed = (file for file in self._live if self._seen[file.path].size is None)
         self.uncertain = Uncertainties(self.now, presence.lost(missed, places))
-        self._away = unread.unheard_states(self.files, synced.away)
+        self._away = unheard_states(synced, self.files)
         self._by_state: dict[Key, list[Checkpoint]] = {}
         for file in self.files:
             self._by_state.setdefault((file.launch, file.global_step), []).append(file)

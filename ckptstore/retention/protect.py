@@ -12,7 +12,7 @@ from ckptstore.core.hints import Command
 from ckptstore.core.model import FileState
 from ckptstore.core.reference import tells_state
 from ckptstore.errors import RefusedError, UsageError
-from ckptstore.journal.writers import record_of_run
+from ckptstore.journal.recorder import record_of_run
 from ckptstore.resume.join import check_name
 from ckptstore.resume.overview import no_such_step
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ckptstore.catalog import reads, user_events
 from ckptstore.catalog.runs import find_called, find_run
 from ckptstore.core.events import PolicySet
-from ckptstore.journal.writers import record_of_run
+from ckptstore.journal.recorder import record_of_run
 from ckptstore.retention.decide import check_metric, check_policy
 from ckptstore.retention.policy import Policy, from_json
 

@@ -24,9 +24,8 @@ from ckptstore.disk.owner import is_dead, shown, this_process
 from ckptstore.disk.presence import Home
 from ckptstore.disk.trash import Trash
 from ckptstore.errors import CatalogUnavailableError, RefusedError
-from ckptstore.journal import unread
-from ckptstore.journal.sync import sync_run
-from ckptstore.journal.writers import homes, shared
+from ckptstore.journal.recorder import homes, shared
+from ckptstore.journal.sync import sync_run, unheard_states, why_unheard
 from ckptstore.outside import time
 from ckptstore.resume.examine import Unseen, Whole, examine
 from ckptstore.retention.authority import Authority
@@ -97,14 +96,14 @@ class Worker:
     def hear(self) -> None:
         """Sync the run's journals: they may have new pins, tags and launches."""
         synced = sync_run(self.database, self.lock.run_id)
-        self.unread = unread.unheard(synced.skipped)
+        self.unread = why_unheard(synced)
         if self._away == (away := frozenset(synced.away)):
             return
         self._away = away
         with self.database.read() as connection:
             own = [item.checkpoint for item in removals.items_of(connection, self.lock.run_id)]
             files = reads.files_to_judge(connection, self.lock.run_id, [each for each in own if each])
-        found = unread.unheard_states(files, away)
+        found = unheard_states(synced, files)
         why = {file.id: found.get((file.launch, file.global_step)) for file in files}
         self.unheard = {id_: f"{each.path} {each.reason}" for id_, each in why.items() if each is not None}
 

@@ -21,8 +21,7 @@ from ckptstore.core.text import count
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.evidence.reconstruct import NOTHING_STATED, Reconstruction, rank_of, reconstruct
 from ckptstore.evidence.unregistered import ScannedLaunch, launch_id, record
-from ckptstore.journal.sync import Synced, sync_below
-from ckptstore.journal.unread import beside, unread
+from ckptstore.journal.sync import Synced, beside_unread, sync_below, unread_journals
 from ckptstore.outside import Path
 from ckptstore.resume.join import check_name
 from ckptstore.resume.reconcile import Reconciled, reconcile
@@ -147,9 +146,7 @@ class _Planner:
         self.synced = sync_below(database, Path(tree.root), asked.trust)
         self.run, self.run_id = self._run_to_fill()
         is_tried = catalog is not None or self.run_id is None
-        self.reconciled = (
-            Reconciled() if is_tried else reconcile(database, self.run_id or 0, unheard=self.synced.skipped)
-        )
+        self.reconciled = Reconciled() if is_tried else reconcile(database, self.run_id or 0, synced=self.synced)
         self.recorded = known_files(database, self.run, Path(tree.root), tree, is_named=asked.run is not None)
         self.copies = copies_of_known(self.databases, tree, self.recorded, heard_before)
         self.is_run_of_copies = (
@@ -161,7 +158,7 @@ class _Planner:
         self.known = self.recorded.known
         self.foreign = Foreign(tree, asked.said, asked.world_size, self.recorded)
         # Why nobody knows whether these have a record: a journal beside them was not read.
-        self.unheard = beside(self.synced.skipped, (*tree.checkpoints, *tree.foreign))
+        self.unheard = beside_unread(self.synced, (*tree.checkpoints, *tree.foreign))
         self.rewritten = {  # paths of known files at which others are now
             path
             for path in (*tree.checkpoints, *tree.foreign)
@@ -426,7 +423,7 @@ class _Planner:
             uncertain=(*uncertain, *contradicted, *self.in_parts.uncertain, *unsure),
             skipped=self._skipped(away, adopted),
             unread=_sorted(
-                [*self.tree.unread, *self.reconciled.unread, *self.synced.unreadable, *unread(self.synced.skipped)]
+                [*self.tree.unread, *self.reconciled.unread, *self.synced.unreadable, *unread_journals(self.synced)]
             ),
             opaque=opaque,
             warnings=(

@@ -25,7 +25,7 @@ from ckptstore.disk.run_directories import checkpoint_tree, remember, root_of
 from ckptstore.disk.trust import on_behalf_of
 from ckptstore.errors import UsageError
 from ckptstore.evidence.reconstruct import NOTHING_STATED
-from ckptstore.journal.writers import homes, shared
+from ckptstore.journal.recorder import homes, shared
 from ckptstore.outside import Path, os, utc_now
 from ckptstore.resume.join import check_name
 from ckptstore.scan import foreign

@@ -16,7 +16,7 @@ from ckptstore.core.limits import HIGHEST_INTEGER
 from ckptstore.core.validate import number
 from ckptstore.disk.files import real_directory
 from ckptstore.errors import RefusedError, UsageError
-from ckptstore.journal.writers import record_of_run
+from ckptstore.journal.recorder import Recorder, record_of_run
 from ckptstore.outside import utc_now
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from ckptstore.core.copies import Beside, Declared
     from ckptstore.core.events import Event
     from ckptstore.core.model import Checkpoint
-    from ckptstore.journal.recorder import Recorder
 
 BUCKET_LEVEL, SHARED_LEVEL, NODE_LEVEL = 2, 1, 0
 

@@ -13,7 +13,7 @@ from ckptstore.disk.files import names_in, observe
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.presence import directory_of, enter_announced
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, NothingRestorableError
-from ckptstore.journal.writers import shared
+from ckptstore.journal.recorder import shared
 from ckptstore.objects.errors import MissingError, NoRoomError, StoreError, WrongBytesError
 from ckptstore.objects.tiers import open_tier
 from ckptstore.outside import Path, os, shutil

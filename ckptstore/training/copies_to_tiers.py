@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.core.events import LaunchStarted
 from ckptstore.errors import CkptstoreError, UsageError
-from ckptstore.journal.writers import for_rank
+from ckptstore.journal.recorder import for_rank
 from ckptstore.objects.tiers import open_tier
 from ckptstore.replicate.copy_thread import CopyThread
 from ckptstore.tiers import facts

@@ -23,7 +23,7 @@ from ckptstore.disk.several import is_worked_in, lacking
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
 from ckptstore.formats.inspect import is_cut
 from ckptstore.journal import summaries
-from ckptstore.journal.writers import for_rank
+from ckptstore.journal.recorder import Recorder, for_rank
 from ckptstore.outside import Path, atexit, time, utc_now
 from ckptstore.resume import register as registering
 from ckptstore.resume.measure import measure
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
     from ckptstore.core.events import TrainingEnded
     from ckptstore.core.model import Checkpoint, Content, Launch, LaunchKey, RestorePlan, Skipped
-    from ckptstore.journal.recorder import Recorder
     from ckptstore.outside import os
     from ckptstore.resume.start import AskRanks
 

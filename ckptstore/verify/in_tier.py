@@ -12,7 +12,7 @@ from ckptstore.core.copies import CopyState
 from ckptstore.core.model import Skipped
 from ckptstore.disk.waiting import for_each
 from ckptstore.errors import DamageError
-from ckptstore.journal.writers import shared
+from ckptstore.journal.recorder import shared
 from ckptstore.objects.errors import MissingError, StoreError, WrongBytesError
 from ckptstore.objects.tiers import open_tier
 from ckptstore.tiers.facts import record_copy

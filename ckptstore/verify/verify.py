@@ -21,8 +21,8 @@ from ckptstore.disk.waiting import for_each
 from ckptstore.disk.walk import look
 from ckptstore.errors import CatalogUnavailableError, UsageError
 from ckptstore.evidence.writers import wrote
+from ckptstore.journal.recorder import shared
 from ckptstore.journal.sync import sync_run
-from ckptstore.journal.writers import shared
 from ckptstore.outside import CHANCE, Future, ThreadPoolExecutor, os, threading, utc_now
 from ckptstore.resume import resolve
 from ckptstore.resume.examine import Damaged, Inconclusive, Unseen, Whole, examine

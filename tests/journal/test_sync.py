@@ -24,8 +24,7 @@ from ckptstore.core.model import FileState, Kind, Rule
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.errors import CatalogUnavailableError, UnknownRunError, UsageError
 from ckptstore.journal import jsonl
-from ckptstore.journal.recorder import Recorder
-from ckptstore.journal.writers import shared
+from ckptstore.journal.recorder import Recorder, shared
 from ckptstore.resume import exits
 from ckptstore.retention import stored_policy
 from ckptstore.retention.policy import Policy

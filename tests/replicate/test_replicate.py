@@ -19,7 +19,7 @@ from ckptstore.core.copies import Beside, CopyState
 from ckptstore.core.model import Checkpoint
 from ckptstore.disk.owner import this_process
 from ckptstore.errors import UsageError
-from ckptstore.journal.writers import shared
+from ckptstore.journal.recorder import shared
 from ckptstore.objects.errors import UnreachableError
 from ckptstore.objects.tiers import open_tier
 from ckptstore.replicate import copy_thread, copy_up

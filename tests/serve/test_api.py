@@ -14,7 +14,7 @@ from ckptstore.api import Catalog
 from ckptstore.cli.main import cli
 from ckptstore.core.copies import CopyState
 from ckptstore.errors import CatalogBusyError
-from ckptstore.journal.writers import shared
+from ckptstore.journal.recorder import shared
 from ckptstore.serve.answers import Answers
 from ckptstore.serve.app import make_app
 from ckptstore.serve.guard import Rules

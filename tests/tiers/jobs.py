@@ -9,7 +9,7 @@ from ckptstore.core.copy_keys import key_of
 from ckptstore.core.model import Checkpoint
 from ckptstore.core.naming import companion_of
 from ckptstore.disk.files import digest
-from ckptstore.journal.writers import shared
+from ckptstore.journal.recorder import shared
 from ckptstore.objects.tiers import open_tier
 from ckptstore.tiers import facts
 

@@ -17,7 +17,7 @@ from ckptstore.disk.trust import Trust
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.journal import summaries
 from ckptstore.journal.accept import Acceptor
-from ckptstore.journal.writers import shared
+from ckptstore.journal.recorder import shared
 from ckptstore.outside import utc_now
 from ckptstore.tiers import facts
 from tests import ckpt_bytes

@@ -16,7 +16,7 @@ from ckptstore.core.naming import companion_of
 from ckptstore.doctor import check_tiers
 from ckptstore.doctor.checkup import Check, Status
 from ckptstore.doctor.doctor import examine
-from ckptstore.journal.writers import shared
+from ckptstore.journal.recorder import shared
 from ckptstore.objects.directory import DirectoryStore
 from ckptstore.objects.store import Finding
 from ckptstore.outside import utc_now

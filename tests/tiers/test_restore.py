@@ -16,7 +16,7 @@ from ckptstore.core.copy_keys import key_of
 from ckptstore.core.model import Checkpoint, Rejection, RestorePlan, Rule, State
 from ckptstore.core.naming import companion_of
 from ckptstore.errors import NothingRestorableError, RefusedError
-from ckptstore.journal.writers import shared
+from ckptstore.journal.recorder import shared
 from ckptstore.objects.tiers import open_tier
 from ckptstore.resume import dicts, resolver
 from ckptstore.resume.resolve import choose, resolve

@@ -14,7 +14,7 @@ from ckptstore.cli.main import cli
 from ckptstore.core.copies import CopyState, Tier
 from ckptstore.core.copy_keys import key_of
 from ckptstore.errors import RefusedError
-from ckptstore.journal.writers import shared
+from ckptstore.journal.recorder import shared
 from ckptstore.objects.tiers import open_tier
 from ckptstore.resume.resolve import resolve
 from ckptstore.resume.resolver import Query

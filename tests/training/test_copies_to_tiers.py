@@ -9,7 +9,7 @@ from ckptstore.api import Catalog
 from ckptstore.catalog import copies
 from ckptstore.core.copies import CopyState
 from ckptstore.errors import UsageError
-from ckptstore.journal.writers import shared
+from ckptstore.journal.recorder import shared
 from ckptstore.tiers import facts
 from ckptstore.training.copies_to_tiers import CopiesToTiers
 from tests.jobs import begun
