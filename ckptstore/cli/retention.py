@@ -112,8 +112,7 @@ def gc(
     """
     from ckptstore.cli import retention_text as text
     from ckptstore.cli import values
-    from ckptstore.retention import dicts, in_tier
-    from ckptstore.retention import gc as collecting
+    from ckptstore.retention import dicts, execute, in_tier
 
     how = {name: asked.pop(name) for name in ("apply_it", "allow_mass_delete")}
     policy = _policy(asked)
@@ -122,7 +121,7 @@ def gc(
     if at_once and not how["apply_it"]:
         raise click.UsageError("--now changes how --apply removes: give --apply too.")
     database = catalog(context).database
-    names = collecting.names(database, run, all_runs=all_runs)
+    names = execute.names(database, run, all_runs=all_runs)
     of_nodes = None if tier is None else _tier(database, tier)
     if of_nodes is not None and of_nodes.level > 0:
         if at_once:
@@ -135,7 +134,7 @@ def gc(
         return text.in_tier(done, as_json=as_json)
     with progress.count("removing", "files", shown=how["apply_it"]) as more:
         outcomes = [
-            collecting.collect(
+            execute.collect(
                 database,
                 name,
                 policy,

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.recent import Waiting
     from ckptstore.core.model import Skipped
     from ckptstore.retention.decide import Verdict
-    from ckptstore.retention.execute import Collected
-    from ckptstore.retention.gc import RunCollected
+    from ckptstore.retention.execute import Collected, RunCollected
     from ckptstore.retention.in_tier import TierCollected, TierOutcome, TierPlan
     from ckptstore.retention.in_trash import Purged, Undone
     from ckptstore.retention.plan import GcPlan

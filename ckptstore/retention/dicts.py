@@ -8,7 +8,7 @@ from ckptstore.resume.dicts import fields, kinds_of, reasons
 
 if TYPE_CHECKING:
     from ckptstore.retention.decide import Verdict
-    from ckptstore.retention.gc import RunCollected
+    from ckptstore.retention.execute import RunCollected
     from ckptstore.retention.in_tier import TierCollected, TierOutcome
     from ckptstore.retention.in_trash import Purged, Undone
 

@@ -24,8 +24,7 @@ from ckptstore.objects.errors import StoreError
 from ckptstore.objects.tiers import open_tier
 from ckptstore.outside import utc_now
 from ckptstore.retention import decide
-from ckptstore.retention.copied import CHANGED, Copied, changed
-from ckptstore.retention.plan import Survey, is_there, stated
+from ckptstore.retention.plan import COPIES_CHANGED, Copied, Survey, copies_changed, is_there, stated
 from ckptstore.retention.worker import at_work
 
 if TYPE_CHECKING:
@@ -181,7 +180,7 @@ def _trash(worker: Worker, plan: TierPlan, skipped: list[Skipped]) -> list[tuple
     def record(connection: Connection) -> list[CopyRecorded]:
         reads.lock_run(connection, plan.run_id)  # a start that fetches holds its state under that lock
         protection = protection_of(connection, plan.run_id, now - CLOCKS_DIFFER)
-        otherwise = changed(connection, plan.copied)
+        otherwise = copies_changed(connection, plan.copied)
         gone.clear()
         skipped.clear()
         for verdict in reversed(plan.decision.remove):
@@ -190,7 +189,7 @@ def _trash(worker: Worker, plan: TierPlan, skipped: list[Skipped]) -> list[tuple
             if step in protection.pinned or step in protection.tags or holders or key in protection.needed:
                 skipped.append(Skipped(f"step {step} of launch {launch}", "it is protected since the plan was made"))
             elif key in otherwise:
-                skipped.append(Skipped(f"step {step} of launch {launch}", CHANGED))
+                skipped.append(Skipped(f"step {step} of launch {launch}", COPIES_CHANGED))
             else:
                 gone.extend(plan.held[key])
         known = known_copies.copies_of(connection, [file.id for file, _ in gone])

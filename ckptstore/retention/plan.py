@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.catalog import reads, removals
-from ckptstore.catalog.copies import copies_of_run
+from ckptstore.catalog.copies import copies_of_run, ready_copies
 from ckptstore.catalog.protection import protection_of
 from ckptstore.catalog.runs import find_run
 from ckptstore.core import iterations
@@ -37,7 +37,6 @@ from ckptstore.resume.resolver import Loads, Query, judge
 from ckptstore.resume.uncertainty import Uncertainties
 from ckptstore.retention import debris, decide, path_aliases, stored_policy
 from ckptstore.retention.authority import Authority
-from ckptstore.retention.copied import Copied
 from ckptstore.retention.debris import Target
 from ckptstore.retention.decide import Decision, Key, StateFacts
 
@@ -45,18 +44,35 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import timedelta
 
-    from ckptstore.catalog.engine import Database
+    from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.removals import Item
     from ckptstore.core.copies import Copy, Tier
     from ckptstore.core.model import Checkpoint, Observed
     from ckptstore.retention.policy import Policy
 
+COPIES_CHANGED = "its copies in tiers have changed since the plan was made"
 _LIVE = (FileState.COMPLETE, FileState.IN_PROGRESS, FileState.DAMAGED)
 _KNOWN = (*_LIVE, FileState.TRASHED)
 _GRAPH = ".mindir"
 _UNCONFIRMED = "a scan found it, its step is consistent, and no start has confirmed that yet"
 _SPREAD = "it can be restored only with files from elsewhere"
 _OF_OTHERS = "MindSpore cannot load it, unlike the run's other states: its owner is unknown"
+
+
+@dataclass(frozen=True)
+class Copied:
+    """The files of a state, and which tiers had a copy of each when the plan was made.
+
+    A state whose copies change before it goes stays, until the next plan.
+    """
+
+    files: tuple[Checkpoint, ...]
+    copies: frozenset[tuple[str, str]]  # a file and a tier, each by its id
+
+    @classmethod
+    def of(cls, files: tuple[Checkpoint, ...], ready: Mapping[str, tuple[Copy, ...]]) -> Copied:
+        """Keep the ready copies of these files, given by the file's id."""
+        return cls(files, frozenset((file.id, copy.tier.id) for file in files for copy in ready.get(file.id, ())))
 
 
 @dataclass(frozen=True)
@@ -172,6 +188,12 @@ def plan_gc(
             if tier is not None or each.state.problem
         },
     )
+
+
+def copies_changed(connection: Connection, planned: Mapping[Key, Copied]) -> set[Key]:
+    """The states of which a copy was made or lost since. Ask under the lock of the run, where copies are recorded."""
+    now = ready_copies(connection, [file for each in planned.values() for file in each.files])
+    return {key for key, each in planned.items() if each != Copied.of(each.files, now)}
 
 
 def is_there(copy: Copy) -> bool:

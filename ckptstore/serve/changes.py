@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ckptstore.outside import ThreadPoolExecutor
 from ckptstore.retention import dicts, in_trash, stored_policy
-from ckptstore.retention.gc import collect
+from ckptstore.retention.execute import collect
 from ckptstore.retention.policy import from_json
 from ckptstore.serve.guard import VISIT
 from ckptstore.serve.problems import StillAtWorkError

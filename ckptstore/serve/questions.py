@@ -14,7 +14,7 @@ from ckptstore.resume import overview
 from ckptstore.resume.dicts import fields
 from ckptstore.retention import dicts as retention_dicts
 from ckptstore.retention import stored_policy
-from ckptstore.retention.gc import collect
+from ckptstore.retention.execute import collect
 from ckptstore.retention.policy import from_json
 from ckptstore.serve.metrics import measure
 from ckptstore.tiers import facts
