@@ -1,4 +1,4 @@
-"""Reads the content of unregistered checkpoint files: one reader for starts and for scans."""
+"""Reads the content of unregistered checkpoint files, and the notes beside them, for starts and for scans."""
 
 from __future__ import annotations
 
@@ -7,18 +7,25 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, TypeAlias
 
+from ckptstore.core.iterations import COMMON, Common, Iteration
 from ckptstore.core.model import Content, Skipped
 from ckptstore.errors import UnreadableError
 from ckptstore.formats.alike import AlikeReader
+from ckptstore.formats.bounded_json import read_object
 from ckptstore.formats.safetensors import SafetensorsHeader
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping
 
     from ckptstore.formats.header import Entry, Header
+    from ckptstore.outside import Path
 
     Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
 
+ABNORMAL = "MindFormers' health monitor found the state abnormal (ckpt_status in common.json)"
+
+_ABNORMAL_STATUS = 1  # `CkptHealthStatus` in MindFormers' `checkpoint/utils.py`
+_MOST_COMMON = 1 << 16  # bytes; MindFormers writes about 200
 _SCHEDULE = "learning_rate"  # a table of it has another length where more epochs are trained
 _GATHERED = ("grad", "accu")
 _OF_OPTIMIZERS = frozenset({"accum", "accum_update", "mean_grad"})
@@ -127,3 +134,26 @@ def cut_among(files: Mapping[str, tuple[Hashable, Contents]]) -> dict[str, str]:
 
 def _lacks(name: str) -> str:
     return f"it lacks {name!r}, which other files of its rank have: it may be cut"
+
+
+def read_iteration(directory: Path, step: int, counters: Mapping[str, int | None]) -> Iteration:
+    """What the directory of an iteration of MindFormers tells of its step.
+
+    `counters` are its parts, with the optimizer's counter in each.
+    """
+    common, trouble = None, ""
+    try:
+        said = read_object(directory / COMMON, "whole common.json", _MOST_COMMON)
+        is_abnormal = said.get("ckpt_status") == _ABNORMAL_STATUS
+        common = Common(_number(said.get("step_num")), _number(said.get("global_step")), is_abnormal)
+    except FileNotFoundError:
+        trouble = f"{COMMON}, which is written last, is not there: the save was not finished"
+    except UnreadableError as error:
+        trouble = str(error)
+    except OSError as error:
+        trouble = f"{COMMON} cannot be read ({error.strerror})"
+    return Iteration(step, counters, common, trouble)
+
+
+def _number(value: object) -> int | None:
+    return value if type(value) is int and value >= 0 else None

@@ -35,7 +35,7 @@ from ckptstore.mindspore.step_count import InterruptedStep, StepCount, StepTimes
 from ckptstore.mindspore.ttp import TtpWatch
 from ckptstore.mindspore.watches import PeriodicWatch, watches_for
 from ckptstore.outside import time
-from ckptstore.training.termination import Termination
+from ckptstore.training.recorder_thread import Termination
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -20,8 +20,7 @@ from ckptstore.disk import files, presence
 from ckptstore.disk.files import is_in, names_in
 from ckptstore.disk.waiting import for_each
 from ckptstore.errors import UnreadableError, UsageError
-from ckptstore.evidence.contents import ContentsReader, cut
-from ckptstore.evidence.iteration_notes import ABNORMAL, read_iteration
+from ckptstore.evidence.contents import ABNORMAL, ContentsReader, cut, read_iteration
 from ckptstore.evidence.witnesses import unwitnessed_step, witnessed_by_mindspore
 from ckptstore.evidence.writers import (
     Iterations,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ckptstore.core import iterations
 from ckptstore.core.model import Skipped, moment
 from ckptstore.core.text import some
-from ckptstore.evidence.iteration_notes import ABNORMAL, read_iteration
+from ckptstore.evidence.contents import ABNORMAL, read_iteration
 from ckptstore.evidence.unregistered import PlacedFile, ScannedLaunch, Uncertain, launch_id, record
 from ckptstore.outside import Path
 

@@ -13,7 +13,7 @@ from ckptstore.core.text import count
 from ckptstore.disk.files import make_durable
 from ckptstore.disk.waiting import started
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
-from ckptstore.outside import Path, atexit, os, queue, threading, time
+from ckptstore.outside import Path, atexit, os, queue, signal, threading, time
 from ckptstore.resume import exits
 from ckptstore.resume.register import measured
 from ckptstore.training.companions import Companions
@@ -402,3 +402,35 @@ class RecorderThread:
         if whole is not None and whole.state is FileState.DAMAGED:
             log.error("%s is empty or cut: it is registered as damaged, and no start takes it", whole.path)
         return whole
+
+
+class Termination:
+    """Calls `finish` at a SIGTERM that would end the process at once, then lets it end as it would have.
+
+    A handler that is set already stays. Python runs handlers between two steps only. With data sinks a step is an
+    epoch, and the process would live on too long: there the signal is left alone.
+    """
+
+    def __init__(self, finish: Callable[[], object]) -> None:
+        self._finish = finish
+        self._process = os.getpid()
+        self._is_armed = False
+
+    def arm(self, *, data_sink: bool) -> None:
+        """Handle the signal from now on."""
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and not data_sink and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._handle)
+            self._is_armed = True
+
+    def disarm(self) -> None:
+        """Training is over: the signal is what it was."""
+        if self._is_armed and signal.getsignal(signal.SIGTERM) == self._handle:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self._is_armed = False
+
+    def _handle(self, *_: Any) -> None:
+        if os.getpid() == self._process:
+            self._finish()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
