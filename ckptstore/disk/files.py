@@ -239,6 +239,14 @@ def names_in(directory: str) -> frozenset[str]:
         return frozenset()
 
 
+def listed(directory: str) -> frozenset[str] | OSError:
+    """As `names_in`, or the reason that they cannot be read: for who lists once, and hands it on."""
+    try:
+        return names_in(directory)
+    except OSError as error:
+        return error
+
+
 def is_in(names: Collection[str], name: str) -> bool:
     """Whether a checkpoint is among the names of a directory: of TensorFlow's, the index has its name."""
     return name in names or f"{name}{INDEX}" in names

@@ -152,12 +152,9 @@ def _by_rank(directory: str) -> dict[int, set[str]]:
     return found
 
 
-def ttp_names_before(root: str, rank: int) -> list[str]:
-    """The names below the root when a launch begins: its files, and a rank's unfinished files.
-
-    Raises `OSError` if the root cannot be read.
-    """
-    found = sorted(names_in(root))
+def ttp_names_before(root: str, names: Iterable[str], rank: int) -> list[str]:
+    """The names below the root when a launch begins: those in it, and a rank's unfinished files."""
+    found = sorted(names)
     for name in [name for name in found if unfinished_ttp_directory(name)]:
         with suppress(OSError):  # it is no directory, or not to be read: nothing is known of what is in it
             for directory, files in _of_rank(Path(root) / name, rank).items():

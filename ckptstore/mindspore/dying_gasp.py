@@ -15,7 +15,7 @@ from ckptstore.disk.files import facts, names_in, real_directory
 from ckptstore.formats.safetensors import write_safetensors
 from ckptstore.mindspore import compat
 from ckptstore.mindspore.state import tensors_of
-from ckptstore.mindspore.watches import PeriodicWatch, breakpoints_in
+from ckptstore.mindspore.watches import PeriodicWatch, breakpoints_among
 from ckptstore.outside import Path, time
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class DyingGasp:
 
     def _age_of_newest(self, directory: str) -> float | None:
         times = []
-        for name in breakpoints_in(directory):
+        for name in breakpoints_among(names_in(directory)):
             parsed = parse_name(name)
             found = facts(str(Path(directory) / name))
             if parsed is not None and found is not None and is_numbered(parsed.prefix, self._prefix):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mindspore.train.callback import OnRequestExit
 
 from ckptstore.core.model import Content, Kind
-from ckptstore.disk.files import FileFacts, absolute, facts, names_in
+from ckptstore.disk.files import FileFacts, absolute, facts
 from ckptstore.mindspore import compat
 from ckptstore.mindspore.session import Saved, Watch
 from ckptstore.outside import Path
@@ -63,7 +63,7 @@ class ExitWatch(Watch):
         file_name = Path(callback.train_name).name.removesuffix("_train")
         if self._before is not None and session.is_resumed:
             self._put_aside(session)
-        session.places.add(directory, kind=Kind.GRACEFUL_EXIT, prefix=file_name, names_before=names_in)
+        session.places.add(directory, kind=Kind.GRACEFUL_EXIT, prefix=file_name, names_before=sorted)
 
     def _put_aside(self, session: Session) -> None:
         """Keep the file of an exit that the catalog does not know: it is neither loaded nor overwritten."""

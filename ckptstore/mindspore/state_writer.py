@@ -99,7 +99,7 @@ class StateWriter:
         self._has_begun = True
         kind = Kind.PERIODIC if copies else Kind.DYING_GASP  # a rank that saves nothing else does not lag
         self._session.places.add(
-            self.directory, kind=kind, prefix=self._prefix, names_before=lambda _: (), content=Content.FULL
+            self.directory, kind=kind, prefix=self._prefix, names_before=None, content=Content.FULL
         )
         if copies:
             self._make_room()

@@ -48,7 +48,7 @@ class TtpWatch(Watch):
             return
         root = getattr(callback, "ckpt_save_path", None)
         if root is not None:
-            found = partial(ttp_names_before, rank=session.launch.rank)
+            found = partial(ttp_names_before, root, rank=session.launch.rank)
             session.places.add(root, kind=Kind.TTP, prefix="", names_before=found)
         if session.progress.global_step and getattr(callback, "initial_step", 0):
             callback.initial_step = 0  # it would be added to a count that goes on and includes it

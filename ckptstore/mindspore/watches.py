@@ -20,7 +20,7 @@ from ckptstore.mindspore.ttp import TtpWatch
 from ckptstore.outside import Path, os
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ckptstore.mindspore.session import Session
 
@@ -103,7 +103,7 @@ class PeriodicWatch(Watch):
                 kind=Kind.PERIODIC,
                 prefix=prefix,
                 breakpoint_prefix=base,
-                names_before=breakpoints_in,
+                names_before=breakpoints_among,
                 has_begun=has_begun,
                 content=self.content,
             )
@@ -126,7 +126,7 @@ class IterationWatch(PeriodicWatch):
                 real_directory(root),
                 kind=Kind.PERIODIC,
                 prefix=str(self.callback.origin_prefix),
-                names_before=_iterations_in,
+                names_before=_iterations_among,
                 content=Content.PART,  # of weights only too: the place is one of iterations
             )
 
@@ -171,8 +171,8 @@ class IterationWatch(PeriodicWatch):
 _NOTES = (COMMON, METADATA)
 
 
-def _iterations_in(directory: str) -> list[str]:
-    return sorted(name for name in names_in(directory) if parse_iteration(name) is not None)
+def _iterations_among(names: Iterable[str]) -> list[str]:
+    return sorted(name for name in names if parse_iteration(name) is not None)
 
 
 def _saves_iterations(callback: Any) -> bool:
@@ -190,7 +190,7 @@ class GaspWatch(Watch):
     def begin(self, session: Session) -> None:
         """Record where it saves."""
         directory, prefix = str(compat.DIRECTORY.of(self.callback)), str(compat.PREFIX.of(self.callback))
-        session.places.add(directory, kind=Kind.DYING_GASP, prefix=prefix, names_before=breakpoints_in)
+        session.places.add(directory, kind=Kind.DYING_GASP, prefix=prefix, names_before=breakpoints_among)
 
 
 def _facts(path: str) -> tuple[int, int, int] | None:
@@ -201,9 +201,9 @@ def _facts(path: str) -> tuple[int, int, int] | None:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def breakpoints_in(directory: str) -> list[str]:
-    """The names of the breakpoints in a directory."""
-    parsed = ((name, parse_name(name)) for name in names_in(directory))
+def breakpoints_among(names: Iterable[str]) -> list[str]:
+    """The breakpoints among the names in a directory."""
+    parsed = ((name, parse_name(name)) for name in names)
     return sorted(name for name, named in parsed if named is not None and named.is_breakpoint)
 
 

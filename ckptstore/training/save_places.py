@@ -13,7 +13,7 @@ from ckptstore.core.iterations import parse_iteration
 from ckptstore.core.model import Content, Kind, launch_key
 from ckptstore.core.naming import INDEX, parse_shards
 from ckptstore.disk import name_claims
-from ckptstore.disk.files import facts_if_seen, names_in, real_directory, remove_own
+from ckptstore.disk.files import facts_if_seen, listed, names_in, real_directory, remove_own
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.run_directories import remember, root_of
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, RefusedError
@@ -22,7 +22,7 @@ from ckptstore.journal import jsonl
 from ckptstore.journal.sync import found_below, take_up_found
 from ckptstore.outside import Path, os
 from ckptstore.training.complaints import Complaints
-from ckptstore.training.start import unknown_run, unregistered
+from ckptstore.training.start import unknown_run, unregistered, without_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -59,16 +59,17 @@ class SavePlaces:
         *,
         kind: Kind,
         prefix: str,
-        names_before: Callable[[str], Iterable[str]],
+        names_before: Callable[[frozenset[str]], Iterable[str]] | None,
         breakpoint_prefix: str | None = None,
         content: Content | None = None,
         has_begun: bool = False,
     ) -> None:
         """Record, once, where this rank saves what; log an error if another rank would write the same files.
 
-        `names_before` gives the names in the directory that are not of this launch; breakpoints have the prefix of
-        other files unless `breakpoint_prefix` is given. Raises `RefusedError` where the launch started without states
-        of its run that are there; where training `has_begun` that is only logged.
+        `names_before` picks, of the names in the directory, those that are not of this launch (None: none could be);
+        breakpoints have the prefix of other files unless `breakpoint_prefix` is given. Raises `RefusedError` where the
+        launch started without states of its run that are there; where training `has_begun` that is only logged.
+        `OSError` if the names are asked for and cannot be read.
         """
         directory = real_directory(directory)
         if (directory, kind, prefix) in self._claimed:
@@ -78,16 +79,16 @@ class SavePlaces:
         is_new = all(directory != claimed for claimed, _, _ in self._claimed)
         if is_new and has_begun:
             self._recorder.call(lambda: self._report(directory))
-        elif is_new:
-            view = self._view(directory)
-            self._check(view)
-            self._remove_leftovers(view)
-        if is_new:
-            with suppress(OSError):
-                self._names_before[directory] = frozenset(names_in(directory))
+        view = self._view(directory) if is_new and not has_begun else None
+        names = listed(directory)
+        if view is not None:
+            self._check(view, names)
+            names = self._without_leftovers(view, names)
+        if is_new and not isinstance(names, OSError):
+            self._names_before[directory] = names
         remember(self._launch.database.name, self._launch.run, directory)
         self._claimed.add((directory, kind, prefix))
-        before = sorted(names_before(directory))
+        before = [] if names_before is None else sorted(names_before(_or_raised(names)))
         self._recorder.call(
             lambda: self._launch.add_source(
                 directory,
@@ -111,7 +112,7 @@ class SavePlaces:
             try:
                 appeared = sorted(names_in(directory) - before)
                 new = [name for name in appeared if name.endswith(_SUFFIXES)]
-                path = unregistered(self._view(directory).database, directory, new) if new else None
+                path = without_record(self._view(directory).database, directory, new) if new else None
                 if path is None and directory not in self._of_iterations:
                     path = next((f"{directory}/{name}" for name in appeared if _is_of_save(name)), None)
             except (OSError, CkptstoreError):
@@ -169,7 +170,7 @@ class SavePlaces:
         _readable(take_up_found(temporary, sizes, look=False))
         return View(directory, temporary, ())
 
-    def _check(self, view: View) -> None:
+    def _check(self, view: View, names: frozenset[str] | OSError) -> None:
         """Raise `RefusedError` if the launch started without a newer state of its run that is in this directory.
 
         The catalog was unreachable or lost when it started. Without a catalog an unregistered checkpoint stops a fresh
@@ -183,8 +184,8 @@ class SavePlaces:
         if start is None or not start.fresh or not start.known.keys() <= {launch.id}:
             return
         if launch.rank == 0:
-            self._say_whose(view)
-        path = unregistered(view.database, directory)
+            self._say_whose(view, names)
+        path = unregistered(view.database, directory, names)
         if path is not None and start.by_journals:
             raise unknown_run(path, launch.name)
         if path is not None and launch.rank == 0:
@@ -196,46 +197,50 @@ class SavePlaces:
                 Command("scan", root_of(directory), "--run", launch.name),
             )
 
-    def _say_whose(self, view: View) -> None:
+    def _say_whose(self, view: View, names: frozenset[str] | OSError) -> None:
         """Warn of the newest state of another run in a directory that this new run is about to save to."""
-        with suppress(OSError), view.database.read() as connection:
-            paths = [f"{view.directory}/{name.removesuffix(INDEX)}" for name in names_in(view.directory)]
+        if isinstance(names, OSError):
+            return
+        with view.database.read() as connection:
+            paths = [f"{view.directory}/{name.removesuffix(INDEX)}" for name in names]
             known = reads.files_at_paths(connection, sorted(paths))
-            others = [file for files in known.values() for file in files if file.run != self._launch.run and file.size]
-            if not others:
-                return
-            newest = max(others, key=lambda file: file.global_step)
-            log.warning(
-                "run %s is new, and %s has checkpoints of run %s, up to step %d: to go on from those, call %s; to keep "
-                "the runs apart, give this one a directory of its own",
-                self._launch.name,
-                view.directory,
-                newest.run,
-                newest.global_step,
-                Call("join", repr(newest.run)),
-            )
+        others = [file for files in known.values() for file in files if file.run != self._launch.run and file.size]
+        if not others:
+            return
+        newest = max(others, key=lambda file: file.global_step)
+        log.warning(
+            "run %s is new, and %s has checkpoints of run %s, up to step %d: to go on from those, call %s; to keep "
+            "the runs apart, give this one a directory of its own",
+            self._launch.name,
+            view.directory,
+            newest.run,
+            newest.global_step,
+            Call("join", repr(newest.run)),
+        )
 
-    def _remove_leftovers(self, view: View) -> None:
-        """Delete the half-written files that earlier launches of this rank left here: they only take room.
+    def _without_leftovers(self, view: View, names: frozenset[str] | OSError) -> frozenset[str] | OSError:
+        """Delete the half-written files that earlier launches of this rank left here; return the other names.
 
-        Those launches have ended: else this one would not have begun.
+        They only take room. Those launches have ended: else this one would not have begun.
         """
         own, directory = self._launch, view.directory
-        try:
-            names = [name for name in names_in(directory) if name.endswith(_UNFINISHED)]
-        except OSError:
-            return  # whoever saves there is told
-        if not names:
-            return
+        if isinstance(names, OSError):
+            return names  # whoever saves there is told
+        unfinished = [name for name in names if name.endswith(_UNFINISHED)]
+        if not unfinished:
+            return names
         with view.database.read() as connection:
             sources = reads.sources_in(connection, directory)
         dead = [each for each in sources if (each.run, each.rank) == (own.run, own.rank) and each.launch != own.id]
-        for name in names:
+        removed: set[str] = set()
+        for name in unfinished:
             stem = name.removesuffix(_UNFINISHED)
             if any(wrote(source, f"{stem}{suffix}") for source in dead for suffix in _SUFFIXES):
                 with suppress(OSError):
                     remove_own(directory, name)
+                    removed.add(name)
                     log.info("%s/%s was left by a save that was never finished: deleted", directory, name)
+        return names - removed
 
     def _report(self, directory: str) -> None:
         """Log, once, what `_check` raises: training has begun, and goes on with what it has."""
@@ -310,6 +315,12 @@ def newer_state(view: View, start: Start) -> Checkpoint | None:
             if launch != own.id and step > known:
                 found += directories.files_after(connection, view.directory, launch_key(own.run, launch), known)
     return max(found, key=lambda file: file.global_step, default=None)
+
+
+def _or_raised(names: frozenset[str] | OSError) -> frozenset[str]:
+    if isinstance(names, OSError):
+        raise names
+    return names
 
 
 def _is_of_save(name: str) -> bool:

@@ -28,7 +28,7 @@ from ckptstore.core.hints import Command
 from ckptstore.core.model import Assignment, Content, Launch, RestorePlan, epoch_and_step
 from ckptstore.core.naming import parse_exit_name, parse_name
 from ckptstore.core.reference import readings
-from ckptstore.disk.files import names_in
+from ckptstore.disk.files import listed
 from ckptstore.disk.run_directories import known_directories, remembered, root_of
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, RefusedError, UsageError
 from ckptstore.evidence.writers import wrote
@@ -329,7 +329,7 @@ def _check_known(launch: RankLaunch, database: Database, known: Iterable[str]) -
             return
     for root in known:
         for directory in (root, f"{root}/rank_{launch.rank}"):
-            path = unregistered(database, directory)
+            path = unregistered(database, directory, listed(directory))
             if path is not None:
                 raise unknown_run(path, launch.name)
 
@@ -340,18 +340,23 @@ def _without_catalog(database: Database, facts: Launch, rank: int) -> RankLaunch
     return launch
 
 
-def unregistered(database: Database, directory: str, names: Sequence[str] | None = None) -> str | None:
-    """A file that has the name of a checkpoint and no record, where the database has taken up the directory's journals.
+def unregistered(database: Database, directory: str, names: frozenset[str] | OSError) -> str | None:
+    """As `without_record`, of what a directory has (`disk.files.listed`): a file that may hold steps.
 
-    `names` are those that come into question (None: all that may hold steps); None if there is none. `scan` may have
-    taken it for this run's, or it may be of any other. Raises `CkptstoreError` where the directory cannot be read.
+    Raises `CkptstoreError` where the directory could not be read.
     """
-    try:
-        names = sorted(filter(_may_hold_steps, names_in(directory))) if names is None else names
-    except NotADirectoryError:
+    if isinstance(names, NotADirectoryError):
         return None
-    except OSError as error:
-        raise CkptstoreError(f"{directory} cannot be read ({error.strerror})") from None
+    if isinstance(names, OSError):
+        raise CkptstoreError(f"{directory} cannot be read ({names.strerror})")
+    return without_record(database, directory, sorted(filter(_may_hold_steps, names)))
+
+
+def without_record(database: Database, directory: str, names: Sequence[str]) -> str | None:
+    """The first of these files without a record, where the database has taken up the directory's journals; or None.
+
+    `scan` may have taken it for this run's, or it may be of any other.
+    """
     with database.read() as connection:
         known = reads.files_at_paths(connection, [f"{directory}/{name}" for name in names])
         unknown = [name for name in names if f"{directory}/{name}" not in known]

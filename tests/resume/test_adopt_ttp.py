@@ -12,6 +12,7 @@ from ckptstore.api import Catalog, connect
 from ckptstore.core.events import LaunchStarted
 from ckptstore.core.model import FileState, Kind, RestorePlan, Rule
 from ckptstore.core.replicas import from_groups
+from ckptstore.disk.files import names_in
 from ckptstore.evidence.writers import ttp_names_before
 from ckptstore.resume.register import describe, measured
 from ckptstore.training.rank_launch import RankLaunch
@@ -43,7 +44,7 @@ class Hybrid(Job):
     def watch(self, ranks: Sequence[RankLaunch]) -> None:
         """What the registrar says of TTP when training begins."""
         for launch in ranks:
-            before = ttp_names_before(str(self.root), launch.rank)
+            before = ttp_names_before(str(self.root), names_in(str(self.root)), launch.rank)
             launch.add_source(str(self.root), kind=Kind.TTP, prefix="", breakpoint_prefix="", names_before=before)
 
     def path(self, rank: int, directory: str = FIRST) -> Path:

@@ -23,6 +23,7 @@ from ckptstore.training.recorder_thread import RecorderThread
 from ckptstore.training.save_places import SavePlaces
 from ckptstore.training.start import Progress, begin, decide
 from tests.jobs import Job
+from tests.listings import listings
 
 pytestmark = pytest.mark.of_files
 
@@ -81,7 +82,7 @@ def first_steps(database: Database, directory: Path, launch_id: str) -> RankLaun
     progress = Progress(start=decide(launch, [directory]))
     recorder = RecorderThread(launch)
     places = SavePlaces(launch, progress, recorder)
-    places.add(str(directory / "rank_0"), kind=Kind.PERIODIC, prefix=launch_id, names_before=lambda _: ())
+    places.add(str(directory / "rank_0"), kind=Kind.PERIODIC, prefix=launch_id, names_before=None)
     assert launch.recorder.behind or recorder.flush(60)
     return launch
 
@@ -125,6 +126,24 @@ def test_what_a_start_asks_of_the_catalog(catalog: Catalog, tmp_path: Path) -> N
     transactions = [text for text in asked if text.startswith("BEGIN")]
     assert len(transactions) <= 21
     assert len(asked) <= 92
+
+
+@pytest.mark.parametrize("whose", ["run", "other"])
+def test_where_a_rank_saves_is_listed_once(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
+) -> None:
+    """For states that were overlooked, for leftovers, and for the names that were there before."""
+    home = tmp_path / "rank_0"
+    fill(catalog, tmp_path, whose)
+    (home / "net-1_9.tmp").touch()
+    launch = begin(catalog.database, "run", rank=0, world_size=1, launch_id="N", layout=None, directories=[tmp_path])
+    launch.set_steps_per_epoch(10)
+    progress = Progress(start=decide(launch, [tmp_path]))
+    recorder = RecorderThread(launch)
+    with listings(monkeypatch) as counts:
+        SavePlaces(launch, progress, recorder).add(str(home), kind=Kind.PERIODIC, prefix="net_1", names_before=sorted)
+        assert recorder.flush(60)
+    assert counts[str(home)] == 1
 
 
 def test_without_a_catalog_a_start_reads_what_is_on_the_disk(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
@@ -22,7 +22,7 @@ from ckptstore.api import Catalog
 from ckptstore.catalog.engine import open_database
 from ckptstore.core.events import launch_from_json, launch_to_json
 from ckptstore.core.model import Checkpoint, Content, Kind, Resolution, RestorePlan, Rule
-from ckptstore.disk.files import digest, facts, names_in
+from ckptstore.disk.files import digest, facts
 from ckptstore.errors import CkptstoreError, DamageError, RefusedError
 from ckptstore.resume.register import describe
 from ckptstore.resume.resolver import NEWEST, Query
@@ -508,8 +508,8 @@ class World:
         return f"{first}_{number}" if number else first
 
     @staticmethod
-    def _breakpoints(directory: str) -> list[str]:
-        return sorted(name for name in names_in(directory) if name.endswith("_breakpoint.ckpt"))
+    def _breakpoints(names: Iterable[str]) -> list[str]:
+        return sorted(name for name in names if name.endswith("_breakpoint.ckpt"))
 
     def _folder(self, rank: int) -> str:
         return f"{self.place}/rank_{rank}"
