@@ -17,7 +17,7 @@ from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Skipped
 from ckptstore.core.naming import above_save
 from ckptstore.core.sighting import is_as_recorded
 from ckptstore.disk import files, presence
-from ckptstore.disk.files import is_in, names_in
+from ckptstore.disk.files import is_in, listed
 from ckptstore.disk.waiting import for_each
 from ckptstore.errors import UnreadableError, UsageError
 from ckptstore.evidence.contents import ABNORMAL, ContentsReader, cut, read_iteration
@@ -61,7 +61,8 @@ _OfRank: TypeAlias = "tuple[LaunchKey, int]"  # a launch and a rank of it
 class Reconciled:
     """What a reconciliation changed, and what it could not; of what it skipped, `unread` are whole directories.
 
-    `failed` are the journals that could not be read before it.
+    `failed` are the journals that could not be read before it. `listings` are the names in the directories that it
+    looked into, or why they could not be read.
     """
 
     adopted: tuple[Checkpoint, ...] = ()
@@ -69,6 +70,7 @@ class Reconciled:
     skipped: tuple[Skipped, ...] = ()
     unread: tuple[Skipped, ...] = ()
     failed: tuple[Skipped, ...] = ()
+    listings: Mapping[str, frozenset[str] | OSError] = field(default_factory=dict)
 
 
 def reconcile(
@@ -86,31 +88,17 @@ def reconcile(
     `recorder` who records it (None: this process, for others).
     """
     every, known = _gather(database, run_id, only)
-    sources = _doubtful(every, _listings(database, every), known)
+    listings = _listings(database, every)
+    sources = _doubtful(every, listings, known)
     known_places = _places(database, sources)
-    seen = _look(sources, _listings(database, sources), known_places)  # again: what was saved since is there
-    if seen.unknown and only is None:
-        _leave_to_the_living(database, run_id, seen)
-    if seen.unknown:
-        _leave_other_directories(seen)
-        _leave_to_unread_journals(seen, synced)
+    listings |= _listings(database, sources)  # again: what was saved since is there
+    seen = _look(sources, listings, known_places)
+    _leave_to_others(database, run_id, seen, synced, is_of_all=only is None)
     if not (seen.gone or seen.growing or seen.unknown):
-        return Reconciled(skipped=tuple(dict.fromkeys(seen.skipped)), unread=tuple(seen.skipped))
-    with database.read() as connection:
-        known_files = reads.files_by_id(connection, [*seen.gone, *seen.growing])
-        unseen = [known_files[id_] for id_ in seen.gone if id_ in known_files]
-        is_told = all(file.directory_id for file in unseen)
-        places = {} if is_told else presence.unidentified(reads.recorded_paths(connection, run_id))
-    vanished = presence.gone(unseen, places)
-    growing = [known_files[id_] for id_ in seen.growing if id_ in known_files]
-    growing = [file for file in growing if file.state is FileState.IN_PROGRESS]  # else it was finished meanwhile
-    later = _of_later_launches(database, run_id, growing, every)
-    seen.skipped += later.values()
-    growing = [file for file in growing if file.path not in later]
-    before = [path for new in seen.unknown if (path := before_rename(new.path))]
-    with database.read() as connection:
-        paths = [*(new.path for new in seen.unknown), *(file.path for file in growing), *before]
-        recorded = reads.files_at_paths(connection, paths)
+        return Reconciled(skipped=tuple(dict.fromkeys(seen.skipped)), unread=tuple(seen.skipped), listings=listings)
+    vanished, growing = _looked_up(database, run_id, seen)
+    growing = _without_later(database, run_id, growing, every, seen)
+    recorded = _recorded_at(database, seen, growing)
     outcomes: list[Checkpoint | Skipped] = [*seen.skipped, *(_finished(database, run_id, file) for file in growing)]
     if seen.unknown:
         facts = _launch_facts(database, run_id, sources, {new.source.directory for new in seen.unknown})
@@ -122,17 +110,9 @@ def reconcile(
             found.setdefault(outcome.path, outcome)  # newer launches come first
     adopted = _still_unrecorded(database, list(found.values()), recorded)  # to read them took its time
     adopted = _with_doubts(database, adopted)
-    writer = recorder or shared(database)
-    others = [file for path in dict.fromkeys(before) for file in recorded.get(path, ()) if file not in vanished]
-    moved = [file for file in [*vanished, *others] if any(_is_moved(file, other) for other in adopted)]
-    missing = [file for file in vanished if file not in moved]
-    for some, state in ((missing, FileState.MISSING), (moved, FileState.MOVED)):
-        if some:
-            writer.mark(some, state)
-    if adopted:
-        writer.adopt(adopted)
+    _write(recorder or shared(database), adopted, vanished, seen, recorded)
     skipped = dict.fromkeys(each for each in outcomes if isinstance(each, Skipped) and each.path not in found)
-    return Reconciled(tuple(adopted), tuple(vanished), tuple(skipped), tuple(seen.skipped))
+    return Reconciled(tuple(adopted), tuple(vanished), tuple(skipped), tuple(seen.skipped), listings=listings)
 
 
 class _Known(NamedTuple):
@@ -154,18 +134,15 @@ class _Seen:
     unknown: list[UnregisteredFile] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
 
+    def before_rename(self) -> list[str]:
+        """Where the unknown files of TTP were before their directories were renamed."""
+        return list(dict.fromkeys(path for new in self.unknown if (path := before_rename(new.path))))
+
 
 def _listings(database: Database, sources: Mapping[_OfRank, Sequence[Source]]) -> dict[str, frozenset[str] | OSError]:
     every = (source for own in sources.values() for source in own)
     directories = list(dict.fromkeys(source.directory for source in every if source.kind is not Kind.TTP))
-    return dict(zip(directories, for_each(_names, directories, between=database.let_go_if_idle), strict=True))
-
-
-def _names(directory: str) -> frozenset[str] | OSError:
-    try:
-        return names_in(directory)
-    except OSError as error:
-        return error
+    return dict(zip(directories, for_each(listed, directories, between=database.let_go_if_idle), strict=True))
 
 
 def _doubtful(
@@ -207,7 +184,7 @@ def _look(
     seen = _Seen()
     iterations = Iterations()
     for of_rank, own_sources in sources.items():
-        listed: dict[str, frozenset[str]] = {}
+        there: dict[str, frozenset[str]] = {}
         roots: set[str] = set()  # of directories that come and go with their files
         own = places.get(of_rank, ())
         for source in own_sources:
@@ -216,18 +193,27 @@ def _look(
             except OSError as error:
                 seen.skipped.append(Skipped(source.directory, error.strerror or str(error)))
                 continue
-            listed |= found
+            there |= found
             if source.kind is Kind.TTP or source.content is Content.PART:
                 roots.add(source.directory)
             seen.unknown += unregistered_files(source, found, (place.path for place in own))
         for place in own:
             directory, _, name = place.path.rpartition("/")  # not by `Path`: that is most of what a wide job would cost
-            is_listed = is_in(listed.get(directory, ()), name)
+            is_listed = is_in(there.get(directory, ()), name)
             if is_listed and not place.is_complete:
                 seen.growing.append(place.id)
-            elif place.is_complete and not is_listed and (directory in listed or above_save(place.path) in roots):
+            elif place.is_complete and not is_listed and (directory in there or above_save(place.path) in roots):
                 seen.gone.append(place.id)
     return seen
+
+
+def _leave_to_others(database: Database, run_id: int, seen: _Seen, synced: Synced, *, is_of_all: bool) -> None:
+    """Leave unknown files of which others may know more: they are skipped, or passed over."""
+    if seen.unknown and is_of_all:
+        _leave_to_the_living(database, run_id, seen)
+    if seen.unknown:
+        _leave_other_directories(seen)
+        _leave_to_unread_journals(seen, synced)
 
 
 def _leave_to_the_living(database: Database, run_id: int, seen: _Seen) -> None:
@@ -242,15 +228,33 @@ def _leave_to_the_living(database: Database, run_id: int, seen: _Seen) -> None:
             seen.skipped.append(Skipped(new.path, "its launch is alive, and has not registered it"))
 
 
-def _of_later_launches(
-    database: Database, run_id: int, growing: Sequence[Checkpoint], sources: Mapping[_OfRank, Sequence[Source]]
-) -> dict[str, Skipped]:
-    """Of files that were never finished, those that came after a later launch had begun, by path: they may be its own.
+def _looked_up(database: Database, run_id: int, seen: _Seen) -> tuple[list[Checkpoint], list[Checkpoint]]:
+    """The records of the files that are gone, and of those still in progress."""
+    with database.read() as connection:
+        known = reads.files_by_id(connection, [*seen.gone, *seen.growing])
+        unseen = [known[id_] for id_ in seen.gone if id_ in known]
+        is_told = all(file.directory_id for file in unseen)
+        places = {} if is_told else presence.unidentified(reads.recorded_paths(connection, run_id))
+    growing = (known[id_] for id_ in seen.growing if id_ in known)
+    return (
+        presence.gone(unseen, places),
+        [file for file in growing if file.state is FileState.IN_PROGRESS],  # else it was finished meanwhile
+    )
+
+
+def _without_later(
+    database: Database,
+    run_id: int,
+    growing: Sequence[Checkpoint],
+    sources: Mapping[_OfRank, Sequence[Source]],
+    seen: _Seen,
+) -> list[Checkpoint]:
+    """Of files that were never finished, skip those that came after a later launch had begun: they may be its own.
 
     Such a launch takes the same names, since the file was not there when it began.
     """
     if not growing:
-        return {}
+        return []
     with database.read() as connection:
         orders = {launch.key: launch.order for launch in reads.launches_of(connection, run_id)}
     found: dict[str, Skipped] = {}
@@ -260,7 +264,15 @@ def _of_later_launches(
             is_later = orders.get(source.launch_key, 0) > orders.get(file.launch_key, 0)
             if is_later and wrote(source, name) and name not in source.names_before:
                 found[file.path] = Skipped(file.path, unproven(source, file.run, file.launch))
-    return found
+    seen.skipped += found.values()
+    return [file for file in growing if file.path not in found]
+
+
+def _recorded_at(database: Database, seen: _Seen, growing: Sequence[Checkpoint]) -> dict[str, list[Checkpoint]]:
+    """What the catalog has of the paths of these files, and of those that files of TTP had before."""
+    paths = [*(new.path for new in seen.unknown), *(file.path for file in growing), *seen.before_rename()]
+    with database.read() as connection:
+        return reads.files_at_paths(connection, paths)
 
 
 def _leave_other_directories(seen: _Seen) -> None:
@@ -310,6 +322,24 @@ def _listed(listings: Mapping[str, frozenset[str] | OSError], directory: str) ->
     if isinstance(found, OSError):
         raise found
     return {directory: found}
+
+
+def _write(
+    recorder: Recorder,
+    adopted: Sequence[Checkpoint],
+    vanished: Sequence[Checkpoint],
+    seen: _Seen,
+    recorded: Mapping[str, Sequence[Checkpoint]],
+) -> None:
+    """Record the adopted files, and of the others whether they were moved, or are gone."""
+    others = [file for path in seen.before_rename() for file in recorded.get(path, ()) if file not in vanished]
+    moved = [file for file in [*vanished, *others] if any(_is_moved(file, other) for other in adopted)]
+    missing = [file for file in vanished if file not in moved]
+    for some, state in ((missing, FileState.MISSING), (moved, FileState.MOVED)):
+        if some:
+            recorder.mark(some, state)
+    if adopted:
+        recorder.adopt(adopted)
 
 
 def _is_moved(file: Checkpoint, other: Checkpoint) -> bool:

@@ -100,15 +100,15 @@ def test_a_save_that_is_recorded_while_directories_are_listed_is_there(
         )
     else:
         job.write(launch, 9)
-    names_in = reconcile.names_in
+    listed = reconcile.listed
 
-    def listed(directory: str) -> frozenset[str]:
-        found = names_in(directory)
-        monkeypatch.setattr(reconcile, "names_in", names_in)
+    def listed_before(directory: str) -> frozenset[str] | OSError:
+        found = listed(directory)
+        monkeypatch.setattr(reconcile, "listed", listed)
         job.save([launch], 10)
         return found
 
-    monkeypatch.setattr(reconcile, "names_in", listed)
+    monkeypatch.setattr(reconcile, "listed", listed_before)
     assert chosen(catalog.resolve("run")) == ("L1", 10)
     assert {file.state for file in catalog.files("run")} == {FileState.COMPLETE}
 
