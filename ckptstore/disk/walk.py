@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING
 
 from ckptstore.core.limits import HIGHEST, LONGEST_PATH
@@ -81,17 +82,34 @@ def look(
     return Directory(path, parts, tuple(files), tuple(passed), tuple(unread)), below
 
 
+def regular_file(directory: str, name: str) -> Seen | None:
+    """One of the names in a directory, as `look` sees it; None if it would be passed, or is a directory."""
+    path = f"{directory}/{name}"
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    is_file = S_ISREG(status.st_mode) and not _unstorable(name, path) and abs(status.st_mtime_ns) <= HIGHEST
+    return Seen(name, status.st_size, status.st_mtime_ns) if is_file else None
+
+
+def is_directory(path: str) -> bool:
+    """Whether a directory is there, and no link to one."""
+    try:
+        return S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
 def _look_at(
     entry: os.DirEntry[str], files: list[Seen], below: list[str], skip: Callable[[str], bool]
 ) -> tuple[str, bool]:
     """Sort an entry in; why not, if it is passed, and whether it could not be looked at."""
-    reason = ""
+    reason = _unstorable(entry.name, entry.path)
     try:
-        if not entry.name.isprintable() and shown(entry.name) != entry.name:
-            reason = "its name is not UTF-8"
-        elif len(os.fsencode(entry.path)) > LONGEST_PATH:
-            reason = f"its path is longer than {LONGEST_PATH} bytes"
-        elif entry.is_symlink():
+        if reason:
+            return reason, False
+        if entry.is_symlink():
             reason = "a link"
         elif entry.is_dir(follow_symlinks=False):
             below += [] if skip(entry.name) or entry.name == LOST_AND_FOUND else [entry.name]
@@ -108,6 +126,13 @@ def _look_at(
     except OSError as error:
         return error.strerror or str(error), True
     return reason, False
+
+
+def _unstorable(name: str, path: str) -> str:
+    """Why no catalog holds the path of a file of this name; empty if it can."""
+    if not name.isprintable() and shown(name) != name:
+        return "its name is not UTF-8"
+    return f"its path is longer than {LONGEST_PATH} bytes" if len(os.fsencode(path)) > LONGEST_PATH else ""
 
 
 def shown(path: str) -> str:

@@ -15,11 +15,11 @@ from ckptstore.core.classify import What, classify
 from ckptstore.core.model import FileState, Kind, Skipped
 from ckptstore.core.naming import COMPANION, is_ttp_file, parse_name, parse_ttp_directory
 from ckptstore.disk.files import names_in, real_directory
-from ckptstore.disk.walk import Directory, look, walk
+from ckptstore.disk.walk import is_directory, regular_file, walk
 from ckptstore.evidence.writers import wrote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
     from datetime import datetime
 
@@ -65,12 +65,13 @@ def find(
     known: AbstractSet[str],
     going: AbstractSet[str],
     now: datetime,
+    list_names: Callable[[str], AbstractSet[str]],
 ) -> tuple[tuple[Target, ...], tuple[Skipped, ...]]:
     """The debris to remove, and unregistered files with names of checkpoints: those stay.
 
-    The directories that a run saves to are looked into. `known` are the paths in the catalog, `going` those that go.
-    A directory may have two paths, where a disk was moved and a link left. It is read once: a file that is useless to
-    the launches of one path may be useful to one that saves under the other.
+    The directories that a run saves to are looked into: `list_names` gives the names in one. `known` are the paths in
+    the catalog, `going` those that go. A directory may have two paths, where a disk was moved and a link left. It is
+    read once: a file that is useless to the launches of one path may be useful to one that saves under the other.
     """
     recorded = {source.directory for source in sources}
     real = {directory: real_directory(directory) for directory in recorded}
@@ -84,12 +85,12 @@ def find(
     debris: list[Target] = []
     unknown: list[Skipped] = []
     for directory, own in sorted(by_directory.items()):
-        listed, below = look(directory)
-        debris += search.files(listed, own)
-        unknown += search.unregistered(listed)
+        names = sorted(list_names(directory))
+        debris += search.files(directory, names, own)
+        unknown += search.unregistered(directory, names)
         if any(source.kind is Kind.TTP for source in own):
-            for name in sorted(below):
-                if parse_ttp_directory(name) is not None:
+            for name in names:
+                if parse_ttp_directory(name) is not None and is_directory(f"{directory}/{name}"):
                     debris += search.ttp(directory, name, own)
     return tuple(debris), tuple(unknown)
 
@@ -108,36 +109,45 @@ class _Search:
     going: AbstractSet[str]
     before_ns: int
 
-    def files(self, listed: Directory, sources: Sequence[Source]) -> Iterator[Target]:
+    def files(self, directory: str, names: Sequence[str], sources: Sequence[Source]) -> Iterator[Target]:
         """The useless files of a directory."""
-        names = [seen.name for seen in listed.files if f"{listed.path}/{seen.name}" not in self.going]
-        prefixes = {parsed.prefix for name in names if (parsed := parse_name(name)) is not None}
-        for seen in listed.files:
-            reason = ""
-            companion = _DRAFT.fullmatch(seen.name)
-            stem = (companion["name"] if companion else seen.name).removesuffix(COMPANION)
-            if companion or stem != seen.name:
-                is_own = any(wrote(source, f"{stem}{end}") for source in sources for end in _ENDS)
-                is_of_use = not companion and any(f"{stem}{end}" in names for end in _ENDS)
-                reason = "the checkpoint that it was beside is gone" if is_own and not is_of_use else ""
-            elif seen.name.endswith(_TMP):
-                stem = seen.name.removesuffix(_TMP)
-                written = any(wrote(source, f"{stem}{end}") for source in sources for end in _ENDS)
-                reason = _UNFINISHED if written else ""
-            elif seen.name.endswith(_META) and seen.name.removesuffix(_META) not in prefixes:
-                # MindSpore writes the graph once, beside the checkpoints of a prefix
-                own = [source for source in sources if source.prefix == seen.name.removesuffix(_META)]
-                is_over = bool(own) and all(self._is_history(source) for source in own)
-                reason = "no checkpoint of its launch is left beside it" if is_over else ""
-            path = f"{listed.path}/{seen.name}"
-            if reason and seen.mtime_ns < self.before_ns and path not in self.known and path not in self.going:
-                yield Target(listed.path, seen.name, seen.size, seen.mtime_ns, reason=reason)
+        staying = {name for name in names if f"{directory}/{name}" not in self.going}
+        prefixes = {parsed.prefix for name in staying if (parsed := parse_name(name)) is not None}
+        for name in names:
+            path, reason = f"{directory}/{name}", self._reason(name, staying, prefixes, sources)
+            if not reason or path in self.known or path in self.going:
+                continue
+            seen = regular_file(directory, name)
+            if seen is not None and seen.mtime_ns < self.before_ns:
+                yield Target(directory, name, seen.size, seen.mtime_ns, reason=reason)
 
-    def unregistered(self, listed: Directory) -> Iterator[Skipped]:
+    def _reason(
+        self, name: str, staying: AbstractSet[str], prefixes: AbstractSet[str], sources: Sequence[Source]
+    ) -> str:
+        """Why a file of this name is of no use beside those that stay, with their prefixes; empty if it may be."""
+        companion = _DRAFT.fullmatch(name)
+        stem = (companion["name"] if companion else name).removesuffix(COMPANION)
+        if companion or stem != name:
+            is_own = any(wrote(source, f"{stem}{end}") for source in sources for end in _ENDS)
+            is_of_use = not companion and any(f"{stem}{end}" in staying for end in _ENDS)
+            return "the checkpoint that it was beside is gone" if is_own and not is_of_use else ""
+        if name.endswith(_TMP):
+            stem = name.removesuffix(_TMP)
+            written = any(wrote(source, f"{stem}{end}") for source in sources for end in _ENDS)
+            return _UNFINISHED if written else ""
+        if name.endswith(_META) and name.removesuffix(_META) not in prefixes:
+            # MindSpore writes the graph once, beside the checkpoints of a prefix
+            own = [source for source in sources if source.prefix == name.removesuffix(_META)]
+            is_over = bool(own) and all(self._is_history(source) for source in own)
+            return "no checkpoint of its launch is left beside it" if is_over else ""
+        return ""
+
+    def unregistered(self, directory: str, names: Iterable[str]) -> Iterator[Skipped]:
         """Files with the name of a checkpoint that the catalog has no record of."""
-        for seen in listed.files:
-            path = f"{listed.path}/{seen.name}"
-            if path not in self.known and classify([seen.name]).what is What.CHECKPOINT:
+        for name in names:
+            path = f"{directory}/{name}"
+            is_unknown = path not in self.known and classify([name]).what is What.CHECKPOINT
+            if is_unknown and regular_file(directory, name) is not None:
                 yield Skipped(path, "the catalog does not know it: it stays")
 
     def ttp(self, home: str, name: str, sources: Iterable[Source]) -> Iterator[Target]:

@@ -170,6 +170,7 @@ def plan_gc(
         known={file.path for file in survey.files},
         going={target.path for some in going.values() for target in some},
         now=survey.now,
+        list_names=survey.names_in,
     )
     unseen = (Skipped(path, reason) for path, reason in sorted(survey.uncertain.unseen.items()))
     return GcPlan(
@@ -278,7 +279,9 @@ class Survey:
         synced = sync_run(database, run_id)
         self.unheard = why_unheard(synced)  # why some journal was not read, which may protect any state
         self.unread = unread_journals(synced)
-        self.skipped = [*synced.skipped, *reconcile(database, run_id, synced=synced).skipped]
+        reconciled = reconcile(database, run_id, synced=synced)
+        self.skipped = [*synced.skipped, *reconciled.skipped]
+        self._listings = dict(reconciled.listings)
         with database.read() as connection:
             leaving = removals.leaving(connection, run_id)
             self.launches = {launch.id: launch for launch in reads.launches_of(connection, run_id)}
@@ -316,11 +319,17 @@ class Survey:
                 self._saves_to[source.launch][source.rank].add((source.directory, source.directory_id))
                 self._saves_ever[source.rank].add((source.directory, source.directory_id))
         self._absence = cache(lambda directory, identity: presence.absence(directory, Home({identity}, set())))
-        self._names = cache(_names_in)
         # What only one of two frameworks can load does not make up for what the other needs.
         loadable = [file for file in self.files if not self.launches[file.launch].foreign]
         self._is_mixed = len({_is_foreign(file) for file in loadable}) > 1
         self._tracked: dict[str, int | None] = {}
+
+    def names_in(self, directory: str) -> frozenset[str]:
+        """The names in a directory, listed once for a plan; none if it cannot be read."""
+        if directory not in self._listings:
+            self._listings[directory] = disk.listed(directory)
+        found = self._listings[directory]
+        return frozenset() if isinstance(found, OSError) else found
 
     def copy_in(self, tier: Tier, file: str) -> Copy | None:
         """The ready copy of a file, by its id, in a tier."""
@@ -407,7 +416,7 @@ class Survey:
     def _targets_of(self, key: Key) -> tuple[Target, ...] | None:
         """The present files of a state; None if no file is, or may be, present."""
         training = self._training(key)
-        there = _targets(training, self._seen, self._homes, self._names)
+        there = _targets(training, self._seen, self._homes, self.names_in)
         live = [file for file in training if file.state in _LIVE]
         may_be = there or not live or self._is_written(key) or self.uncertain.of(live, self._seen)
         return there if may_be else None
@@ -534,13 +543,6 @@ def _targets(
         record = (file.id, file.state, file.mtime_ns, file.format, file.launch)
         found.append(Target(root, place, here.size, here.mtime_ns, *record))
     return tuple(found)
-
-
-def _names_in(directory: str) -> frozenset[str]:
-    try:
-        return disk.names_in(directory)
-    except OSError:
-        return frozenset()
 
 
 def _in_short(verdict: Rejection) -> str:

@@ -12,6 +12,7 @@ from ckptstore.retention.in_trash import purge
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes, parts_bytes
+from tests.listings import listings
 from tests.retention.builders import gc, names, removed, saved, tree
 
 
@@ -32,6 +33,19 @@ def test_what_no_rule_keeps_goes_to_the_trash_and_comes_back(catalog: Catalog, t
     assert (back.files, back.troubles) == (4, ())
     assert tree(job.directory) == before
     assert {save.tally.global_step for save in catalog.saves("run") if save.restorable} == {10, 20, 30, 40}
+
+
+@pytest.mark.of_files
+def test_a_plan_lists_each_directory_once(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For files that are new or gone, for what goes with a file, for debris, and for what the catalog does not know."""
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    (job.folder(0) / "other-9_9.ckpt").touch()
+    with listings(monkeypatch) as counts:
+        plan = catalog.plan_gc("run", ckptstore.Policy(keep_last=2))
+    assert removed(plan) == [("L1", 20), ("L1", 10)]
+    folders = [str(job.folder(rank)) for rank in (0, 1)]
+    assert {folder: counts[folder] for folder in folders} == dict.fromkeys(folders, 1)
+    assert [each.path for each in plan.unknown] == [str(job.folder(0) / "other-9_9.ckpt")]
 
 
 def test_the_grace_allows_for_clocks_that_differ(catalog: Catalog, tmp_path: Path) -> None:
