@@ -82,10 +82,10 @@ def set_read_to(connection: sa.Connection, ends: Mapping[str, ReadTo], run_ids: 
         connection.execute(_told(connection.dialect.name), rows)
 
 
-def went_on(connection: sa.Connection, told: AbstractSet[str], path: str, begin: int, end: int) -> bool:
-    """Note that events just written to the catalog are in a segment from `begin` to `end`, about these runs.
+def move_read_to(connection: sa.Connection, told: AbstractSet[str], path: str, begin: int, end: int) -> bool:
+    """Move on how far a segment was read: its bytes from `begin` to `end`, about these runs, are in the catalog now.
 
-    False if the catalog lacks events before them.
+    False, and nothing moves, if the catalog lacks events before them.
     """
     if len(told) != 1:
         return False

@@ -150,7 +150,7 @@ class _Exit:
         shown: bool,
     ) -> None:
         from ckptstore.catalog.engine import Database, open_database
-        from ckptstore.disk.waiting import started
+        from ckptstore.disk.waiting import start_thread
 
         self._run, self._reason, self._directories = run, reason, tuple(directories)
         self._shows = shown
@@ -168,7 +168,7 @@ class _Exit:
         if patience is None:
             self._work()
         else:
-            started(self._work, "ckptstore-exit")
+            start_thread(self._work, "ckptstore-exit")
 
     def seen(self) -> int:
         """See that it was asked, and that it leaves, where there is patience; the exit code."""

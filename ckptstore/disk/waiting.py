@@ -62,7 +62,7 @@ def within(seconds: float, work: Callable[[], Result]) -> Result | None:
         except Exception as error:  # noqa: BLE001 — raised again below
             answers.put((None, error))
 
-    started(answer, "ckptstore-look")
+    start_thread(answer, "ckptstore-look")
     try:
         found, failure = answers.get(timeout=seconds)
     except queue.Empty:
@@ -72,7 +72,7 @@ def within(seconds: float, work: Callable[[], Result]) -> Result | None:
     return found
 
 
-def started(work: Callable[[], object], name: str) -> threading.Thread | None:
+def start_thread(work: Callable[[], object], name: str) -> threading.Thread | None:
     """A thread that does this work; None, which is said, where the system allows no more threads just now."""
     thread = threading.Thread(target=work, name=name, daemon=True)
     try:

@@ -246,7 +246,7 @@ def _record(database: Database, new: _New) -> None:
         return [LaunchStarted(new.launch, data_at=utc_now()), *map(FileRecorded, recorded)], [new.launch.key]
 
     try:
-        recorder.decide(decide)
+        recorder.record_decided(decide)
     except RefusedError as error:  # it was free when the copy began
         raise RefusedError(error.message, f"{error.hint}; remove the files in {new.directory}") from None
     remember(database.name, new.launch.run, new.directory)

@@ -37,7 +37,7 @@ from ckptstore.disk.presence import Home
 from ckptstore.errors import CatalogUnavailableError
 from ckptstore.journal.jsonl import SHARED, JournalWriter, directory_of, nearest
 from ckptstore.journal.layouts import layout_by
-from ckptstore.journal.sync import home_to_json, take_up, write_missed
+from ckptstore.journal.sync import home_to_json, take_up_own, write_missed
 from ckptstore.outside import Path, os, socket, threading, utc_now
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Recorder:
     """Writes the events of one process to journals and to the catalog.
 
     - `stem` names its segments: `rank_{R}` for a rank, `shared` for a process that writes for several ranks.
-    - `started` returns the facts of a launch. Each segment has them before the first event of the launch.
+    - `facts_of` returns the facts of a launch. Each segment has them before the first event of the launch.
     - `behind`: the catalog was unusable and lacks events of the journals. `postponed`: the catalog gets many events at
       once instead of one by one. In both cases events go into the journals only, until `catch_up` has run.
     - `recorded` are the records of directories that exist already.
@@ -68,7 +68,7 @@ class Recorder:
         database: Database,
         stem: str,
         writer: str,
-        started: Callable[[LaunchKey], LaunchStarted | None],
+        facts_of: Callable[[LaunchKey], LaunchStarted | None],
         recorded: Mapping[str, Home] = MappingProxyType({}),
     ) -> None:
         self.database = database
@@ -76,7 +76,7 @@ class Recorder:
         self.postponed = False
         self._stem = stem
         self._writer = writer
-        self._started = started
+        self._facts_of = facts_of
         self._writers: dict[str, JournalWriter] = {}
         self._homes: dict[str, Home] = {}
         self._recorded = recorded
@@ -93,7 +93,7 @@ class Recorder:
         accepted them.
         """
         by_home = self._by_home(events)
-        written = self._append(by_home, self._started)
+        written = self._append(by_home, self._facts_of)
         is_journalled = bool(by_home) and not written.missed
         if is_journalled and self._is_for_later():
             return
@@ -101,13 +101,13 @@ class Recorder:
         # that the catalog does not know is not read.
         is_kept = is_journalled and all(span.begin for span in written.spans)
         try:
-            self._take_up(written, events, is_kept=is_kept)
+            self._give_to_catalog(written, events, is_kept=is_kept)
         except CatalogUnavailableError as error:
             if not is_journalled:
                 raise
             self.fall_behind(error)
 
-    def decide(self, decide: Callable[[Connection], tuple[Sequence[Event], Iterable[LaunchKey]]]) -> None:
+    def record_decided(self, decide: Callable[[Connection], tuple[Sequence[Event], Iterable[LaunchKey]]]) -> None:
         """Record the events that `decide` returns from its reading of the catalog, in the same transaction.
 
         `decide` returns the launches of the events, too. The events are in the journals before the transaction ends. An
@@ -122,7 +122,7 @@ class Recorder:
             started = {key: LaunchStarted(launch.undecided()) for key, launch in found.items() if launch is not None}
             return self._project(connection, self._append(self._by_home(events), started.get, started), events)
 
-        take_up(self.database, self.database.in_write(work))
+        take_up_own(self.database, self.database.in_write(work))
 
     def record_files(self, files: Sequence[Checkpoint], outcome: LoadOutcome | None = None) -> list[Checkpoint]:
         """Record files, and with them the outcome of the restore plan of the launch that wrote them.
@@ -161,7 +161,7 @@ class Recorder:
             events = [*others, *(seen.get(file.id, file) for file in amended)]
             return list(map(FileRecorded, events)), {file.launch_key for file in events}
 
-        self.decide(decide)
+        self.record_decided(decide)
         return [before.id in stood for before, _ in changes]
 
     def adopt(self, files: Sequence[Checkpoint]) -> None:
@@ -210,12 +210,12 @@ class Recorder:
         """Record the present facts of a launch: in the journals of its records, beside `files`, and in the catalog."""
         for file in files:
             self.home_beside(file)
-        written = self._append({directory: [] for directory in self._writers}, self._started, [launch])
-        started = None if self._writers or self.behind else self._started(launch)
-        if started is None and (written.is_nothing or (not written.missed and self._is_for_later())):
+        written = self._append({directory: [] for directory in self._writers}, self._facts_of, [launch])
+        facts = None if self._writers or self.behind else self._facts_of(launch)
+        if facts is None and (written.is_nothing or (not written.missed and self._is_for_later())):
             return
         try:
-            self._take_up(written, [started] if started else [])
+            self._give_to_catalog(written, [facts] if facts else [])
         except CatalogUnavailableError as error:
             self.fall_behind(error)
 
@@ -233,7 +233,7 @@ class Recorder:
             self._complain(directory, error)
             return False
 
-    def settle(self) -> None:
+    def write_missed(self) -> None:
         """Write what a journal could not take when it was recorded. Raises `CatalogUnavailableError`."""
         if self._owes and not self.behind:
             write_missed(self.database)
@@ -247,7 +247,7 @@ class Recorder:
                 with self.database.connected():
                     if self.behind:
                         schema.ensure(self.database)
-                    take_up(self.database, paths)
+                    take_up_own(self.database, paths)
             except CatalogUnavailableError as error:
                 self.fall_behind(error)
                 raise
@@ -355,10 +355,10 @@ class Recorder:
             recorded.places.clear()  # one is enough
             recorded.places.add(presence.below(directory, file.path))
 
-    def _take_up(self, written: _Written, events: Sequence[Event], *, is_kept: bool = False) -> None:
+    def _give_to_catalog(self, written: _Written, events: Sequence[Event], *, is_kept: bool = False) -> None:
         """Project new events, and earlier events that the catalog lacks. Raises `CatalogUnavailableError`."""
-        gaps = self.database.in_write(lambda connection: self._project(connection, written, events), is_kept=is_kept)
-        take_up(self.database, gaps)
+        lagging = self.database.in_write(lambda connection: self._project(connection, written, events), is_kept=is_kept)
+        take_up_own(self.database, lagging)
         if self._owes and not written.missed:
             self._owes = False
             write_missed(self.database)
@@ -370,19 +370,19 @@ class Recorder:
         for directory, lines in written.missed.items():
             journals.add_unwritten(connection, directory, home_to_json(self._homes[directory]), lines)
         runs = {run_of(event) for event in news}
-        return [span.path for span in written.spans if not journals.went_on(connection, runs, *span[:3])]
+        return [span.path for span in written.spans if not journals.move_read_to(connection, runs, *span[:3])]
 
     def _append(
         self,
         by_home: Mapping[str, Sequence[Event]],
-        started: Callable[[LaunchKey], LaunchStarted | None],
+        facts_of: Callable[[LaunchKey], LaunchStarted | None],
         launches: Iterable[LaunchKey] = (),
     ) -> _Written:
         """Append events to the journals of these directories, after the facts of their launches that they lack."""
         written = _Written()
         for directory, events in by_home.items():
             named = dict.fromkeys([*launches, *(launch for event in events if (launch := launch_of(event)))])
-            told = {launch: event for launch in named if (event := started(launch)) is not None}
+            told = {launch: event for launch in named if (event := facts_of(launch)) is not None}
             lines = [to_line(event, directory) for event in events]
             try:
                 span = self._writers[directory].append(lines, told)
@@ -422,9 +422,9 @@ class Recorder:
             log.warning("%s", message)
 
 
-def for_rank(database: Database, rank: int, launch: Launch, started: Callable[[], LaunchStarted]) -> Recorder:
-    """The recorder of one rank of a launch; `started` returns the present facts of the launch."""
-    return Recorder(database, f"rank_{rank}", launch.key, lambda named: started() if named == launch.key else None)
+def for_rank(database: Database, rank: int, launch: Launch, facts: Callable[[], LaunchStarted]) -> Recorder:
+    """The recorder of one rank of a launch; `facts` returns the present ones of the launch."""
+    return Recorder(database, f"rank_{rank}", launch.key, lambda named: facts() if named == launch.key else None)
 
 
 def shared(database: Database, recorded: Mapping[str, Home] = MappingProxyType({})) -> Recorder:
@@ -433,12 +433,12 @@ def shared(database: Database, recorded: Mapping[str, Home] = MappingProxyType({
     `recorded` are the records of the directories of a run, as `homes` returns them.
     """
 
-    def started(launch: LaunchKey) -> LaunchStarted | None:
+    def facts_of(launch: LaunchKey) -> LaunchStarted | None:
         with database.read() as connection:
             found = reads.launch(connection, launch)
         return None if found is None else LaunchStarted(found.undecided())
 
-    return Recorder(database, SHARED, _this_process(), started, recorded)
+    return Recorder(database, SHARED, _this_process(), facts_of, recorded)
 
 
 def homes(connection: Connection, run: int) -> dict[str, Home]:
@@ -493,7 +493,7 @@ def record_of_run(
         recorder.home_beside(file)
         return events, [file.launch_key]
 
-    recorder.decide(work)
+    recorder.record_decided(work)
     return bool(said)
 
 

@@ -140,7 +140,7 @@ def sync_run(
     sizes |= _sizes_of(_moved_along(gone))
     told, others = _known(database, sizes.keys() - known.keys())
     sizes = {path: size for path, size in sizes.items() if path not in others}
-    done = _take_up(database, sizes, known | told, look=True, trust=trust)
+    done = _take_up_grown(database, sizes, known | told, look=True, trust=trust)
     return _added(Synced(skipped=hidden, unreadable=hidden, away=away), done)
 
 
@@ -205,7 +205,7 @@ def found_below(roots: Iterable[str], *, with_directories: bool = False) -> tupl
     return found, tuple(hidden)
 
 
-def take_up(database: Database, paths: Iterable[str]) -> Synced:
+def take_up_own(database: Database, paths: Iterable[str]) -> Synced:
     """Sync these journals, each from where the last sync ended; do not check whether the files in them exist."""
     return take_up_found(database, _sizes_of(paths), look=False)
 
@@ -220,7 +220,7 @@ def take_up_found(
     """
     known, others = _known(database, sizes.keys())
     sizes = {path: size for path, size in sizes.items() if path not in others}
-    return _take_up(database, sizes, known, look=look, trust=trust, whole=whole)
+    return _take_up_grown(database, sizes, known, look=look, trust=trust, whole=whole)
 
 
 def _known(database: Database, paths: AbstractSet[str]) -> tuple[dict[str, ReadTo], set[str]]:
@@ -239,7 +239,7 @@ def _sizes_of(paths: Iterable[str]) -> dict[str, int]:
     return {path: size for path in paths if (size := jsonl.size(path)) is not None}
 
 
-def _take_up(
+def _take_up_grown(
     database: Database,
     sizes: Mapping[str, int],
     known: Mapping[str, ReadTo],

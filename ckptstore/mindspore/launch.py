@@ -43,7 +43,7 @@ from ckptstore.outside import Path, atexit, os, utc_now
 from ckptstore.resume.join import check_name, new_launch_id
 from ckptstore.resume.register import checked
 from ckptstore.resume.resolver import Loads, Query
-from ckptstore.resume.start import Settled
+from ckptstore.resume.start import Decided
 from ckptstore.retention.decide import check_policy
 from ckptstore.training.complaints import Complaints
 from ckptstore.training.copies_to_tiers import CopiesToTiers
@@ -441,10 +441,15 @@ class TrainingLaunch(RankLaunch):
         for callback in callbacks:
             if not any(watches_for([callback])):
                 log.warning("ckptstore does not know what %s saves: it is not watched", type(callback).__name__)
-        session = self._session(metrics, durable=durable, retention=retention, tiers=tiers, copy_rate=copy_rate)
-        session.reset_exit_flag = reset_exit_flag
-        if self._check_restored is not None:
-            session.sets_count, session.check_restored = False, self._check_restored
+        session = self._session(
+            metrics,
+            durable=durable,
+            retention=retention,
+            tiers=tiers,
+            copy_rate=copy_rate,
+            reset_exit_flag=reset_exit_flag,
+            check_restored=self._check_restored,
+        )
         return Registrar(
             session,
             Keeper(session, keeps),
@@ -534,11 +539,21 @@ class TrainingLaunch(RankLaunch):
         retention: Policy | None,
         tiers: Mapping[str, str] | None,
         copy_rate: float | None,
+        reset_exit_flag: bool = True,
+        check_restored: Callable[[Any], None] | None = None,
     ) -> Session:
         if retention is not None:
             check_policy(retention)
         copies = self._copies(tiers, copy_rate)
-        session = Session(self, self.progress, durable=durable, retention=retention, copies=copies)
+        session = Session(
+            self,
+            self.progress,
+            durable=durable,
+            retention=retention,
+            copies=copies,
+            reset_exit_flag=reset_exit_flag,
+            check_restored=check_restored,
+        )
         if metrics is not None:
             session.metrics = lambda: metrics(session.params)
         return session
@@ -659,7 +674,7 @@ class TrainingLaunch(RankLaunch):
             return own[0]
         start = start_from_json(sent)
         self.facts = start.launch
-        self.started(Settled(start.launch, start.plan, start.at, initial=start.initial))
+        self.note_start(Decided(start.launch, start.plan, start.at, initial=start.initial))
         return start
 
     def _say(self, message: str) -> None:

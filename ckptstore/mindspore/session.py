@@ -52,15 +52,15 @@ class Session:
     """One training, from `begin` to `close`.
 
     A driver counts the steps in `progress`, hands over each file with `saved`, and records the end with
-    `record_ending`.
+    `record_ending`. With `reset_exit_flag` a flag of OnRequestExit that is set when training begins is put back.
+    `check_restored` gets MindSpore's callback parameters, and may refuse: it is given by a framework that restores by
+    itself, and adds the restored step to MindSpore's count; else `sets_count` has that go on from it.
     """
 
     params: Any  # MindSpore's callback parameters, if it runs the training
     network: NetworkState
     steps: Steps
     problem = ""  # what the driver knows to be wrong with the state
-    reset_exit_flag = True  # a flag of OnRequestExit that is set when training begins is put back
-    sets_count = True  # MindSpore's step count goes on from the restored step; else a framework above it adds that
 
     def __init__(
         self,
@@ -70,19 +70,22 @@ class Session:
         durable: bool = False,
         retention: Policy | None = None,
         copies: CopiesToTiers | None = None,
+        reset_exit_flag: bool = True,
+        check_restored: Callable[[Any], None] | None = None,
     ) -> None:
         self.launch = launch
         self.progress = progress
-        self.recorder = RecorderThread(launch, durable=durable)
+        self.recorder = RecorderThread(launch, durable=durable, on_recorded=self._recorded)
         self.places = SavePlaces(launch, progress, self.recorder)
         self.complaints = Complaints()
         self.metrics: Callable[[], Mapping[str, float]] = dict  # what the user keeps with a save
         self.keep_beside: Callable[[str], None] = lambda _: None  # has the companion of a file that was saved written
-        self.check_restored: Callable[[Any], None] = lambda _: None  # gets MindSpore's callback parameters, may refuse
+        self.reset_exit_flag = reset_exit_flag
+        self.sets_count = check_restored is None
+        self.check_restored = check_restored or _unchecked
         self._good = GoodStates(launch.name, progress)
         self._retention = RetentionThread(launch, retention) if retention is not None and launch.rank == 0 else None
         self._copies = copies
-        self.recorder.on_recorded = self._recorded
 
     @property
     def is_resumed(self) -> bool:
@@ -231,6 +234,10 @@ class Session:
         self.launch.signs.end()
         self.recorder.rest()
         self.places.release()
+
+
+def _unchecked(_: Any) -> None:
+    """What this package restored needs no check."""
 
 
 class GoodStates:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import notifications
-from ckptstore.disk.waiting import started
+from ckptstore.disk.waiting import start_thread
 from ckptstore.errors import CkptstoreError
 from ckptstore.notify.facts import KINDS, look
 from ckptstore.outside import threading, time, token_hex, utc_now
@@ -76,7 +76,7 @@ class Watcher:
         """Watch from now on, on a thread."""
         if self._thread is None:
             self._ended.clear()
-            self._thread = started(self.watch, "ckptstore-watch")
+            self._thread = start_thread(self.watch, "ckptstore-watch")
 
     def end(self) -> None:
         """Stop, after the notice that is being sent now."""

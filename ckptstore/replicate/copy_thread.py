@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.core.hints import Command
 from ckptstore.core.text import count
-from ckptstore.disk.waiting import started
+from ckptstore.disk.waiting import start_thread
 from ckptstore.errors import CkptstoreError
 from ckptstore.outside import threading, time
 from ckptstore.replicate.replicator import SETTLED, Replicator, StoppedError
@@ -53,7 +53,7 @@ class CopyThread:
         if self._thread is None or not self._thread.is_alive():
             self._ending.clear()  # another training of the same launch
             self._replicator.stop.clear()
-            self._thread = started(self._work, "ckptstore-copy")
+            self._thread = start_thread(self._work, "ckptstore-copy")
         self._woken.set()
 
     def finish(self, seconds: float) -> int:

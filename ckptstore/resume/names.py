@@ -89,4 +89,4 @@ def _tell(database: Database, run: int, decide: Callable[[Connection], RunForgot
         newest = reads.launches_of(connection, run)[-1:]
         return [decide(connection)], [launch.key for launch in newest]
 
-    recorder.decide(work)
+    recorder.record_decided(work)

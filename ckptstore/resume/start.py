@@ -1,7 +1,7 @@
-"""Settles where a launch starts, once for all its ranks; or, ahead of it, that it goes back to an older state.
+"""Decides where a launch starts, once for all its ranks; or, ahead of it, that it goes back to an older state.
 
-`settle` is one line: take up what journals and directories tell, choose a state (`_decide`), refuse what must not start
-(`_check_*`), store the answer with the lease on its files (`_store`), read it back (`_stored`).
+`decide_start` is one line: take up what journals and directories tell, choose a state (`_decide`), refuse what must not
+start (`_check_*`), store the answer with the lease on its files (`_store`), read it back (`_stored`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _MOST_LOOKED_AT = 20  # older states, each with all its files, for a hint
 _TRIES = 5  # one gc takes a state once; it is another's turn each time after that
 
 
-class Settled(NamedTuple):
+class Decided(NamedTuple):
     """Where a launch starts, as it was decided and stored."""
 
     launch: Launch  # as the catalog knows it by now
@@ -74,13 +74,13 @@ class _Decision(NamedTuple):
         return self.resolution.plan
 
 
-def settle(
+def decide_start(
     database: Database,
     launch: Launch,
     query: Query,
     ask_ranks: AskRanks = lambda _: None,
     unread: Sequence[Skipped] = (),
-) -> Settled:
+) -> Decided:
     """Where this launch starts, the same for every rank that asks: the first answer stored is the launch's answer.
 
     A launch that asks for a step or a lineage branches off there. `ask_ranks` gets the choice by this process's view
@@ -106,8 +106,8 @@ def settle(
     with database.connected():
         for _ in range(_TRIES):
             decision = _decide(database, launch, run, query, ask_ranks, unread=unread)
-            settled = _store(database, launch, run, query, decision)
-            if settled is not None:
+            decided = _store(database, launch, run, query, decision)
+            if decided is not None:
                 break
             log.info("the state chosen for launch %s was deleted while it started: choosing again", launch.id)
         else:
@@ -115,9 +115,9 @@ def settle(
                 f"every candidate state was deleted while launch {launch.id} of run {run.name!r} was choosing",
                 "end what removes files of the run, and start again",
             )
-    if settled.plan is not None:
-        _note_proof(database, settled.plan, launch)
-    return settled
+    if decided.plan is not None:
+        _note_proof(database, decided.plan, launch)
+    return decided
 
 
 def _for_ranks_of(launch: Launch, query: Query) -> Query:
@@ -134,7 +134,7 @@ def _decide(
     *,
     unread: Sequence[Skipped],
 ) -> _Decision:
-    """Choose where the launch starts; `unread` are journals. Raises as `settle` does for what must not start."""
+    """Choose where the launch starts; `unread` are journals. Raises as `decide_start` does for what must not start."""
     if query.fresh:
         resolution = Resolution(run=run.name, plan=None)
         return _Decision(resolution, initial=_initial(database, launch, run, query))
@@ -166,7 +166,7 @@ def _initial(database: Database, launch: Launch, run: Called, query: Query) -> R
     return plan
 
 
-def _store(database: Database, launch: Launch, run: Called, query: Query, decision: _Decision) -> Settled | None:
+def _store(database: Database, launch: Launch, run: Called, query: Query, decision: _Decision) -> Decided | None:
     """Store the decision and hold the files of its state; None if one of them was removed since it was chosen.
 
     Returns the launch's answer, which another rank may have stored before.
@@ -177,14 +177,14 @@ def _store(database: Database, launch: Launch, run: Called, query: Query, decisi
     reference = query.initial or ""
     now = utc_now()
 
-    def work(connection: Connection) -> Settled | None:
+    def work(connection: Connection) -> Decided | None:
         if not _lock_both(connection, run.id, initial) or not hold(connection, run.id, launch.key, sources, now):
             return None
         if plan is not None and plan.copies:
             fetched = [file for file in sources if file.id in plan.copies]
             if ready_copies(connection, fetched).keys() != {file.id for file in fetched}:
                 return None
-        start = started(
+        start = start_event(
             launch,
             plan,
             now,
@@ -197,13 +197,13 @@ def _store(database: Database, launch: Launch, run: Called, query: Query, decisi
         project(connection, [start])
         return _stored(connection, database, launch)
 
-    settled = database.in_write(work)
-    if settled is not None:
+    decided = database.in_write(work)
+    if decided is not None:
         _say_what_is_missed(decision)
-    return settled
+    return decided
 
 
-def _stored(connection: Connection, database: Database, launch: Launch) -> Settled | None:
+def _stored(connection: Connection, database: Database, launch: Launch) -> Decided | None:
     """The stored answer; None if there is none yet."""
     decision = reads.resolution(connection, launch.key)
     if decision is None:
@@ -214,16 +214,16 @@ def _stored(connection: Connection, database: Database, launch: Launch) -> Settl
     if now.initial is not None:
         origin = reads.launch(connection, now.initial.launch_key)
     elif decision.parent is None:
-        return Settled(now, None, decision.at, decision.passed)
+        return Decided(now, None, decision.at, decision.passed)
     if origin is None or not decision.plan or any(file not in sources for _, file in decision.plan):
         raise CatalogUnavailableError(f"{database.name} has lost parts of the plan of launch {launch.id}")
     ranks = tuple(Assignment(rank, sources[file]) for rank, file in decision.plan)
     if now.initial is not None:
         initial = RestorePlan(launch=origin, global_step=now.initial.global_step, ranks=ranks)
-        return Settled(now, None, decision.at, decision.passed, initial)
+        return Decided(now, None, decision.at, decision.passed, initial)
     copies = ready_copies(connection, sources.values()) if origin.has_copies else {}
     plan = RestorePlan(launch=origin, global_step=now.parent_step or 0, ranks=ranks, copies=copies)
-    return Settled(now, plan, decision.at, decision.passed)
+    return Decided(now, plan, decision.at, decision.passed)
 
 
 def _lock_both(connection: Connection, run_id: int, initial: RestorePlan | None) -> bool:
@@ -280,13 +280,13 @@ def branch(database: Database, plan: RestorePlan) -> str:
                 f"if gc did that, {Command('undo', run)} brings it back while it is in the trash",
             )
         files = [each.source for each in plan.ranks]
-        return [started(launch, plan, now, start_step=plan.global_step, branched=True)], files
+        return [start_event(launch, plan, now, start_step=plan.global_step, branched=True)], files
 
     record_of_run(database, decide)
     return launch_id
 
 
-def started(
+def start_event(
     launch: Launch,
     plan: RestorePlan | None,
     at: datetime,

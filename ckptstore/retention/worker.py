@@ -133,7 +133,7 @@ class Worker:
         for directory in homes:
             if not self._reach.absence(directory):
                 self.recorder.home(directory)
-        self.recorder.decide(work)
+        self.recorder.record_decided(work)
 
     def end(self, gcs: Iterable[Collection], now: datetime) -> None:
         """End these gcs: no more files go with them, and their grace begins."""

@@ -11,7 +11,7 @@ from ckptstore.catalog.clock import clock
 from ckptstore.core.hints import Call
 from ckptstore.core.text import span
 from ckptstore.disk.owner import is_dead, is_here, is_this_process, shown, this_process
-from ckptstore.disk.waiting import started
+from ckptstore.disk.waiting import start_thread
 from ckptstore.errors import CatalogUnavailableError, RefusedError
 from ckptstore.leave.ask import pass_on
 from ckptstore.outside import atexit, os, threading, time
@@ -61,7 +61,7 @@ class LifeSigns:
         self._process = this_process()
         self._give()
         self._ended.clear()
-        self._thread = started(self._work, "ckptstore-signs")
+        self._thread = start_thread(self._work, "ckptstore-signs")
         atexit.register(self.end)
 
     def end(self) -> None:
@@ -82,7 +82,7 @@ class LifeSigns:
         key, process = self._key, self._process
         self._write(lambda connection: leases.give_sign(connection, key, process, clock(connection)))
         with suppress(CatalogUnavailableError):  # the recorder says so
-            self._recorder.settle()
+            self._recorder.write_missed()
         self.pass_on()
 
     def pass_on(self, home: str | None = None) -> None:

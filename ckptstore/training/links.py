@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.core.model import FileState
-from ckptstore.disk.waiting import started
+from ckptstore.disk.waiting import start_thread
 from ckptstore.errors import UsageError
 from ckptstore.outside import atexit, queue, threading, time
 from ckptstore.training.complaints import Complaints
@@ -45,7 +45,7 @@ class Links:
         if file.state is not FileState.COMPLETE or file.quarantine:
             return
         if self._thread is None:
-            self._thread = started(self._work, "ckptstore-links")
+            self._thread = start_thread(self._work, "ckptstore-links")
             atexit.register(self._finish)
         self._states.put(file)
 

@@ -29,7 +29,7 @@ from ckptstore.resume import register as registering
 from ckptstore.resume.measure import measure
 from ckptstore.resume.reconcile import Reconciled, left_at, reconcile
 from ckptstore.resume.resolver import Query
-from ckptstore.resume.start import Settled, earlier_start, keep_holding, settle, started
+from ckptstore.resume.start import Decided, decide_start, earlier_start, keep_holding, start_event
 from ckptstore.tiers.fetch import Fetched
 from ckptstore.training import layout_files
 from ckptstore.training.exit_request import ExitRequest
@@ -64,8 +64,8 @@ class RankLaunch:
         self.database = database
         self.facts = facts
         self.rank = index(rank)
-        self._started = LaunchStarted(facts)
-        self.recorder = for_rank(database, rank, facts, lambda: self._started)
+        self._start_event = LaunchStarted(facts)
+        self.recorder = for_rank(database, rank, facts, lambda: self._start_event)
         self.live_files = LiveFiles(self.recorder)
         self._has_saved = False
         self._newest = facts.created_at  # the moment of its last record of a file, or its beginning
@@ -294,7 +294,7 @@ class RankLaunch:
         is fetched; until the launch has saved, the plan names the fetched file.
         """
         query = Query(step=step, lineage=lineage, take_quarantined=take_quarantined, fetches=True)
-        plan = self.settle(self.database, query).plan
+        plan = self.decide_start(self.database, query).plan
         return None if plan is None else self.fetched(plan)
 
     def fetched(self, plan: RestorePlan) -> RestorePlan:
@@ -304,13 +304,13 @@ class RankLaunch:
         """
         return self._fetched.local(self.database, plan, plan.files_for(self.rank, self.facts.layout))
 
-    def settle(self, database: Database, query: Query, ask_ranks: AskRanks = lambda _: None) -> Settled:
+    def decide_start(self, database: Database, query: Query, ask_ranks: AskRanks = lambda _: None) -> Decided:
         """As `resolve`, with the catalog or with a database made of journals."""
-        settled = settle(database, self.facts, query, ask_ranks, unread=self.unread)
+        decided = decide_start(database, self.facts, query, ask_ranks, unread=self.unread)
         if database is self.database:
-            self.facts = settled.launch
-        self.started(settled)
-        return settled
+            self.facts = decided.launch
+        self.note_start(decided)
+        return decided
 
     def earlier_start(self, fits: Callable[[int], bool]) -> int | None:
         """The newest earlier saved step from which this launch would start at a step that `fits`."""
@@ -319,24 +319,24 @@ class RankLaunch:
         except CkptstoreError:  # the catalog is away
             return None
 
-    def started(self, settled: Settled) -> None:
+    def note_start(self, decided: Decided) -> None:
         """Note where this launch starts, as it was decided; rank 0 journals it for all ranks."""
-        now = settled.launch
-        event = started(
+        now = decided.launch
+        event = start_event(
             self.facts,
-            settled.plan,
-            settled.at,
+            decided.plan,
+            decided.at,
             start_step=now.start_step,
             branched=now.branched,
-            passed=settled.passed if self.rank == 0 else (),
-            initial=settled.initial,
+            passed=decided.passed if self.rank == 0 else (),
+            initial=decided.initial,
             reference=now.initial.reference if now.initial else "",
         )
         self.facts = event.launch
         # What it begins from is in a directory of another run, whose journals tell nothing of this one.
-        own = [source for rank, source in event.plan if rank == self.rank and settled.initial is None]
+        own = [source for rank, source in event.plan if rank == self.rank and decided.initial is None]
         plan_files = event.plan if self.rank == 0 else ()
-        self._started = replace(event, plan=plan_files, data_at=self._started.data_at)
+        self._start_event = replace(event, plan=plan_files, data_at=self._start_event.data_at)
         self.recorder.tell(self.key, own)
 
     def set_steps_per_epoch(self, steps: int, *, batch_size: int | None = None, shards: int | None = None) -> None:
@@ -349,12 +349,12 @@ class RankLaunch:
         self.recorder.tell(self.key)
 
     def note_steps_per_epoch(self, steps: int, *, batch_size: int | None, shards: int | None) -> None:
-        """As `set_steps_per_epoch`, before `settle`, which records it with where the launch starts."""
+        """As `set_steps_per_epoch`, before `decide_start`, which records it with where the launch starts."""
         steps = _counted("steps_per_epoch", steps)
         batch_size = None if batch_size is None else _counted("batch_size", batch_size)
         shards = None if shards is None else _counted("shards", shards)
         self.facts = replace(self.facts, steps_per_epoch=steps, batch_size=batch_size, shards=shards)
-        self._started = replace(self._started, launch=self.facts, data_at=utc_now())
+        self._start_event = replace(self._start_event, launch=self.facts, data_at=utc_now())
 
     def add_source(
         self,
@@ -449,7 +449,7 @@ class RankLaunch:
 
         Journals get what only the catalog has: else, if that is lost, a file may count as another launch's.
         """
-        self.recorder.settle()
+        self.recorder.write_missed()
         with self.database.read() as connection:
             run_id = reads.run_id(connection, self.run)
         if run_id is None:

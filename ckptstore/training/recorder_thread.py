@@ -11,7 +11,7 @@ from ckptstore.catalog.backoff import Backoff
 from ckptstore.core.model import FileState
 from ckptstore.core.text import count
 from ckptstore.disk.files import make_durable
-from ckptstore.disk.waiting import started
+from ckptstore.disk.waiting import start_thread
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
 from ckptstore.outside import Path, atexit, os, queue, signal, threading, time
 from ckptstore.resume import exits
@@ -48,15 +48,21 @@ class _Waiting:
 class RecorderThread:
     """Takes jobs from the training thread and does them in order, until it is closed.
 
-    `durable` has every file on the disk before it is registered. `on_recorded` is called with each registered file.
-    `state_names` are the parameters that a whole file has.
+    `durable` has every file on the disk before it is registered. `on_recorded` is called with each registered file, on
+    this thread. `state_names` are the parameters that a whole file has.
 
     When a job is done, what it recorded is in a journal. Where several jobs wait, the catalog gets all of it in one
     transaction after them. A catalog that cannot be used is tried at longer and longer intervals. When it is back it
     gets all that the journals have. The trouble is logged once, not once a step.
     """
 
-    def __init__(self, launch: RankLaunch, *, durable: bool = False) -> None:
+    def __init__(
+        self,
+        launch: RankLaunch,
+        *,
+        durable: bool = False,
+        on_recorded: Callable[[Checkpoint], None] = lambda _: None,
+    ) -> None:
         self._durable = durable
         self._launch = launch
         self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
@@ -77,7 +83,7 @@ class RecorderThread:
         self._said_left = ""
         self._companions = Companions(durable=durable)
         self._said_companions = False
-        self.on_recorded: Callable[[Checkpoint], None] = lambda _: None
+        self._on_recorded = on_recorded
         self.state_names: frozenset[str] = frozenset()
 
     def submit(self, file: Checkpoint, *, asynchronous: bool) -> None:
@@ -169,7 +175,7 @@ class RecorderThread:
         return not is_full
 
     def _start(self) -> None:
-        self._thread = started(self._work, "ckptstore")
+        self._thread = start_thread(self._work, "ckptstore")
         if self._thread is not None:  # else the next job tries again
             atexit.register(self.close)
 
@@ -371,7 +377,7 @@ class RecorderThread:
         self._launch.record_files([whole])
         self._launch.signs.pass_on()
         self._beside(lambda: self._companions.recorded(whole))
-        self.on_recorded(whole)
+        self._on_recorded(whole)
         self._launch.live_files.notice_vanished(Path(whole.path).parent)
 
     def _beside(self, write: Callable[[], None]) -> None:

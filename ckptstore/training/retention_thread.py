@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import tallies
 from ckptstore.core.text import count, size
-from ckptstore.disk.waiting import started
+from ckptstore.disk.waiting import start_thread
 from ckptstore.errors import CkptstoreError, RefusedError
 from ckptstore.outside import threading
 from ckptstore.retention.execute import execute
@@ -59,7 +59,7 @@ class RetentionThread:
     def _wake(self) -> None:
         if self._thread is None or not self._thread.is_alive():
             self._ended.clear()
-            self._thread = started(self._work, "ckptstore-gc")
+            self._thread = start_thread(self._work, "ckptstore-gc")
         self._woken.set()
 
     def finish(self, seconds: float) -> None:

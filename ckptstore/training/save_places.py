@@ -179,7 +179,7 @@ class SavePlaces:
         launch, start, directory = self._launch, self._progress.start, view.directory
         overlooked = self._overlooked(view)
         if overlooked is not None:
-            self._take_up(directory)
+            self._take_up_for_next(directory)
             raise RefusedError(overlooked[0], "start again: it is found now; or start a run of another name")
         if start is None or not start.fresh or not start.known.keys() <= {launch.id}:
             return
@@ -282,7 +282,7 @@ class SavePlaces:
         there = [file for file in newer if (found := facts_if_seen(file.path)) and found.size == file.size]
         return max(there, key=lambda file: file.global_step, default=None)
 
-    def _take_up(self, directory: str) -> None:
+    def _take_up_for_next(self, directory: str) -> None:
         """Read the journals here into the catalog, for the next start; rank 0 reads those of all ranks."""
         launch = self._launch
         remember(launch.database.name, launch.run, directory)

@@ -247,7 +247,7 @@ def decide(
 ) -> Start:
     """Where the launch starts, by the catalog, or without it by journals and directories.
 
-    `ask_ranks` is that of `settle`; without the catalog what this process sees counts.
+    `ask_ranks` is that of `decide_start`; without the catalog what this process sees counts.
 
     Raises as `resolve` does, and `RefusedError` where the run has no history and unregistered checkpoints are in its
     known directories.
@@ -296,8 +296,8 @@ def _look_back(launch: RankLaunch, database: Database) -> None:
 
 
 def _start(launch: RankLaunch, database: Database, query: Query, ask_ranks: AskRanks = lambda _: None) -> Start:
-    settled = launch.settle(database, query, ask_ranks)
-    plan = settled.plan
+    decided = launch.decide_start(database, query, ask_ranks)
+    plan = decided.plan
     if plan is not None and launch.facts.start_step is None:
         raise CkptstoreError(f"the first step of launch {launch.id} is not in {database.name}", "join again")
     with database.read() as connection:
@@ -310,13 +310,13 @@ def _start(launch: RankLaunch, database: Database, query: Query, ask_ranks: AskR
     return Start(
         launch=launch.facts,
         plan=plan,
-        at=settled.at,
+        at=decided.at,
         by_journals=database is not launch.database,
         known=known,
         offset=position.shift(launch.facts, launches),
         lost=tuple(file for file in saved if file.rank in stood_in_for and file.size is not None),
         parts=tuple(file for file in saved if file.content is Content.PART),
-        initial=settled.initial,
+        initial=decided.initial,
     )
 
 

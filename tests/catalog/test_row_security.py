@@ -85,7 +85,7 @@ def test_a_run_begins_from_a_state_of_another_login(rows: Server, tmp_path: Path
     """It writes rows of its own run alone, and gc of the other one heeds them."""
     trained(rows, "ann", "base", tmp_path)
     bob = connect(url_of(rows, "bob"))
-    settled = bob.join("tuned", rank=0, world_size=1).settle(bob.database, Query(initial="base@10"))
+    settled = bob.join("tuned", rank=0, world_size=1).decide_start(bob.database, Query(initial="base@10"))
     assert settled.initial is not None
     plan = connect(url_of(rows, "olga")).plan_gc("base", Policy(keep_last=1))
     assert [each.state.global_step for each in plan.decision.remove] == [5]

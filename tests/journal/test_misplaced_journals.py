@@ -15,7 +15,7 @@ from ckptstore.disk.name_claims import FOLDER
 from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.journal import jsonl
 from ckptstore.resume.resolver import Query
-from ckptstore.resume.start import Settled
+from ckptstore.resume.start import Decided
 from ckptstore.retention import stored_policy
 from ckptstore.retention.policy import Policy
 from ckptstore.training.start import begin, decide, follow
@@ -234,7 +234,7 @@ def test_a_rank_that_has_the_catalog_tells_it_what_rank_0_decided_without(
     assert decision.plan is not None
     follower = follow(catalog.database, joined.facts, 1, "data_parallel", away=False)
     follower.facts = decision.launch
-    follower.started(Settled(decision.launch, decision.plan, decision.at))
+    follower.note_start(Decided(decision.launch, decision.plan, decision.at))
     job.announce(follower)
     job.save([follower], 8)
     shutil.rmtree(job.folder(0) / FOLDER)  # rank 0's node is gone with what it wrote

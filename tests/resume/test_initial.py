@@ -15,7 +15,7 @@ from ckptstore.core.model import Content, FileState, Initial
 from ckptstore.errors import NothingRestorableError, RefusedError
 from ckptstore.resume import start
 from ckptstore.resume.resolver import Query
-from ckptstore.resume.start import Settled
+from ckptstore.resume.start import Decided
 from ckptstore.retention.policy import Policy
 from ckptstore.training.rank_launch import RankLaunch
 from tests.jobs import Job
@@ -33,11 +33,11 @@ def parent(catalog: Catalog, tmp_path: Path, *steps: int, world_size: int = 1, l
 
 def begin(
     catalog: Catalog, initial: str | None = "parent", *, ranks: int = 1, **asked: Any
-) -> tuple[RankLaunch, Settled]:
+) -> tuple[RankLaunch, Decided]:
     """A launch of the run, of which rank 0 asks where it starts."""
     layout = "data_parallel" if ranks > 1 else None
     launch = catalog.join("child", rank=0, world_size=ranks, layout=layout, launch_id=f"C{next(_numbers)}")
-    return launch, launch.settle(catalog.database, Query(initial=initial, **asked))
+    return launch, launch.decide_start(catalog.database, Query(initial=initial, **asked))
 
 
 def kept(catalog: Catalog) -> dict[int, str]:
@@ -71,7 +71,7 @@ def test_half_a_state_is_none(catalog: Catalog, tmp_path: Path) -> None:
     parent(catalog, tmp_path, 5, 10)
     ranks = [catalog.join("child", rank=rank, world_size=2, launch_id="C1") for rank in range(2)]
     child = Job(catalog, tmp_path / "child", run="child")
-    ranks[0].settle(catalog.database, Query(initial="parent@5"))
+    ranks[0].decide_start(catalog.database, Query(initial="parent@5"))
     for rank, is_needed in ((0, True), (1, False)):
         ranks[rank].register(child.write(ranks[rank], 3, name="net-1_3.ckpt"), global_step=3)
         assert (5 in kept(catalog)) is is_needed
@@ -83,9 +83,9 @@ def test_the_answer_is_the_same_for_every_rank_that_asks(sqlite_url: str, tmp_pa
     ranks = [
         catalog.join("child", rank=rank, world_size=3, layout="data_parallel", launch_id="C1") for rank in range(3)
     ]
-    told = [ranks[0].settle(catalog.database, Query(initial="parent"))]
+    told = [ranks[0].decide_start(catalog.database, Query(initial="parent"))]
     job.save(job.begin(), 15)
-    told += [each.settle(catalog.database, Query(initial="parent")) for each in ranks[1:]]
+    told += [each.decide_start(catalog.database, Query(initial="parent")) for each in ranks[1:]]
     assert told[0].initial == told[1].initial == told[2].initial
     assert told[0].initial is not None
     assert [each.source.rank for each in told[0].initial.ranks] == [0, 1, 0]

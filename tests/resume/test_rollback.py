@@ -68,7 +68,7 @@ def test_who_begins_anew_and_fails_again_and_again_before_a_whole_save_begins_an
     job = Job(catalog, tmp_path)
     job.save(job.start(), 10, 20, 30)
     (first, _) = job.start(resume=False)
-    assert first.settle(catalog.database, Query(fresh=True)).plan is None
+    assert first.decide_start(catalog.database, Query(fresh=True)).plan is None
     job.save([first], 5)
     for _ in range(3):
         (first, _) = job.start()

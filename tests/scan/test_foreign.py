@@ -116,7 +116,7 @@ def test_mindspore_does_not_start_from_what_it_cannot_load(catalog: Catalog, dat
     catalog.scan(root, steps={path: 40})
     launch = catalog.join("job")
     with pytest.raises(NothingRestorableError) as refused:
-        launch.settle(catalog.database, FOR_MINDSPORE)
+        launch.decide_start(catalog.database, FOR_MINDSPORE)
     assert f"MindSpore cannot load {path}: its format is pytorch" in refused.value.message
     assert "ckptstore resolve job --step 40 --format paths" in refused.value.hint
     assert follow(database_url, refused.value.hint.partition("that can load them")[2]).out == f"{path}\n"
@@ -132,7 +132,7 @@ def test_mindspore_goes_on_from_its_own_and_the_reason_is_told(catalog: Catalog,
     resolution = catalog.resolve("job")
     assert resolution.plan.global_step == 40
     launch = catalog.join("job")
-    plan = launch.settle(catalog.database, FOR_MINDSPORE).plan
+    plan = launch.decide_start(catalog.database, FOR_MINDSPORE).plan
     assert plan.global_step == 6
     history = catalog.history("job")[-1]
     assert [(each.global_step, each.rule) for each in history.passed] == [(40, Rule.FOREIGN_FORMAT)]

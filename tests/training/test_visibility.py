@@ -60,7 +60,7 @@ class Hosts:
             return said + visibility.answer(ranks[0], question)
 
         with self.on(0):
-            return ranks[0].settle(ranks[0].database, NEWEST, visibility.ask_ranks(ranks[0], NEWEST, ask)).plan
+            return ranks[0].decide_start(ranks[0].database, NEWEST, visibility.ask_ranks(ranks[0], NEWEST, ask)).plan
 
     @contextmanager
     def seen_by_others(self, rank: RankLaunch) -> Iterator[None]:
@@ -105,7 +105,7 @@ def test_one_disk_for_all_is_asked_about_once(hosts: Hosts) -> None:
         asked.append(list(question))
         return sum(visibility.answer(rank, question) for rank in ranks)
 
-    plan = ranks[0].settle(ranks[0].database, NEWEST, visibility.ask_ranks(ranks[0], NEWEST, ask)).plan
+    plan = ranks[0].decide_start(ranks[0].database, NEWEST, visibility.ask_ranks(ranks[0], NEWEST, ask)).plan
     assert files_of(plan) == (20, [(0, 0), (1, 1)])
     assert asked == [["files", "all"]]
 
@@ -113,7 +113,7 @@ def test_one_disk_for_all_is_asked_about_once(hosts: Hosts) -> None:
 def test_the_first_start_of_a_run_asks_nothing(catalog: Catalog, tmp_path: Path) -> None:
     ranks = Job(catalog, tmp_path / "ckpt").start(resume=False)
     asks = visibility.ask_ranks(ranks[0], NEWEST, lambda _: pytest.fail("asked"))
-    assert ranks[0].settle(ranks[0].database, NEWEST, asks).plan is None
+    assert ranks[0].decide_start(ranks[0].database, NEWEST, asks).plan is None
 
 
 def test_a_file_that_one_host_lost_gives_the_older_state_or_the_named_copy(
@@ -151,7 +151,7 @@ def test_a_copy_is_taken(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.M
             job.folder(0).rename(copied)
             (tmp_path / "host-0").rename(job.folder(0))
 
-    plan = started[0].settle(started[0].database, NEWEST, visibility.ask_ranks(started[0], NEWEST, ask)).plan
+    plan = started[0].decide_start(started[0].database, NEWEST, visibility.ask_ranks(started[0], NEWEST, ask)).plan
     assert files_of(plan) == (10, [(0, 0), (1, 0)])
     assert not hosts.asked
 
@@ -202,7 +202,7 @@ def test_shares_are_read_by_all_ranks(
         asks = visibility.ask_ranks(
             started[0], NEWEST, lambda told: sum(visibility.answer(rank, told) for rank in started)
         )
-        assert files_of(started[0].settle(started[0].database, NEWEST, asks).plan) == (20, [(0, 0), (1, 1)])
+        assert files_of(started[0].decide_start(started[0].database, NEWEST, asks).plan) == (20, [(0, 0), (1, 1)])
     else:
         assert files_of(hosts.start()) == (10, [(0, 0), (1, 1)])
 
@@ -216,7 +216,7 @@ def test_a_damaged_file_on_one_disk_is_called_that(
     path.write_bytes(b"cut")
     ranks = job.start(resume=False)
     asks = visibility.ask_ranks(ranks[0], NEWEST, lambda told: sum(visibility.answer(rank, told) for rank in ranks))
-    assert files_of(ranks[0].settle(ranks[0].database, NEWEST, asks).plan) == (10, [(0, 0), (1, 1)])
+    assert files_of(ranks[0].decide_start(ranks[0].database, NEWEST, asks).plan) == (10, [(0, 0), (1, 1)])
     assert "do not see the same files" not in caplog.text
     assert f"step 20 of launch L1 was complete once: {path} has 3 bytes" in caplog.text
 

@@ -26,7 +26,7 @@ from ckptstore.disk.files import digest, facts
 from ckptstore.errors import CkptstoreError, DamageError, RefusedError
 from ckptstore.resume.register import describe
 from ckptstore.resume.resolver import NEWEST, Query
-from ckptstore.resume.start import Settled
+from ckptstore.resume.start import Decided
 from ckptstore.retention.plan import GcPlan
 from ckptstore.retention.policy import Policy
 from ckptstore.training.recorder_thread import RecorderThread
@@ -417,7 +417,7 @@ class World:
         layout = "data_parallel" if self.truth.replicas else None
         launch = catalog.join(RUN, rank=rank, world_size=truth.size, launch_id=truth.name, layout=layout)
         launch.set_steps_per_epoch(STEPS_PER_EPOCH, **self._samples(truth))
-        plan = launch.settle(launch.database, replace(query, fetches=True)).plan
+        plan = launch.decide_start(launch.database, replace(query, fetches=True)).plan
         start = Start(launch=launch.facts, plan=plan, at=datetime.now(timezone.utc))
         trainer = Trainer(self.machine.program(), rank, launch, None, None, Progress(start=start))
         self._make_folder(trainer)
@@ -450,15 +450,14 @@ class World:
             launch = follow(database, facts, rank, layout, away=first.recorder.behind)
             start = start_from_json(shown or {})
             launch.facts = start.launch
-            launch.started(Settled(start.launch, start.plan, start.at))
+            launch.note_start(Decided(start.launch, start.plan, start.at))
         progress = Progress(start=start, global_step=start.global_step)
-        recorder = RecorderThread(launch)
+        recorder = RecorderThread(launch, on_recorded=self._recorded)
         trainer = Trainer(
             self.machine.program(), rank, launch, recorder, SavePlaces(launch, progress, recorder), progress
         )
         directory = self._make_folder(trainer)
         recorder.state_names = frozenset({"weight", "global_step"})
-        recorder.on_recorded = self._recorded
         recorder.begin()
         trainer.places.add(
             directory,
@@ -668,7 +667,7 @@ class World:
 
         def work(opened: Catalog) -> Any:
             rank = opened.join(run, rank=0, world_size=1, launch_id=f"T{number}")
-            settled = rank.settle(opened.database, Query(initial=f"{RUN}/{launch.name}@{at}"))
+            settled = rank.decide_start(opened.database, Query(initial=f"{RUN}/{launch.name}@{at}"))
             if saves:
                 path = f"/tuned/{run}.ckpt"
                 self.machine.system.makedirs("/tuned", exist_ok=True)
