@@ -12,14 +12,15 @@ from sqlalchemy import Connection as Connection  # noqa: PLC0414 — the type th
 
 from ckptstore.catalog import postgres, sqlite, urls
 from ckptstore.catalog.backoff import Backoff
-from ckptstore.catalog.tables import metadata
+from ckptstore.catalog.tables import UtcDateTime, metadata
 from ckptstore.core.hints import Command
 from ckptstore.errors import CatalogBusyError, CatalogDamagedError, CatalogUnavailableError
-from ckptstore.outside import Path, os, threading, time
+from ckptstore.outside import Path, os, threading, time, utc_now
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Iterator
+    from datetime import datetime
 
 T = TypeVar("T")
 
@@ -311,3 +312,11 @@ def _schema() -> tuple[str, ...]:
 
 def _without_password(text: str, url: sa.URL) -> str:
     return text.replace(str(url.password), "***") if url.password else text
+
+
+def clock(connection: sa.Connection) -> datetime:
+    """The time of the server, which all machines share; for an SQLite file, of this machine."""
+    if connection.dialect.name == "sqlite":
+        return utc_now()
+    now: datetime = connection.execute(sa.select(sa.func.clock_timestamp(type_=UtcDateTime))).scalar_one()
+    return now

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from ckptstore.catalog.clock import clock
+from ckptstore.catalog.engine import clock
 from ckptstore.catalog.tables import FILES, checkpoints, exit_requests, saves
 from ckptstore.core.model import FileState, Kind
 

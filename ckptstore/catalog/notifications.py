@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from ckptstore.catalog.any_of import any_of
-from ckptstore.catalog.clock import clock
+from ckptstore.catalog.engine import clock
 from ckptstore.catalog.project import insert_if_new
 from ckptstore.catalog.tables import notifications
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import copies, copying, reads
 from ckptstore.catalog.backoff import Backoff
-from ckptstore.catalog.clock import clock
+from ckptstore.catalog.engine import clock
 from ckptstore.core.copies import CopyState
 from ckptstore.core.hints import Command
 from ckptstore.core.model import Skipped

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import leases, reads, recent
-from ckptstore.catalog.clock import clock
+from ckptstore.catalog.engine import clock
 from ckptstore.catalog.runs import find_run
 from ckptstore.journal.sync import sync_run
 from ckptstore.resume.liveness import course

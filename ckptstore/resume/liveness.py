@@ -12,7 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import leases, reads
-from ckptstore.catalog.clock import clock
+from ckptstore.catalog.engine import clock
 from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.core.model import BRANCH, IMPORTED, SCANNED
 from ckptstore.core.text import span

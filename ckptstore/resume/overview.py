@@ -7,8 +7,8 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.catalog import gauges, leases, reads, tallies, user_events
-from ckptstore.catalog.clock import clock
 from ckptstore.catalog.copies import ranks_in_tiers
+from ckptstore.catalog.engine import clock
 from ckptstore.catalog.protection import began_from
 from ckptstore.catalog.runs import called_in, find_run, run_names
 from ckptstore.core import validate

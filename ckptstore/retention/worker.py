@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, removals, user_events
-from ckptstore.catalog.clock import clock
+from ckptstore.catalog.engine import clock
 from ckptstore.catalog.runs import find_called
 from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.core.model import FileState, Location, Skipped

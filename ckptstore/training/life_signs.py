@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import leases, reads, schema
-from ckptstore.catalog.clock import clock
+from ckptstore.catalog.engine import clock
 from ckptstore.core.hints import Call
 from ckptstore.core.text import span
 from ckptstore.disk.owner import is_dead, is_here, is_this_process, shown, this_process

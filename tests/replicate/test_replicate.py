@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from ckptstore.api import Catalog
 from ckptstore.catalog import copies, copying
-from ckptstore.catalog.clock import clock
+from ckptstore.catalog.engine import clock
 from ckptstore.cli.main import cli
 from ckptstore.core.copies import Beside, CopyState
 from ckptstore.core.model import Checkpoint

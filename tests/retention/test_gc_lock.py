@@ -6,15 +6,13 @@ import subprocess
 import sys
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from ckptstore.api import Catalog, connect
-from ckptstore.catalog import clock as clocks
-from ckptstore.catalog import removals
-from ckptstore.catalog.clock import clock
+from ckptstore.catalog import engine, removals
+from ckptstore.catalog.engine import clock
 from ckptstore.catalog.tables import gc_locks
 from ckptstore.disk import owner
 from ckptstore.disk.owner import is_dead, shown, this_process
@@ -88,15 +86,9 @@ def test_the_lock_goes_by_the_clock_of_the_database(
     """A host whose clock is ahead does not take the lock of one that is at work; the one of SQLite is the machine's."""
     saved(catalog, tmp_path, 10)
 
-    class Ahead(datetime):
-        @classmethod
-        def now(cls, tz: Any = None) -> Any:
-            return datetime.now(tz) + timedelta(minutes=20)
-
     with GcLock(catalog.database, "run", 1):
-        monkeypatch.setattr(lock, "datetime", Ahead, raising=False)
         if catalog.database.file is None:
-            monkeypatch.setattr(clocks, "datetime", Ahead, raising=False)
+            monkeypatch.setattr(engine, "utc_now", lambda: datetime.now(timezone.utc) + timedelta(minutes=20))
         with pytest.raises(RefusedError, match="is at work"), GcLock(catalog.database, "run", 1):
             pass
 

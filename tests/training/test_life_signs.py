@@ -9,7 +9,7 @@ import pytest
 
 from ckptstore.api import Catalog
 from ckptstore.catalog import leases, reads
-from ckptstore.catalog.clock import clock
+from ckptstore.catalog.engine import clock
 from ckptstore.core.model import launch_key
 from ckptstore.disk import owner
 from ckptstore.disk.owner import this_process
