@@ -41,6 +41,14 @@ def give_to_nobody(home: Path) -> None:
             path.chmod(path.stat().st_mode | 0o011)
 
 
+def do_apart(target: Callable[..., None], *args: object, **asked: object) -> None:
+    """Call it in a clean process, which may become another user for good."""
+    child = CLEAN.Process(target=target, args=args, kwargs=asked)
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+
+
 def build(catalog: Catalog, directory: Path) -> Job:
     """Steps 10 to 50 of the first launch, and 60 to 80 of the second, which has the newest two whole states."""
     job = Job(catalog, directory)

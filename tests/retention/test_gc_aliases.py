@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -71,23 +72,43 @@ def test_the_floor_is_of_states_with_files_of_their_own(catalog: Catalog, tmp_pa
     assert catalog.resolve("run", step=30).plan is not None
 
 
-def other_run(catalog: Catalog, link: Path) -> None:
-    """A run of another name that has the file of step 10 too, under another path."""
-    record_through([catalog.join("other", rank=rank, world_size=2, launch_id="other") for rank in (0, 1)], link, 10)
+def by_another_path(other: RankLaunch, file: Path, link: Path) -> Path:
+    path = link / "rank_0" / file.name
+    whole = measured(describe(other.facts, rank=0, path=path, kind="periodic", global_step=10))
+    other.record_files([whole])
+    return path
 
 
-def test_what_another_run_has_too_stays(catalog: Catalog, tmp_path: Path) -> None:
+def under_way(other: RankLaunch, file: Path, link: Path) -> Path:
+    """Its record has neither size nor time yet."""
+    path = link / "rank_0" / file.name
+    other.record_files([describe(other.facts, rank=0, path=path, kind="periodic", global_step=10)])
+    return path
+
+
+def by_a_link(other: RankLaunch, file: Path, link: Path) -> Path:
+    """`best.ckpt` may be one: its file is that of another state."""
+    best = link.with_name("best.ckpt")
+    best.symlink_to(file)
+    other.register(best, global_step=10)
+    return best
+
+
+@pytest.mark.parametrize("since_the_plan", [False, True])
+@pytest.mark.parametrize("record", [by_another_path, under_way, by_a_link])
+def test_what_another_run_has_too_stays(
+    catalog: Catalog, tmp_path: Path, record: Callable[[RankLaunch, Path, Path], Path], *, since_the_plan: bool
+) -> None:
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    link = linked(job, tmp_path)
-    other_run(catalog, link)
-    catalog.pin("other", 10)
-    plan = plan_gc(catalog.database, "run", LAST_2)
-    assert removed(plan) == [("L1", 20)]
-    path = "rank_0/net-1_10.ckpt"
-    told = f"{job.directory}/{path} is also {link}/{path}, of step 10 of launch other of run other: it stays"
-    assert doubts(plan) == {("L1", 10): told}
-    assert execute(catalog.database, plan).removed == (("L1", 20),)
+    other, file = catalog.join("other", launch_id="other"), job.folder(0) / "net-1_10.ckpt"
+    before = plan_gc(catalog.database, "run", LAST_2)
+    there = record(other, file, linked(job, tmp_path))
+    plan = before if since_the_plan else plan_gc(catalog.database, "run", LAST_2)
+    done = execute(catalog.database, plan, at_once=since_the_plan)
+    assert done.removed == (("L1", 20),)
     assert names(job.directory) == all_of("1_10", "3_10", "4_10")
+    reasons = [each.reason for each in done.skipped] if since_the_plan else list(doubts(plan).values())
+    assert reasons == [f"{file} is also {there}, of step 10 of launch other of run other: it stays"]
 
 
 def test_what_another_run_has_by_the_same_path_stays(catalog: Catalog, tmp_path: Path) -> None:
@@ -124,39 +145,6 @@ def test_what_another_run_had_by_the_same_path_before_it_was_written_over_holds_
             launch.register(path, global_step=step)
     plan = plan_gc(catalog.database, "again", LAST_2)
     assert [step for _, step in removed(plan)] == [20, 10]
-
-
-def test_what_another_run_has_since_the_plan_stays(catalog: Catalog, tmp_path: Path) -> None:
-    job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    plan = plan_gc(catalog.database, "run", LAST_2)
-    other_run(catalog, linked(job, tmp_path))
-    done = execute(catalog.database, plan, at_once=True)
-    assert done.removed == (("L1", 20),)
-    (skipped,) = done.skipped
-    assert skipped.path == "step 10 of launch L1"
-    assert "of run other: it stays" in skipped.reason
-    assert names(job.directory) == all_of("1_10", "3_10", "4_10")
-
-
-def test_a_file_that_another_run_just_records_stays(catalog: Catalog, tmp_path: Path) -> None:
-    """Its record has neither size nor time yet."""
-    job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    link = linked(job, tmp_path)
-    launch = catalog.join("other", launch_id="other")
-    path = link / "rank_0" / "net-1_10.ckpt"
-    launch.record_files([describe(launch.facts, rank=0, path=path, kind="periodic", global_step=10)])
-    assert gc(catalog, LAST_2).removed == (("L1", 20),)
-
-
-def test_a_record_that_is_a_link_holds_what_it_points_to(catalog: Catalog, tmp_path: Path) -> None:
-    """`best.ckpt` may be one: its file is that of another state."""
-    job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    best = tmp_path / "best.ckpt"
-    best.symlink_to(job.folder(0) / "net-1_10.ckpt")
-    launch = catalog.join("other", launch_id="other")
-    launch.register(best, global_step=10)
-    assert gc(catalog, LAST_2).removed == (("L1", 20),)
-    assert best.exists()
 
 
 def test_what_is_in_a_directory_of_ttp_is_no_debris_under_another_path(catalog: Catalog, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from tests import ckpt_bytes
 from tests.command_line import ckptstore
 from tests.jobs import Job
 from tests.retention.builders import LAST_2, doubts, gc, names, removed, saved
-from tests.retention.gc_world import CLEAN
+from tests.retention.gc_world import do_apart
 
 pytestmark = [
     pytest.mark.of_files,
@@ -334,8 +334,5 @@ def test_a_process_of_another_user_collects(shared: Path, user: int, left: list[
     job = trained_by_ann(shared, 10, 20, 30, 40)
     for path in shared.glob("c.db*"):
         path.chmod(0o666)
-    child = CLEAN.Process(target=collect_as, args=(user, url))
-    child.start()
-    child.join()
-    assert child.exitcode == 0
+    do_apart(collect_as, user, url)
     assert sorted(int(path.name.split("-")[1].split("_")[0]) * 10 for path in job.folder(0).glob("*.ckpt")) == left

@@ -38,13 +38,3 @@ def test_a_floor_that_launches_could_not_load_since_the_plan(catalog: Catalog, t
     with pytest.raises(RefusedError, match="but it no longer counts: .*; make the plan again"):
         execute(catalog.database, plan)
     assert newest(catalog) == 20
-
-
-def test_a_run_that_went_back_since_the_plan_has_another_floor(catalog: Catalog, tmp_path: Path) -> None:
-    job = saved(catalog, tmp_path, 10, 20, 30, 40)
-    plan = plan_gc(catalog.database, "run", LAST_2)
-    job.start(resume=False)[0].resolve(step=20)
-    with pytest.raises(RefusedError, match="the run went back to an older state; make the plan again"):
-        execute(catalog.database, plan)
-    Path(catalog.show("run", 20)[0].path).unlink()
-    assert newest(catalog) == 10

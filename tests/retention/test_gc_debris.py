@@ -26,8 +26,11 @@ def left(path: Path) -> None:
     os.utime(path, (LONG_AGO, LONG_AGO))
 
 
-def test_companions_and_directories_go_with_their_files(catalog: Catalog, tmp_path: Path) -> None:
-    """A graceful exit's `.mindir`, 0400 files, a directory of TTP; and all of it comes back."""
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_companions_and_directories_go_with_their_files(
+    catalog: Catalog, other: Catalog, tmp_path: Path, *, is_lost: bool
+) -> None:
+    """A graceful exit's `.mindir`, 0400 files, a directory of TTP; and all of it comes back, by a new catalog too."""
     job = build(catalog, tmp_path / "data")
     before = tree(job.directory)
     done = gc(catalog)
@@ -36,7 +39,10 @@ def test_companions_and_directories_go_with_their_files(catalog: Catalog, tmp_pa
     assert (job.directory / "ttp").exists()
     assert not any(path.suffix == ".mindir" and ".ckptstore" not in path.parts for path in job.directory.rglob("*"))
     assert names(job.directory) == {f"rank_{rank}/net_1-{end}.ckpt" for rank in (0, 1) for end in ("7_10", "8_10")}
-    undo(catalog.database, "run")
+    if is_lost:
+        other.scan(job.directory)
+    undone = undo((other if is_lost else catalog).database, "run")
+    assert (undone.files, undone.troubles, undone.gone) == (done.files, (), 0)
     assert tree(job.directory) == before
     modes = {path.stat().st_mode & 0o777 for path in job.directory.rglob("*.ckpt")}
     assert modes == {0o400}
