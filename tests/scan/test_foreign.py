@@ -54,26 +54,6 @@ def test_what_has_no_step_is_listed_and_a_start_does_not_pass_it_over(catalog: C
         catalog.join("job").resolve()
 
 
-def test_the_command_that_a_start_prints_adopts_it_for_its_rank(catalog: Catalog, tmp_path: Path) -> None:
-    root = tmp_path / "job"
-    path = tensorflow(root / "rank1" / "model.ckpt-4")
-    done = catalog.scan(root)
-    assert done.warnings == (
-        (
-            "only checkpoints of PyTorch or TensorFlow are there, and their "
-            "steps are not known: no run can go on from them"
-        ),
-    )
-    with pytest.raises(RefusedError) as refused:
-        catalog.join("job", world_size=2, launch_id="L1").resolve()
-    assert f"ckptstore scan {root} --run job --trust name places it" in refused.value.hint
-    adopted = catalog.scan(root, run="job", trust=["name"])
-    assert told(adopted) == [(path.name, 1, 4, "tensorflow")]
-    assert adopted.warnings == (
-        "the highest rank found is 1: taken to be a job of 2 ranks; if it had more, say so with --world-size",
-    )
-
-
 def test_weights_that_somebody_trained_before_stop_no_start(catalog: Catalog, tmp_path: Path) -> None:
     root = tmp_path / "job"
     save(root, 3, 6)
@@ -358,15 +338,6 @@ def test_a_rank_that_no_launch_has_is_not_taken(catalog: Catalog, tmp_path: Path
         catalog.scan(other.parent.parent, trust=["name"], world_size=2)
 
 
-def test_a_catalog_that_reads_their_journal_takes_them_to_be_there(catalog: Catalog, tmp_path: Path) -> None:
-    """The path of TensorFlow's is that of no file."""
-    path = tensorflow(tmp_path / "job" / "ckpt0")
-    catalog.scan(tmp_path / "job", steps={path: 5}, world_size=1)
-    other = connect(tmp_path / "other.db")
-    other.sync(tmp_path)
-    assert [file.state for file in other.files("job")] == [FileState.COMPLETE]
-
-
 def test_a_catalog_made_anew_knows_them(catalog: Catalog, tmp_path: Path) -> None:
     root = tmp_path / "job"
     shards(root / "global_step7", at=3)
@@ -383,6 +354,7 @@ def test_a_catalog_made_anew_knows_them(catalog: Catalog, tmp_path: Path) -> Non
         (3, "tensorflow"),
         (7, "directory"),
     ]
+    assert {file.state for file in other.files("job")} == {FileState.COMPLETE}
     assert Path(other.resolve("job").plan.ranks[0].source.path).is_dir()
 
 

@@ -12,7 +12,7 @@ from ckptstore.api import Catalog, connect
 from ckptstore.catalog import reads
 from ckptstore.catalog.tables import launches
 from ckptstore.core.events import LaunchStarted
-from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Kind, Launch
+from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Launch
 from ckptstore.core.replicas import stand_alone
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.errors import RefusedError, UsageError
@@ -25,7 +25,7 @@ from tests import ckpt_bytes, parts_bytes
 from tests.contents import contents
 from tests.jobs import Job, started
 from tests.projecting import put
-from tests.retention.gc_world import CLEAN, NOBODY, give_to_nobody
+from tests.retention.gc_world import NOBODY, do_apart, give_to_nobody
 from tests.scan.builders import LENGTH, save
 
 
@@ -128,19 +128,6 @@ def test_a_part_that_cannot_be_read_loses_nothing(catalog: Catalog, tmp_path: Pa
     assert [file.global_step for file in done.adopted] == [9]
 
 
-def test_files_of_a_launch_that_is_watched_are_left_to_its_registrar(catalog: Catalog, tmp_path: Path) -> None:
-    """A scan while training writes: what the registrar is about to record is not made a launch of its own."""
-    root = tmp_path / "job"
-    launch = catalog.join("job", launch_id="L1")
-    launch.set_steps_per_epoch(LENGTH)
-    (path,) = save(root, 3)
-    launch.add_source(str(root / "rank_0"), kind=Kind.PERIODIC, prefix="net", breakpoint_prefix="net", names_before=())
-    done = catalog.scan(root)
-    assert done.adopted == ()
-    launch.register(path, global_step=3, optimizer_step=3)
-    assert {file.launch for file in catalog.files("job")} == {"L1"}
-
-
 def test_old_launches_come_before_the_ones_that_were_watched(catalog: Catalog, tmp_path: Path) -> None:
     """ckptstore came later than the job: its newest launch stays the newest."""
     root = tmp_path / "job"
@@ -238,14 +225,6 @@ def test_what_lies_among_the_files_of_another_run_is_not_taken(catalog: Catalog,
     )
     assert len(catalog.scan(root / "a", world_size=1).adopted) == 1
     assert {file.run for file in catalog.files()} == {"llama", "gpt", "two"}
-
-
-def test_a_tree_without_journals_may_have_a_directory_for_each_launch(catalog: Catalog, tmp_path: Path) -> None:
-    root = tmp_path / "job"
-    save(root / "first", 3, 6)
-    catalog.scan(root, world_size=1)
-    save(root / "second", 9, 12)
-    assert len(catalog.scan(root, run="job", world_size=1).adopted) == 2
 
 
 @pytest.mark.parametrize("knows", ["nothing", "half", "all"])
@@ -484,17 +463,6 @@ def test_a_clock_that_is_ahead_brings_nothing_back_that_was_given_up(catalog: Ca
     assert order(catalog)[1:] == ["L1", "L2"]
 
 
-def test_an_older_launch_that_is_found_later_goes_before_those_found_before(catalog: Catalog, tmp_path: Path) -> None:
-    root = tmp_path / "job"
-    save(root, 13, 16, prefix="net_1", at=1000)
-    catalog.scan(root, world_size=1)
-    (newest,) = order(catalog)
-    save(root, 3, 6, 9)
-    catalog.scan(root, world_size=1)
-    assert len(order(catalog)) == 2
-    assert order(catalog)[1] == newest
-
-
 def two_launches(catalog: Catalog, root: Path) -> list[list[Checkpoint]]:
     """The first saves 10 to 30, the second goes on: 40 and 50. Data parallel, a directory a start."""
     saved = []
@@ -605,11 +573,8 @@ def test_directories_that_may_not_be_read(sqlite_url: str, tmp_path: Path, what:
     catalog.database.disconnect()
     give_to_nobody(tmp_path)
     hidden.chmod(0)
-    child = CLEAN.Process(target=as_another_user, args=(sqlite_url, str(root), str(hidden)), kwargs={"adopted": 2})
-    child.start()
-    child.join()
+    do_apart(as_another_user, sqlite_url, str(root), str(hidden), adopted=2)
     hidden.chmod(0o700)
-    assert child.exitcode == 0
     done = catalog.scan(root, run="run", world_size=2)
     assert done.unread == ()
     assert catalog.undo("run").files == 2
@@ -635,26 +600,6 @@ def test_a_file_that_was_written_again_beside_an_unread_journal_is_still_known(
         done = catalog.scan(root, world_size=1)
     assert (done.adopted, done.missing, done.damaged) == ((), (), ())
     assert [file.path for file in catalog.scan(root, world_size=1).adopted] == [str(six)]
-
-
-@pytest.mark.parametrize("is_renamed", [False, True], ids=["as it was", "a second after all others"])
-def test_a_copy_of_a_rank_cuts_no_history(catalog: Catalog, tmp_path: Path, *, is_renamed: bool) -> None:
-    """`cp -p` keeps the times of what it copies; and ranks save a step at about the same time only."""
-    root = tmp_path / "data"
-    *_, fifty = two_launches(catalog, root)
-    copies = root / "backup" / "rank_1"
-    copies.mkdir(parents=True)
-    late = max(file.mtime_ns or 0 for file in fifty) + 10**9
-    for step in (40, 50):
-        copy = shutil.copy2(root / "start_1" / "rank_1" / f"net_1-{step // 10}_10.ckpt", copies)
-        if is_renamed:
-            os.utime(copy, ns=(late + step, late + step))
-    dry = catalog.scan(root, run="run", world_size=2, dry_run=True)
-    done = catalog.scan(root, run="run", world_size=2)
-    assert dry.warnings == done.warnings
-    assert done.adopted == ()
-    assert [Path(each.path).parent for each in done.skipped] == [copies, copies]
-    assert goes_on_from(catalog) == ("L2", 50)
 
 
 def order(catalog: Catalog, run: str = "job") -> list[str]:

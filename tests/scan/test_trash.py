@@ -9,11 +9,9 @@ import pytest
 from ckptstore.api import Catalog
 from ckptstore.core.model import FileState
 from ckptstore.retention.in_trash import purge
-from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
 from tests.jobs import Job
 from tests.journal.builders import states
-from tests.retention.gc_world import POLICY, build, tree
 
 GONE, KEPT, TRASHED = {FileState.MISSING}, {FileState.COMPLETE}, {FileState.TRASHED}
 
@@ -46,29 +44,6 @@ def test_what_is_in_the_trash_comes_back_by_a_new_catalog(job: Job, other: Catal
     assert states(job.catalog) == {5: KEPT, 10: KEPT, 15: KEPT, 20: KEPT}
 
 
-def test_what_is_in_the_trash_is_purged_by_a_new_catalog(job: Job, other: Catalog) -> None:
-    other.scan(job.directory)
-    assert other.purge("run", now=True).files == 4
-    assert states(other) == {5: GONE, 10: GONE, 15: KEPT, 20: KEPT}
-    assert list(job.directory.rglob("trash/*")) == []
-
-
-def test_companions_and_directories_come_back_too(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
-    build(catalog, tmp_path / "data")
-    before = tree_of_saves(tmp_path / "data")
-    plan = plan_gc(catalog.database, "run", POLICY)
-    assert catalog.execute(plan).troubles == ()
-    assert tree_of_saves(tmp_path / "data") != before
-    (found,) = other.scan(tmp_path / "data").trash
-    undone = other.undo("run")
-    assert (undone.files, undone.troubles, undone.gone) == (found.files, (), 0)
-    assert tree_of_saves(tmp_path / "data") == before
-
-
-def tree_of_saves(directory: Path) -> dict[str, str]:
-    return {name: what for name, what in tree(directory).items() if ".ckptstore" not in name}
-
-
 @pytest.mark.parametrize("how", ["link", "copy"])
 @pytest.mark.parametrize("all_of_it", [False, True])
 def test_trash_of_which_the_file_is_at_its_place_is_not_in_the_trash(
@@ -92,17 +67,6 @@ def test_trash_of_which_the_file_is_at_its_place_is_not_in_the_trash(
     assert list(job.directory.rglob("trash/*")) == []
     assert len(list(job.directory.glob("rank_*/*.ckpt"))) == 8
     assert other.resolve("run", step=10).plan is not None
-
-
-def test_trash_in_several_directories_is_taken_up_one_after_the_other(job: Job, other: Catalog) -> None:
-    for rank in (0, 1):
-        (found,) = other.scan(job.folder(rank), run="run").trash
-        assert found.files == 2
-    assert other.scan(job.directory, run="run").trash == ()
-    assert states(other) == {5: TRASHED, 10: TRASHED, 15: KEPT, 20: KEPT}
-    assert other.undo("run").files == 4
-    assert states(other) == {5: KEPT, 10: KEPT, 15: KEPT, 20: KEPT}
-    assert len(list(job.directory.glob("rank_*/*.ckpt"))) == 8
 
 
 def test_what_was_brought_back_or_purged_is_not_taken_up_again(job: Job, other: Catalog) -> None:
