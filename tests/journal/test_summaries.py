@@ -112,16 +112,6 @@ def test_files_that_somebody_said_are_gone_are_in_no_summary(catalog: Catalog, t
     assert _files(summary) == [1, 1, 31, 32, 33, 34, 36, 37, 38, 39, 40], "when it was recorded, and that it is gone"
 
 
-def test_a_file_that_is_listed_late_stays_in_a_summary(
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a network file system lists it to another node."""
-    job, _ = begun(catalog, tmp_path, 5, 10, 15, world_size=1)
-    monkeypatch.setattr(summaries, "names_in", lambda directory: frozenset({"net-1_5.ckpt", "net-2_5.ckpt"}))
-    (summary,) = _made(job)
-    assert _files(summary) == [5, 10, 15]
-
-
 @pytest.mark.parametrize("is_said", [True, False])
 def test_a_summary_tells_that_a_state_was_complete_once(catalog: Catalog, tmp_path: Path, *, is_said: bool) -> None:
     """The newest files of the ranks are of two steps, and all others are gone: no start begins at step 0 for that."""

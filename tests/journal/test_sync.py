@@ -17,7 +17,6 @@ import sqlalchemy as sa
 
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog.engine import Database
-from ckptstore.catalog.tables import journals
 from ckptstore.core.copies import Beside, CopyState
 from ckptstore.core.events import FileRecorded, LaunchStarted, to_line
 from ckptstore.core.model import FileState, Kind, Rule
@@ -156,17 +155,6 @@ def test_two_who_adopt_one_file_at_once(
     assert contents(other) == contents(catalog)
 
 
-def test_sync_of_the_catalog_that_has_it_all_changes_nothing(catalog: Catalog, tmp_path: Path) -> None:
-    a_long_story(Job(catalog, tmp_path, layout="data_parallel"))
-    before = contents(catalog)
-    first = catalog.sync("run")
-    assert (first.records, first.spoiled, first.skipped) == (0, 0, ())
-    assert catalog.sync().read == 0  # what was read once is not read again
-    assert contents(catalog) == before
-    read_all_again(catalog, tmp_path)
-    assert contents(catalog) == before
-
-
 def test_what_the_catalog_did_not_take_is_there_at_the_next_look(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -262,20 +250,6 @@ def test_what_is_in_no_journal_is_waited_for(sqlite_url: str, tmp_path: Path, mo
 def resolved_step(job: Job) -> int | None:
     plan = job.catalog.resolve("run").plan
     return None if plan is None else plan.global_step
-
-
-def test_without_a_journal_the_catalog_has_it(
-    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    job = Job(catalog, tmp_path)
-    ranks = job.start()
-    for step in (5, 10):
-        paths = [job.write(launch, step) for launch in ranks]
-        (paths[0].parent / FOLDER).touch()
-        for launch, path in zip(ranks, paths, strict=True):
-            launch.register(path, global_step=step)
-    assert caplog.text.count("cannot be written (") == 1
-    assert len(catalog.files("run")) == 4
 
 
 def test_a_path_with_dots_is_that_of_the_file(
@@ -451,20 +425,6 @@ def test_what_is_the_name_of_a_run_is_the_run(
     assert other.sync("./team/llama").records > 0
 
 
-@pytest.mark.of_files
-def test_a_journal_that_cannot_be_read_is_named(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path / "ckpt")
-    job.save(job.begin(), 5)
-    first, second = sorted(jsonl.journals_below(str(tmp_path)))
-    Path(first).unlink()
-    Path(first).symlink_to(first)
-    with Path(second).open("ab") as file:
-        file.write(jsonl.encode({"v": 7}))
-    (skipped,) = catalog.sync("run").skipped
-    assert "newer ckptstore" in skipped.reason
-    assert skipped.path == second
-
-
 def test_a_resolve_looks_at_each_journal_once_and_reads_none(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -508,35 +468,6 @@ def test_ttp_directories_have_no_journals(catalog: Catalog, tmp_path: Path) -> N
     assert {file.state for file in catalog.files("run")} == {FileState.COMPLETE, FileState.MOVED}
 
 
-def read_all_again(catalog: Catalog, directory: Path) -> None:
-    """Take up every journal from its first line on."""
-    with catalog.database.write() as connection:
-        connection.execute(journals.delete())
-    assert catalog.sync(directory).read > 0
-
-
-@pytest.mark.of_files
-@pytest.mark.parametrize("by", ["scan", "sync"])
-def test_a_catalog_made_anew_has_no_file_that_is_in_the_trash(
-    catalog: Catalog, other: Catalog, tmp_path: Path, by: str
-) -> None:
-    job = Job(catalog, tmp_path / "ckpt")
-    job.save(job.begin(), 5, 10, 15)
-    job.save(job.begin(), 20)
-    catalog.execute(catalog.plan_gc("run", Policy(keep_last=2, floor=1)))
-    kept, gone = {FileState.COMPLETE}, {FileState.TRASHED}
-    if by == "scan":
-        assert other.scan(tmp_path / "ckpt").adopted == ()
-    else:
-        other.sync(tmp_path / "ckpt")
-    assert states(other) == {5: gone, 10: gone, 15: kept, 20: kept}
-    assert states(catalog) == {5: gone, 10: gone, 15: kept, 20: kept}
-    catalog.sync("run")  # what the other catalog noted of them is no news
-    assert catalog.undo("run").files == 4
-    assert catalog.scan(tmp_path / "ckpt").missing == ()
-    assert states(catalog) == {5: kept, 10: kept, 15: kept, 20: kept}
-
-
 def test_a_lease_is_not_waited_for(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread that renews it has records to journal."""
     job = Job(catalog, tmp_path, world_size=1)
@@ -561,18 +492,6 @@ def test_many_records_at_once_leave_what_is_in_the_trash_as_it_is(catalog: Catal
         105: FileState.COMPLETE,
         110: FileState.COMPLETE,
     }
-
-
-def test_gc_knows_what_the_journals_have_and_the_catalog_lacks(
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job, ranks = begun(catalog, tmp_path, 5)
-    with monkeypatch.context() as outage:
-        cut_off(ranks[0], outage)
-        job.save(ranks, 10)
-    plan = catalog.plan_gc("run", Policy(keep_last=1, floor=1))
-    assert [verdict.state.global_step for verdict in plan.decision.keep] == [10]
-    assert [verdict.state.global_step for verdict in plan.decision.remove] == [5]
 
 
 @pytest.mark.of_files

@@ -2,7 +2,7 @@
 
 import errno
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -71,28 +71,19 @@ def test_what_one_full_disk_kept_out_of_a_journal(
     assert 15 in kept
 
 
-def test_where_a_launch_starts_is_told_later_too(
-    catalog: Catalog, other: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "say", [lambda job: job.begin(), lambda job: job.catalog.pin("run", 5)], ids=["where a launch starts", "a pin"]
+)
+def test_what_was_said_while_the_disk_was_full_is_told_later(
+    catalog: Catalog, other: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Callable[[Job], object]
 ) -> None:
-    """Without that the newest launch would be one that started afresh."""
     job, _ = begun(catalog, tmp_path / "ckpt", 5, 10)
     with full(monkeypatch):
-        job.begin()
+        say(job)
     catalog.sync("run")
     other.scan(tmp_path / "ckpt")
     assert other.resolve("run") == catalog.resolve("run")
     assert contents(other, but=WORK) == contents(catalog, but=WORK)
-
-
-def test_a_pin_that_was_said_while_the_disk_was_full(
-    catalog: Catalog, other: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job, _ = begun(catalog, tmp_path / "ckpt", 5, 10)
-    with full(monkeypatch):
-        catalog.pin("run", 5)
-    catalog.sync("run")
-    other.scan(job.directory)
-    assert [save.tally.global_step for save in other.saves("run") if save.pinned] == [5]
 
 
 def test_whoever_dies_between_writing_a_line_and_noting_that_changes_nothing(
@@ -125,18 +116,4 @@ def test_nothing_is_written_where_the_directory_is_not_there(
     shutil.rmtree(tmp_path / "ckpt")
     (tmp_path / "away").rename(tmp_path / "ckpt")
     catalog.sync("run")
-    assert contents(catalog)["unwritten"] == []
-
-
-def test_a_tag_set_after_a_tree_was_moved_is_in_its_journal_once_a_scan_has_seen_it(
-    catalog: Catalog, other: Catalog, tmp_path: Path
-) -> None:
-    """Before, it stayed in the one catalog: gc of another one removed the files of the step."""
-    begun(catalog, tmp_path / "old", 5, 10, 15)
-    (tmp_path / "old").rename(tmp_path / "new")
-    catalog.tag("run", 5, "best")
-    catalog.scan(tmp_path / "new", run="run")
-    catalog.sync("run")
-    other.scan(tmp_path / "new")
-    assert [row.tags for row in other.saves("run") if row.tally.global_step == 5] == [("best",)]
     assert contents(catalog)["unwritten"] == []
