@@ -224,25 +224,33 @@ def two_launches(catalog: Catalog, directory: Path, ended: int | None = None) ->
     return job, second
 
 
-def test_a_breakpoint_that_another_launch_may_have_written_makes_no_state_with_this_one_s(
-    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("first", "second", "expected", "told"),
+    [
+        (None, {1: 17}, ("L1", 10), "launch L1 may have written it"),  # of rank 0, and was seen late
+        (None, {0: 17, 1: 17}, ("L2", 17), ""),  # its rank said so before it wrote it
+        (13, {}, ("L2", 17), ""),
+        (13, {0: 15, 1: 15}, ("L1", 10), "the training of launch L2 ended with another state"),
+    ],
+)
+def test_a_breakpoint_is_of_the_launch_that_alone_may_have_written_it(  # noqa: PLR0917
+    catalog: Catalog,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    first: int | None,
+    second: dict[int, int],
+    expected: tuple[str, int],
+    told: str,
 ) -> None:
-    """The first launch's of rank 0 was seen only after the second had begun, which then failed at the same step."""
-    job, second = two_launches(catalog, tmp_path)
-    late = job.write(second[0], 17, name="net-2_7_breakpoint.ckpt")
-    set_ending(second[1], 17, 17, "RuntimeError")
-    job.write(second[1], 17, name="net-2_7_breakpoint.ckpt")
-    assert chosen(catalog.resolve("run")) == ("L1", 10)
-    assert f"{late} was not taken into the catalog: launch L1 may have written it" in caplog.text
-    set_ending(second[0], 17, 17, "RuntimeError")  # it was the second's: its rank said so before it wrote it
-    assert chosen(catalog.resolve("run")) == ("L2", 17)
-
-
-def test_a_launch_that_ended_at_another_step_wrote_no_breakpoint_of_this_one(catalog: Catalog, tmp_path: Path) -> None:
-    job, second = two_launches(catalog, tmp_path, ended=13)
-    for launch in second:
+    """By the steps that trainings ended at: that of the first launch, and those of the ranks of the second."""
+    job, ranks = two_launches(catalog, tmp_path, first)
+    for launch in ranks:
+        if launch.rank in second:
+            set_ending(launch, second[launch.rank], second[launch.rank], "RuntimeError")
         job.write(launch, 17, name="net-2_7_breakpoint.ckpt")
-    assert chosen(catalog.resolve("run")) == ("L2", 17)
+    assert chosen(catalog.resolve("run")) == expected
+    late = job.folder(0) / "net-2_7_breakpoint.ckpt"
+    assert (f"{late} was not taken into the catalog: {told}" in caplog.text) is bool(told)
 
 
 @pytest.mark.parametrize(("name", "step"), [("net-2_7", 17), ("net-2_8", 17), ("net-2_3", 10)])
@@ -378,18 +386,6 @@ def test_a_save_under_way_is_finished_though_the_launch_after_it_came_to_nothing
     assert chosen(catalog.resolve("run")) == ("L1", 20)
     assert job.start()[0].facts.parent_step == 20
     assert not caplog.messages
-
-
-def test_a_breakpoint_of_another_state_than_training_ended_with_is_nobodys(
-    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A script that does without the registrar may have written it, in the same directory, under the same name."""
-    job, second = two_launches(catalog, tmp_path, ended=13)
-    for launch in second:
-        set_ending(launch, 15, 15, "RuntimeError")
-        late = job.write(launch, 17, name="net-2_7_breakpoint.ckpt")
-    assert chosen(catalog.resolve("run")) == ("L1", 10)
-    assert f"{late} was not taken into the catalog: the training of launch L2 ended with another state" in caplog.text
 
 
 @pytest.mark.parametrize("ended", [None, 17])

@@ -79,15 +79,6 @@ def test_who_begins_anew_and_fails_again_and_again_before_a_whole_save_begins_an
     assert catalog.join("run", world_size=2, launch_id="L9").resolve(lineage="L1").global_step == 30
 
 
-def test_an_operator_can_have_the_next_launch_go_back(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path)
-    job.save(job.start(), 5, 10)
-    plan = catalog.resolve("run", step=5).plan
-    catalog.branch(plan)
-    assert newest(catalog) == 5
-    assert [rank.facts.parent_step for rank in job.start()] == [5, 5]
-
-
 def test_what_cannot_be_meant_is_said(catalog: Catalog, tmp_path: Path) -> None:
     job = Job(catalog, tmp_path)
     job.save(job.start(), 5)
