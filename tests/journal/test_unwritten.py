@@ -29,28 +29,21 @@ def full(monkeypatch: pytest.MonkeyPatch, code: int = errno.ENOSPC) -> Iterator[
         yield
 
 
-def next_save(job: Job, ranks: Sequence[Any]) -> None:
-    job.save(list(ranks), 20)
-
-
-def next_start(job: Job, ranks: Sequence[Any]) -> None:
-    job.start()
-
-
-def a_sync(job: Job, ranks: Sequence[Any]) -> None:
-    job.catalog.sync("run")
-
-
 def next_sign_of_life(job: Job, ranks: Sequence[Any]) -> None:
     ranks[0].signs.begin()
     ranks[0].signs.end()
 
 
-def its_end(job: Job, ranks: Sequence[Any]) -> None:
-    ranks[0].adopt()
-
-
-@pytest.mark.parametrize("after", [next_save, next_start, a_sync, next_sign_of_life, its_end])
+@pytest.mark.parametrize(
+    "after",
+    [
+        pytest.param(lambda job, ranks: job.save(list(ranks), 20), id="the next save"),
+        pytest.param(lambda job, _: job.start(), id="the next start"),
+        pytest.param(lambda job, _: job.catalog.sync("run"), id="a sync"),
+        pytest.param(lambda _, ranks: ranks[0].adopt(), id="its end"),
+        next_sign_of_life,
+    ],
+)
 def test_what_one_full_disk_kept_out_of_a_journal(
     catalog: Catalog, other: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: Any
 ) -> None:

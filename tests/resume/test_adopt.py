@@ -414,31 +414,26 @@ def test_what_a_launch_of_another_run_may_have_written_is_nobodys(
         assert f"{late} was not taken into the catalog: launch M1 of run other may have written it" in caplog.text
 
 
-def test_what_a_living_launch_has_not_registered_yet_is_left_to_it(catalog: Catalog, tmp_path: Path) -> None:
+def test_what_a_living_launch_has_not_registered_yet_is_left_to_it(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Seen before: gc took a file of bad weights for the newest good state, and removed all others."""
     job, (rank,) = begun(catalog, tmp_path, 10, world_size=1)
     rank.signs.begin()
     path = job.write(rank, 20)
     assert chosen(catalog.resolve("run")) == ("L1", 10)
+    assert not caplog.messages
+    an_hour_ago = time.time() - 3600
+    os.utime(path, (an_hour_ago, an_hour_ago))
+    assert chosen(catalog.resolve("run")) == ("L1", 10)
+    assert f"{path} was not taken into the catalog: its launch is alive, and has not registered it" in caplog.text
+    path.touch()
     rank.adopt()
     assert chosen(catalog.resolve("run")) == ("L1", 20), "it may itself"
     path = job.write(rank, 30)
     rank.signs.end()
     assert chosen(catalog.resolve("run")) == ("L1", 30)
     assert path.exists()
-
-
-def test_a_living_launch_that_does_not_register_is_told_of(
-    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    job, (rank,) = begun(catalog, tmp_path, 10, world_size=1)
-    rank.signs.begin()
-    path = job.write(rank, 20)
-    an_hour_ago = time.time() - 3600
-    os.utime(path, (an_hour_ago, an_hour_ago))
-    assert chosen(catalog.resolve("run")) == ("L1", 10)
-    assert f"{path} was not taken into the catalog: its launch is alive, and has not registered it" in caplog.text
-    rank.signs.end()
 
 
 def test_what_was_saved_after_a_bad_state_is_as_bad(catalog: Catalog, tmp_path: Path) -> None:

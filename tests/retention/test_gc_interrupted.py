@@ -14,14 +14,6 @@ from tests.retention.builders import gc, interrupt, names, saved
 STEPS = (10, 20, 30, 40, 50)
 
 
-def no_trash(job: Job) -> Path:
-    """Have something in the way of rank 0's trash."""
-    home = job.folder(0) / ".ckptstore" / "trash"
-    home.parent.mkdir(exist_ok=True)
-    home.write_bytes(b"in the way")
-    return home
-
-
 def there(job: Job) -> set[int]:
     """The steps of which every rank's file is at its place."""
     every = names(job.directory)
@@ -68,7 +60,8 @@ def test_what_is_refused_is_tried_once_a_gc(catalog: Catalog, tmp_path: Path, mo
     """However many portions come after it."""
     monkeypatch.setattr(execute, "PORTION", 2)
     job = saved(catalog, tmp_path, *STEPS)
-    home = no_trash(job)
+    home = job.folder(0) / ".ckptstore" / "trash"
+    home.write_bytes(b"in the way")
     for _ in range(2):
         assert len(gc(catalog).troubles) == 3
     home.unlink()

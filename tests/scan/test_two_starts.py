@@ -33,26 +33,6 @@ def test_a_second_start_that_was_killed_while_the_ranks_saved(
     assert len(starts_of(catalog, 2000)) == 1
 
 
-def test_a_second_start_whose_first_save_replaced_the_last_one(catalog: Catalog, tmp_path: Path) -> None:
-    """All times follow the steps, on both ranks; only those of step 2 differ."""
-    root = tmp_path / "job"
-    for rank in (0, 1):
-        save(root, 1, 2, rank=rank, at=1000)
-    save(root, 2, rank=0, at=2000)
-    done = catalog.scan(root, world_size=2)
-    assert [each.best_guess for each in done.uncertain] == [2, 2]
-    assert catalog.resolve("job").plan.global_step == 1
-
-
-def test_a_save_that_took_one_rank_longer_is_whole(catalog: Catalog, tmp_path: Path) -> None:
-    root = tmp_path / "job"
-    for rank in (0, 1):
-        for step in (1, 2, 3):
-            save(root, step, rank=rank, at=600 * step + 30 * rank)
-    assert catalog.scan(root, world_size=2).uncertain == ()
-    assert catalog.resolve("job").plan.global_step == 3
-
-
 @pytest.mark.parametrize("steps", [(1, 2, 3), (3,)], ids=["several saves", "one save"])
 def test_ranks_that_save_far_apart(catalog: Catalog, tmp_path: Path, steps: tuple[int, ...]) -> None:
     """Four ranks, saves ten minutes apart, 0 to 60 s late. Of one save each, the user says that it was one start."""

@@ -10,18 +10,15 @@ from typing import Any
 import pytest
 
 from ckptstore.api import Catalog, connect
-from ckptstore.catalog import reads
 from ckptstore.catalog.engine import Database, open_database
-from ckptstore.core.model import Kind, launch_key
+from ckptstore.core.model import Kind
 from ckptstore.errors import NothingRestorableError, RefusedError, UsageError
 from ckptstore.journal import jsonl
 from ckptstore.resume.resolver import Query
 from ckptstore.training.start import Start, begin, decide, start_from_json
 from tests import ckpt_bytes
 from tests.cli.advice import follow
-from tests.formats.layouts import write_spreads
 from tests.jobs import Job
-from tests.spreads import spread
 
 NOBODY_LISTENS = "postgresql://nobody@127.0.0.1:1/nowhere"
 
@@ -125,33 +122,6 @@ def test_a_journal_that_no_catalog_has_read_stops_a_start(
     assert ("resume(step=5)" if launches == 2 else "resume(fresh=True)") in error.value.hint
     monkeypatch.undo()
     assert decided(connect(tmp_path / "new.db").database, tmp_path / "ckpt", 2, same, None).plan is not None
-
-
-def test_a_strategy_file_of_an_outage_reaches_the_catalog(
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With its content in the journal."""
-    job = Job(catalog, tmp_path / "ckpt", world_size=2)
-    ranks = [catalog.join("run", rank=rank, world_size=2, launch_id="L1") for rank in (0, 1)]
-    for launch in ranks:
-        job.announce(launch)
-        launch.recorder.behind = True
-        monkeypatch.setattr(launch.recorder, "catch_up", lambda: None)
-    path = write_spreads(tmp_path / "ckpt" / "strategy.ckpt", 0, [spread(grid=(2,))])
-    assert ranks[0].keep_layout_file(str(path))
-    job.save(ranks, 5)
-    catalog.sync(tmp_path)
-    assert _groups(catalog) == [[0, 1]]
-    lost = catalog.show("run", 5)[0]
-    Path(lost.path).unlink()
-    plan = catalog.resolve("run").plan
-    assert {each.source.rank for each in plan.ranks} == {1 - lost.rank}
-
-
-def _groups(catalog: Catalog) -> object:
-    with catalog.database.read() as connection:
-        launch = reads.launch(connection, launch_key("run", "L1"))
-    return launch.layout.to_json()["groups"]
 
 
 ONE = {"steps": 10, "batch_size": 8, "shards": 1}

@@ -23,6 +23,17 @@ from tests.jobs import Job, begun
 from tests.tiers.jobs import copied, declared
 
 
+def on_one_disk(ranks: list[RankLaunch], asked: list[list[str]] | None = None) -> RestorePlan | None:
+    """The plan of ranks that see the same; notes what rank 0 asks of the others."""
+
+    def ask(question: Any) -> int:
+        if asked is not None:
+            asked.append(list(question))
+        return sum(visibility.answer(rank, question) for rank in ranks)
+
+    return ranks[0].decide_start(ranks[0].database, NEWEST, visibility.ask_ranks(ranks[0], NEWEST, ask)).plan
+
+
 class Hosts:
     """Each rank has a host of its own, whose disk the others do not see."""
 
@@ -98,15 +109,8 @@ def test_each_rank_restores_from_its_own_disk(hosts: Hosts) -> None:
 
 
 def test_one_disk_for_all_is_asked_about_once(hosts: Hosts) -> None:
-    ranks = hosts.job.start(resume=False)
-    asked = []
-
-    def ask(question: Any) -> int:
-        asked.append(list(question))
-        return sum(visibility.answer(rank, question) for rank in ranks)
-
-    plan = ranks[0].decide_start(ranks[0].database, NEWEST, visibility.ask_ranks(ranks[0], NEWEST, ask)).plan
-    assert files_of(plan) == (20, [(0, 0), (1, 1)])
+    asked: list[list[str]] = []
+    assert files_of(on_one_disk(hosts.job.start(resume=False), asked)) == (20, [(0, 0), (1, 1)])
     assert asked == [["files", "all"]]
 
 
@@ -198,11 +202,7 @@ def test_shares_are_read_by_all_ranks(
         rank.record_files([share])
     hosts = Hosts(job, monkeypatch)
     if sees_all:
-        started = job.start(resume=False)
-        asks = visibility.ask_ranks(
-            started[0], NEWEST, lambda told: sum(visibility.answer(rank, told) for rank in started)
-        )
-        assert files_of(started[0].decide_start(started[0].database, NEWEST, asks).plan) == (20, [(0, 0), (1, 1)])
+        assert files_of(on_one_disk(job.start(resume=False))) == (20, [(0, 0), (1, 1)])
     else:
         assert files_of(hosts.start()) == (10, [(0, 0), (1, 1)])
 
@@ -214,9 +214,7 @@ def test_a_damaged_file_on_one_disk_is_called_that(
     job, _ = begun(catalog, tmp_path / "ckpt", 10, 20)
     path = job.folder(1) / "net-2_10.ckpt"
     path.write_bytes(b"cut")
-    ranks = job.start(resume=False)
-    asks = visibility.ask_ranks(ranks[0], NEWEST, lambda told: sum(visibility.answer(rank, told) for rank in ranks))
-    assert files_of(ranks[0].decide_start(ranks[0].database, NEWEST, asks).plan) == (10, [(0, 0), (1, 1)])
+    assert files_of(on_one_disk(job.start(resume=False))) == (10, [(0, 0), (1, 1)])
     assert "do not see the same files" not in caplog.text
     assert f"step 20 of launch L1 was complete once: {path} has 3 bytes" in caplog.text
 
