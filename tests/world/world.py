@@ -365,7 +365,7 @@ class World:
             trainers.append(trainer)
             was_faulty = fault is not None and rank == (kill_rank or 0) % launch.size
             is_hindered = self.has_gap or bool(self.away) or self._is_slow()
-            is_hindered |= self._is_hidden()
+            is_hindered |= self._is_hidden() or self.has_lost_disk  # the catalog alone may know
             is_blind = was_faulty and (is_hindered or (fault is not None and fault.blinds()))
             is_alone = fault is None or not was_faulty or fault.what != "stop"
             self._check_start(launch, trainer, start, back, fresh=fresh, is_blind=is_blind, is_alone=is_alone)
@@ -770,7 +770,7 @@ class World:
     def neighbour_saves(self, untold: bool = False) -> None:  # noqa: FBT001, FBT002
         """The ranks of the other run save; if `untold` they are killed before they register it."""
         # Whose the file is, neither a journal on that disk nor a clock would tell.
-        untold &= not (self._is_neighbour_below or any(node.clock_offset_ns < 0 for node in self.nodes))
+        untold &= not (self._is_neighbour_below or self._is_behind())
         self._step_beside += 1
         own = self._step_beside
         for trainer in self.beside:
@@ -1655,10 +1655,15 @@ class World:
             launch.in_doubt = False
             launch.plan = paths
             launch.branched = fresh or back is not None
+            # Of which launches it began after, neither catalog nor clock tells.
+            launch.in_doubt |= launch.plain and not self.is_current and self._is_behind()
             if plan is not None:
                 launch.parent = self._launch_of(plan), plan.global_step
         elif paths != launch.plan:
             raise ViolationError(f"rank {trainer.rank} starts from {paths}, rank 0 from {launch.plan}")
+
+    def _is_behind(self) -> bool:
+        return any(node.clock_offset_ns < 0 for node in self.nodes)
 
     def _adopts(self) -> bool:
         """Whether a start must take what a rank did not come to register: nobody else may have written it."""
