@@ -234,13 +234,15 @@ def unwitnessed_step(
     `lag` is global_step minus optimizer_step in the newest state that was witnessed: the batches without an update. A
     breakpoint is named after the step under way: if the optimizer counted it, it was done; if not, it was not done or
     its update was skipped, and nothing tells which. An optimizer at 0 in a launch from 0 is an untrained network.
+    A file named after `base_step` is of the launch before: this one has saved nothing else before its first step.
     """
     if optimizer_step == 0 and base_step == 0:
         return 0
     step = optimizer_step + lag
     named = (name.epoch - 1) * steps_per_epoch + name.step_in_epoch
+    is_own = step > base_step or (step == base_step and name.step_in_epoch == 0)
     possible = {named, base_step} if name.step_in_epoch == 0 else {named}
-    return step if step in possible and step >= base_step else None
+    return step if is_own and step in possible else None
 
 
 def is_named_after(name: CheckpointName, *, steps_per_epoch: int, global_step: int) -> bool:

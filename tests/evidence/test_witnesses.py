@@ -38,6 +38,7 @@ from tests.resume.builders import file, launch, state
         ("l-2_0_breakpoint.ckpt", 10, 0, 0, 10),  # an epoch was done, the next never began
         ("l-2_5.ckpt", 15, 0, 0, 15),
         ("l-3_9.ckpt", 26, 15, 0, None),  # MindSpore's count had started again: the name lies
+        ("l-2_5.ckpt", 15, 15, 0, None),  # the state it started from, which the launch before saved
         ("l-1_5.ckpt", 5, 15, 0, None),  # older than the state it started from
     ],
 )

@@ -1889,6 +1889,8 @@ class World:
             if each.registered
             and there.get(each.path) == each.content
             and each.content not in self._uncounted
+            # Another catalog may count it as that of a launch after, which went back and did not see it.
+            and not (self.has_other and any(other.is_late_to_see for other in self.truth.launches[launch.number + 1 :]))
             # Who saved below the empty mount point has recorded a file of that path.
             and each.path.removeprefix("/data/") not in self.below.everything()
         }
