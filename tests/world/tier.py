@@ -64,7 +64,11 @@ class TierWorld(World):
         self._operate("declare", work)
 
     def replicate(self) -> None:
-        """What the tier lacks is copied."""
+        """What the tier lacks is copied; before that the catalog hears what was done with another."""
+        held, self.fault = self.fault, None
+        if self.has_other:
+            self.sync()
+        self.fault = held
         self.machine.sleep(_CLOCKS_DIFFER + SETTLED.total_seconds())  # until every record is old enough
         fault, there = self.fault, self.there()
         task = self._operate("replicate", lambda opened: Replicator(opened.database).round(RUN))
