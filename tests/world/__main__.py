@@ -82,7 +82,7 @@ class _Tally:
             new.replace(self.file)
 
     def report(self) -> None:
-        pace = self.histories / self.seconds
+        pace = self.histories / (self.seconds or 1)
         operations = sum(self.done.values())
         print(f"{self.histories} histories, {operations} operations in {self.seconds:.0f} s: {pace:.1f} a second")
         print("checked: " + ", ".join(f"{name} {number}" for name, number in self.checked.most_common()))

@@ -1870,6 +1870,7 @@ class World:
         self.checked["purged"] += 1
 
     def _check_made_anew(self, there: dict[str, bytes]) -> None:
+        had_other = self.has_other
         self._make_other()
         self._operate("scan", lambda opened: opened.scan(ROOT, run=RUN), 1)
         known = [
@@ -1890,7 +1891,7 @@ class World:
             and there.get(each.path) == each.content
             and each.content not in self._uncounted
             # Another catalog may count it as that of a launch after, which went back and did not see it.
-            and not (self.has_other and any(other.is_late_to_see for other in self.truth.launches[launch.number + 1 :]))
+            and not (had_other and any(other.is_late_to_see for other in self.truth.launches[launch.number + 1 :]))
             # Who saved below the empty mount point has recorded a file of that path.
             and each.path.removeprefix("/data/") not in self.below.everything()
         }
