@@ -112,13 +112,20 @@ def test_files_that_somebody_said_are_gone_are_in_no_summary(catalog: Catalog, t
     assert _files(summary) == [1, 1, 31, 32, 33, 34, 36, 37, 38, 39, 40], "when it was recorded, and that it is gone"
 
 
+@pytest.mark.parametrize("in_one_directory", [True, False])
 @pytest.mark.parametrize("is_said", [True, False])
-def test_a_summary_tells_that_a_state_was_complete_once(catalog: Catalog, tmp_path: Path, *, is_said: bool) -> None:
+def test_a_summary_tells_that_a_state_was_complete_once(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_said: bool, in_one_directory: bool
+) -> None:
     """The newest files of the ranks are of two steps, and all others are gone: no start begins at step 0 for that."""
-    job, ranks = begun(catalog, tmp_path, 5)
-    job.save(ranks[1:], 10)
-    for file in catalog.show("run", 5):
-        Path(file.path).unlink()
+    job = Job(catalog, tmp_path)
+    if in_one_directory:
+        monkeypatch.setattr(job, "folder", lambda _: tmp_path)
+    ranks = job.begin()
+    for rank, step in ((ranks[0], 5), (ranks[1], 5), (ranks[1], 10)):
+        path = job.write(rank, step, name=f"of_{rank.rank}-{step // 5}_5.ckpt")
+        rank.register(path, global_step=step)
+        path.unlink()
     for rank in ranks if is_said else ():
         rank.live_files.notice_vanished(job.folder(rank.rank))
     _made(job)

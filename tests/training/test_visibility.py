@@ -5,7 +5,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -187,9 +187,9 @@ def test_a_rank_whose_disk_hangs_is_named(
     assert "what this rank sees of its files was not known in 0.2 s" in caplog.text
 
 
-@pytest.mark.parametrize("sees_all", [True, False])
+@pytest.mark.parametrize(("who_sees_all", "step"), [("both", 20), ("rank 0", 10), ("none", 10)])
 def test_shares_are_read_by_all_ranks(
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, sees_all: bool
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who_sees_all: str, step: int
 ) -> None:
     """Data parallel with remove_redundancy: a rank that sees its own share only cannot restore."""
     job, ranks = begun(catalog, tmp_path / "ckpt", 10, layout="data_parallel")
@@ -201,10 +201,19 @@ def test_shares_are_read_by_all_ranks(
         assert share is not None
         rank.record_files([share])
     hosts = Hosts(job, monkeypatch)
-    if sees_all:
-        assert files_of(on_one_disk(job.start(resume=False))) == (20, [(0, 0), (1, 1)])
+    if who_sees_all == "none":
+        plan = hosts.start()
     else:
-        assert files_of(hosts.start()) == (10, [(0, 0), (1, 1)])
+        started = job.start(resume=False)
+
+        def ask(question: Any) -> int:
+            elsewhere = hosts.on(1) if who_sees_all == "rank 0" else nullcontext()
+            with elsewhere:
+                said = visibility.answer(started[1], question)
+            return said + visibility.answer(started[0], question)
+
+        plan = started[0].decide_start(started[0].database, NEWEST, visibility.ask_ranks(started[0], NEWEST, ask)).plan
+    assert files_of(plan) == (step, [(0, 0), (1, 1)])
 
 
 def test_a_damaged_file_on_one_disk_is_called_that(
