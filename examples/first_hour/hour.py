@@ -126,8 +126,8 @@ class Hour:
 
 _OF_THE_MACHINE = (
     (r"\b(until|after) \d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", r"\1 2026-11-24 09:05:00Z"),
-    (r"(?<!until )(?<!after )\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "2026-11-23 09:00:00Z"),
-    (r"\d{4}-\d\d-\d\d \d\d:\d\dZ", "2026-11-23 09:00Z"),
+    (r"(?<!until )(?<!after )\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "2026-11-23 09:05:00Z"),
+    (r"\d{4}-\d\d-\d\d \d\d:\d\dZ", "2026-11-23 09:05Z"),
     (r"\d+(\.\d+)? ms\b", "0.5 ms"),
     (r"\b\d+ (s|min) ago", "5 s ago"),
     (r"\d+(\.\d+)? [kMGT]B free", "80.0 GB free"),

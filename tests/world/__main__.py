@@ -30,7 +30,7 @@ _Outcome = tuple[int, str, Counter[str], Counter[str], Counter[str]]
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.world", description=__doc__)
     parser.add_argument("--histories", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0, help="the number of the first history")
+    parser.add_argument("--seed", type=int, default=0, help="the number of the first history; a begun tally has its own")
     parser.add_argument("--only", type=int, nargs="+", help="the numbers of the histories, in place of these two")
     parser.add_argument("--steps", type=int, default=0, help="of each history (0: as many as usual)")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
@@ -49,7 +49,8 @@ def main() -> int:
 class _Tally:
     """What came of the histories so far; with a file, also those of runs that were ended before."""
 
-    file: Path | None = None
+    file: Path | None
+    first: int
     histories: int = 0
     seconds: float = 0
     done: Counter[str] = dataclasses.field(default_factory=Counter)
@@ -58,13 +59,13 @@ class _Tally:
     broken: dict[int, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(cls, file: Path | None) -> _Tally:
+    def of(cls, file: Path | None, first: int) -> _Tally:
         if file is None or not file.exists():
-            return cls(file)
+            return cls(file, first)
         told = json.loads(file.read_text())
         counters = {name: Counter(told[name]) for name in ("done", "checked", "drawn")}
         broken = {int(seed): error for seed, error in told["broken"].items()}
-        return cls(file, told["histories"], told["seconds"], **counters, broken=broken)
+        return cls(file, told["first"], told["histories"], told["seconds"], **counters, broken=broken)
 
     def add(self, outcome: _Outcome) -> None:
         seed, error, *counters = outcome
@@ -99,8 +100,8 @@ class _Tally:
 
 
 def _campaign(asked: argparse.Namespace) -> int:
-    tally = _Tally.of(asked.tally)
-    seeds = asked.only or range(asked.seed + tally.histories, asked.seed + asked.histories)
+    tally = _Tally.of(asked.tally, asked.seed)
+    seeds = asked.only or range(tally.first + tally.histories, tally.first + asked.histories)
     before = tally.seconds
     begin = time.monotonic()
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -278,12 +278,7 @@ def undo_blocked_by_file_in_way(world: World, _: int) -> None:
 def undo_leaves_a_copy_uncounted(world: World, _: int) -> None:
     saves(world, 4)
     world.gc(keep_last=2, floor=1)
-    world.take_out(which=1)
-    world.take_out(which=3)
-    for which in (1, 1, 2, 2):  # all but these two
-        world.delete(which=which)
-    world.undo()
-    world.resolve()
+    world.move_tree()
 
 
 @script(range(20), late=True)
