@@ -3,14 +3,14 @@
     python -m bench.mutants                        every mutant; about 4 minutes
     python -m bench.mutants --sample 300 --seed 7  some of them
     python -m bench.mutants resume/lineage         those of one module
-    python -m bench.mutants --sample 50 retention  some of a folder: what moves files, killed by a few histories of the
-                                                   simulated world, or by the tests that reach the changed line; they
-                                                   run once before, about ten minutes, to find out which those are
+    python -m bench.mutants --sample 50 retention  some of a folder: what moves files, killed by histories of the
+                                                   simulated world or by tests, of each those that reach the changed
+                                                   line; all run once before, about 20 minutes, to find out which
 
 A mutant is the module with one place changed: a comparison, `and` and `or`, a condition, an arithmetic operator, a
 constant by one, a default, `min` and `max`, what is returned, or a statement left out. Docstrings, messages,
 annotations and decorators stay. Each runs in a process of its own, forked before anything of ckptstore is imported;
-the changed module exists in memory only. Properties get few examples there, always the same.
+the changed module exists in memory only. Properties get few examples there, always the same. All cores work on them.
 
 Prints the mutants that no test noticed, then a table. The exit code is 1 where less than 90 % of a module's were.
 """
@@ -22,19 +22,24 @@ import ast
 import copy
 import importlib.abc
 import importlib.util
+import multiprocessing
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import coverage
 import hypothesis
 import pytest
 from coverage import CoverageData
@@ -42,8 +47,9 @@ from coverage import CoverageData
 ROOT = Path(__file__).parents[1]
 ENOUGH = 0.9
 EXAMPLES = 40  # of each property, which has hundreds otherwise
-WORLD = range(6)  # seeds
-WORLD_SECONDS = 200  # of some 5
+HISTORIES = range(200)  # their seeds, among which those of a mutant are
+MOST_HISTORIES = 16  # for one mutant, and its seconds, of some 10
+WORLD_SECONDS = 300
 MOVING = ("resume", "evidence", "retention", "journal", "scan", "disk", "catalog/project")
 FOLDERS = (*MOVING[:-1], "catalog", "cli", "core", "crash", "doctor", "formats", "leave", "tiers", "training", "verify")
 MOST_TESTS = 60  # for one mutant, of each file one first; those of its own folder first, and those that run few lines
@@ -203,30 +209,30 @@ data_file = {}/.coverage
 
 
 class Reach:
-    """Which tests run each line of ckptstore, as seen while all tests of `FOLDERS` ran once."""
+    """Which tests and histories run each line of ckptstore, as seen while all of them ran once."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: Path | None) -> None:
+        """`kept`: where that is written to; or read from, where it was."""
         with tempfile.TemporaryDirectory() as directory:
-            config = Path(directory) / "coveragerc"
-            config.write_text(_COVERAGE.format(directory), encoding="utf-8")
-            coverage = [sys.executable, "-m", "coverage"]
-            folders = [f"tests/{folder}" for folder in FOLDERS]
-            tests = ["-m", "pytest", "-q", "-n", str(os.cpu_count()), "-k", "not postgres", *folders]
-            for command in (["run", f"--rcfile={config}", *tests], ["combine", f"--rcfile={config}", "--quiet"]):
-                subprocess.run([*coverage, *command], cwd=ROOT, check=True)
-            data = CoverageData(f"{directory}/.coverage")
+            found = kept or Path(directory) / "reach"
+            if not found.exists():
+                _run_all(Path(directory), found)
+            data = CoverageData(str(found))
             data.read()
-            self._tests = {file: data.contexts_by_lineno(file) for file in data.measured_files()}
-        self._lines = Counter(test for lines in self._tests.values() for tests in lines.values() for test in tests)
+            self._runners = {file: data.contexts_by_lineno(file) for file in data.measured_files()}
+        self._lines = Counter(each for lines in self._runners.values() for some in lines.values() for each in some)
+
+    def histories_of(self, module: str, line: int) -> list[int]:
+        """Histories that run a line, as `tests_of`."""
+        seeds = [each.removeprefix(_HISTORY) for each in self._runners_of(module, line) if each.startswith(_HISTORY)]
+        return sorted(map(int, seeds))[:MOST_HISTORIES]
 
     def tests_of(self, module: str, line: int) -> list[str]:
         """The tests that run a line, or the first line of the statement that it is in; those of its folder first.
 
         All of its folder where none is known to: at import and in threads it is unknown which test runs.
         """
-        lines = self._tests.get(str(ROOT / f"ckptstore/{module}.py"), {})
-        begin = max((each for each in lines if each <= line and any(lines[each])), default=line)
-        tests = [each for each in lines.get(begin, ()) if each.startswith("tests.")]
+        tests = [each for each in self._runners_of(module, line) if each.startswith("tests.")]
         own = f"tests.{module.partition('/')[0]}."
         tests.sort(key=lambda test: (not test.startswith(own), self._lines[test], test))
         of_file: dict[str, list[str]] = {}
@@ -239,9 +245,48 @@ class Reach:
         found = [f"{file.replace('.', '/')}.py::{name}" for file, _, name in parts]
         return found or [f"tests/{module.partition('/')[0]}"]
 
+    def _runners_of(self, module: str, line: int) -> Sequence[str]:
+        lines = self._runners.get(str(ROOT / f"ckptstore/{module}.py"), {})
+        begin = max((each for each in lines if each <= line and any(lines[each])), default=line)
+        return lines.get(begin, ())
 
-def survives(module: str, code: Any, seconds: int, tests: Sequence[str] = ()) -> bool:
-    """Whether the module's tests, or these, pass with this code; what takes longer than `seconds` was noticed."""
+
+_HISTORY = "history "
+
+
+def _run_all(directory: Path, found: Path) -> None:
+    """Run all tests and histories, and note which lines each runs."""
+    config = directory / "coveragerc"
+    config.write_text(_COVERAGE.format(directory), encoding="utf-8")
+    processes = os.cpu_count() or 1
+    folders = [f"tests/{folder}" for folder in FOLDERS]
+    _coverage("run", config, "-m", "pytest", "-q", "-n", str(processes), "-k", "not postgres", *folders)
+    with multiprocessing.get_context("fork").Pool(processes) as pool:
+        pool.map(partial(_trace, config), [HISTORIES[at::processes] for at in range(processes)])
+    _coverage("combine", config, "--quiet")
+    shutil.copyfile(config.with_name(".coverage"), found)
+
+
+def _coverage(command: str, config: Path, *arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "coverage", command, f"--rcfile={config}", *arguments], cwd=ROOT, check=True)
+
+
+def _trace(config: Path, seeds: Iterable[int]) -> None:
+    """Note which lines each history runs."""
+    measured = coverage.Coverage(data_file=config.with_name(".coverage"), data_suffix=True, source=["ckptstore"])
+    measured.start()
+    for seed in seeds:
+        measured.switch_context(f"{_HISTORY}{seed}")
+        _breaks([seed])
+    measured.stop()
+    measured.save()
+
+
+def survives(module: str, code: Any, seconds: int, tests: Sequence[str] = (), histories: Sequence[int] = ()) -> bool:
+    """Whether the module's tests, or these, and histories pass with this code.
+
+    What takes longer than `seconds` was noticed.
+    """
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -254,7 +299,7 @@ def survives(module: str, code: Any, seconds: int, tests: Sequence[str] = ()) ->
     if module in TESTS:
         tests = [f"tests/{module.partition('/')[0]}/{test}.py" for test in TESTS[module]]
         options += ["--noconftest", "-k", "not that_are_generated"]
-    elif _breaks_the_world():
+    elif _breaks(histories):
         os._exit(1)
     else:
         options += ["-k", "not postgres"]
@@ -263,10 +308,11 @@ def survives(module: str, code: Any, seconds: int, tests: Sequence[str] = ()) ->
     os._exit(ended if ended != pytest.ExitCode.NO_TESTS_COLLECTED else 0)
 
 
-def _breaks_the_world() -> bool:
+def _breaks(seeds: Iterable[int]) -> bool:
+    """Whether one of these histories breaks a promise."""
     from tests.world.history import draw, run  # noqa: PLC0415 — after the changed module is in its place
 
-    return any(run(draw(seed)).error is not None for seed in WORLD)
+    return any(run(draw(seed)).error is not None for seed in seeds)
 
 
 def modules_of(name: str) -> list[str]:
@@ -277,36 +323,52 @@ def modules_of(name: str) -> list[str]:
 
 
 def main() -> int:
+    if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is part of a history
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "bench.mutants", *sys.argv[1:]])  # noqa: S606
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("modules", nargs="*", default=list(TESTS), metavar="MODULE", help="or a folder, or `moving`")
     parser.add_argument("--sample", type=int, metavar="N", help="so many mutants, of all modules together")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--reach", type=Path, metavar="FILE", help="which tests run which line: kept for the next time")
     given = parser.parse_args()
     names = [each for name in given.modules for each in (MOVING if name == "moving" else (name,))]
     chosen = [mutant for name in names for module in modules_of(name) for mutant in mutants(module)]
     if given.sample is not None and given.sample < len(chosen):
         chosen = sorted(random.Random(given.seed).sample(chosen, given.sample), key=lambda one: (one.module, one.line))  # noqa: S311
-    reach = Reach() if any(mutant.module not in TESTS for mutant in chosen) else None
-    made, killed, seconds = Counter[str](), Counter[str](), dict[str, int]()
-    for module, line, change, code in chosen:
-        if module not in TESTS:
-            seconds[module] = 1800
-        elif module not in seconds:
-            began = time.monotonic()
-            source = (ROOT / f"ckptstore/{module}.py").read_text()
-            if not survives(module, compile(source, module, "exec"), 600):
-                sys.exit(f"the tests of {module} fail as it is")
-            seconds[module] = int(10 + 3 * (time.monotonic() - began))
-        made[module] += 1
-        tests = reach.tests_of(module, line) if reach and module not in TESTS else ()
-        if survives(module, code, seconds[module], tests):
-            print(f"ckptstore/{module}.py:{line}  {change}", flush=True)
-        else:
-            killed[module] += 1
+    reach = Reach(given.reach) if any(mutant.module not in TESTS for mutant in chosen) else None
+    seconds = {module: _seconds(module) for module in sorted({mutant.module for mutant in chosen})}
+    made = Counter(mutant.module for mutant in chosen)
+    killed = Counter[str]()
+
+    def lives(mutant: Mutant) -> bool:
+        module, line, _, code = mutant
+        if reach is None or module in TESTS:
+            return survives(module, code, seconds[module])
+        own = reach.tests_of(module, line), reach.histories_of(module, line)
+        return survives(module, code, seconds[module], *own)
+
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        for (module, line, change, _), is_alive in zip(chosen, threads.map(lives, chosen), strict=True):
+            if is_alive:
+                print(f"ckptstore/{module}.py:{line}  {change}", flush=True)
+            else:
+                killed[module] += 1
     print("\nmodule              mutants  killed  share")
     for module, number in made.items():
         print(f"{module:20}{number:7} {killed[module]:7} {killed[module] / number:6.0%}")
     return int(any(killed[module] < ENOUGH * number for module, number in made.items()))
+
+
+def _seconds(module: str) -> int:
+    """How long the tests of a mutant may take; ends the program if those of the module fail without one."""
+    if module not in TESTS:
+        return 1800
+    began = time.monotonic()
+    source = (ROOT / f"ckptstore/{module}.py").read_text()
+    if not survives(module, compile(source, module, "exec"), 600):
+        sys.exit(f"the tests of {module} fail as it is")
+    return int(10 + 3 * (time.monotonic() - began))
 
 
 if __name__ == "__main__":

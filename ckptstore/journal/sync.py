@@ -207,7 +207,8 @@ def found_below(roots: Iterable[str], *, with_directories: bool = False) -> tupl
 
 def take_up_own(database: Database, paths: Iterable[str]) -> Synced:
     """Sync these journals, each from where the last sync ended; do not check whether the files in them exist."""
-    return take_up_found(database, _sizes_of(paths), look=False)
+    sizes = _sizes_of(paths)
+    return take_up_found(database, sizes, look=False) if sizes else Synced()
 
 
 def take_up_found(

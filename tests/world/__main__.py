@@ -30,7 +30,7 @@ _Outcome = tuple[int, str, Counter[str], Counter[str], Counter[str]]
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.world", description=__doc__)
     parser.add_argument("--histories", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0, help="the number of the first history; a begun tally has its own")
+    parser.add_argument("--seed", type=int, default=0, help="the first history; a begun tally has its own")
     parser.add_argument("--only", type=int, nargs="+", help="the numbers of the histories, in place of these two")
     parser.add_argument("--steps", type=int, default=0, help="of each history (0: as many as usual)")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
