@@ -234,16 +234,18 @@ def rewritten_same_size_is_taken(world: World, _: int) -> None:
     world.resolve()
 
 
-@script(size=1, disks="each")
+@script(size=1, disks="one")
 def scan_adopts_beside_unread_journal(world: World, _: int) -> None:
-    saves(world, 2)
-    world.end()
+    saves(world, 1)
     world.catalog_away()
     world.lose_catalog()
     world.relieve()
     world.spoil()
     world.scan()
-    world.start()
+    world.relieve()
+    saves(world, 1)
+    world.gc(keep_last=1, floor=1, hours=100)
+    world.take_out()
 
 
 @script(range(340, 460, 4))
