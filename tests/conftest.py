@@ -13,7 +13,7 @@ from ckptstore.api import Catalog, connect
 from ckptstore.disk import notes
 from ckptstore.training.life_signs import LifeSigns
 from tests import hints, starting, written_lines
-from tests.empty_catalogs import copy_empty_catalog, made_by_alembic_once
+from tests.empty_catalogs import copy_empty_catalog, made_by_alembic_once, statements_compiled_once
 from tests.postgres_server import Server
 
 _numbers = itertools.count()
@@ -62,8 +62,8 @@ def _no_memory_of_this_machines_user(tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _alembic_works_once() -> Iterator[None]:
-    with made_by_alembic_once():
+def _what_is_alike_is_made_once() -> Iterator[None]:
+    with made_by_alembic_once(), statements_compiled_once():
         yield
 
 

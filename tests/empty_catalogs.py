@@ -3,7 +3,7 @@
 import atexit
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from ckptstore.api import connect
-from ckptstore.catalog import schema
+from ckptstore.catalog import postgres, schema, sqlite
 
 
 @contextmanager
@@ -43,6 +43,35 @@ def made_by_alembic_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(schema, "_migrate", migrate)
         yield
+
+
+@contextmanager
+def statements_compiled_once() -> Iterator[None]:
+    """Meanwhile a statement is compiled for the first catalog of its kind that executes it, and not for each again."""
+    compiled = _Compiled()
+
+    def with_compiled(make: Callable[..., sa.Engine]) -> Callable[..., sa.Engine]:
+        def made(*asked: Any) -> sa.Engine:
+            engine = make(*asked)
+            engine._compiled_cache = compiled  # type: ignore[assignment]
+            return engine
+
+        return made
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (sqlite, postgres):
+            patch.setattr(module, "make_engine", with_compiled(module.make_engine))
+        yield
+
+
+class _Compiled(dict[Any, Any]):
+    """SQLAlchemy's statements, by keys that begin with a dialect: each engine has its own, and they are alike."""
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return super().get((key[0].name, *key[1:]), default)
+
+    def __setitem__(self, key: Any, compiled: Any) -> None:
+        super().__setitem__((key[0].name, *key[1:]), compiled)
 
 
 @cache
