@@ -273,7 +273,9 @@ def _coverage(command: str, config: Path, *arguments: str) -> None:
 
 def _trace(config: Path, seeds: Iterable[int]) -> None:
     """Note which lines each history runs."""
-    measured = coverage.Coverage(data_file=config.with_name(".coverage"), data_suffix=True, source=["ckptstore"])
+    measured = coverage.Coverage(
+        data_file=config.with_name(".coverage"), data_suffix=True, source=["ckptstore"], config_file=False
+    )
     measured.start()
     for seed in seeds:
         measured.switch_context(f"{_HISTORY}{seed}")
