@@ -321,6 +321,7 @@ def resolve(
     """
     from ckptstore.cli import explanation, terminal, values
     from ckptstore.resume import dicts
+    from ckptstore.resume.resolve import names_state
 
     if directory is not None and output != "meta":
         told = f"{directory!r} is read as a DIRECTORY, which needs --format meta; a state is named {run}@STEP."
@@ -334,11 +335,16 @@ def resolve(
     if output and (as_json or explain):
         raise click.UsageError("--format takes neither --json nor --explain.")
     opened = catalog(context)
-    if branch and asked["step"] is None and not asked["lineage"] and not asked["every_lineage"]:
-        from ckptstore.resume.resolve import names_state
+    is_named = any(asked[option] for option in ("step", "lineage", "every_lineage")) or names_state(
+        opened.database, run
+    )
+    if branch and not is_named:
+        raise click.UsageError("--branch needs the state to go back to: RUN@STATE, --step, --lineage or --all.")
+    if branch and asked["take_quarantined"]:
+        from ckptstore.core.hints import Call
 
-        if not names_state(opened.database, run):
-            raise click.UsageError("--branch needs the state to go back to: RUN@STATE, --step, --lineage or --all.")
+        way = Call("resume", "step=…", take_quarantined=True)
+        raise click.UsageError(f"no start takes a quarantined state for --branch; write {way} in the script.")
     resolution = opened.resolve(run, **asked)
     decision = opened.branch(resolution.plan) if branch and resolution.plan else None
     if output:
@@ -346,7 +352,7 @@ def resolve(
     elif as_json:
         values.write(dicts.resolution(resolution))
     else:
-        explanation.resolution(resolution, in_full=explain)
+        explanation.resolution(resolution, is_asked=is_named or asked["take_quarantined"], in_full=explain)
         if decision and resolution.plan:
             terminal.line(f"the next launch goes on after step {resolution.plan.global_step}; no file is deleted")
             terminal.line(f"this is recorded as launch {decision}, which trains nothing")

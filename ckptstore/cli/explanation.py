@@ -25,12 +25,12 @@ _STATES_SHOWN = 40
 _UNPLACED_SHOWN = 8
 
 
-def resolution(found: Resolution, *, in_full: bool) -> None:
-    """The plan, and why newer states, or better ones, are not taken."""
+def resolution(found: Resolution, *, is_asked: bool, in_full: bool) -> None:
+    """The plan, and why newer states, or better ones, are not taken; `is_asked`: not for where the run goes on."""
     if found.plan is None:
         line(no_plan(found))
     else:
-        _plan(found.run, found.plan, found.best, is_asked=found.step is not None, in_full=in_full)
+        _plan(found.run, found.plan, found.best, is_asked=is_asked, in_full=in_full)
         _to_fetch(found, found.plan, in_full=in_full)
     _unplaced(found, in_full=in_full)
     if not found.rejections:

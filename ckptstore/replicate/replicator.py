@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import copies, copying, reads
 from ckptstore.catalog.backoff import Backoff
 from ckptstore.catalog.engine import clock
+from ckptstore.catalog.runs import find_run
 from ckptstore.core.copies import CopyState
 from ckptstore.core.hints import Command
 from ckptstore.core.model import Skipped
@@ -95,7 +96,7 @@ class Replicator:
     def round(self, run: str | None = None, *, settled_for: timedelta = SETTLED) -> Done:
         """Copy what the tiers lack of a run, or of all, and what this node has: of the newest saves first.
 
-        Raises `CatalogUnavailableError`, and `UsageError` where there is no tier to copy to.
+        Raises `CatalogUnavailableError`, `UsageError` where there is no tier to copy to, and `UnknownRunError`.
         """
         done = Done()
         declared = facts.declared(self._database)
@@ -103,6 +104,7 @@ class Replicator:
             with self._database.read() as connection:
                 runs = sorted(reads.names_of_runs(connection).values())
         else:
+            find_run(self._database, run)
             runs = [run]
         for tier in self._targets(declared):
             for each in runs:

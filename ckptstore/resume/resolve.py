@@ -93,18 +93,25 @@ def choose_state(database: Database, reference: str, *, loads: Loads = Loads.ALL
     """The restore plan of the state that a reference names (`core.reference`).
 
     `loads` is what the program can load. Raises `UnknownRunError`, `UsageError` for a reference that names nothing, and
-    `NothingRestorableError` for a state that is not whole.
+    `NothingRestorableError` for a state that is not whole, or not without files that only tiers have.
     """
     found = resolve(database, reference, Query(loads=loads))
-    if found.plan is None:
-        raise NothingRestorableError(no_plan(found), f"see: {Command('resolve', reference, '--explain')}")
-    return found.plan
+    if found.plan is not None:
+        return found.plan
+    fetched = resolve(database, reference, Query(loads=loads, fetches=True)).plan
+    if fetched is None:
+        raise _not_restorable(found, reference)
+    tiers = ", ".join(sorted({copies[0].tier.name for copies in fetched.copies.values()}))
+    raise NothingRestorableError(
+        f"only {tiers} has files of step {fetched.global_step} of run {found.run}: a start of the run fetches them",
+        f"see: {Command('resolve', reference, '--explain')}",
+    )
 
 
 def step_named(database: Database, reference: str) -> tuple[str, int]:
     """The run and the step that a reference names. A step, or that of a tag, need not be restorable.
 
-    Raises as `choose_state` does.
+    Raises as `choose_state` does, but for a state in tiers.
     """
     run_id, found = find_reference(database, reference)
     if found.tag is not None:
@@ -112,7 +119,14 @@ def step_named(database: Database, reference: str) -> tuple[str, int]:
         found = _tagged(database, run_id, found)
     if found.step is not None:
         return found.run, found.step
-    return found.run, choose_state(database, reference).global_step
+    chosen = resolve(database, reference, Query(fetches=True))
+    if chosen.plan is None:
+        raise _not_restorable(chosen, reference)
+    return found.run, chosen.plan.global_step
+
+
+def _not_restorable(found: Resolution, reference: str) -> NothingRestorableError:
+    return NothingRestorableError(no_plan(found), f"see: {Command('resolve', reference, '--explain')}")
 
 
 def names_state(database: Database, reference: str) -> bool:

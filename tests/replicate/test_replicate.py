@@ -18,7 +18,7 @@ from ckptstore.cli.main import cli
 from ckptstore.core.copies import Beside, CopyState
 from ckptstore.core.model import Checkpoint
 from ckptstore.disk.owner import this_process
-from ckptstore.errors import UsageError
+from ckptstore.errors import UnknownRunError, UsageError
 from ckptstore.journal.recorder import shared
 from ckptstore.objects.errors import UnreachableError
 from ckptstore.objects.tiers import open_tier
@@ -305,6 +305,8 @@ def test_the_command(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.Monke
 
     with pytest.raises(UsageError, match="no tier to copy to is named 'other'"):
         told("--tier", "other")
+    with pytest.raises(UnknownRunError, match="no run 'rum'"):
+        told("rum")
     assert "2 files copied" in told("run", "--tier", "far", "--rate-limit", "100M")
     assert json.loads(told("--json")) == {"files": 0, "bytes": 0, "held": 0, "elsewhere": 0, "troubles": []}
     assert "2 files copied" not in told()

@@ -19,7 +19,7 @@ from ckptstore.errors import NothingRestorableError, RefusedError
 from ckptstore.journal.recorder import shared
 from ckptstore.objects.tiers import open_tier
 from ckptstore.resume import dicts, resolver
-from ckptstore.resume.resolve import choose, resolve
+from ckptstore.resume.resolve import choose, choose_state, resolve, step_named
 from ckptstore.resume.resolver import Query
 from ckptstore.tiers import facts
 from ckptstore.training.start import decide, start_from_json
@@ -212,6 +212,19 @@ def test_it_is_told_what_must_be_fetched_and_what_an_older_state_costs(job: Job,
             catch_exceptions=False,
             standalone_mode=False,
         )
+
+
+def test_a_state_in_a_tier_alone_has_a_name_and_who_reads_files_is_told_where_they_are(job: Job, tier: Tier) -> None:
+    files = job.catalog.show("run", 10) + job.catalog.show("run", 5)
+    copied(job.catalog, tier, files)
+    for file in files:
+        Path(file.path).unlink()
+    database = job.catalog.database
+    assert step_named(database, "run") == ("run", 10)
+    with pytest.raises(NothingRestorableError, match="only shared has files of step 5 of run run: a start"):
+        job.catalog.export("run@5", job.directory / "target")
+    with pytest.raises(NothingRestorableError, match="run run has no save of step 7"):
+        choose_state(database, "run@7")
 
 
 def test_nothing_more_is_asked_where_every_file_is_at_home(job: Job, tmp_path: Path) -> None:
