@@ -27,6 +27,7 @@ from ckptstore.outside import utc_now
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from datetime import datetime
 
     from ckptstore.core.model import Checkpoint
 
@@ -101,10 +102,16 @@ def tag_step(connection: sa.Connection, run: int, name: str) -> int | None:
     return connection.execute(sa.select(tags.c.global_step).where(chosen)).scalar()
 
 
+def tagged_at(connection: sa.Connection, run: int, name: str) -> datetime | None:
+    """The moment at which a tag of a run was set, or removed; None if there never was one."""
+    chosen = (tags.c.run_id == run) & (tags.c.name == name)
+    version = connection.execute(sa.select(tags.c.version).where(chosen)).scalar()
+    return None if version is None else moment_of(version)
+
+
 def was_tag(connection: sa.Connection, run: int, name: str) -> bool:
     """Whether a run has that tag, or had it once."""
-    chosen = (tags.c.run_id == run) & (tags.c.name == name)
-    return connection.execute(sa.select(tags.c.version).where(chosen)).first() is not None
+    return tagged_at(connection, run, name) is not None
 
 
 def policy_of(connection: sa.Connection, run: int) -> dict[str, Any] | None:

@@ -239,7 +239,7 @@ def tag(context: click.Context, run: str, step_and_name: tuple[str, ...], *, as_
     """Give STEP of RUN a name, which protects it from retention.
 
     Name the state as RUN STEP, or by a reference, as RUN@best:accuracy:max. RUN alone is the state from which the run
-    goes on. Then RUN@NAME is that state.
+    goes on. Then RUN@NAME is that state, until a later launch saves the same step again: then it is the newer one.
     """
     from ckptstore.cli import values
 

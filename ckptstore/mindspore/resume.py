@@ -181,7 +181,7 @@ def telling(file: Checkpoint, on_failure: OnFailure) -> Iterator[None]:
         on_failure(file if is_of_file else None, None, f"{file.path}: {error.strerror}")
         raise CkptstoreError(
             f"{file.path} of the restore plan cannot be read ({error.strerror})",
-            _AGAIN if is_of_file else "check that it is there on this node, then start again",
+            _AGAIN if is_of_file else "see that it is there on this node and that you may read it, then start again",
         ) from None
 
 

@@ -53,7 +53,21 @@ def resolve(database: Database, run: str, query: Query) -> Resolution:
         run_id, reference = find_reference(database, run)
         bring_up_to_date(database, run_id)
         asked = _asked(database, run_id, reference, query)
-        return choose(database, reference.run, run_id, asked, compares=True)
+        found = choose(database, reference.run, run_id, asked, compares=True)
+        if reference.tag is not None and found.plan is not None:
+            _tell_if_saved_since(database, run_id, reference.tag, found.plan)
+        return found
+
+
+def _tell_if_saved_since(database: Database, run_id: int, tag: str, plan: RestorePlan) -> None:
+    """Log that a launch saved the step of a tag again: the tag is on the step, and its newest state counts."""
+    with database.read() as connection:
+        at = user_events.tagged_at(connection, run_id, tag)
+    if at is not None and all(each.source.created_at is None or each.source.created_at > at for each in plan.ranks):
+        log.warning(
+            "launch %s saved step %d after the tag %s was set on it, and its state is taken; the others: %s",
+            *(plan.launch.id, plan.global_step, tag, Command("list", plan.launch.run)),
+        )
 
 
 def _asked(database: Database, run_id: int, reference: Reference, query: Query) -> Query:

@@ -174,6 +174,21 @@ def test_a_tag_in_a_journal_that_the_catalog_lacks(catalog: Catalog, other: Cata
     assert at(other, "run@good") == ("L1", 20)
 
 
+def test_it_is_told_that_a_step_was_saved_again_after_its_tag_was_set(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job, _ = measured(catalog, tmp_path)
+    catalog.tag("run", 20, "good")
+    assert at(catalog, "run@good") == ("L1", 20)
+    assert not caplog.messages
+    catalog.branch(catalog.resolve("run@10").plan)
+    save(job, job.start(), 20)
+    assert at(catalog, "run@good") == ("L2", 20)
+    (told,) = caplog.messages
+    assert told.startswith("launch L2 saved step 20 after the tag good was set on it, and its state is taken")
+    assert at(catalog, "run/L1@20") == ("L1", 20)
+
+
 @pytest.mark.of_files
 def test_a_replica_stands_in_for_the_rank_that_measured(
     catalog: Catalog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -182,5 +197,5 @@ def test_a_replica_stands_in_for_the_rank_that_measured(
     ranks[0].record(step=10, accuracy=0.9)
     (job.folder(0) / "net-1_10.ckpt").unlink()
     found = catalog.resolve("run@best:accuracy:max")
-    explanation.resolution(found, in_full=True)
+    explanation.resolution(found, is_asked=True, in_full=True)
     assert "step 10 of run run (epoch 1, step 10 of 10) has the highest accuracy\n" in capsys.readouterr().out
