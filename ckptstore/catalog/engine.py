@@ -56,6 +56,11 @@ class Database:
         """Where the catalog is, for messages: never with a password."""
         return urls.shown(self.url)
 
+    def command(self, *arguments: str) -> Command:
+        """A command for this catalog: it names it, unless it is the one that a command takes by itself."""
+        taken = urls.shown(urls.database_url(None))
+        return Command(*(() if taken == self.name else ("--db", self.name)), *arguments)
+
     @property
     def file(self) -> Path | None:
         """The SQLite file; None on PostgreSQL."""

@@ -10,7 +10,6 @@ import sqlalchemy as sa
 
 from ckptstore.catalog.mounts import network_file_system
 from ckptstore.catalog.tables import metadata
-from ckptstore.core.hints import Command
 from ckptstore.errors import CatalogUnavailableError, SchemaError
 from ckptstore.outside import Path, threading, time
 
@@ -135,11 +134,11 @@ def _migrate(connection: sa.Connection) -> None:
 
 def _wrong(database: Database, found: str | None) -> SchemaError:
     if found is None:
-        return SchemaError(f"{database.name} is empty: the first command creates it", f"as: {Command('runs')}")
+        return SchemaError(f"{database.name} is empty: the first command creates it", f"as: {database.command('runs')}")
     if is_older(found):
         return SchemaError(
             f"the schema of {database.name} is {found}, but this program needs {REVISION}",
-            f"run: {Command('db', 'upgrade')}",
+            f"run: {database.command('db', 'upgrade')}",
         )
     return SchemaError(
         f"the schema of {database.name} is {found}, newer than this program's {REVISION}",

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from ckptstore.catalog import schema
 from ckptstore.catalog.engine import Database, open_database
-from ckptstore.core.hints import Command
 from ckptstore.errors import SchemaError
 
 
@@ -30,7 +29,7 @@ def check(url: str | None) -> SchemaStatus:
     """Raise `SchemaError` unless it is the one this program works with."""
     database = open_database(url)
     if not _is_there(database):
-        raise SchemaError(f"there is no catalog {database.name}", f"run: {Command('db', 'upgrade')}")
+        raise SchemaError(f"there is no catalog {database.name}", f"run: {database.command('db', 'upgrade')}")
     schema.check(database)
     return current(url)
 

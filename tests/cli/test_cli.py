@@ -62,7 +62,11 @@ def test_db(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     assert ckptstore("--db", database_url, "db", "current", "--json").json["schema"] is None
     missing = ckptstore("--db", database_url, "db", "check")
     assert (missing.code, missing.out) == (4, "")
-    says = "run: ckptstore db upgrade" if is_sqlite else "is empty: the first command creates it"
+    says = (
+        f"run: ckptstore --db sqlite:///{database_url} db upgrade"
+        if is_sqlite
+        else "is empty: the first command creates it"
+    )
     assert says in missing.err
     assert ckptstore("--db", database_url, "db", "upgrade").code == 0
     checked = ckptstore("--db", database_url, "db", "check", "--json")
@@ -338,7 +342,9 @@ def test_looking_at_a_schema_makes_no_catalog(tmp_path: Path) -> None:
     missing = tmp_path / "c.db"
     current = ckptstore("--db", str(missing), "db", "current")
     assert (current.code, "schema none" in current.out) == (0, True)
-    assert_one_line(ckptstore("--db", str(missing), "db", "check"), 4, "ckptstore db upgrade")
+    assert_one_line(
+        ckptstore("--db", str(missing), "db", "check"), 4, f"run: ckptstore --db sqlite:///{missing} db upgrade"
+    )
     assert list(tmp_path.iterdir()) == []
 
 
