@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import directories, reads
 from ckptstore.core.classify import What
-from ckptstore.core.model import Checkpoint, Content, FileState, Grade, Skipped, moment
+from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Grade, Skipped, moment
+from ckptstore.core.replicas import stand_alone
 from ckptstore.core.sighting import Sighting, is_as_recorded
 from ckptstore.disk import files
 from ckptstore.evidence.launch_groups import NEAR_NS
 from ckptstore.evidence.reconstruct import rank_of
 from ckptstore.evidence.unregistered import ScannedLaunch, launch_id
+from ckptstore.resume.resolve import stated_layout
 from ckptstore.scan.tree import sighted
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Launch
     from ckptstore.disk.walk import Seen
+    from ckptstore.evidence.reconstruct import Stated
     from ckptstore.evidence.unregistered import FoundFile
     from ckptstore.scan.known_files import KnownFiles
     from ckptstore.scan.tree import Tree
@@ -186,8 +189,14 @@ def among_new(found: Sequence[FoundFile]) -> dict[str, str]:
     return {path: _reason(original, "this run") for path, original in copies_among(found).items()}
 
 
-def as_a_run(run: str, copies: Copies, tree: Tree, databases: Sequence[Database]) -> list[ScannedLaunch]:
-    """The launches of a run that is made of copies: those that the originals are of, with the same steps."""
+def as_a_run(
+    run: str, copies: Copies, tree: Tree, databases: Sequence[Database], *, world_size: int | None, said: Stated
+) -> list[ScannedLaunch]:
+    """The launches of a run that is made of copies: those that the originals are of, with the same steps.
+
+    `world_size` and `said` are the user's word. It counts for launches whose number of ranks a scan had to guess.
+    Raises `UsageError` if the stated replicas are not of so many ranks.
+    """
     of_launch: dict[str, list[Checkpoint]] = defaultdict(list)
     originals: dict[str, Launch] = {}
     for path, original in sorted(copies.of.items()):
@@ -206,17 +215,17 @@ def as_a_run(run: str, copies: Copies, tree: Tree, databases: Sequence[Database]
                     grade=original.grade or Grade.PROVEN,
                 )
             )
-    return [
-        ScannedLaunch(
-            some[0].launch,
-            originals[key].world_size,
-            originals[key].steps_per_epoch,
-            originals[key].created_at or min(file.created_at for file in some if file.created_at),
-            tuple(some),
-            originals[key].layout,
-        )
-        for key, some in of_launch.items()
-    ]
+    launches = []
+    for key, some in of_launch.items():
+        of = originals[key]
+        began = of.created_at or min(file.created_at for file in some if file.created_at)
+        size, layout = of.world_size, of.layout
+        is_guess = of.id.startswith(SCANNED) and some[0].content is not Content.PART
+        if world_size is not None and is_guess:
+            stays = layout if size == world_size else stand_alone()
+            size, layout = world_size, stated_layout(said.replicas, world_size) or stays
+        launches.append(ScannedLaunch(some[0].launch, size, of.steps_per_epoch, began, tuple(some), layout))
+    return launches
 
 
 def _launch_of(file: Checkpoint, databases: Iterable[Database]) -> Launch:

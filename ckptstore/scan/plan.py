@@ -246,7 +246,7 @@ class _Planner:
         ]
         self.launches_known: list[Launch] = []  # of the run by the catalog, oldest first
         self.saved: dict[str, datetime] = {}  # when each saved last
-        if self.run_id is not None and (self.new or before or self.foreign.placed):
+        if self.run_id is not None and (self.new or before or self.foreign.placed or self.copies.of):
             with self.database.read() as connection:
                 self.launches_known = reads.launches_of(connection, self.run_id)
                 saved = recent.last_written(connection, self.run_id)
@@ -306,10 +306,14 @@ class _Planner:
         unreadable = self.recorded.others.keys() | self.unheard.keys()
         self.in_parts = saves_in_parts(self.run, tree, self.parts, self.kept, unreadable)
         self.of_others = self.foreign.launches(self.run, self.new, self.kept)
-        copies = as_a_run(self.run, self.copies, tree, self.databases) if self.is_run_of_copies else []
-        self.is_new = {*self.new, *(file.path for launch in copies for file in launch.files)}
+        self.copied: list[ScannedLaunch] = []
+        if self.is_run_of_copies:
+            self.copied = as_a_run(
+                self.run, self.copies, tree, self.databases, world_size=asked.world_size, said=asked.said
+            )
+        self.is_new = {*self.new, *(file.path for launch in self.copied for file in launch.files)}
         of_history = fill(self._launches(), self.known.values(), self.launches_known)
-        self.launches = in_order_of_time(of_history, [*self.in_parts.launches, *self.of_others, *copies])
+        self.launches = in_order_of_time(of_history, [*self.in_parts.launches, *self.of_others, *self.copied])
         if asked.world_size is not None:
             self._check_world_size(asked.world_size)
 
@@ -363,9 +367,11 @@ class _Planner:
         ranks = {path: rank for path, rank in ranks.items() if not self.tree.is_part(path)}
         ranks |= {file.path: rank_of(file) for file in self.found if file.path in ranks}
         ranks |= {path: self.foreign.placed[path].rank for path in self.new if path in self.foreign.placed}
+        copied = (file for launch in self.copied for file in launch.files if file.content is not Content.PART)
+        ranks |= {file.path: file.rank for file in copied}
         sizes = dict.fromkeys(ranks, max([world_size, *self.sizes.values()]))
         for launch in self.launches:
-            size = max(world_size, self.sizes.get(launch.id, 0))
+            size = max(world_size, launch.world_size, self.sizes.get(launch.id, 0))
             sizes |= dict.fromkeys((file.path for file in launch.files if file.path in ranks), size)
         beyond = [(rank, path) for path, rank in ranks.items() if rank is not None and rank >= sizes[path]]
         if beyond:
@@ -386,14 +392,16 @@ class _Planner:
         if self.asked.world_size is None:
             return []
         there = [file for file in self.kept.values() if file.path in self.tree.checkpoints]
-        scanned = {file.launch for file in there if file.launch.startswith(SCANNED)} & self.sizes.keys()
-        of_size = Counter(self.sizes[launch] for launch in scanned - self._too_small(there))
-        keep = ("launch keeps", "launches keep")
+        shown = {file.launch for file in there if file.launch.startswith(SCANNED)}
+        shown = (shown | {launch.id for launch in self.copied}) & self.sizes.keys()
+        of_size = Counter(self.sizes[launch] for launch in shown - self._too_small(there))
+        of_original = Counter(launch.world_size for launch in self.copied if launch.id not in self.sizes)
         anew = f"; if they are wrong: {Command('forget', self.run, '--apply')}, and scan again with a new name, --run"
         how = "" if is_trained(self.database, self.run_id) else anew
         return [
-            f"{count(number, *keep)} the {count(size, 'rank', 'ranks')} that an earlier scan recorded{how}"
-            for size, number in sorted(of_size.items())
+            f"{count(number, 'launch keeps', 'launches keep')} the {count(size, 'rank', 'ranks')} {whose}"
+            for sizes, whose in ((of_size, f"that an earlier scan recorded{how}"), (of_original, "of its original"))
+            for size, number in sorted(sizes.items())
             if size != self.asked.world_size
         ]
 

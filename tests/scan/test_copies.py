@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from ckptstore.api import Catalog, connect
+from ckptstore.catalog import reads
 from ckptstore.core.model import FileState, Grade
+from ckptstore.errors import UsageError
 from tests.jobs import Job
 from tests.scan.builders import save, stamp
 
@@ -111,6 +113,36 @@ def test_a_catalog_made_anew_knows_which_is_the_copy(catalog: Catalog, plain: Pa
     for tree in (plain, backup):
         other.scan(tree)
     assert homes(other, "plain1") == {"plain1"}
+
+
+@pytest.mark.parametrize(("first", "second", "step"), [(2, 4, None), (4, 2, 16)])
+def test_the_run_of_copies_has_the_stated_number_of_ranks(
+    catalog: Catalog, tmp_path: Path, first: int, second: int, step: int | None
+) -> None:
+    for rank in (0, 1):
+        save(tmp_path / "job", 12, 16, rank=rank)
+    catalog.scan(tmp_path / "job", world_size=first)
+    backup = copied(tmp_path / "job", "-rp alone")
+    with pytest.raises(UsageError, match="rank 1, and the job is said to have 1 rank"):
+        catalog.scan(backup, run="new", world_size=1)
+    assert catalog.scan(backup, run="new", world_size=second).warnings == ()
+    plan = catalog.resolve("new").plan
+    assert (plan and plan.global_step) == step
+    (warning,) = catalog.scan(backup, run="new", world_size=3).warnings
+    assert f"keeps the {second} ranks that an earlier scan recorded" in warning
+    shutil.rmtree(backup)
+    assert catalog.scan(copied(tmp_path / "job", "-rp alone"), run="new", world_size=3).warnings == (warning,)
+    with catalog.database.read() as connection:
+        (launch,) = reads.launches_of(connection, reads.run_id(connection, "new") or 0)
+    assert launch.world_size == second
+
+
+def test_a_copy_of_a_registered_launch_has_the_number_of_ranks_that_trained(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path / "job", world_size=2)
+    job.save(job.begin(), 5)
+    done = catalog.scan(copied(tmp_path / "job", "-rp alone"), run="new", world_size=4)
+    assert done.warnings == ("1 launch keeps the 2 ranks of its original",)
+    assert catalog.resolve("new").plan.global_step == 5
 
 
 def test_what_was_trained_on_in_the_copy_is_no_copy(catalog: Catalog, plain: Path) -> None:
