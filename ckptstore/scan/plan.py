@@ -387,21 +387,27 @@ class _Planner:
         scanned = (file for file in files if file.launch.startswith(SCANNED) and file.launch in self.sizes)
         return {file.launch for file in scanned if file.rank >= self.sizes[file.launch]}
 
-    def _keep_their_ranks(self) -> list[str]:
-        """A warning for each recorded number of ranks, other than `--world-size`, that stays."""
+    def _keep_their_ranks(self, recorded: Iterable[ScannedLaunch]) -> list[str]:
+        """A warning for each recorded number of ranks, other than `--world-size`, that stays.
+
+        `recorded` are the launches that this scan records: a number that is corrected does not stay.
+        """
         if self.asked.world_size is None:
             return []
-        there = [file for file in self.kept.values() if file.path in self.tree.checkpoints]
-        shown = {file.launch for file in there if file.launch.startswith(SCANNED)}
-        shown = (shown | {launch.id for launch in self.copied}) & self.sizes.keys()
-        of_size = Counter(self.sizes[launch] for launch in shown - self._too_small(there))
+        there = (file.launch for file in self.kept.values() if file.path in self.tree.checkpoints)
+        shown = {launch for launch in there if launch.startswith(SCANNED)} | {launch.id for launch in self.copied}
+        sizes = {launch: self.sizes[launch] for launch in shown & self.sizes.keys()}
+        for launch in recorded:
+            if launch.id in sizes:
+                sizes[launch.id] = max(sizes[launch.id], launch.world_size)  # as the catalog joins them
+        of_size = Counter(sizes.values())
         of_original = Counter(launch.world_size for launch in self.copied if launch.id not in self.sizes)
         anew = f"; if they are wrong: {Command('forget', self.run, '--apply')}, and scan again with a new name, --run"
         how = "" if is_trained(self.database, self.run_id) else anew
         return [
             f"{count(number, 'launch keeps', 'launches keep')} the {count(size, 'rank', 'ranks')} {whose}"
-            for sizes, whose in ((of_size, f"that an earlier scan recorded{how}"), (of_original, "of its original"))
-            for size, number in sorted(sizes.items())
+            for some, whose in ((of_size, f"that an earlier scan recorded{how}"), (of_original, "of its original"))
+            for size, number in sorted(some.items())
             if size != self.asked.world_size
         ]
 
@@ -410,6 +416,7 @@ class _Planner:
         damaged, missing, back, away = changed(self.kept, self.tree)
         regraded, moved = _placed_anew(self.launches, self.kept, self.asked.said)
         files = [file for launch in self.launches for file in launch.files]
+        launches = self._launches_to_record(self._too_small(files))
         adopted = (*(file for file in files if file.path in self.is_new), *moved)
         is_recorded = {*(self.known.keys() - self.rewritten), *self.recorded.others, *(file.path for file in adopted)}
         has_others = bool(self.tree.checkpoints or self.known or adopted)
@@ -439,14 +446,14 @@ class _Planner:
                 *(() if self.history.world_size else self.foreign.warnings),
                 *self.in_parts.warnings,
                 *at_the_time_of_others(self.launches_known, self.launches, self.saved),
-                *self._keep_their_ranks(),
+                *self._keep_their_ranks(launches),
                 *([_OPAQUE_ONLY] if opaque and not has_others else []),
             ),
             synced=self.synced,
         )
         return ScanPlan(
             found,
-            launches=self._launches_to_record(self._too_small(files)),
+            launches=launches,
             back=tuple(back),
             overwritten=tuple(self.known[path] for path in self.rewritten - self.recorded.replaced),
             restated=(*(self.kept[file.path] for file in moved), *self.copies.told),
