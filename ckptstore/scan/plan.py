@@ -6,7 +6,7 @@ no other record.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -314,8 +314,39 @@ class _Planner:
         self.is_new = {*self.new, *(file.path for launch in self.copied for file in launch.files)}
         of_history = fill(self._launches(), self.known.values(), self.launches_known)
         self.launches = in_order_of_time(of_history, [*self.in_parts.launches, *self.of_others, *self.copied])
+        self._check_copies()
         if asked.world_size is not None:
             self._check_world_size(asked.world_size)
+
+    def _check_copies(self) -> None:
+        """Raise `RefusedError` if copies of a scanned run have some ranks of a step, and new files have others.
+
+        No launch would have both, and that of the copies may count as whole: it has the originals' number of ranks.
+        """
+        new: dict[int, set[int]] = defaultdict(set)  # ranks by step
+        taken = set(self.new)
+        for file in (file for launch in self.launches for file in launch.files):
+            if file.path in taken and file.content is not Content.PART:
+                new[file.global_step].add(file.rank)
+        for launch in self.copied:
+            ranks: dict[int, set[int]] = defaultdict(set)
+            for file in launch.files:
+                ranks[file.global_step].add(file.rank)
+            for file in launch.files:
+                original, others = self.copies.of[file.path], new[file.global_step]
+                is_scanned = original.launch.startswith(SCANNED)
+                if is_scanned and others and others.isdisjoint(ranks[file.global_step]):
+                    raise self._apart(file, original, min(others))
+
+    def _apart(self, copy: Checkpoint, original: Checkpoint, rank: int) -> RefusedError:
+        root, homes = self.tree.root, {path.rpartition("/")[0] for path in self.copies.of}
+        told = f"of step {copy.global_step} rank {copy.rank} is a copy of a file of run {original.run!r}"
+        hint = "move the copies to a directory of their own and scan that first"
+        if root not in homes:
+            size = ("--world-size", max(launch.world_size for launch in self.launches))
+            each = (Command("scan", home, "--run", self.run, *size) for home in (*sorted(homes), root))
+            hint = f"scan the copies first: {' && '.join(map(str, each))}"
+        return RefusedError(f"{told}, and rank {rank} is new: {copy.path}", hint)
 
     def _launches(self) -> list[ScannedLaunch]:
         """The launches of the history with their old or new ids; and the records of their files."""

@@ -8,7 +8,8 @@ import pytest
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog import reads
 from ckptstore.core.model import FileState, Grade
-from ckptstore.errors import UsageError
+from ckptstore.errors import RefusedError, UsageError
+from tests.cli import advice
 from tests.jobs import Job
 from tests.scan.builders import save, stamp
 
@@ -153,6 +154,27 @@ def test_what_was_trained_on_in_the_copy_is_no_copy(catalog: Catalog, plain: Pat
     assert sorted({file.global_step for file in done.adopted}) == [4, 8, 12, 16, 20, 24]
     assert catalog.resolve("new").plan.global_step == 24
     assert catalog.resolve("plain1").plan.global_step == 16
+
+
+@pytest.mark.parametrize("world_size", [2, None])
+def test_copies_of_some_ranks_make_no_state_without_the_new_files_of_the_others(
+    catalog: Catalog, tmp_path: Path, world_size: int | None
+) -> None:
+    """Else rank 1 would load rank 0's file, or nothing would be whole."""
+    save(tmp_path / "net", 12, 16)
+    catalog.scan(tmp_path / "net", run="net", world_size=1)
+    mixed = shutil.copytree(tmp_path / "net", tmp_path / "mixed", ignore=shutil.ignore_patterns(".ckptstore"))
+    save(mixed, 12, 16, rank=1)
+    for dry_run in (True, False):
+        with pytest.raises(RefusedError, match="rank 0 is a copy of a file of run 'net', and rank 1 is") as error:
+            catalog.scan(mixed, run="new", world_size=world_size, dry_run=dry_run)
+    assert [each.run for each in catalog.runs()] == ["net"]
+    advised = advice.commands_in(error.value.hint)
+    options = ["--run", "new", "--world-size", "2"]
+    assert advised == [["scan", str(home), *options] for home in (mixed / "rank_0", mixed)]
+    for _, home, *_ in advised:
+        catalog.scan(home, run="new", world_size=2)
+    assert [each.source.rank for each in catalog.resolve("new").plan.ranks] == [0, 1]
 
 
 def test_a_copy_in_the_tree_of_its_original_is_told(catalog: Catalog, tmp_path: Path) -> None:
