@@ -5,29 +5,32 @@ A directory may be emptied and filled again. The record of a file that is gone c
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.catalog import directories, journals, reads
+from ckptstore.core.classify import Named, What
 from ckptstore.core.hints import Command
 from ckptstore.core.model import SCANNED, Content, FileState, Kind, Skipped
-from ckptstore.core.naming import above_save
+from ckptstore.core.naming import FOREIGN, above_save
 from ckptstore.core.sighting import Sighting, is_as_recorded
+from ckptstore.disk import files
 from ckptstore.disk.files import real_directory
+from ckptstore.disk.walk import Seen
+from ckptstore.evidence.reconstruct import rank_of
 from ckptstore.evidence.writers import wrote
 from ckptstore.journal.jsonl import directory_of
 from ckptstore.outside import Path
 from ckptstore.scan.experiments import are_several, home_of
-from ckptstore.scan.tree import sighted
+from ckptstore.scan.tree import Tree, read_files, sighted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.model import Checkpoint, Source
-    from ckptstore.disk.walk import Seen
+    from ckptstore.evidence.unregistered import FoundFile
     from ckptstore.scan.experiments import Home
-    from ckptstore.scan.tree import Tree
 
 _GONE = (FileState.MISSING, FileState.MOVED)
 _IN_TRASH = (
@@ -150,6 +153,38 @@ def _not_taken(file: Checkpoint, here: Seen) -> str:
     if file.state is FileState.TRASHED and not is_as_recorded(file, here.size, here.mtime_ns):
         return _IN_TRASH.format(purge=Command("purge", file.run, "--now"))
     return "" if _claims(file, here) else _MAY_BE_A_COPY
+
+
+def newest_elsewhere(database: Database, run_id: int | None, tree: Tree, found: Iterable[FoundFile]) -> list[FoundFile]:
+    """The run's newest file outside the tree of each rank and kind that files of the tree have; those that can be read.
+
+    Where nothing there names a rank, all are taken for rank 0's.
+    """
+    ranks = {(rank_of(file), file.kind) for file in found}
+    is_unranked = all(rank is None for rank, _ in ranks)
+    asked = {(0 if is_unranked else rank, kind) for rank, kind in ranks if is_unranked or rank is not None}
+    if run_id is None or not asked:
+        return []
+    with database.read() as connection:
+        files_of_run = reads.files_to_judge(connection, run_id)
+    newest: dict[tuple[int, Kind], Checkpoint] = {}
+    tried: set[tuple[int, Kind, str]] = set()  # of a directory the newest only: where that is gone, others are too
+    for file in sorted(files_of_run, key=lambda each: (each.mtime_ns or 0, each.path), reverse=True):
+        key, home = (file.rank, file.kind), directory_of(file.path)
+        is_sound = file.state is FileState.COMPLETE and file.content is Content.FULL and file.format not in FOREIGN
+        if key not in asked or key in newest or (*key, home) in tried or not is_sound or file.path in tree.checkpoints:
+            continue
+        tried.add((*key, home))
+        here = files.facts_if_seen(file.path)
+        if here is not None and is_as_recorded(file, here.size, here.mtime_ns):
+            newest[key] = file
+    there = Tree(tree.root)
+    for file in newest.values():
+        rank = None if is_unranked else file.rank
+        named = Named(what=What.CHECKPOINT, kind=file.kind, format=file.format, rank=rank)
+        there.checkpoints[file.path] = named, Seen(file.path.rpartition("/")[2], file.size or 0, file.mtime_ns or 0)
+    read, _ = read_files(there, list(there.checkpoints))
+    return [replace(file, info={}) if is_unranked else file for file in read]
 
 
 def is_inside(path: str, recorded: Collection[str]) -> bool:

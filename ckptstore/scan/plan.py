@@ -30,7 +30,7 @@ from ckptstore.scan.copies import among_new, as_a_run, copies_of_known
 from ckptstore.scan.experiments import apart, are_several, commands, strangers
 from ckptstore.scan.foreign import Foreign
 from ckptstore.scan.iteration_saves import saves_in_parts
-from ckptstore.scan.known_files import is_inside, is_trained, known_files, unowned_files, unwatched
+from ckptstore.scan.known_files import is_inside, is_trained, known_files, newest_elsewhere, unowned_files, unwatched
 from ckptstore.scan.order import at_the_time_of_others, dated, fill, in_order_of_time
 from ckptstore.scan.tree import changed, is_rewritten, read_files
 
@@ -265,11 +265,13 @@ class _Planner:
     def _of_other_networks(self, read: Iterable[FoundFile]) -> dict[str, str]:
         """The new files of another network than the run's files of the same rank, and why.
 
-        They are compared with the newest registered file of each rank. Raises `RefusedError` if the run has no file
-        and the new files are of several networks.
+        They are compared with the newest registered file of each rank; where the tree has none, with the newest one
+        elsewhere. Raises `RefusedError` if the run has no file in the tree, and the new files are of several networks
+        or of another one; and if copies that are to join the run are of another one.
         """
         new = set(self.new)
-        found = [file for file in read if file.path in new]
+        copies = self._copies_to_compare()
+        found = [*(file for file in read if file.path in new), *copies]
         others = [file for file in read if file.path not in new]
         ranks = {rank_of(file) for file in found} - {rank_of(file) for file in others}
         newest: dict[int, Checkpoint] = {}
@@ -278,8 +280,11 @@ class _Planner:
             if is_sound and path in self.tree.checkpoints and not ranks.isdisjoint((file.rank, None)):
                 newest[file.rank] = max(newest.get(file.rank, file), file, key=lambda each: each.mtime_ns or 0)
         registered, _ = read_files(self.tree, [file.path for file in newest.values()])
-        strange = strangers(found, [*others, *registered])
-        if strange and not self.kept:
+        rest = ranks - newest.keys() - ({None} if newest else set())
+        lacking = [file for file in found if rank_of(file) in rest and file.content is Content.FULL]
+        elsewhere = newest_elsewhere(self.database, self.run_id, self.tree, lacking)
+        strange = strangers(found, [*others, *registered, *elsewhere])
+        if strange and (not self.kept or {each.path for each in strange} & {file.path for file in copies}):
             raise self._two_networks(strange[0])
         return {
             each.path: f"it is of another network than {each.other}: {each.difference}: move it to a directory of its "
@@ -287,12 +292,23 @@ class _Planner:
             for each in strange
         }
 
+    def _copies_to_compare(self) -> list[FoundFile]:
+        """The newest file of each rank of the copies that are to be a part of the run."""
+        newest: dict[int, Checkpoint] = {}
+        for path, file in self.copies.of.items() if self.is_run_of_copies else ():
+            if file.content is Content.FULL and path in self.tree.checkpoints:
+                copy = replace(file, path=path)
+                newest[file.rank] = max(newest.get(file.rank, copy), copy, key=lambda each: each.global_step)
+        return read_files(self.tree, [file.path for file in newest.values()])[0]
+
     def _two_networks(self, proof: Stranger) -> RefusedError:
         directories = apart(set(map(self.tree.home, self.new)))
         hint = "move the files of each to a directory of its own and scan that"
         if len(directories) > 1:
             hint = f"scan each: {self._commands(directories)}"
         told = f"{proof.path} is of another network than {proof.other}: {proof.difference}"
+        if proof.other not in self.tree.checkpoints:
+            hint = "give this one another name with --run"
         return RefusedError(told, f"a run has one network: {hint}")
 
     def put_into_launches(self) -> None:

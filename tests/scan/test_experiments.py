@@ -120,6 +120,32 @@ def test_who_says_that_they_are_one_run_is_believed_unless_the_networks_differ(
     assert files_of_runs(other) == {"exps": 4}
 
 
+@pytest.mark.parametrize("of", ["", "rank_1"], ids=["of one rank", "of two"])
+@pytest.mark.parametrize("is_copy", [False, True], ids=["new files", "copies"])
+def test_a_wrong_name_adds_no_other_network_to_a_run_that_lies_elsewhere(
+    catalog: Catalog, tmp_path: Path, *, of: str, is_copy: bool
+) -> None:
+    for home in {of, of and "rank_0"}:
+        states(tmp_path / "a" / home, 3, 6)
+        states(tmp_path / "b" / home, 9, 12, shapes=WIDER)
+        states(tmp_path / "c" / home, 9, 12)
+    size = 2 if of else 1
+    catalog.scan(tmp_path / "a", run="a", world_size=size)
+    for name in ("b", "c") if is_copy else ():
+        shutil.copytree(tmp_path / name, tmp_path / f"{name} too")
+        catalog.scan(tmp_path / f"{name} too", world_size=size)
+    before = contents(catalog)
+    for dry_run in (True, False):
+        with pytest.raises(RefusedError, match=f"/b/.* is of another network than {tmp_path}/a/") as refused:
+            catalog.scan(tmp_path / "b", run="a", world_size=size, dry_run=dry_run)
+    assert refused.value.hint == "a run has one network: give this one another name with --run"
+    assert contents(catalog) == before
+    assert len(catalog.scan(tmp_path / "c", run="a", world_size=size).adopted) == 2 * size
+    for name in ("a", "c"):
+        shutil.rmtree(tmp_path / name)
+    assert len(catalog.scan(tmp_path / "b", run="a", world_size=size).adopted) == 2 * size, "none can be read"
+
+
 @pytest.mark.parametrize(
     "other", [WIDER, DEEPER, {"conv.weight": (3, 3)}], ids=["another shape", "one more", "no name in common"]
 )
