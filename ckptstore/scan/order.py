@@ -41,7 +41,7 @@ def dated(
     so it was not the later one. `last_saved` tells when known launches saved last.
     """
     fixed = {launch.id: launch.created_at for launch in known if launch.created_at is not None}
-    moments = [fixed.get(launch.id, launch.began) for launch in found]
+    moments = [fixed.get(launch.id) or _after_equals(launch, known, last_saved) for launch in found]
     for place, launch in enumerate(found):
         if launch.id not in fixed and place:
             moments[place] = max(moments[place], moments[place - 1] + _TICK)
@@ -49,10 +49,16 @@ def dated(
     for place, launch in reversed(list(enumerate(found))):
         if launch.id not in fixed:
             others = [each for each in known if each.id not in shown and each.id in fixed]
-            limits = [fixed[each.id] for each in others if _still_saved(each, launch, last_saved)]
+            limits = [fixed[each.id] for each in others if still_saved(each, launch, last_saved)]
             limits += moments[place + 1 : place + 2]
             moments[place] = min([moments[place], *(limit - _TICK for limit in limits)])
     return [replace(launch, began=at) for launch, at in zip(found, moments, strict=True)]
+
+
+def _after_equals(new: ScannedLaunch, known: Iterable[Launch], last_saved: Mapping[str, datetime]) -> datetime:
+    """When a new launch began; after a known one that began at that very moment and did not save on: one of a copy."""
+    is_taken = any(each.created_at == new.began and not still_saved(each, new, last_saved) for each in known)
+    return new.began + _TICK if is_taken else new.began
 
 
 def at_the_time_of_others(
@@ -65,7 +71,7 @@ def at_the_time_of_others(
     for launch in found:
         if launch.id in ids or all(file.content is Content.PART for file in launch.files):
             continue
-        overlapping = [other.id for other in registered if _still_saved(other, launch, last_saved)]
+        overlapping = [other.id for other in registered if still_saved(other, launch, last_saved)]
         if overlapping:
             first = min(launch.files, key=lambda file: (file.global_step, file.path))
             warnings.append(
@@ -76,7 +82,7 @@ def at_the_time_of_others(
     return warnings
 
 
-def _still_saved(known: Launch, new: ScannedLaunch, last_saved: Mapping[str, datetime]) -> bool:
+def still_saved(known: Launch, new: ScannedLaunch, last_saved: Mapping[str, datetime]) -> bool:
     """Whether a known launch had begun when the first file of a new one was written, and saved on."""
     last = last_saved.get(known.id)
     is_over = last is None or last + timedelta(microseconds=NEAR_NS / 1000) < new.began

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import directories, reads, recent
+from ckptstore.catalog import directories, live, reads, recent
 from ckptstore.catalog.runs import how_back
 from ckptstore.core.hints import Command
 from ckptstore.core.limits import MOST_RANKS
@@ -26,12 +26,12 @@ from ckptstore.outside import Path
 from ckptstore.resume.join import check_name
 from ckptstore.resume.reconcile import Reconciled, reconcile
 from ckptstore.resume.resolve import stated_layout
-from ckptstore.scan.copies import among_new, as_a_run, copies_of_known
+from ckptstore.scan.copies import among_new, as_a_run, copies_of_known, is_there
 from ckptstore.scan.experiments import apart, are_several, commands, strangers
 from ckptstore.scan.foreign import Foreign
 from ckptstore.scan.iteration_saves import saves_in_parts
 from ckptstore.scan.known_files import is_inside, is_trained, known_files, newest_elsewhere, unowned_files, unwatched
-from ckptstore.scan.order import at_the_time_of_others, dated, fill, in_order_of_time
+from ckptstore.scan.order import at_the_time_of_others, dated, fill, in_order_of_time, still_saved
 from ckptstore.scan.tree import changed, is_rewritten, read_files
 
 if TYPE_CHECKING:
@@ -528,13 +528,29 @@ class _Planner:
         ]
         return _sorted(each for each in found if each.path not in taken)
 
+    def _saved_as_seen(self) -> dict[str, datetime]:
+        """When each known launch saved last; of one that a scan recorded only what is there counts.
+
+        Its files may be lost, and the new ones copies of them with their times: these are not older.
+        """
+        saved = dict(self.saved)
+        new = [launch for launch in self.launches if launch.id not in self.sizes]
+        for known in self.launches_known:
+            if known.id.startswith(SCANNED) and any(still_saved(known, launch, self.saved) for launch in new):
+                with self.database.read() as connection:
+                    recorded = live.files(connection, known.key)
+                there = [file.mtime_ns for file in recorded if file.mtime_ns is not None and is_there(file)]
+                del saved[known.id]
+                saved |= {known.id: moment(max(there))} if there else {}
+        return saved
+
     def _launches_to_record(self, too_small: Collection[str]) -> tuple[ScannedLaunch, ...]:
         """The new launches, and known launches with more facts now."""
         lengths = {launch.id: launch.steps_per_epoch for launch in self.launches_known}
         is_stated = self.asked.said.replicas is not None
         return tuple(
             launch
-            for launch in dated(self.launches_known, self.launches, self.saved)
+            for launch in dated(self.launches_known, self.launches, self._saved_as_seen())
             if launch.id not in self.sizes
             or (launch.id in too_small and launch.world_size > self.sizes[launch.id])
             or (is_stated and launch.id.startswith(SCANNED))

@@ -18,7 +18,7 @@ def copied(root: Path, how: str) -> Path:
     """A copy as `cp -r` or `cp -rp` makes it, with the journals or without."""
     ignored = shutil.ignore_patterns(".ckptstore") if "alone" in how else None
     backup = shutil.copytree(root, root.parent / "backup", ignore=ignored)
-    if "-p" not in how:
+    if "p" not in how.split(maxsplit=1)[0]:
         for path in backup.rglob("*.ckpt"):
             stamp(path, 1_000_000)
     return backup
