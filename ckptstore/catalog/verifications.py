@@ -1,4 +1,4 @@
-"""Which files of a run may be verified."""
+"""Which files of a run may be verified, and how many are known to be gone."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from ckptstore.catalog.any_of import one_of
-from ckptstore.catalog.tables import FILES_OF_LAUNCHES, checkpoints, launches, saves
-from ckptstore.core.model import FileState
+from ckptstore.catalog.tables import FILES_OF_LAUNCHES, checkpoints, launches, saves, trash
+from ckptstore.core.model import FileState, Location
 
 
 class Candidate(NamedTuple):
@@ -43,4 +43,29 @@ def _candidates() -> sa.Select[Any]:
         .select_from(FILES_OF_LAUNCHES)
         .where(launches.c.run_id == sa.bindparam("own_run"), there)
         .order_by(launches.c.launch_order.desc(), saves.c.global_step.desc(), checkpoints.c.rank, checkpoints.c.path)
+    )
+
+
+def missing(connection: sa.Connection, run: int) -> int:
+    """How many files of a run a look at the disk found gone, without those that gc deleted.
+
+    Whether MindSpore's keep_checkpoint_max or a person deleted one, or it was lost, no record says.
+    """
+    return int(connection.execute(_missing(), {"own_run": run}).scalar_one())
+
+
+@cache
+def _missing() -> sa.Select[Any]:
+    is_deleted = sa.select(trash.c.id).where(
+        trash.c.checkpoint_id == checkpoints.c.id, trash.c.wanted == Location.GONE.value
+    )
+    return (
+        sa.select(sa.func.count())
+        .select_from(FILES_OF_LAUNCHES)
+        .where(
+            launches.c.run_id == sa.bindparam("own_run"),
+            checkpoints.c.state == FileState.MISSING.value,
+            checkpoints.c.reported == FileState.MISSING.value,  # else a later save took its path, or gc deleted it
+            sa.not_(is_deleted.exists()),
+        )
     )

@@ -69,8 +69,9 @@ def verify(
     """Compare the files of RUN, or of all runs, with the catalog.
 
     It compares sizes and headers, and with --digest every byte. Damaged and missing files are marked in the catalog;
-    no file is changed. With --shard I/N, each of N processes verifies its own part of the files. Exit code 6: damage
-    was found; 1: some files could not be looked at.
+    no file is changed. With --shard I/N, each of N processes verifies its own part of the files. Exit code 6: a file is
+    damaged, or its loss was noticed now; 1: some files could not be looked at. The last line counts the files that
+    were recorded as missing before.
     """
     from ckptstore.cli import values
     from ckptstore.verify import verify as verifying
@@ -82,7 +83,7 @@ def verify(
         return _verify_in_tier(database, run, tier, digest=digest, as_json=as_json)
     with progress.bar("verified", in_bytes=digest) as show:
         done = verifying.verify(database, run, digest=digest, sample=sample, shard=shard, progress=show)
-    values.write(_values(done)) if as_json else _show(done, digest=digest, sample=sample, shard=shard)
+    values.write(_values(done)) if as_json else _show(done, run, digest=digest, sample=sample, shard=shard)
     if done.damaged:
         return DamageError.exit_code
     return 1 if done.troubles else 0
@@ -117,12 +118,15 @@ def _values(done: Verified) -> dict[str, Any]:
         **fields(done, "checked bytes"),
         "damaged": [fields(each, "path rule detail") for each in done.damaged],
         **{name: reasons(getattr(done, name)) for name in ("troubles", "skipped", "unknown")},
-        **fields(done, "whole_again new_digests"),
+        **fields(done, "whole_again new_digests missing_before"),
     }
 
 
-def _show(done: Verified, *, digest: bool, sample: float | None, shard: tuple[int, int] | None) -> None:
+def _show(
+    done: Verified, run: str | None, *, digest: bool, sample: float | None, shard: tuple[int, int] | None
+) -> None:
     from ckptstore.cli.terminal import first, line
+    from ckptstore.core.hints import Command
     from ckptstore.core.text import count, size
 
     what = "sizes, headers and digests" if digest else "sizes and headers"
@@ -140,4 +144,9 @@ def _show(done: Verified, *, digest: bool, sample: float | None, shard: tuple[in
             line(f"{word}: {each.path}: {each.reason}")
     for path in first(done.whole_again, "whole again"):
         line(f"whole again: {path}: no longer marked as damaged or missing")
-    line(f"{count(len(done.damaged), 'file is', 'files are')} damaged" if done.damaged else "no damage was found")
+    last = f"{count(len(done.damaged), 'file is', 'files are')} damaged" if done.damaged else "no damage was found"
+    if done.missing_before:
+        were = count(done.missing_before, "file was", "files were")
+        listed = Command("list", *([] if run is None else [run]), "--files")
+        last += f"; {were} recorded as missing before, deleted or lost: {listed}"
+    line(last)

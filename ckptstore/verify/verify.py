@@ -15,7 +15,7 @@ from ckptstore.catalog.runs import find_run, run_names
 from ckptstore.catalog.verifications import Candidate
 from ckptstore.core.classify import What, classify
 from ckptstore.core.hints import Command
-from ckptstore.core.model import FileState, Skipped
+from ckptstore.core.model import FileState, Rule, Skipped
 from ckptstore.disk import presence
 from ckptstore.disk.waiting import for_each
 from ckptstore.disk.walk import look
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ckptstore.catalog.engine import Database
-    from ckptstore.core.model import Checkpoint, Rule
+    from ckptstore.core.model import Checkpoint
     from ckptstore.resume.examine import Examined
 
     _Look = Future[Examined | None]
@@ -70,6 +70,7 @@ class Verified:
     unknown: tuple[Skipped, ...]  # are in the run's directories and not in the catalog
     whole_again: tuple[str, ...]  # were damaged or gone before
     new_digests: int  # files whose digest was taken for the first time
+    missing_before: int  # files that were recorded as missing before; gc did not delete them
 
 
 def verify(
@@ -102,6 +103,8 @@ def verify(
         hint = f"{error.hint}; then run the same command again: the findings up to now are recorded"
         raise CatalogUnavailableError(error.message, hint) from error
     found = verifier.findings
+    with database.read() as connection:
+        missing = sum(verifications.missing(connection, selection.run_id) for selection in selections)
     return Verified(
         runs=tuple(runs),
         checked=found.checked,
@@ -112,6 +115,7 @@ def verify(
         unknown=_sorted(path for selection in selections for path in selection.unknown),
         whole_again=tuple(found.whole_again),
         new_digests=found.new_digests,
+        missing_before=max(missing - sum(each.rule is Rule.MISSING_FILE for each in found.damaged), 0),
     )
 
 

@@ -28,6 +28,16 @@ def test_each_of_several_processes_has_its_shard(job: Job, database_url: str) ->
     assert "sizes and headers, shard 2 of 2\n" in shown.out
 
 
+def test_a_loss_that_was_noticed_before_is_counted_in_the_last_line(job: Job, database_url: str) -> None:
+    job.save(job.begin(), 20)
+    (job.folder(1) / "net_1-2_10.ckpt").unlink()
+    ckptstore("--db", database_url, "resolve", "run")
+    found = ckptstore("--db", database_url, "verify", "run")
+    last = "no damage was found; 1 file was recorded as missing before, deleted or lost: ckptstore list run --files"
+    assert (found.code, found.out.splitlines()[-1]) == (0, last)
+    assert ckptstore("--db", database_url, "verify", "--json").json["missing_before"] == 1
+
+
 def test_a_bar_is_shown_on_a_terminal_and_nowhere_else(
     job: Job, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

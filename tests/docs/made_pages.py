@@ -51,7 +51,7 @@ durations seconds.
 | `purge --json` | `run`, `files`, `bytes`, `waiting`, `waiting_bytes`, `next_at`, `troubles` |
 | `policy --json` | `run`, `policy` |
 | `verify --json` | `checked`, `bytes`, `damaged: [{path, rule, detail}]`, `troubles`, `skipped`, `unknown: \
-[{path, reason}]`, `whole_again: [path]`, `new_digests` |
+[{path, reason}]`, `whole_again: [path]`, `new_digests`, `missing_before` |
 | `diff --json` | `first`, `second`, `ranks: [{ranks, paths, same_bytes, same, new, gone, reshaped, changed: \
 [{name, dtype, shape, relative, l2, max_abs, nan, inf}]}]`, `unmatched_ranks`; `same` is null if nothing was read |
 | `exit --json` | `run`, `launch`, `world_size`, `ended_before`, `directories`, `unreached`, `by_catalog`, \

@@ -14,6 +14,7 @@ from ckptstore.core.model import Checkpoint, FileState, Rule
 from ckptstore.errors import CatalogUnavailableError, UsageError
 from ckptstore.resume.examine import examine
 from ckptstore.resume.register import describe, measured
+from ckptstore.retention.policy import Policy
 from ckptstore.verify import verify
 from tests import ckpt_bytes
 from tests.jobs import Job, begun
@@ -103,8 +104,23 @@ def test_what_is_found_is_marked_and_passed_over(catalog: Catalog, tmp_path: Pat
     assert resolution.plan is None
     rules = {each.global_step: each.reasons[0].rule for each in resolution.rejections}
     assert rules == {15: Rule.SIZE_MISMATCH, 10: Rule.DIGEST_MISMATCH, 5: Rule.MISSING_FILE}
-    told_again = [each.rule for each in catalog.verify("run").damaged]
+    again = catalog.verify("run")
+    told_again = [each.rule for each in again.damaged]
     assert told_again == [Rule.DIGEST_MISMATCH, Rule.SIZE_MISMATCH], "until it is repaired; what is gone is told once"
+    assert (done.missing_before, again.missing_before) == (0, 1), "and counted from then on"
+
+
+def test_what_gc_deleted_is_not_counted_as_missing(catalog: Catalog, tmp_path: Path) -> None:
+    """Nor what is in the trash. What a rank or a person deleted is."""
+    job = saved(catalog, tmp_path, 5, 10, 15, 20)
+    catalog.execute(catalog.plan_gc("run", Policy(keep_last=3)))
+    (job.folder(0) / "net-1_10.ckpt").unlink()
+    catalog.resolve("run")
+    assert states(catalog)["net-1_5.ckpt"][0] is FileState.TRASHED
+    assert catalog.verify("run").missing_before == 1
+    catalog.purge("run", now=True)
+    assert states(catalog)["net-1_5.ckpt"][0] is FileState.MISSING
+    assert catalog.verify("run").missing_before == 1
 
 
 def test_a_file_of_another_step_under_the_same_name_is_damage(catalog: Catalog, tmp_path: Path) -> None:
