@@ -50,15 +50,19 @@ def of_ranks(
     """What would give these ranks a file: the `files` of their replica `group` that have `faults`, or their own."""
     broken = [file for file in files if file.id in faults and (not in_shares or file.rank in missing)]
     by_way: dict[str, list[str]] = defaultdict(list)
+    is_marked = False  # as damaged, until a verification finds the file whole
     for file in broken:
-        by_way[_way(file, faults[file.id].rule)].append(file.path)
+        way = _way(file, faults[file.id].rule)
+        by_way[way].append(file.path)
+        is_marked |= way == "bring" and file.state is FileState.DAMAGED
     ways = []
     if by_way["look"]:
         ways.append(f"make {_of(by_way['look'], in_shares=in_shares)} readable: check permissions and the disk")
     if by_way["undo"]:
         ways.append(f"{Command('undo', broken[0].run)} brings back {_paths(by_way['undo'])}, while it is in the trash")
     if by_way["bring"]:
-        ways.append(f"bring back {_of(by_way['bring'], in_shares=in_shares, what='the original')} from a backup")
+        then = f", then run: {Command('verify', broken[0].run)}" if is_marked else ""
+        ways.append(f"bring back {_of(by_way['bring'], in_shares=in_shares, what='the original')} from a backup{then}")
     who = f"rank {missing[0]}" if len(missing) == 1 else f"ranks {show(missing)}"
     if ways:
         return f"for {who}: {(', and ' if in_shares else ', or ').join(ways)}"

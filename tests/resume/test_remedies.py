@@ -44,6 +44,7 @@ def faulty(reason: Reason | None, *ranks: int, **known: object) -> list[tuple[Ch
     return [(replace(file(OF, rank), path=f"/{rank}", **known), reason) for rank in ranks]
 
 
+VERIFY = "ckptstore verify run"
 FROM_A_BACKUP = "bring back the original /1 from a backup"
 
 
@@ -85,7 +86,14 @@ FROM_A_BACKUP = "bring back the original /1 from a backup"
         ),
         ([1], [0, 1], faulty(CUT, 0, 1), True, "for rank 1: bring back the original /1 from a backup"),
         ([1], [1], faulty(DENIED, 1), False, "for rank 1: make /1 readable: check permissions and the disk"),
-        ([1], [1], faulty(DENIED, 1, **DAMAGED), False, "for rank 1: bring back the original /1 from a backup"),
+        ([1], [1], faulty(DENIED, 1, **DAMAGED), False, f"for rank 1: {FROM_A_BACKUP}, then run: {VERIFY}"),
+        (
+            [0, 1],
+            [0, 1],
+            [*faulty(DENIED, 0), *faulty(CUT, 1, **DAMAGED)],
+            True,
+            f", and {FROM_A_BACKUP}, then run: {VERIFY}",
+        ),
         ([1], [1], faulty(CUT, 1, **TRASHED), False, "for rank 1: bring back the original /1 from a backup"),
         (
             [1],

@@ -302,3 +302,20 @@ def test_a_path_is_in_the_same_shard_everywhere() -> None:
 def test_a_shard_is_one_of_n(sqlite_url: str, wrong: tuple[int, int]) -> None:
     with pytest.raises(UsageError, match="from 1/N to N/N"):
         connect(sqlite_url).verify(shard=wrong)
+
+
+def test_the_remedy_of_a_damaged_file_repairs_it(catalog: Catalog, tmp_path: Path) -> None:
+    """To bring the original back alone is not enough: the file stays marked."""
+    job = saved(catalog, tmp_path, 5)
+    path = job.folder(0) / "net-1_5.ckpt"
+    original = path.read_bytes()
+    os.truncate(path, 50)
+    catalog.verify("run")
+    (rejection,) = catalog.resolve("run").rejections
+    assert rejection.remedies == (
+        f"for rank 0: bring back the original {path} from a backup, then run: ckptstore verify run",
+    )
+    path.write_bytes(original)
+    assert catalog.resolve("run").plan is None
+    catalog.verify("run")
+    assert catalog.resolve("run").plan is not None
