@@ -11,7 +11,7 @@ from ckptstore.catalog import rows
 from ckptstore.catalog.any_of import any_of, one_of
 from ckptstore.catalog.reads import GIVEN_UP
 from ckptstore.catalog.rows import many
-from ckptstore.catalog.tables import FILES_OF_RUNS, checkpoints, launches, runs, saves, sources
+from ckptstore.catalog.tables import FILES_OF_LAUNCHES, FILES_OF_RUNS, checkpoints, launches, runs, saves, sources
 from ckptstore.core.model import FileState
 
 if TYPE_CHECKING:
@@ -58,6 +58,12 @@ _RECORDED = (
 def every_directory(connection: sa.Connection) -> set[str]:
     """The directories that a rank of any run saves to, and those of all files that are there or in the trash."""
     return {path.rstrip("/") or "/" for path in connection.execute(_every_directory()).scalars()}
+
+
+def of_live_files(connection: sa.Connection, run: int) -> list[tuple[str, str]]:
+    """A file of each directory with files of a run that are there, and the directory's identity (empty: not known)."""
+    found = connection.execute(_of_live_files(), {"own_run": run})
+    return [(path, identity or "") for path, identity in found]
 
 
 def of_identities(connection: sa.Connection, identities: Iterable[str]) -> set[str]:
@@ -127,6 +133,16 @@ def _is_below() -> sa.ColumnElement[bool]:
 def _every_directory() -> Any:
     there = one_of(checkpoints.c.state, *_LIVE, FileState.TRASHED.value)
     return sa.union(sa.select(_DIRECTORY).where(there), sa.select(sources.c.directory))
+
+
+@cache
+def _of_live_files() -> sa.Select[Any]:
+    return (
+        sa.select(sa.func.min(_PATH), checkpoints.c.directory_id)
+        .select_from(FILES_OF_LAUNCHES)
+        .where(launches.c.run_id == sa.bindparam("own_run"), _IS_LIVE)
+        .group_by(_DIRECTORY, checkpoints.c.directory_id)
+    )
 
 
 @cache

@@ -8,6 +8,7 @@ from ckptstore.cli import values
 from ckptstore.cli.terminal import Rows, first, kinds, line, moment
 from ckptstore.core.hints import Command
 from ckptstore.core.text import count, size
+from ckptstore.resume.uncertainty import of_absent
 from ckptstore.retention import dicts
 from ckptstore.retention.decide import Why
 
@@ -140,12 +141,7 @@ def _unseen(plan: GcPlan) -> None:
         line(f"ckptstore: {each.path}: {each.reason}", err=True)
     if len(plan.unseen) > _SHOWN:
         line(f"ckptstore: … and {len(plan.unseen) - _SHOWN} more directories; --json has all", err=True)
-    line(
-        f"ckptstore: gc keeps what it could not read of run {plan.run}: mount the disk, check the permissions, or "
-        "update ckptstore; if a directory or its .ckptstore is gone for good, tell the catalog: "
-        f"mkdir -p DIRECTORY/.ckptstore, then {Command('scan', 'DIRECTORY', '--run', plan.run)}",
-        err=True,
-    )
+    line(f"ckptstore: gc keeps what it could not read of run {plan.run}: {of_absent(plan.run)}", err=True)
 
 
 def _row(shown: Rows, word: str, verdict: Verdict) -> None:

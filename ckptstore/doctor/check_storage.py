@@ -16,6 +16,7 @@ from ckptstore.doctor.run_facts import folder_of, room_of, roots, unread
 from ckptstore.journal import jsonl
 from ckptstore.journal.accept import unconfirmed
 from ckptstore.outside import Path
+from ckptstore.resume.uncertainty import of_absent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -55,6 +56,7 @@ def disks(facts: RunFacts) -> Iterator[Check]:
             here.setdefault(device, []).append(directory)
     if facts.directories:
         yield _directories(facts)
+    yield from _gc_waits(facts)
     for device, directories in here.items():
         yield _disk(facts, device, directories)
     for directories in here.values():
@@ -78,6 +80,16 @@ def _directories(facts: RunFacts) -> Check:
         )
         return facts.check("directories", Status.WARNING, detail, hint)
     return facts.check("directories", Status.OK, f"{every} at or below {some(roots(facts.directories))}")
+
+
+def _gc_waits(facts: RunFacts) -> Iterator[Check]:
+    """A warning of directories that are not there, and for which gc keeps states; not of those told of already."""
+    told = {each for each in facts.directories if facts.around[each].device is None}
+    away = [f"{directory} {why}" for directory, why in facts.absent.items() if directory not in told]
+    if away:
+        first = "the first is " if len(away) > 1 else ""
+        detail = f"for {count(len(away), 'directory', 'directories')} with states of the run: {first}{away[0]}"
+        yield facts.check("gc_waits", Status.WARNING, detail, of_absent(facts.run))
 
 
 def _disk(facts: RunFacts, device: int, directories: list[str]) -> Check:

@@ -8,9 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from ckptstore.catalog import directories as of_files
 from ckptstore.catalog import gauges, journals, leases, reads, recent, tallies
 from ckptstore.core.limits import LEASE
 from ckptstore.core.model import LaunchKey
+from ckptstore.disk import presence
+from ckptstore.disk.files import facts_if_seen
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.run_directories import root_of
 from ckptstore.disk.waiting import for_each
@@ -77,6 +80,7 @@ class RunFacts:
     doubled: tuple[str, str] | None
     journals: Mapping[str, int]  # of the run: how far each was taken up
     around: Mapping[str, Surroundings] = field(default_factory=dict)  # of all these directories
+    absent: Mapping[str, str] = field(default_factory=dict)  # directories that gc waits for, and why they are not there
 
     @property
     def newest(self) -> Launch | None:
@@ -158,7 +162,27 @@ def gather(database: Database, run: str, run_id: int, now: datetime) -> RunFacts
             journals={path: each.end for path, each in journals.journals_of(connection, run_id).items()},
         )
     around = look_around(sorted({*facts.directories, *map(jsonl.directory_of, facts.journals)}))
-    return replace(facts, around={each.directory: each for each in around})
+    absent = _absent(database, run_id)
+    return replace(facts, around={each.directory: each for each in around}, absent=absent)
+
+
+def _absent(database: Database, run_id: int) -> dict[str, str]:
+    """The directories with files of a run, of any launch, that are not there, as gc judges that; and the reasons."""
+    with database.read() as connection:
+        known = of_files.of_live_files(connection, run_id)
+    seen = for_each(facts_if_seen, [path for path, _ in known])
+    unseen = [each for each, facts in zip(known, seen, strict=True) if facts is None]
+    places: Mapping[str, set[str]] = {}
+    if not all(identity for _, identity in unseen):
+        with database.read() as connection:
+            places = presence.unidentified(reads.recorded_paths(connection, run_id))
+    found = {}
+    for path, identity in unseen:
+        directory = presence.directory_of(path)
+        home = presence.Home({identity}, set()) if identity else presence.Home(set(), places.get(directory, set()))
+        if why := presence.absence(directory, home):
+            found[directory] = why
+    return dict(sorted(found.items()))
 
 
 def unread(known: Mapping[str, int], sizes: Mapping[str, int]) -> tuple[dict[str, Contents], bool]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from ckptstore.core.hints import Command
 from ckptstore.core.model import FileState, Rule
 from ckptstore.core.sighting import Sighting, compare
 from ckptstore.disk.files import has_anything
@@ -85,6 +86,14 @@ class Uncertainties:
         if not _is_provably_cut(file):
             return f"{file.path} is not the file that was recorded, but may be whole"
         return ""
+
+
+def of_absent(run: str) -> str:
+    """What to do about directories for which gc keeps states of a run."""
+    return (
+        "mount the disk, check the permissions, or update ckptstore; if a directory or its .ckptstore is gone for good, "
+        f"tell the catalog: mkdir -p DIRECTORY/.ckptstore, then {Command('scan', 'DIRECTORY', '--run', run)}"
+    )
 
 
 def is_a_link(path: str) -> str:

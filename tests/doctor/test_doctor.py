@@ -360,6 +360,30 @@ def test_an_empty_mount_point(sqlite_url: str, tmp_path: Path) -> None:
     assert f"cannot be seen: {job.folder(0)} is empty: perhaps it is not mounted" in found.detail
 
 
+def test_the_old_place_of_a_moved_directory(sqlite_url: str, tmp_path: Path) -> None:
+    """For which gc keeps states, until a scan says that what was there is gone."""
+    catalog = connect(sqlite_url)
+    job = saved(catalog, tmp_path / "old")
+    old, job.directory = job.directory, tmp_path / "new"
+    old.rename(job.directory)
+    catalog.scan(job.directory, run="run")
+    job.save(job.begin(), 20, 25)
+    with unchanged(tmp_path, sqlite_url):
+        found = checks(sqlite_url)
+    assert said(found["gc_waits"]) == (
+        "warning",
+        f"for 2 directories with states of the run: the first is {old}/rank_0 is not there: perhaps it is not mounted",
+    )
+    waits = {each.path: each.reason for each in catalog.plan_gc("run", Policy(keep_last=1)).unseen}
+    assert waits[f"{old}/rank_0"] in found["gc_waits"].detail
+    assert found["gc_waits"].hint.endswith("mkdir -p DIRECTORY/.ckptstore, then ckptstore scan DIRECTORY --run run")
+    for rank in (0, 1):
+        (old / f"rank_{rank}" / ".ckptstore").mkdir(parents=True)
+        catalog.scan(old / f"rank_{rank}", run="run")
+    assert "gc_waits" not in checks(sqlite_url)
+    assert catalog.plan_gc("run", Policy(keep_last=1)).unseen == ()
+
+
 def test_a_file_of_the_newest_state_that_is_gone(sqlite_url: str, tmp_path: Path) -> None:
     job = Job(connect(sqlite_url), tmp_path)
     job.save(job.start(), 10)
