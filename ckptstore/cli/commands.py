@@ -366,11 +366,10 @@ def _export(resolution: Resolution, output: str, directory: str | None) -> None:
     from ckptstore.cli.terminal import line
     from ckptstore.outside import Path
     from ckptstore.resume import export
-    from ckptstore.resume.resolve import no_plan
 
     plan = resolution.plan
     if plan is None:
-        line(f"ckptstore: {no_plan(resolution)}", err=True)
+        line(f"ckptstore: {resolution.why_none}", err=True)
     elif plan.copies:
         paths = ", ".join(each.source.path for each in plan.ranks if each.source.id in plan.copies)
         raise RefusedError(f"only tiers have {paths}", "a start fetches them; --format names files that are here")

@@ -10,7 +10,6 @@ from ckptstore.core.naming import unfinished_ttp_directory
 from ckptstore.core.picture import picture
 from ckptstore.core.text import count, of_ranks, ranges, size
 from ckptstore.resume.remedies import how_to_place
-from ckptstore.resume.resolve import no_plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +27,7 @@ _UNPLACED_SHOWN = 8
 def resolution(found: Resolution, *, is_asked: bool, in_full: bool) -> None:
     """The plan, and why newer states, or better ones, are not taken; `is_asked`: not for where the run goes on."""
     if found.plan is None:
-        line(no_plan(found))
+        line(found.why_none)
     else:
         _plan(found.run, found.plan, found.best, is_asked=is_asked, in_full=in_full)
         _to_fetch(found, found.plan, in_full=in_full)

@@ -497,6 +497,9 @@ def epoch_and_step(global_step: int, steps_per_epoch: int | None) -> tuple[int |
     return done // steps_per_epoch + 1, done % steps_per_epoch + 1
 
 
+_STEPS_SHOWN = 6
+
+
 @dataclass(frozen=True)
 class Resolution(Tabular):
     """The answer to "where does this run go on?"."""
@@ -513,6 +516,22 @@ class Resolution(Tabular):
     def to_dicts(self) -> list[dict[str, Any]]:
         """The file of each rank; empty where there is no plan."""
         return self.plan.to_dicts() if self.plan else []
+
+    @property
+    def why_none(self) -> str:
+        """The message that the requested state cannot be restored; empty where there is a plan."""
+        if self.plan is not None:
+            return ""
+        if self.best is not None:
+            return f"no state of run {self.run} that has the metric {self.best.metric} can be restored"
+        if self.step is None:
+            return f"nothing of run {self.run} can be restored"
+        if self.rejections:
+            return f"step {self.step} of run {self.run} cannot be restored"
+        many = len(self.steps) > _STEPS_SHOWN + 2
+        shown = (*self.steps[:2], "…", *self.steps[-_STEPS_SHOWN:]) if many else self.steps
+        those_there = f"; it has {', '.join(map(str, shown))}" if shown else ""
+        return f"run {self.run} has no save of step {self.step}{those_there}"
 
     @property
     def lost(self) -> bool:

@@ -92,6 +92,7 @@ def resolution(found: Resolution) -> dict[str, Any]:
     return {
         "run": found.run,
         "restorable": plan is not None,
+        "why_none": found.why_none or None,
         "launch": plan.launch.id if plan else None,
         **(fields(plan, of_plan) if plan else dict.fromkeys(of_plan.split())),
         "layout": plan.launch.layout.to_json() if plan else None,

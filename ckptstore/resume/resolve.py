@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("ckptstore")
 
 _MOST_UNPLACED = 1000
-_STEPS_SHOWN = 6
 
 
 @gc_paused()
@@ -140,7 +139,7 @@ def step_named(database: Database, reference: str) -> tuple[str, int]:
 
 
 def _not_restorable(found: Resolution, reference: str) -> NothingRestorableError:
-    return NothingRestorableError(no_plan(found), f"see: {Command('resolve', reference, '--explain')}")
+    return NothingRestorableError(found.why_none, f"see: {Command('resolve', reference, '--explain')}")
 
 
 def names_state(database: Database, reference: str) -> bool:
@@ -163,23 +162,6 @@ def states_of(database: Database, owner: str) -> list[str]:
         )
     best = [Best(name, mode) for name in metrics for mode in ("min", "max")]
     return [f"{owner}@{state}" for state in (*tags, *steps, *best)]
-
-
-def no_plan(found: Resolution) -> str:
-    """The message that the requested state cannot be restored."""
-    if found.best is not None:
-        return f"no state of run {found.run} that has the metric {found.best.metric} can be restored"
-    if found.step is None:
-        return f"nothing of run {found.run} can be restored"
-    if not found.rejections:
-        return f"run {found.run} has no save of step {found.step}{_those_there(found.steps)}"
-    return f"step {found.step} of run {found.run} cannot be restored"
-
-
-def _those_there(steps: Sequence[int]) -> str:
-    """Which steps there are instead, some of many; empty if none."""
-    shown = [*steps[:2], "…", *steps[-_STEPS_SHOWN:]] if len(steps) > _STEPS_SHOWN + 2 else steps
-    return f"; it has {', '.join(map(str, shown))}" if steps else ""
 
 
 def bring_up_to_date(database: Database, run_id: int) -> Reconciled:

@@ -91,8 +91,8 @@ class Uncertainties:
 def of_absent(run: str) -> str:
     """What to do about directories for which gc keeps states of a run."""
     return (
-        "mount the disk, check the permissions, or update ckptstore; if a directory or its .ckptstore is gone for good, "
-        f"tell the catalog: mkdir -p DIRECTORY/.ckptstore, then {Command('scan', 'DIRECTORY', '--run', run)}"
+        "mount the disk, check the permissions, or update ckptstore; if a directory or its .ckptstore is gone for "
+        f"good, tell the catalog: mkdir -p DIRECTORY/.ckptstore, then {Command('scan', 'DIRECTORY', '--run', run)}"
     )
 
 

@@ -24,9 +24,9 @@ _FIELDS = {
     "passed_over:PassedOver[] last_step:integer? ending:string? heard_at:date-time? seconds:integer?",
     "Initial": "run:string launch:string global_step:integer reference:string",
     "PassedOver": "launch:string global_step:integer rule:string detail:string",
-    "Resolution": "run:string restorable:boolean launch:string? global_step:integer? epoch:integer? "
-    "step_in_epoch:integer? initial_epoch:integer? layout:Layout? metrics:Metrics ranks:Rank[] grade:string? "
-    "doubt:string? to_fetch:ToFetch rejected:Rejected[] unplaced:Unplaced[]",
+    "Resolution": "run:string restorable:boolean why_none:string? launch:string? global_step:integer? "
+    "epoch:integer? step_in_epoch:integer? initial_epoch:integer? layout:Layout? metrics:Metrics ranks:Rank[] "
+    "grade:string? doubt:string? to_fetch:ToFetch rejected:Rejected[] unplaced:Unplaced[]",
     "ToFetch": "bytes:integer files:FetchedFile[] without:StateName?",
     "FetchedFile": "path:string tier:string key:string bytes:integer",
     "StateName": "global_step:integer launch:string",

@@ -17,7 +17,6 @@ from ckptstore.errors import RefusedError
 from ckptstore.outside import utc_now
 from ckptstore.resume import dicts
 from ckptstore.resume.liveness import trouble
-from ckptstore.resume.resolve import no_plan
 from ckptstore.serve import charts, view
 from ckptstore.serve.guard import VISIT
 from ckptstore.serve.questions import rules_of
@@ -121,7 +120,6 @@ class Pages:
             seconds=details.seconds,
             more=len(saves) - len(shown),
             resolution=resolution,
-            no_plan=None if resolution.plan else no_plan(resolution),
             findings=None if findings is None else [each for each in findings if each["run"] and is_told(each)],
             picture=view.picture(resolution, shown, details),
             heads=view.heads(launches[-1].launch.world_size) if launches else (),

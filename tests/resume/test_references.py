@@ -8,6 +8,7 @@ from ckptstore.api import Catalog
 from ckptstore.cli import explanation
 from ckptstore.core.model import Resolution
 from ckptstore.errors import NothingRestorableError, UnknownRunError, UsageError
+from ckptstore.resume import dicts
 from ckptstore.resume.resolve import choose_state, names_state, states_of, step_named
 from ckptstore.training.rank_launch import RankLaunch
 from tests.jobs import Job, started
@@ -138,6 +139,13 @@ def test_an_unknown_one_says_which_there_are(catalog: Catalog, tmp_path: Path) -
         at(catalog, "run@15")
     with pytest.raises(UnknownRunError, match="no run 'digits' in"):
         at(catalog, "digits@15")
+
+
+def test_json_says_why_there_is_no_plan(catalog: Catalog, tmp_path: Path) -> None:
+    measured(catalog, tmp_path)
+    found = dicts.resolution(catalog.resolve("run@15"))
+    assert (found["rejected"], found["why_none"]) == ([], "run run has no save of step 15; it has 10, 20, 30, 40")
+    assert dicts.resolution(catalog.resolve("run@20"))["why_none"] is None
 
 
 def test_of_many_steps_some_are_named(catalog: Catalog, tmp_path: Path) -> None:
