@@ -20,6 +20,7 @@ from ckptstore.catalog.tables import (
     sources,
     trash,
 )
+from ckptstore.core.limits import purged_from
 from ckptstore.core.model import FileState, Kind
 
 if TYPE_CHECKING:
@@ -74,6 +75,11 @@ class Waiting:
     bytes: int
     purge_after: datetime
     ended: bool
+
+    @property
+    def purged_from(self) -> datetime:
+        """The moment from which gc and purge delete it."""
+        return purged_from(self.purge_after)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from ckptstore.catalog.rows import many
 from ckptstore.catalog.tables import IS_REMOVED, checkpoints, collections, gc_locks, runs, trash
 from ckptstore.core.events import FilesRemoved, GcEnded, RemovedFile, moment_of
 from ckptstore.core.ids import derived_id
+from ckptstore.core.limits import purged_from
 from ckptstore.core.model import FileState, Location
 from ckptstore.outside import utc_now
 
@@ -61,6 +62,11 @@ class Collection:
     purge_after: datetime
     ended: bool = False  # False: it was interrupted, or is at work
     told_at: datetime = field(default=_NEVER, compare=False)
+
+    @property
+    def purged_from(self) -> datetime:
+        """The moment from which gc and purge delete it."""
+        return purged_from(self.purge_after)
 
     def told(self, run: str, *, ended: bool, purge_after: datetime | None = None) -> GcEnded:
         """The event of what happens with it now, newer than the one before."""

@@ -63,7 +63,7 @@ def _in_trash(waiting: Sequence[Waiting]) -> None:
     """Print the size of the trash, and when it goes."""
     if waiting:
         files, room = sum(each.files for each in waiting), sum(each.bytes for each in waiting)
-        goes = moment(min(each.purge_after for each in waiting))
+        goes = moment(min(each.purged_from for each in waiting))
         what = f"{count(files, 'file', 'files')}, {size(room)}"
         which = ("it" if files == 1 else "them") if len(waiting) == 1 else "the first of them"
         line(f"in the trash: {what}; the first gc or purge after {goes} deletes {which}")

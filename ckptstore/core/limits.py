@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 HIGHEST = 2**63 - 1
 """Of steps, bytes and nanoseconds."""
@@ -32,6 +32,11 @@ LEASE = timedelta(hours=24)
 
 CLOCKS_DIFFER = timedelta(minutes=10)
 """By how much the clocks of nodes may differ: a lease counts so much longer than it says."""
+
+
+def purged_from(purge_after: datetime) -> datetime:
+    """The moment from which gc and purge delete trash whose grace ends then."""
+    return purge_after + CLOCKS_DIFFER
 
 
 def whole(value: object, highest: int = HIGHEST, *, lowest: int = 0) -> int:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import mounts
 from ckptstore.core.hints import Command
-from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.core.text import count, size, some, span
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.owner import is_dead, shown
@@ -221,7 +220,7 @@ def _trash(facts: RunFacts) -> Check:
     if facts.lock is None and not all(each.ended for each in facts.trash):
         detail += "; a gc was interrupted"
         return facts.check("trash", Status.NOTE, detail, "the next gc, undo or purge goes on with it")
-    due = [each for each in facts.trash if each.purge_after < facts.now - CLOCKS_DIFFER]
+    due = [each for each in facts.trash if each.purged_from <= facts.now]
     if due:
         detail += f"; {size(sum(each.bytes for each in due))} of it for longer than the grace"
         hint = f"{Command('purge', facts.run)}; the next gc does it too"

@@ -34,7 +34,7 @@ def collected(outcome: RunCollected) -> dict[str, Any]:
         "trash": {
             "files": sum(each.files for each in outcome.waiting),
             "bytes": sum(each.bytes for each in outcome.waiting),
-            "next_at": min((each.purge_after for each in outcome.waiting), default=None),
+            "next_at": min((each.purged_from for each in outcome.waiting), default=None),
         },
         "troubles": reasons((*plan.unseen, *(done.troubles if done else ()))),
     }

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog.runs import find_run
-from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.core.model import Location
 from ckptstore.errors import UsageError
 from ckptstore.outside import utc_now
@@ -78,7 +77,7 @@ class Purged:
     bytes: int
     waiting: int
     waiting_bytes: int
-    next_at: datetime | None  # when the next grace ends
+    next_at: datetime | None  # when purge deletes the next of them
     troubles: tuple[Skipped, ...]
 
 
@@ -107,7 +106,7 @@ def purge(
         else:
             worker.purge_due(now)
         unmarked, marked = worker.in_trash_by_mark()
-        ends = {each.id: each.purge_after for each in worker.collections()}
+        ends = {each.id: each.purged_from for each in worker.collections()}
         due = [ends[item.collection] for item in unmarked if item.collection in ends]
     return Purged(
         run=run,
@@ -115,6 +114,6 @@ def purge(
         bytes=worker.done.purged["bytes"],
         waiting=len(unmarked) + len(marked),
         waiting_bytes=sum(item.size for item in (*unmarked, *marked)),
-        next_at=min(due) + CLOCKS_DIFFER if due else None,
+        next_at=min(due, default=None),
         troubles=tuple(worker.done.troubles),
     )

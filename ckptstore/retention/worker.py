@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import reads, removals, user_events
 from ckptstore.catalog.engine import clock
 from ckptstore.catalog.runs import find_called
-from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.core.model import FileState, Location, Skipped
 from ckptstore.disk import presence
 from ckptstore.disk.files import FileFacts
@@ -234,8 +233,7 @@ class Worker:
 
     def purge_due(self, now: datetime) -> None:
         """Delete trash after its grace, which begins when its gc has ended."""
-        due = now - CLOCKS_DIFFER
-        self.purge({each.id for each in self.collections() if each.ended and each.purge_after <= due})
+        self.purge({each.id for each in self.collections() if each.ended and each.purged_from <= now})
 
     def purge(self, gcs: AbstractSet[str], chosen: Callable[[str], bool] = lambda _: True) -> None:
         """Delete what these gcs have in the trash of the chosen directories, except pinned or tagged steps."""

@@ -125,7 +125,8 @@ class Hour:
 
 
 _OF_THE_MACHINE = (
-    (r"\b(until|after) \d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", r"\1 2026-11-24 09:05:00Z"),
+    (r"\buntil \d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "until 2026-11-24 09:05:00Z"),
+    (r"\bafter \d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "after 2026-11-24 09:15:00Z"),
     (r"(?<!until )(?<!after )\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "2026-11-23 09:05:00Z"),
     (r"\d{4}-\d\d-\d\d \d\d:\d\dZ", "2026-11-23 09:05Z"),
     (r"\d+(\.\d+)? ms\b", "0.5 ms"),

@@ -58,6 +58,16 @@ def test_a_metric_that_no_state_has(url: str, job: Job) -> None:
     assert files(job) == 6
 
 
+def test_gc_says_from_when_on_purge_deletes(url: str, job: Job) -> None:
+    """Ten minutes after the grace, since clocks differ; until the grace ends undo is promised."""
+    done = ckptstore("--db", url, "gc", "run", "--keep-last", "3", "--apply", "--json").json
+    waits = ckptstore("--db", url, "purge", "run", "--json").json["next_at"]
+    assert done["trash"]["next_at"] == waits > done["purge_after"]
+    shown = ckptstore("--db", url, "gc", "run", "--keep-last", "3", TZ="UTC").out
+    told = datetime.fromisoformat(waits).strftime("%Y-%m-%d %H:%M:%SZ")
+    assert f"the first gc or purge after {told} deletes them" in shown
+
+
 def test_one_run_that_fails_does_not_stop_the_others(url: str, job: Job, catalog: Catalog) -> None:
     catalog.join("aaa")
     for run in ("aaa", "run"):
