@@ -87,10 +87,9 @@ def _give(path: str, final: str) -> None:
     else:
         members = members_at(path, status)
         if not members:
-            left = ", ".join(sorted(names_in(str(Path(path).parent)))) or "nothing"
-            raise UsageError(
-                f"the function given to save wrote nothing at {path}, but {left}", "write to that very path"
-            )
+            left = ", ".join(sorted(names_in(str(Path(path).parent))))
+            but = f", but {left}" if left else ""
+            raise UsageError(f"the function given to save wrote nothing at {path}{but}", "write to that very path")
         if status is not None and S_ISDIR(status.st_mode):
             _sync_all(path)
             os.rename(path, final)

@@ -95,6 +95,7 @@ def test_what_write_raises_leaves_nothing(catalog: Catalog, directory: Path) -> 
     [
         # numpy adds `.npz` to a name that lacks it
         (weights, {}, r"wrote nothing at .*/step-5, but step-5\.npz; write to that very path"),
+        (lambda path: None, {}, r"wrote nothing at .*/step-5; write to that very path"),
         (folder, {"name": ""}, "names no file"),
         (folder, {"name": ".."}, "names no file"),
         (folder, {"name": "a/b"}, "names no file"),
