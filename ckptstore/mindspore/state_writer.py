@@ -108,6 +108,8 @@ class StateWriter:
         try:
             Path(self.directory).mkdir(parents=True, exist_ok=True)
             problem = "" if os.access(self.directory, os.W_OK | os.X_OK) else "this user may not write there"
+            if problem and os.statvfs(self.directory).f_flag & os.ST_RDONLY:
+                problem = os.strerror(errno.EROFS)
         except OSError as error:
             problem = "" if error.errno in _FULL else str(error.strerror or error)  # there may be room again in time
         if problem:

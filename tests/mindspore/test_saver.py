@@ -40,6 +40,7 @@ from tests.mindspore.trainings import (
     saving,
     values,
 )
+from tests.small_disks import small_disk
 
 
 def saved_steps(catalog: Catalog) -> list[int]:
@@ -240,6 +241,15 @@ def test_where_nothing_can_be_saved_training_does_not_begin(catalog: Catalog, tm
     job = Job()
     with pytest.raises(RefusedError, match=f"nothing can be saved to {tmp_path}/{below}: "):
         job.train(job.launch.saver(tmp_path / below, every=2))
+
+
+def test_the_cause_is_said_where_a_disk_is_read_only(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job()
+    with (
+        small_disk(tmp_path / "disk", "size=1m,ro") as disk,
+        pytest.raises(RefusedError, match=f"nothing can be saved to {disk}: Read-only file system; give another"),
+    ):
+        job.train(job.launch.saver(disk, every=2))
 
 
 def test_a_model_checkpoint_beside_it_is_named_and_what_it_saves_is_registered(
