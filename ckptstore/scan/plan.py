@@ -529,7 +529,7 @@ class _Planner:
         return _sorted(each for each in found if each.path not in taken)
 
     def _saved_as_seen(self) -> dict[str, datetime]:
-        """When each known launch saved last; of one that a scan recorded only what is there counts.
+        """When each known launch saved last; of one that a scan recorded only the files that are there count.
 
         Its files may be lost, and the new ones copies of them with their times: these are not older.
         """
