@@ -36,7 +36,7 @@ def commands_in(message: str) -> list[list[str]]:
 
 def advised(message: str) -> list[str]:
     """The arguments of the first command that a message names."""
-    return next(words for words in commands_in(message) if words[0] in cli.commands)
+    return next(words for words in commands_in(message) if words[2 * (words[0] == "--db")] in cli.commands)
 
 
 def run(url: str, *arguments: str) -> Result:
