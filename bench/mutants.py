@@ -243,7 +243,7 @@ class Reach:
         ]  # of a file all see much alike
         parts = [each.rpartition(".") for each in in_turn[:MOST_TESTS]]
         found = [f"{file.replace('.', '/')}.py::{name}" for file, _, name in parts]
-        return found or [f"tests/{module.partition('/')[0]}"]
+        return [*(found or [f"tests/{module.partition('/')[0]}"]), _FOUND]
 
     def _runners_of(self, module: str, line: int) -> Sequence[str]:
         lines = self._runners.get(str(ROOT / f"ckptstore/{module}.py"), {})
@@ -252,6 +252,7 @@ class Reach:
 
 
 _HISTORY = "history "
+_FOUND = "tests/world/found"  # the shortest histories that showed bugs: half a minute, and they reach very much
 
 
 def _run_all(directory: Path, found: Path) -> None:
