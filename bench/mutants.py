@@ -230,7 +230,8 @@ class Reach:
     def tests_of(self, module: str, line: int) -> list[str]:
         """The tests that run a line, or the first line of the statement that it is in; those of its folder first.
 
-        All of its folder where none is known to: at import and in threads it is unknown which test runs.
+        All of its folder where none is known to: at import and in threads it is unknown which test runs. Then those of
+        `_FOUND`.
         """
         tests = [each for each in self._runners_of(module, line) if each.startswith("tests.")]
         own = f"tests.{module.partition('/')[0]}."
