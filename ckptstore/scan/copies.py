@@ -77,7 +77,7 @@ def copies_of_known(
         and tree.seen(file.path) is not None
     ]
     for file, other in _doubles(databases, own):
-        if is_there(other) and order(other) < order(file) and _is_double(file, other, tree):
+        if _is_there(other) and order(other) < order(file) and _is_double(file, other, tree):
             copies.setdefault(file.path, other)
             told += [file] if file.state is not FileState.MOVED else []
     sizes = {
@@ -87,7 +87,7 @@ def copies_of_known(
     }
     for path, original in _alike(databases, tree, sizes):
         is_new = path not in copies and original.path not in copies
-        if is_new and is_there(original) and _has_bytes_of(path, tree.seen(path), original):
+        if is_new and _is_there(original) and _has_bytes_of(path, tree.seen(path), original):
             copies[path] = original
     return Copies(copies, tuple(told))
 
@@ -117,8 +117,7 @@ def _but_for_path(file: Checkpoint) -> tuple[object, ...]:
     return file.save_id, file.rank, file.size, file.mtime_ns
 
 
-def is_there(file: Checkpoint) -> bool:
-    """Whether a file is on the disk as it was recorded."""
+def _is_there(file: Checkpoint) -> bool:
     here = files.facts_if_seen(file.path)
     return here is not None and is_as_recorded(file, here.size, here.mtime_ns)
 

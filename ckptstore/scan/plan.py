@@ -26,7 +26,7 @@ from ckptstore.outside import Path
 from ckptstore.resume.join import check_name
 from ckptstore.resume.reconcile import Reconciled, reconcile
 from ckptstore.resume.resolve import stated_layout
-from ckptstore.scan.copies import among_new, as_a_run, copies_of_known, is_there
+from ckptstore.scan.copies import among_new, as_a_run, copies_of_known
 from ckptstore.scan.experiments import apart, are_several, commands, strangers
 from ckptstore.scan.foreign import Foreign
 from ckptstore.scan.iteration_saves import saves_in_parts
@@ -528,20 +528,20 @@ class _Planner:
         ]
         return _sorted(each for each in found if each.path not in taken)
 
-    def _saved_as_seen(self) -> dict[str, datetime]:
-        """When each known launch saved last; of one that a scan recorded only the files that are there count.
+    def _saved_but_by_originals(self) -> dict[str, datetime]:
+        """When each known launch saved last, without scanned ones whose lost files a new launch has the copies of.
 
-        Its files may be lost, and the new ones copies of them with their times: these are not older.
+        Copies with the times of their originals are not older than those.
         """
         saved = dict(self.saved)
         new = [launch for launch in self.launches if launch.id not in self.sizes]
-        for known in self.launches_known:
-            if known.id.startswith(SCANNED) and any(still_saved(known, launch, self.saved) for launch in new):
+        for known in (each for each in self.launches_known if each.id.startswith(SCANNED)):
+            beside = [_facts_of(launch.files) for launch in new if still_saved(known, launch, self.saved)]
+            if beside:
                 with self.database.read() as connection:
-                    recorded = live.files(connection, known.key)
-                there = [file.mtime_ns for file in recorded if file.mtime_ns is not None and is_there(file)]
-                del saved[known.id]
-                saved |= {known.id: moment(max(there))} if there else {}
+                    recorded = _facts_of(live.files(connection, known.key))
+                if any(copies <= recorded for copies in beside):
+                    del saved[known.id]
         return saved
 
     def _launches_to_record(self, too_small: Collection[str]) -> tuple[ScannedLaunch, ...]:
@@ -550,12 +550,16 @@ class _Planner:
         is_stated = self.asked.said.replicas is not None
         return tuple(
             launch
-            for launch in dated(self.launches_known, self.launches, self._saved_as_seen())
+            for launch in dated(self.launches_known, self.launches, self._saved_but_by_originals())
             if launch.id not in self.sizes
             or (launch.id in too_small and launch.world_size > self.sizes[launch.id])
             or (is_stated and launch.id.startswith(SCANNED))
             or (lengths[launch.id] is None and launch.steps_per_epoch is not None)
         )
+
+
+def _facts_of(files: Iterable[Checkpoint]) -> set[tuple[int, int | None, int | None]]:
+    return {(file.rank, file.size, file.mtime_ns) for file in files}
 
 
 def _sorted(found: Iterable[Skipped]) -> tuple[Skipped, ...]:

@@ -85,6 +85,24 @@ def test_when_the_original_is_gone_the_copy_is_taken(catalog: Catalog, plain: Pa
     assert (plan.global_step, Path(plan.ranks[0].source.path).parents[1]) == (16, backup)
 
 
+def test_a_copy_of_some_steps_is_gone_on_from_when_the_original_is_gone(catalog: Catalog, plain: Path) -> None:
+    backup = copied(plain, "-rp alone")
+    for path in backup.rglob("net-[34]*.ckpt"):
+        path.unlink()
+    shutil.rmtree(plain)
+    catalog.scan(backup, run="plain1", world_size=2)
+    assert catalog.resolve("plain1").plan.global_step == 8
+
+
+def test_what_was_saved_beside_a_launch_whose_disk_is_away_stays_before_it(catalog: Catalog, plain: Path) -> None:
+    away = plain.rename(plain.with_name("away"))
+    for rank in (0, 1):
+        save(plain.parent / "beside", 6, 10, rank=rank)
+    catalog.scan(plain.parent / "beside", run="plain1", world_size=2)
+    away.rename(plain)
+    assert catalog.resolve("plain1").plan.global_step == 16
+
+
 @pytest.mark.parametrize("how", HOW)
 def test_the_copy_of_a_registered_run_does_not_double_it(catalog: Catalog, tmp_path: Path, how: str) -> None:
     job = Job(catalog, tmp_path / "job", world_size=2)
