@@ -39,8 +39,7 @@ def add(context: click.Context, name: str, url: str, level: int | None, *, as_js
     from ckptstore.tiers import facts
 
     declared = facts.tier_of(name, url, level)
-    if declared.level != facts.NODE_LEVEL:
-        open_tier(declared.url).prepare()
+    open_tier(declared.url)  # says which package is missing, if one is
     changed = facts.add(catalog(context).database, declared)
     text = f"tier {name} is {declared.url}, level {declared.level}{'' if changed else ', as before'}"
     values.report({**declared._asdict(), "changed": changed}, text, as_json=as_json)

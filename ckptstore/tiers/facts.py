@@ -17,6 +17,7 @@ from ckptstore.core.validate import number
 from ckptstore.disk.files import real_directory
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.journal.recorder import Recorder, record_of_run
+from ckptstore.objects.tiers import open_tier
 from ckptstore.outside import utc_now
 
 if TYPE_CHECKING:
@@ -53,7 +54,12 @@ def tier_of(name: str, url: str, level: int | None = None) -> Tier:
 
 
 def add(database: Database, tier: Tier) -> bool:
-    """Declare a tier; whether that is new. Raises `RefusedError` where another one has its name."""
+    """Declare a tier, and make its directory; whether that is new.
+
+    One that is declared already is left as it is: while its disk is not mounted, nothing is made in the mount point,
+    which would count as the tier then. Raises `RefusedError` where another one has its name, and `StoreError` where
+    the directory cannot be made.
+    """
     with database.read() as connection:
         known = copies.tiers_of(connection)
     for each in known:
@@ -63,6 +69,8 @@ def add(database: Database, tier: Tier) -> bool:
             )
     if any(each.declared and each.tier == tier for each in known):
         return False
+    if tier.url.startswith(ON_NODE) and tier.level != NODE_LEVEL:
+        open_tier(tier.url).prepare()
     _declare(database, tier, declared=True)
     return True
 

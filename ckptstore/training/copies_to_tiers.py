@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from ckptstore.core.events import LaunchStarted
 from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.journal.recorder import for_rank
-from ckptstore.objects.tiers import open_tier
 from ckptstore.replicate.copy_thread import CopyThread
 from ckptstore.tiers import facts
 
@@ -68,7 +67,6 @@ class CopiesToTiers:
 
     def _declare(self, tier: Tier) -> None:
         try:
-            if facts.add(self._launch.database, tier):
-                open_tier(tier.url).prepare()
+            facts.add(self._launch.database, tier)
         except CkptstoreError as error:
             log.warning("tier %s is not declared: %s; copies to it are tried all the same", tier.name, error)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 from click.testing import CliRunner
@@ -20,7 +21,9 @@ def test_a_tier_is_declared_listed_and_taken_back(tmp_path: Path) -> None:
     assert added == {"name": "shared", "url": f"file://{tmp_path}/there", "level": 1, "changed": True}
     far = ("add", "far", str(tmp_path / "far"), "--level", "2")
     assert told(*far) == f"tier far is file://{tmp_path}/far, level 2\n"
+    rmtree(tmp_path / "far")  # as if its disk were not mounted
     assert told(*far) == f"tier far is file://{tmp_path}/far, level 2, as before\n"
+    assert not (tmp_path / "far").exists()
     assert [each["name"] for each in json.loads(told("list", "--json"))] == ["shared", "far"]
     assert told("list").splitlines()[1] == f"far  level 2  file://{tmp_path}/far  0 copies, 0 B"
     with pytest.raises(RefusedError, match="tier far is file:"):

@@ -17,7 +17,6 @@ from ckptstore.tiers import facts
 def declared(catalog: Catalog, at: Path | str, name: str = "", level: int = 1) -> Tier:
     """A tier, by default of the name that its directory has."""
     tier = facts.tier_of(name or Path(at).name, str(at), level)
-    open_tier(tier.url).prepare()
     catalog.runs()  # makes the schema
     facts.add(catalog.database, tier)
     return tier

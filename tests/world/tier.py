@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.errors import CkptstoreError, NothingRestorableError
-from ckptstore.objects.tiers import open_tier
 from ckptstore.replicate.replicator import SETTLED, Replicator
 from ckptstore.retention import in_tier
 from ckptstore.retention.plan import plan_gc
@@ -53,11 +52,13 @@ class TierWorld(World):
     # Operators.
 
     def declare(self) -> None:
-        """The tiers are declared: the shared directory, and the nodes' own disks."""
+        """The tiers are declared: the shared directory, and the nodes' own disks; anew only while that is mounted."""
+        is_away = self.is_tier_away
 
         def work(opened: Catalog) -> None:
             shared = facts.tier_of(SHARED, AT)
-            open_tier(shared.url).prepare()
+            if is_away and shared not in facts.declared(opened.database):
+                return
             facts.add(opened.database, shared)
             facts.add(opened.database, facts.tier_of(NODES, ROOT, 0))
 
