@@ -170,7 +170,7 @@ def newest_elsewhere(database: Database, run_id: int | None, tree: Tree, found: 
     newest: dict[tuple[int, Kind], Checkpoint] = {}
     tried: set[tuple[int, Kind, str]] = set()  # of a directory the newest only: where that is gone, others are too
     for file in sorted(files_of_run, key=lambda each: (each.mtime_ns or 0, each.path), reverse=True):
-        key, home = (file.rank, file.kind), directory_of(file.path)
+        key, home = (file.rank, file.kind), file.path.rpartition("/")[0]
         is_sound = file.state is FileState.COMPLETE and file.content is Content.FULL and file.format not in FOREIGN
         if key not in asked or key in newest or (*key, home) in tried or not is_sound or file.path in tree.checkpoints:
             continue
