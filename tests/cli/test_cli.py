@@ -342,9 +342,9 @@ def test_looking_at_a_schema_makes_no_catalog(tmp_path: Path) -> None:
     missing = tmp_path / "c.db"
     current = ckptstore("--db", str(missing), "db", "current")
     assert (current.code, "schema none" in current.out) == (0, True)
-    assert_one_line(
-        ckptstore("--db", str(missing), "db", "check"), 4, f"run: ckptstore --db sqlite:///{missing} db upgrade"
-    )
+    upgrade = f"run: ckptstore --db sqlite:///{missing} db upgrade"
+    for url in ("", "mysql://there"):
+        assert_one_line(ckptstore("--db", str(missing), "db", "check", CKPTSTORE_URL=url), 4, upgrade)
     assert list(tmp_path.iterdir()) == []
 
 
