@@ -153,16 +153,17 @@ def plan_gc(
     decide.check_metric(run, policy, [state.metrics for state in states if state.counts])
     decision = decide.decide(states, policy, survey.now)
     authority = Authority(database, run, run_id)
-    held = _held(database, run_id, survey, authority, _going(decision, targets))
-    if tier is not None:
-        lost = {key: why for key in _going(decision, targets) if (why := survey.lost_above(tier, key))}
-        held = {**held, **lost}
-    if held:
+    asked: dict[Key, tuple[Target, ...]] = {}
+    # If one state is held, another may go that had to stay for it.
+    while (going := _going(decision, targets)).keys() != asked.keys():
+        held = _held(database, run_id, survey, authority, going)
+        if tier is not None:
+            held |= {key: why for key in going.keys() - asked.keys() if (why := survey.lost_above(tier, key))}
         states = [replace(state, doubt=state.doubt or held.get(state.key, "")) for state in states]
-        decision = decide.decide(states, policy, survey.now)
+        decision, asked = decide.decide(states, policy, survey.now), going
     going = {
         key: tuple(replace(target, identity=authority.seen.get(target.path)) for target in some)
-        for key, some in _going(decision, targets).items()
+        for key, some in asked.items()
     }
     left_behind, unregistered = debris.find(
         survey.sources,
