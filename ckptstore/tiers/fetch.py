@@ -87,20 +87,16 @@ class Fetched:
 
 def _fetched(file: Checkpoint, copy: Copy, folder: Path) -> Checkpoint:
     """Fetch a copy, what lies beside it first. Raises `StoreError`."""
-    _announce(directory_of(file.path))
-    store = open_tier(copy.tier.url)
-    for each in copy.beside:
-        store.get(each.key, str(folder / each.name), each.size, each.digest)
-    path = folder / Path(file.path).name
-    store.get(copy.key, str(path), copy.size or 0, copy.digest or "")
-    return replace(file, path=str(path), mtime_ns=path.stat().st_mtime_ns)
-
-
-def _announce(directory: str) -> None:
-    """Give a directory an identity: an empty mount point must not pass for the directory on the unmounted disk."""
+    directory, path = directory_of(file.path), folder / Path(file.path).name
     try:
         os.makedirs(directory, exist_ok=True)
+        # It gets an identity: an empty mount point must not pass for the directory on the unmounted disk.
         os.close(enter_announced(directory))
+        store = open_tier(copy.tier.url)
+        for each in copy.beside:
+            store.get(each.key, str(folder / each.name), each.size, each.digest)
+        store.get(copy.key, str(path), copy.size or 0, copy.digest or "")
+        return replace(file, path=str(path), mtime_ns=path.stat().st_mtime_ns)
     except OSError as error:
         raise NoRoomError(
             f"cannot write {directory}: {error.strerror or error}", "make room, or mend the disk"
