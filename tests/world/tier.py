@@ -292,13 +292,11 @@ class TierWorld(World):
         return far | there
 
     def _read(self, plan: RestorePlan, file: Checkpoint, there: dict[str, bytes]) -> bytes | None:
-        content = there.get(file.path)
-        if content in self.truth.contents or file.id not in plan.copies:
-            return content
         copies = self.tier.everything() | self.lost
-        return next((copies[copy.key] for copy in plan.copies[file.id] if copy.key in copies), content)
+        fetched = (copies[copy.key] for copy in plan.copies.get(file.id, ()) if copy.key in copies)
+        return next(fetched, there.get(file.path))
 
     def _check_refusal(self, launch: Launch, error: CkptstoreError | None, fault: Fault | None) -> None:
-        if isinstance(error, NothingRestorableError) and self.lost:
-            return  # that a copy is lost is known by now, and the next start goes on
+        if isinstance(error, NothingRestorableError) and (self.lost or self.is_tier_away):
+            return  # that a copy is lost is known by now, and the next start goes on; or it waits for the tier
         super()._check_refusal(launch, error, fault)

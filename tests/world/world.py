@@ -1031,6 +1031,7 @@ class World:
             plan, decision.name = task.result
             decision.parent = self._launch_of(plan), plan.global_step
             decision.decided = True
+            decision.in_doubt = self.has_moved and not self.is_current  # the catalog alone may have it
             self._check_given("branch", plan)
         else:
             decision.in_doubt = True
@@ -1053,6 +1054,8 @@ class World:
         before, alone = self.everything(), not self._is_interrupted()
         marked = self._marked_contents(before) if self._has_heard_marks(catalog) else {}
         away, begun = {path for path in self.in_trash if self._is_away(path)}, self.machine.now_ns
+        for path in self.in_trash.keys() - away if now else ():
+            self.in_trash[path].is_doomed = True  # another gc, in between, may finish it
         self._operate("purge", lambda opened: opened.purge(RUN, now=now), catalog)
         after = self.everything()
         if alone:
