@@ -32,10 +32,17 @@ class Result:
 
 
 def ckptstore(*arguments: str, **environment: str) -> Result:
-    """Run the command as a user does; what it imports is imported already."""
+    """Run the command as a user does; what it imports is imported already.
+
+    CKPTSTORE_URL names the catalog that `--db` does: then commands that are advised need no `--db`.
+    """
     program = [*warm_python(*LIBRARY), COMMAND]
+    words = [
+        word for argument in arguments for word in (argument.split("=", 1) if argument[:5] == "--db=" else [argument])
+    ]
+    named = {"CKPTSTORE_URL": words[words.index("--db") + 1]} if "--db" in words[:-1] else {}
     done = subprocess.run(
-        [*program, *arguments], env=os.environ | environment, capture_output=True, text=True, check=False
+        [*program, *arguments], env=os.environ | named | environment, capture_output=True, text=True, check=False
     )
     return Result(done.returncode, done.stdout, done.stderr)
 

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -25,7 +26,9 @@ from ckptstore.cli import (
     verification,
     watching,
 )
+from ckptstore.core.hints import Command
 from ckptstore.errors import CkptstoreError
+from ckptstore.outside import os
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -48,7 +51,7 @@ def cli(context: click.Context, db: str | None) -> None:
     5 refused by a safety rule, 6 damage found, 7 scan left checkpoints out, 8 from exit --wait: the
     launch did not leave in time.
     """
-    context.obj = db
+    _look_in(context, db)
     if context.invoked_subcommand is None:
         from ckptstore.cli import home
 
@@ -58,7 +61,23 @@ def cli(context: click.Context, db: str | None) -> None:
 def _take(context: click.Context, _: click.Parameter, url: str | None) -> None:
     """`--db` after the command counts for more than before it."""
     if url is not None:
-        context.obj = url
+        _look_in(context, url)
+
+
+def _look_in(context: click.Context, url: str | None) -> None:
+    """Use this catalog; commands that are advised name it too, unless CKPTSTORE_URL does."""
+    context.obj = url
+    Command.given = ("--db", _shown(url)) if url and url != os.environ.get("CKPTSTORE_URL") else ()
+    context.find_root().call_on_close(partial(setattr, Command, "given", ()))
+
+
+def _shown(url: str) -> str:
+    """A path or URL as it was given, but never with a password."""
+    if "://" not in url or not {"@", "?"}.intersection(url):
+        return url
+    from ckptstore.catalog import urls
+
+    return urls.shown(urls.database_url(url))
 
 
 def _with_db(command: click.Command) -> click.Command:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
+from typing import Any, ClassVar
 
 
 class Command:
@@ -11,11 +11,15 @@ class Command:
 
     __slots__ = ("arguments",)
 
+    given: ClassVar[tuple[str, ...]] = ()
+    """Options that the command line was given and that an advised one needs too: `--db`, where it names the catalog."""
+
     def __init__(self, *arguments: object) -> None:
         self.arguments = tuple(map(str, arguments))
 
     def __str__(self) -> str:
-        return shlex.join(("ckptstore", *self.arguments))
+        given = () if self.arguments[:1] == self.given[:1] else self.given
+        return shlex.join(("ckptstore", *given, *self.arguments))
 
 
 class Call:

@@ -41,7 +41,9 @@ def advised(message: str) -> list[str]:
 
 def run(url: str, *arguments: str) -> Result:
     """What a command prints and ends with, in this process: it costs a tenth of one of its own."""
-    done = CliRunner().invoke(cli, ["--db", url, *arguments], prog_name="ckptstore", standalone_mode=False)
+    done = CliRunner(env={"CKPTSTORE_URL": url}).invoke(
+        cli, ["--db", url, *arguments], prog_name="ckptstore", standalone_mode=False
+    )
     if isinstance(done.exception, CkptstoreError):
         return Result(done.exception.exit_code, done.stdout, str(done.exception))
     if isinstance(done.exception, click.UsageError):

@@ -12,6 +12,7 @@ import click
 import pytest
 
 from ckptstore.api import Catalog, connect
+from ckptstore.catalog import urls
 from ckptstore.catalog.schema import REVISION
 from ckptstore.cli.main import cli
 from ckptstore.errors import UsageError
@@ -55,12 +56,22 @@ def saved_once(url: str, directory: Path) -> Job:
     return job
 
 
+def test_advice_names_the_catalog_without_its_password(postgres: str) -> None:
+    url = new_postgres_database(postgres).replace("//postgres@", "//postgres:s3cret@")
+    connect(url)
+    done = ckptstore("--db", url, "tier", "list", CKPTSTORE_URL="")
+    shown = urls.shown(urls.database_url(url))
+    assert "***" in shown
+    assert done.out == f"no tiers: ckptstore --db '{shown}' tier add NAME URL declares one\n"
+    assert "s3cret" not in done.out + done.err
+
+
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_db(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     is_sqlite = kind == "sqlite"
     database_url = str(tmp_path / "new.db") if is_sqlite else new_postgres_database(request.getfixturevalue("postgres"))
     assert ckptstore("--db", database_url, "db", "current", "--json").json["schema"] is None
-    missing = ckptstore("--db", database_url, "db", "check")
+    missing = ckptstore("--db", database_url, "db", "check", CKPTSTORE_URL="")
     assert (missing.code, missing.out) == (4, "")
     says = (
         f"run: ckptstore --db sqlite:///{database_url} db upgrade"

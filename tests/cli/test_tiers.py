@@ -16,7 +16,7 @@ def test_a_tier_is_declared_listed_and_taken_back(tmp_path: Path) -> None:
         command = [f"--db={tmp_path / 'c.db'}", "tier", *arguments]
         return CliRunner().invoke(cli, command, catch_exceptions=False, standalone_mode=False).stdout
 
-    assert told("list") == "no tiers: ckptstore tier add NAME URL declares one\n"
+    assert told("list") == f"no tiers: ckptstore --db {tmp_path}/c.db tier add NAME URL declares one\n"
     added = json.loads(told("add", "shared", str(tmp_path / "there"), "--json"))
     assert added == {"name": "shared", "url": f"file://{tmp_path}/there", "level": 1, "changed": True}
     far = ("add", "far", str(tmp_path / "far"), "--level", "2")
