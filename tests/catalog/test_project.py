@@ -358,6 +358,14 @@ def test_what_its_rank_registered_counts_before_what_a_scan_saw() -> None:
         assert (known.digest, known.grade) == (registered.digest, None)
 
 
+def test_a_file_is_back_at_its_path_only_if_it_was_seen_after_the_later_one_was_gone() -> None:
+    later = replace(FILE, launch="L2", created_at=START + timedelta(seconds=1))
+    gone = later.amended(state=FileState.MISSING)
+    for revision, state in ((gone.newness, FileState.MISSING), (gone.newness + 1, FileState.COMPLETE)):
+        told = [FILE, later, gone, replace(FILE, revision=revision)]
+        assert known_files(map(FileRecorded, told))["L1"].state is state
+
+
 def test_a_launch_id_that_is_used_again_after_a_clock_was_set_back_hides_no_file() -> None:
     """Its first process wrote the breakpoint that the second one found."""
     first = SourceAdded(SOURCE, START)
