@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ckptstore.disk import aside
-from ckptstore.disk.aside import clear_unfinished, named_last
+from ckptstore.disk.aside import Aside, clear_unfinished, named_last
 from ckptstore.errors import RefusedError
 
 
@@ -131,3 +131,17 @@ def test_a_folder_that_was_removed_before_it_was_locked(tmp_path: Path, monkeypa
     with named_last(str(tmp_path / "target")) as path:
         write_file(path)
     assert [each.name for each in tmp_path.iterdir()] == ["target"]
+
+
+def test_a_link_in_the_place_of_what_an_earlier_launch_left_is_not_followed_and_stops_no_save(tmp_path: Path) -> None:
+    folders: list[Path] = []
+
+    def write(path: str) -> None:
+        folders.append(Path(path).parent)
+        write_file(path)
+
+    Aside(str(tmp_path), "run", "L1", 0).save("a", write)
+    (tmp_path / "elsewhere" / "mine").mkdir(parents=True)
+    folders[0].symlink_to(tmp_path / "elsewhere")
+    Aside(str(tmp_path), "run", "L2", 0).clear_others()
+    assert (tmp_path / "elsewhere" / "mine").exists()

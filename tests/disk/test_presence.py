@@ -123,6 +123,14 @@ def test_two_processes_that_give_a_directory_an_identity_at_once(
     assert [absence(record(tmp_path / "a.ckpt", each)) for each in identities] == ["", ""]
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_no_directory_stays_open(tmp_path: Path) -> None:
+    before = len([*Path("/proc/self/fd").iterdir()])
+    made(tmp_path / "home")
+    assert presence.absence(str(tmp_path / "home"), Home({"0" * 16}, set())).startswith("is not the directory")
+    assert len([*Path("/proc/self/fd").iterdir()]) <= before
+
+
 def test_nothing_is_made_where_no_recorded_file_is(tmp_path: Path) -> None:
     assert presence.identify(str(tmp_path), presence.home_of(record(tmp_path / "a.ckpt"))) == ""
     assert list(tmp_path.iterdir()) == []
