@@ -64,6 +64,29 @@ def test_spans_say_what_is_new(tmp_path: Path) -> None:
     assert jsonl.directory_of(first.path) == str(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("path", "directories", "nearest"),
+    [
+        ("/run/a/x.ckpt", {"/", "/run", "/run/a"}, "/run/a"),
+        ("/run/ab/x.ckpt", {"/", "/run", "/run/a"}, "/run"),
+        ("/x.ckpt", {"/", "/run"}, "/"),
+        ("/other/x.ckpt", {"/run", "/x.ckpt"}, ""),
+    ],
+)
+def test_the_nearest_directory_above_a_path(path: str, directories: set[str], nearest: str) -> None:
+    assert jsonl.nearest(path, directories) == nearest
+
+
+def test_tails_that_are_too_long_are_not_all_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    segments = [JournalWriter(str(tmp_path), f"rank_{rank}", "L1").append([{"rank": rank}]) for rank in range(2)]
+    tails = {segment.path: segment.begin for segment in segments}
+    read, is_all = jsonl.read_tails(tails)
+    assert ([*read], is_all) == ([*tails], True)
+    monkeypatch.setattr(jsonl, "_MOST_OF_TAILS", segments[0].end)
+    read, is_all = jsonl.read_tails(tails)
+    assert ([*read], is_all) == ([segments[0].path], False)
+
+
 @pytest.mark.parametrize("lost", [1, 5, 30])
 def test_a_torn_line_costs_itself_only(tmp_path: Path, lost: int) -> None:
     writer = JournalWriter(str(tmp_path), "rank_0", "L1")

@@ -252,6 +252,17 @@ def resolved_step(job: Job) -> int | None:
     return None if plan is None else plan.global_step
 
 
+def test_who_adopts_a_file_journals_its_launch_beside_it(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
+    """The journal of the rank that saved it may be lost."""
+    job, (launch,) = begun(catalog, tmp_path, 5, world_size=1)
+    job.write(launch, 10)
+    for journal in jsonl.journals_in(str(job.folder(0))):
+        Path(journal).unlink()
+    assert resolved_step(job) == 10
+    other.sync(tmp_path)
+    assert [(file.launch, file.global_step) for file in other.files("run")] == [("L1", 10)]
+
+
 def test_a_path_with_dots_is_that_of_the_file(
     catalog: Catalog, other: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
