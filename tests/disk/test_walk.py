@@ -1,9 +1,12 @@
 """The walk: every file once, no link followed, what cannot be read said and the rest still found."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 from ckptstore.disk.walk import Directory, walk
+from tests.command_line import no_right_to_pass_by_permissions
 
 
 def walked(root: Path, skipped: str = "") -> dict[str, Directory]:
@@ -63,3 +66,19 @@ def test_a_directory_that_is_gone_or_left_out(tmp_path: Path) -> None:
     assert [passed.reason for passed in found.passed] == ["No such file or directory"]
     (tmp_path / ".ckptstore" / "below").mkdir(parents=True)
     assert set(walked(tmp_path, skipped=".ckptstore")) == {""}
+
+
+def test_what_may_not_be_looked_at_is_told_as_unread(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "net-1_5.ckpt").touch()
+    (tmp_path / "link").symlink_to(tmp_path)
+    program = (
+        "import sys; from ckptstore.disk.walk import walk\n"
+        "for each in walk(sys.argv[1], skip=lambda _: False): print(*(one.path for one in each.unread), sep='\\n')"
+    )
+    command = [*no_right_to_pass_by_permissions(), sys.executable, "-c", program, str(tmp_path)]
+    for mode, unread in ((0o600, "a/net-1_5.ckpt"), (0o300, "a")):  # its names alone can be read, or not even they
+        (tmp_path / "a").chmod(mode)
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        (tmp_path / "a").chmod(0o700)
+        assert done.stdout.split() == [str(tmp_path / unread)]
