@@ -191,6 +191,19 @@ def test_a_rank_that_missed_a_launch_is_not_put_into_another() -> None:
     assert "guess" in str(copied.warnings)
 
 
+def test_files_that_are_nearer_than_half_the_time_between_two_saves_are_of_one() -> None:
+    """Rank 1 missed the second launch: that the numbers are equal proves nothing."""
+    files = [found(P, (1, step), step, rank=rank, time=2 * step + 4 * rank) for step in (5, 10) for rank in (0, 1)]
+    second = found(P, (2, 5), 15, launch=1, time=30)
+    assert keys(reconstruct([*files, second])) == [("net_0/rank_0", {0, 1}), ("net_1/rank_0", {0})]
+
+
+def test_a_launch_does_not_go_on_where_one_of_its_ranks_has_another_number() -> None:
+    files = [found(P, (1, 5), 5, rank=rank, time=5) for rank in (0, 1)]
+    files += [found(P, (1, 10), 10, rank=rank, launch=rank, time=10) for rank in (0, 1)]
+    assert keys(reconstruct(files)) == [("net_0/rank_0", {0, 1}), ("net_1/rank_1", {0, 1})]
+
+
 def test_one_save_of_each_rank_is_no_evidence_without_times() -> None:
     files = [found(P, (1, 5), 5, rank=rank) for rank in (0, 1)]
     assert len(reconstruct(files).launches) == 2
