@@ -144,6 +144,18 @@ def test_files_that_gc_removed_are_in_no_summary_once_they_are_gone(catalog: Cat
     assert "removal" not in {line["t"] for line in summary.contents.entries}
 
 
+def test_a_file_in_the_trash_that_is_no_checkpoint_is_in_a_summary(catalog: Catalog, tmp_path: Path) -> None:
+    job, _ = begun(catalog, tmp_path, 5, world_size=1)
+    half = job.folder(0) / "net-1_9.tmp"
+    half.touch()
+    os.utime(half, (1, 1))
+    catalog.execute(catalog.plan_gc("run", Policy(keep_last=1)))
+    assert not half.exists()
+    summarise(job.directory)
+    assert by_journals(job.directory).undo("run").files == 1
+    assert half.exists()
+
+
 def torn(path: Path) -> None:
     os.truncate(path, path.stat().st_size - 3)
 

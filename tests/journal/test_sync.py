@@ -263,6 +263,18 @@ def test_who_adopts_a_file_journals_its_launch_beside_it(catalog: Catalog, other
     assert [(file.launch, file.global_step) for file in other.files("run")] == [("L1", 10)]
 
 
+def test_a_file_in_the_place_of_a_directory_that_a_journal_tells_of(
+    catalog: Catalog, other: Catalog, tmp_path: Path
+) -> None:
+    job, (launch,) = begun(catalog, tmp_path, world_size=1)
+    path = ckpt_bytes.write(job.folder(0) / "below" / "net-1_5.ckpt", 5, 5)
+    launch.register(path, global_step=5)
+    shutil.rmtree(path.parent)
+    path.parent.touch()
+    other.sync(tmp_path)
+    assert [file.state for file in other.files("run")] == [FileState.COMPLETE], "its directory may be away"
+
+
 def test_a_path_with_dots_is_that_of_the_file(
     catalog: Catalog, other: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
