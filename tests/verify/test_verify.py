@@ -96,6 +96,7 @@ def test_what_is_found_is_marked_and_passed_over(catalog: Catalog, tmp_path: Pat
         (str(gone), Rule.MISSING_FILE, "is gone"),
         (str(cut), Rule.SIZE_MISMATCH, "has 50 bytes, 106 were recorded"),
     ]
+    assert done.bytes == sum(path.stat().st_size for path in job.directory.rglob("*.ckpt"))
     by_path = {file.path: (file.state, file.problem) for file in catalog.files("run")}
     assert by_path[str(cut)] == (FileState.DAMAGED, Rule.SIZE_MISMATCH)
     assert by_path[str(flipped)] == (FileState.DAMAGED, Rule.DIGEST_MISMATCH)
