@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -55,14 +55,14 @@ class SaveRow:
     restorable: bool
     abandoned: bool
     pinned: bool
-    tags: tuple[str, ...] = ()
-    quarantine: str = ""
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    grade: Grade | None = None
-    doubt: str = ""
-    by_replicas: bool = False
-    began: tuple[str, ...] = ()
-    tiers: Mapping[str, int] = field(default_factory=dict)
+    tags: tuple[str, ...]
+    quarantine: str
+    metrics: Mapping[str, float]
+    grade: Grade | None
+    doubt: str
+    by_replicas: bool
+    began: tuple[str, ...]
+    tiers: Mapping[str, int]
 
     @property
     def kind(self) -> Kind:
