@@ -227,7 +227,8 @@ def two_launches(catalog: Catalog, directory: Path, ended: int | None = None) ->
 @pytest.mark.parametrize(
     ("first", "second", "expected", "told"),
     [
-        (None, {1: 17}, ("L1", 10), "launch L1 may have written it"),  # of rank 0, and was seen late
+        # of rank 0, and was seen late
+        (None, {1: 17}, ("L1", 10), "launch L1 may have written it, and nothing proves that L2 did\n"),
         (None, {0: 17, 1: 17}, ("L2", 17), ""),  # its rank said so before it wrote it
         (13, {}, ("L2", 17), ""),
         (13, {0: 15, 1: 15}, ("L1", 10), "the training of launch L2 ended with another state"),
