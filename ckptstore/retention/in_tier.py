@@ -227,8 +227,8 @@ def _trashed(worker: Worker, tier: Tier) -> list[tuple[Checkpoint, Copy]]:
 def _purge(worker: Worker, run: str, tier: Tier, store: Store, *, due: datetime | None) -> TierCollected:
     """Delete the objects of trashed copies that are due (None: all), and record that they are gone.
 
-    Ranks whose files have one name and the same bytes share an object: one that another copy has stays, and one that a
-    process may be about to find there for a file that is not copied yet.
+    Ranks whose files have one name and the same bytes share an object, and so do tiers of two users with one URL: one
+    that another copy has stays, and one that a process may be about to find there for a file that is not copied yet.
     """
     run_id = worker.lock.run_id
     trashed = _trashed(worker, tier)
@@ -236,12 +236,14 @@ def _purge(worker: Worker, run: str, tier: Tier, store: Store, *, due: datetime 
     with worker.database.read() as connection:
         every = known_copies.copies_of_run(connection, run_id)
         waiting = {_named(file) for file in known_copies.lacking(connection, run_id, tier, most=None)}
-    going = {(file.id, copy.key) for file, copy in over}
+    going = {(file.id, tier.id, copy.key) for file, copy in over}
     needed = {
         key
         for file, some in every.items()
         for copy in some
-        if copy.tier.id == tier.id and copy.state is not CopyState.GONE and (file, copy.key) not in going
+        if copy.tier.url == tier.url
+        and copy.state is not CopyState.GONE
+        and (file, copy.tier.id, copy.key) not in going
         for key in _keys(copy)
     }
     deleted: list[tuple[Checkpoint, Copy]] = []

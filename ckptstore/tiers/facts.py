@@ -37,8 +37,9 @@ def tier_of(name: str, url: str, level: int | None = None) -> Tier:
 
     Without a `level` that of a bucket is 2, and of a directory 1. Raises `UsageError`.
     """
-    if "://" not in url:
-        url = f"{ON_NODE}{real_directory(url)}"
+    path = url.removeprefix(ON_NODE)
+    if "://" not in url or path.startswith("/"):
+        url = f"{ON_NODE}{real_directory(path)}"
     is_directory = url.startswith(ON_NODE)
     default = SHARED_LEVEL if is_directory else BUCKET_LEVEL
     chosen = default if level is None else number("level", level, "0 is the node's own disk", HIGHEST_INTEGER)
@@ -57,15 +58,17 @@ def add(database: Database, tier: Tier) -> bool:
     """Declare a tier, and make its directory; whether that is new.
 
     One that is declared already is left as it is: while its disk is not mounted, nothing is made in the mount point,
-    which would count as the tier then. Raises `RefusedError` where another one has its name, and `StoreError` where
-    the directory cannot be made.
+    which would count as the tier then. Raises `RefusedError` where another one has its name or its URL, and
+    `StoreError` where the directory cannot be made.
     """
     with database.read() as connection:
         known = copies.tiers_of(connection)
     for each in known:
-        if each.declared and each.tier.name == tier.name and each.tier.url != tier.url:
+        # Of two tiers with one URL, each would delete the copies of the other.
+        if each.declared and (each.tier.name == tier.name) is not (each.tier.url == tier.url):
             raise RefusedError(
-                f"tier {tier.name} is {each.tier.url}", f"take that back with {Command('tier', 'remove', tier.name)}"
+                f"tier {each.tier.name} is {each.tier.url}",
+                f"take that back with {Command('tier', 'remove', each.tier.name)}",
             )
     if any(each.declared and each.tier == tier for each in known):
         return False

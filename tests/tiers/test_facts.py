@@ -33,6 +33,7 @@ COMPANION = Beside("net-1_5.ckptstore.json", "run/L1/5/c3-net-1_5.ckptstore.json
         ("s3://bucket/prefix/", None, S3),
         ("/shared/there", None, Tier("s3", "file:///shared/there", 1)),
         ("file:///shared/there", 0, Tier("s3", "file:///shared/there", 0)),
+        ("file:///shared/else/..//there/", 1, Tier("s3", "file:///shared/there", 1)),
     ],
 )
 def test_a_url_is_written_in_one_way(url: str, level: int | None, tier: Tier) -> None:
@@ -59,6 +60,8 @@ def test_a_tier_is_declared_taken_back_and_declared_again(catalog: Catalog) -> N
     assert facts.declared(catalog.database) == [S3]
     with pytest.raises(RefusedError, match="tier s3 is s3://bucket/prefix"):
         facts.add(catalog.database, facts.tier_of("s3", "s3://other"))
+    with pytest.raises(RefusedError, match="tier s3 is s3://bucket/prefix"):
+        facts.add(catalog.database, facts.tier_of("far", f"{S3.url}/"))
     assert facts.remove(catalog.database, "s3") == S3
     assert facts.declared(catalog.database) == []
     with pytest.raises(UsageError, match="no tier is named 's3': there is none"):

@@ -153,6 +153,18 @@ def test_an_object_that_another_copy_needs_is_not_deleted(job: Job, tier: Tier) 
     assert open_tier(tier.url).head(key_of(second)) is not None
 
 
+def test_an_object_that_another_users_tier_with_this_url_needs_is_not_deleted(job: Job, tier: Tier) -> None:
+    files = job.catalog.show("run", 5)
+    copied(job.catalog, tier, files)
+    copied(job.catalog, tier._replace(name="theirs"), files)
+    for file in files:
+        facts.record_copy(
+            shared(job.catalog.database), file, tier, CopyState.TRASHED, detail="2026-01-01T00:00:00+00:00"
+        )
+    assert in_tier.purge(job.catalog.database, "run", tier).purged == 2
+    assert objects(tier) == 1
+
+
 def test_an_object_that_is_about_to_be_shared_is_not_deleted(job: Job, tier: Tier) -> None:
     """A process that copies the second file finds the object there, and records a copy that must not lose it."""
     first, second = job.catalog.show("run", 5)
