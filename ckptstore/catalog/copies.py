@@ -57,18 +57,13 @@ def copies_of_run(connection: sa.Connection, run: int) -> dict[str, tuple[Copy, 
     return _by_file(connection.execute(_of_run(), {"own_run": run}))
 
 
-def lacking(
-    connection: sa.Connection, run: int, tier: Tier, *, recorded_before: datetime | None = None, most: int | None = 1000
-) -> list[Checkpoint]:
+def lacking(connection: sa.Connection, run: int, tier: Tier, *, most: int | None = 1000) -> list[Checkpoint]:
     """The files of a run of which a tier has no copy, those of the newest saves first, at most so many; None: all.
 
     Files that no copy is made of (`core.copy_keys.is_copied`) are left out, and those whose copy retention has removed.
-    What belongs to a file is written just after it is recorded: `recorded_before` leaves out those of the last moments.
     """
     asked = {"own_run": run, "own_tier": tier.id, "own_most": most}
     query = _lacking() if most is not None else _lacking().limit(None)
-    if recorded_before is not None:
-        query = query.where(checkpoints.c.created_at < recorded_before)
     return list(rows.files(connection.execute(query, asked)))
 
 

@@ -45,9 +45,9 @@ def replicate(
 ) -> int:
     """Copy checkpoints of RUN, or of all runs, to tiers.
 
-    A file is copied to each tier that lacks it, the newest files first. Processes on several nodes share the work. An
-    interrupted upload never counts as a copy and is repeated. A tier that is full or unreachable is named once and
-    tried again. Exit code 1: something was not copied.
+    A file is copied to each tier that lacks it, the newest files first. A file of the last ten seconds is waited for.
+    Processes on several nodes share the work. An interrupted upload never counts as a copy and is repeated. A tier that
+    is full or unreachable is named once and tried again. Exit code 1: something was not copied.
     """
     from ckptstore.replicate.replicator import Replicator
 

@@ -25,13 +25,13 @@ from ckptstore.errors import CatalogUnavailableError, UsageError
 from ckptstore.journal.recorder import Recorder, shared
 from ckptstore.objects.errors import SourceError, StoreError, WrongBytesError
 from ckptstore.objects.tiers import open_tier
-from ckptstore.outside import threading, time
+from ckptstore.outside import threading, time, utc_now
 from ckptstore.replicate.copy_up import Rate, copy_up
 from ckptstore.replicate.journals import JournalCopies
 from ckptstore.tiers import facts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.copies import Beside, Tier
@@ -96,6 +96,8 @@ class Replicator:
     def round(self, run: str | None = None, *, settled_for: timedelta = SETTLED) -> Done:
         """Copy what the tiers lack of a run, or of all, and what this node has: of the newest saves first.
 
+        Waits for files that were recorded less than `settled_for` ago.
+
         Raises `CatalogUnavailableError`, `UsageError` where there is no tier to copy to, and `UnknownRunError`.
         """
         done = Done()
@@ -108,10 +110,24 @@ class Replicator:
             runs = [run]
         for tier in self._targets(declared):
             for each in runs:
-                lacking = facts.lacking(self._database, each, tier, settled_for=settled_for, most=_MOST)
+                lacking = facts.lacking(self._database, each, tier, most=_MOST)
                 self._note_failed(lacking, tier)
-                self._copy_all([file for file in lacking if _level_of(file, declared) < tier.level], tier, done)
+                nearer = [file for file in lacking if _level_of(file, declared) < tier.level]
+                self._copy_all(self._settled(nearer, settled_for), tier, done)
         return done
+
+    def _settled(self, files: Sequence[Checkpoint], settled_for: timedelta) -> Iterator[Checkpoint]:
+        """Each of these files, not before what belongs to it is beside it.
+
+        The clock of the node that recorded a file may be ahead: all of this takes no longer than `settled_for`.
+        """
+        latest = time.monotonic() + settled_for.total_seconds()
+        for file in files:
+            left = (file.created_at + settled_for - utc_now()).total_seconds() if file.created_at else 0.0
+            left = min(left, latest - time.monotonic())
+            if left > 0 and facts_if_seen(file.path) is not None:
+                self.stop.wait(left)
+            yield file
 
     def copy(self, file: Checkpoint, tiers: Sequence[Tier]) -> list[Tier]:
         """Copy one file to those of the tiers that are farther than it; returns those that are to be tried again."""

@@ -22,7 +22,6 @@ from ckptstore.outside import utc_now
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from datetime import timedelta
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.copies import Beside, Declared
@@ -147,19 +146,14 @@ def tiers_with(database: Database, files: Iterable[Checkpoint]) -> dict[str, tup
     return {file: tuple(copy.tier.name for copy in some) for file, some in found.items()}
 
 
-def lacking(
-    database: Database, run: str, tier: Tier, *, settled_for: timedelta | None = None, most: int = 1000
-) -> list[Checkpoint]:
+def lacking(database: Database, run: str, tier: Tier, *, most: int = 1000) -> list[Checkpoint]:
     """The files of a run, by any of its names, of which a tier has no copy, those of the newest saves first.
 
-    Only files that a copy is made of (`core.copy_keys.is_copied`), and whose copy retention has not removed. What
-    belongs to a file is written just after it is recorded: with `settled_for`, only files that were recorded so long
-    ago.
+    Only files that a copy is made of (`core.copy_keys.is_copied`), and whose copy retention has not removed.
     """
     with database.read() as connection:
         run_id = reads.run_id(connection, run)
-        before = None if settled_for is None else utc_now() - settled_for
-        return copies.lacking(connection, run_id, tier, recorded_before=before, most=most) if run_id else []
+        return copies.lacking(connection, run_id, tier, most=most) if run_id else []
 
 
 def record_copy(

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from ckptstore.errors import UnknownRunError, UsageError
 from ckptstore.journal.recorder import shared
 from ckptstore.objects.errors import UnreachableError
 from ckptstore.objects.tiers import open_tier
+from ckptstore.outside import utc_now
 from ckptstore.replicate import copy_thread, copy_up
 from ckptstore.replicate import replicator as replicating
 from ckptstore.replicate.copy_thread import CopyThread
@@ -68,6 +70,23 @@ def test_a_file_is_copied_to_tiers_that_are_farther_than_where_it_lies(catalog: 
     assert one_round(catalog).files == 2
     assert files_below(tmp_path / "nodes") == []
     assert len(copies_below(tmp_path / "far")) == 1
+
+
+def test_files_of_the_last_moments_are_waited_for(catalog: Catalog, tmp_path: Path) -> None:
+    """Also where the clock of the node that recorded them is ahead. Files of other nodes take no time."""
+    declared(catalog, tmp_path / "far")
+    job, ranks = begun(catalog, tmp_path / "ckpt", 5)
+    elsewhere, _ = job.save(ranks, 10)
+    Path(elsewhere.path).unlink()
+    waited: list[float] = []
+    agent = Replicator(catalog.database)
+    agent.stop = SimpleNamespace(wait=waited.append, is_set=lambda: False)  # type: ignore[assignment]
+    done = agent.round(settled_for=timedelta(hours=1))
+    assert (done.files, done.elsewhere) == (3, 1)
+    assert [round(seconds, -2) for seconds in waited] == [3600] * 3
+    ahead = [replace(file, created_at=utc_now() + timedelta(hours=9)) for file in catalog.files("run")]
+    assert [*agent._settled(ahead, timedelta(hours=1))] == ahead
+    assert max(waited) <= 3600
 
 
 @pytest.mark.of_files

@@ -1,7 +1,6 @@
 """Tiers and copies are facts: declared, journalled, and known again by a catalog that is made anew."""
 
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -105,7 +104,6 @@ def test_a_file_of_which_a_tier_has_no_copy(catalog: Catalog, tmp_path: Path) ->
 
     assert lacking() == [(10, 0), (10, 1), (5, 0), (5, 1)]
     assert lacking(most=1) == [(10, 0)]
-    assert lacking(settled_for=timedelta(hours=1)) == []
     by = {(file.global_step, file.rank): file for file in catalog.files("run")}
     facts.record_copy(shared(database), by[10, 0], S3, CopyState.READY)
     facts.record_copy(shared(database), by[5, 0], S3, CopyState.GONE)  # retention removed it
