@@ -37,7 +37,7 @@ def tier_of(name: str, url: str, level: int | None = None) -> Tier:
     Without a `level` that of a bucket is 2, and of a directory 1. Raises `UsageError`.
     """
     path = url.removeprefix(ON_NODE)
-    if "://" not in url or path.startswith("/"):
+    if path.startswith("/") or ":" not in url.partition("/")[0]:  # of host:/directory none is made here
         url = f"{ON_NODE}{real_directory(path)}"
     is_directory = url.startswith(ON_NODE)
     default = SHARED_LEVEL if is_directory else BUCKET_LEVEL

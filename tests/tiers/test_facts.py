@@ -32,6 +32,7 @@ COMPANION = Beside("net-1_5.ckptstore.json", "run/L1/5/c3-net-1_5.ckptstore.json
         ("s3://bucket/prefix/", None, S3),
         ("/shared/there", None, Tier("s3", "file:///shared/there", 1)),
         ("file:///shared/there", 0, Tier("s3", "file:///shared/there", 0)),
+        ("/shared/a:b", 1, Tier("s3", "file:///shared/a:b", 1)),
         ("file:///shared/else/..//there/", 1, Tier("s3", "file:///shared/there", 1)),
     ],
 )
@@ -39,7 +40,10 @@ def test_a_url_is_written_in_one_way(url: str, level: int | None, tier: Tier) ->
     assert facts.tier_of("s3", url, level) == tier
 
 
-@pytest.mark.parametrize("url", ["s3://key:secret@bucket/prefix", "s3://", "file://host/a", "s3://bucket?key=secret"])
+@pytest.mark.parametrize(
+    "url",
+    ["s3://key:secret@bucket/prefix", "s3://", "file://host/a", "s3://bucket?key=secret", "s3:/bucket/a", "host:/a"],
+)
 def test_a_url_that_may_hold_a_password_is_refused_and_not_repeated(url: str) -> None:
     with pytest.raises(UsageError, match="s3 cannot be used") as refused:
         facts.tier_of("s3", url)
