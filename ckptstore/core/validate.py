@@ -36,10 +36,13 @@ def rank_of(rank: object, world_size: object) -> tuple[int, int]:
 
 def metric(name: object, value: object) -> tuple[str, float]:
     """The name and the value of a metric. Raises `UsageError`."""
+    hint = "a metric has a name in UTF-8 and a finite number"
+    if name == "":
+        raise UsageError("a metric has no name", hint)
     try:
         return limits.text(name), limits.finite(value)
     except ValueError as error:
-        raise UsageError(f"metric {name!a} is {error}", "a metric has a name in UTF-8 and a finite number") from None
+        raise UsageError(f"metric {name!a} is {error}", hint) from None
 
 
 def path(what: str, value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,6 @@ from ckptstore.formats.inspect import is_cut, read_checkpoint, read_unless_encry
 from ckptstore.outside import Path, utc_now
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Launch, LaunchKey
     from ckptstore.outside import os
@@ -77,6 +76,8 @@ def describe(
 
 def checked(metrics: Mapping[str, float]) -> dict[str, float]:
     """These metrics. Raises `UsageError` for one without a name, or whose value is no finite number."""
+    if not isinstance(metrics, Mapping):
+        raise UsageError(f"metrics is {type(metrics).__name__}", 'give names and numbers: metrics={"loss": 0.5}')
     return dict(validate.metric(name, value) for name, value in metrics.items())
 
 

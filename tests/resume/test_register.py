@@ -70,6 +70,8 @@ def test_a_path_that_was_overwritten_no_longer_holds_the_older_step(catalog: Cat
         ({"step_in_epoch": 2**70}, "step_in_epoch is"),
         ({"optimizer_step": 2**63}, "optimizer_step is 9223372036854775808"),
         ({"metrics": {"n\udce9": 1.0}}, "metric 'n.udce9' is .* not UTF-8"),
+        ({"metrics": {"": 1.0}}, "a metric has no name"),
+        ({"metrics": 5}, "metrics is int; give names and numbers"),
         ({"metrics": {1: 1.0}}, "metric 1 is 1, not a text"),
         ({"metrics": {"loss": "x"}}, "metric 'loss' is 'x', not a finite number"),
         ({"strategy_file": "/n\udce9"}, "strategy_file is .* not UTF-8"),
