@@ -91,8 +91,8 @@ def scan(
         _apply(database, tree, plan)
     with database.read() as connection:
         found = reads.called(connection, plan.found.run)
-    trash_found = _new_trash(looked_at, plan.found.run, trash_before)
-    return replace(plan.found, run=found.name if found else plan.found.run, trash=trash_found)
+    name = found.name if found else plan.found.run
+    return replace(plan.found, run=name, trash=_new_trash(looked_at, name, trash_before))
 
 
 def _checked(said: Stated, tree: Tree, root: Path) -> Stated:

@@ -25,6 +25,12 @@ def job(catalog: Catalog, tmp_path: Path) -> Job:
     return job
 
 
+def test_the_trash_of_a_renamed_run_is_told_by_its_new_name(job: Job, other: Catalog) -> None:
+    job.catalog.rename("run", "thesis")
+    found = other.scan(job.directory)
+    assert (found.run, [trash.run for trash in found.trash]) == ("thesis", ["thesis"])
+
+
 def test_what_is_in_the_trash_comes_back_by_a_new_catalog(job: Job, other: Catalog) -> None:
     (found,) = other.scan(job.directory, dry_run=True, run="run").trash
     assert (found.files, found.run) == (4, "run")
