@@ -178,7 +178,7 @@ def undo(context: click.Context, run: str, *, tier: str | None, as_json: bool) -
 
     if tier is not None:
         database = catalog(context).database
-        return text.of_copies(in_tier.undo(database, run, _tier(database, tier)), as_json=as_json)
+        return text.of_copies(in_tier.undo(database, run, _tier(database, tier)), "brought back", as_json=as_json)
     with progress.count("brought back", "files") as more:
         done = in_trash.undo(catalog(context).database, run, progress=more)
     values.write(dicts.undone(done)) if as_json else text.undone(done)
@@ -199,7 +199,8 @@ def purge(context: click.Context, run: str, *, at_once: bool, tier: str | None, 
 
     if tier is not None:
         database = catalog(context).database
-        return text.of_copies(in_tier.purge(database, run, _tier(database, tier), at_once=at_once), as_json=as_json)
+        done_there = in_tier.purge(database, run, _tier(database, tier), at_once=at_once)
+        return text.of_copies(done_there, "deleted", as_json=as_json)
     with progress.count("deleted", "files") as more:
         done = in_trash.purge(catalog(context).database, run, at_once=at_once, progress=more)
     values.write(dicts.purged(done)) if as_json else text.purged(done)

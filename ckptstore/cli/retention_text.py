@@ -199,8 +199,8 @@ def in_tier(outcomes: Sequence[TierOutcome], *, as_json: bool) -> int:
 
 def _copies(plan: TierPlan, done: TierCollected | None, *, is_refused: bool) -> None:
     goes, stays = plan.decision.remove, plan.decision.keep
-    freed = size(plan.decision.bytes_freed)
-    line(f"run {plan.run}, tier {plan.tier.name}: {len(stays)} states stay, {len(goes)} go ({freed})")
+    stay, freed = count(len(stays), "state stays", "states stay"), size(plan.decision.bytes_freed)
+    line(f"run {plan.run}, tier {plan.tier.name}: {stay}, {len(goes)} go ({freed})")
     for word, verdicts in (("keep", stays), ("remove", goes)):
         for verdict in first(verdicts, "states", _SHOWN, indent="  "):
             why = "; ".join(because.detail for because in verdict.reasons)
@@ -215,12 +215,12 @@ def _copies(plan: TierPlan, done: TierCollected | None, *, is_refused: bool) -> 
         line("nothing was changed; --apply does it")
 
 
-def of_copies(done: TierCollected, *, as_json: bool) -> int:
-    """What undo or purge did with the copies in a tier. The exit code."""
+def of_copies(done: TierCollected, did: str, *, as_json: bool) -> int:
+    """What undo or purge `did` with the copies in a tier. The exit code."""
     if as_json:
         values.write(dicts.of_copies(done))
     else:
-        line(f"run {done.run}, tier {done.tier}: {done.copies} copies are back, {done.purged} deleted")
+        line(f"run {done.run}, tier {done.tier}: {count(done.copies + done.purged, 'copy', 'copies')} {did}")
     return _of_tier(done.troubles)
 
 

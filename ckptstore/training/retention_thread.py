@@ -103,10 +103,10 @@ class RetentionThread:
         done = execute(launch.database, plan)
         if done.files or done.purged_files:
             log.info(
-                "run %s: after step %d gc moved %d files (%d bytes) to the trash, and deleted %d of earlier ones",
+                "run %s: after step %d gc moved %s (%d bytes) to the trash, and deleted %d of earlier ones",
                 launch.name,
                 step,
-                done.files,
+                count(done.files, "file", "files"),
                 done.bytes,
                 done.purged_files,
             )

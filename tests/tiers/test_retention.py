@@ -246,14 +246,15 @@ def test_the_commands(job: Job, tier: Tier) -> None:
         return CliRunner().invoke(cli, command, catch_exceptions=False, standalone_mode=False).stdout
 
     rules = ("gc", "run", "--tier", "far", "--keep-last", "1", "--floor", "1")
-    assert "run run, tier far: 1 states stay, 3 go" in told(*rules)
+    assert "run run, tier far: 1 state stays, 3 go" in told(*rules)
     assert "nothing was changed; --apply does it" in told(*rules)
     (shown,) = json.loads(told(*rules, "--json"))
     assert ([each["global_step"] for each in shown["remove"]], shown["applied"]) == ([15, 10, 5], False)
     assert "6 copies" in told(*rules, "--apply")
-    assert "6 copies are back" in told("undo", "run", "--tier", "far")
+    assert told("undo", "run", "--tier", "far") == "run run, tier far: 6 copies brought back\n"
     told(*rules, "--apply")
     assert json.loads(told("purge", "run", "--tier", "far", "--now", "--json"))["purged"] == 6
+    assert told("purge", "run", "--tier", "far", "--now") == "run run, tier far: 0 copies deleted\n"
 
 
 def test_a_local_file_stays_whose_copy_goes_after_the_plan(job: Job, tier: Tier, tmp_path: Path) -> None:
