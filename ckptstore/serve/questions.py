@@ -197,6 +197,8 @@ def rules_of(rules: Mapping[str, str]) -> dict[str, Any]:
             found[name] = int(value)
         elif name in WORDS:
             found[name] = value
+        elif name in COUNTS:
+            raise UsageError(f"{name} is {value!a}", "give a whole number from 0 on")
         else:
             raise UsageError(f"{name}={value!a} is no rule", f"rules are: {', '.join((*COUNTS, *WORDS))}")
     return found

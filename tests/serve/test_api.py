@@ -84,6 +84,7 @@ def test_pages_of_rows(catalog: Catalog, client: TestClient, job: Job) -> None:
         ("/runs/run/saves?cursor=%25", 400, "'%' is no cursor"),
         ("/runs/run/saves?cursor=WyJhIl0=", 400, "is no cursor"),
         ("/runs/run/gc?keep_lots=1", 400, "keep_lots='1' is no rule"),
+        ("/runs/run/gc?keep_last=-1", 400, "keep_last is '-1'"),
         ("/runs/run/gc", 409, "no rule says what to keep"),
         ("/nothing", 404, "there is nothing at this address"),
     ],
