@@ -23,6 +23,10 @@ class UsageError(CkptstoreError):
     exit_code = 2
 
 
+class UnknownStepError(UsageError):
+    """A run has no save of that step."""
+
+
 class NothingRestorableError(CkptstoreError):
     """States were saved, and none of them can be restored now."""
 

@@ -14,7 +14,7 @@ from ckptstore.catalog.runs import called_in, find_run, run_names
 from ckptstore.core import validate
 from ckptstore.core.hints import Command
 from ckptstore.core.model import BRANCH, IMPORTED, SCANNED, Kind
-from ckptstore.errors import UsageError
+from ckptstore.errors import UnknownStepError, UsageError
 from ckptstore.outside import utc_now
 from ckptstore.resume.lineage import lineage
 from ckptstore.resume.liveness import NEVER_SAVED, SILENT, TRAINING, course, is_of_last_day, restart_loop, status
@@ -194,9 +194,9 @@ def _check(kind: str | None) -> None:
         raise UsageError(f"there is no kind {kind!r}", f"use one of: {', '.join(Kind)}")
 
 
-def no_such_step(run: str, step: int) -> UsageError:
+def no_such_step(run: str, step: int) -> UnknownStepError:
     """The error for a step that the run has no save of."""
-    return UsageError(f"run {run!r} has no save of step {step}", f"see: {Command('list', run)}")
+    return UnknownStepError(f"run {run!r} has no save of step {step}", f"see: {Command('list', run)}")
 
 
 def run_row(database: Database, name: str) -> RunRow:

@@ -14,6 +14,7 @@ from ckptstore.errors import (
     PlanChangedError,
     RefusedError,
     UnknownRunError,
+    UnknownStepError,
     UsageError,
 )
 from ckptstore.resume import dicts
@@ -36,6 +37,7 @@ class TooManyError(CkptstoreError):
 
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (UnknownRunError, 404),
+    (UnknownStepError, 404),
     (NothingRestorableError, 404),
     (UsageError, 400),
     (ForgedError, 403),

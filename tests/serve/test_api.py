@@ -79,7 +79,7 @@ def test_pages_of_rows(catalog: Catalog, client: TestClient, job: Job) -> None:
     ("address", "status", "title"),
     [
         ("/runs/nope", 404, "no run 'nope'"),
-        ("/runs/run/saves/7", 400, "run 'run' has no save of step 7"),
+        ("/runs/run/saves/7", 404, "run 'run' has no save of step 7"),
         ("/runs/run/saves?limit=0", 400, "limit is '0'"),
         ("/runs/run/saves?cursor=%25", 400, "'%' is no cursor"),
         ("/runs/run/saves?cursor=WyJhIl0=", 400, "is no cursor"),

@@ -109,7 +109,7 @@ def test_what_is_refused_has_its_hint(catalog: Catalog, script: TestClient, pers
 @pytest.mark.parametrize(
     ("address", "sent", "status", "title"),
     [
-        ("/saves/7/pin", {}, 400, "run 'run' has no save of step 7"),
+        ("/saves/7/pin", {}, 404, "run 'run' has no save of step 7"),
         ("/saves/10/pin", {"by": 1}, 400, "'by' is no field"),
         ("/saves/10/pin", [], 400, "the request is no JSON object"),
         ("/saves/10/tag", {}, 400, "no tag is given"),
