@@ -47,17 +47,53 @@ durations seconds.
 | `history --json` | a list of Launch |
 | `resolve --json` | Resolution |
 | `gc --json` | GcPlan; with `--all` a list of these |
+| `gc --tier NAME --json` | a list of `run`, `tier`, `applied`, `keep: Kept[]`, `remove: Removed[]`, `bytes_freed`, \
+`policy: Policy`, `refused`, `skipped: Skipped[]`, `purged_bytes`, `troubles`; of a run that could not be planned \
+only `run` and `applied` |
 | `undo --json` | `run`, `files`, `bytes`, `gone`, `troubles` |
 | `purge --json` | `run`, `files`, `bytes`, `waiting`, `waiting_bytes`, `next_at`, `troubles` |
+| `undo --tier NAME --json`, `purge --tier NAME --json` | `run`, `tier`, `copies`, `bytes`, `purged`, `purged_bytes`, \
+`troubles` |
 | `policy --json` | `run`, `policy` |
+| `pin --json`, `unpin --json` | Pinned |
+| `tag --json` | Tagged |
+| `untag --json` | Untagged |
+| `rename --json` | `run`, `before`, `changed` |
+| `forget --json` | `run`, `launches`, `bytes`, `directories: [path]`, `trash_files`, `trash_bytes`, `forgotten`, \
+`changed`; with `--undo` `run`, `forgotten`, `changed` |
+| `scan --json` | `run`, `world_size`, `files` (the number of each kind), `known`, `from_journals`, `adopted: File[]`, \
+`damaged: File[]`, `missing: File[]`, `uncertain: [{path, best_guess, reason, contradicted, place_with}]`, `regraded: \
+File[]`, `skipped`, `opaque: [{path, rank, size, modified}]`, `trash: [{collection, run, files, bytes}]`, `warnings: \
+[text]` |
+| `sync --json` | `runs: [name]`, `journals`, `read`, `records`, `spoiled_lines`, `skipped` |
+| `export --json` | `run`, `launch`, `global_step`, `target`, `holds`, `files`, `bytes` |
+| `import --json` | `run`, `exported_run`, `launch`, `global_step`, `directory`, `holds`, `files`, `bytes` |
+| `tier add --json`, `tier remove --json` | `name`, `url`, `level`, `changed` |
+| `tier list --json` | a list of `name`, `url`, `level`, `declared`, `ready`, `bytes`, `pending`, `failed` |
+| `replicate --json` | `files`, `bytes`, `held`, `elsewhere`, `troubles`; with `--watch` one of these after each round \
+that copied |
 | `verify --json` | `checked`, `bytes`, `damaged: [{path, rule, detail}]`, `troubles`, `skipped`, `unknown: \
 [{path, reason}]`, `whole_again: [path]`, `new_digests`, `missing_before` |
+| `verify --tier NAME --json` | `tier`, `checked`, `bytes`, `damaged: PathReason[]`, `troubles` |
+| `inspect --json` | `path`, `format`, `parameters`; of a checkpoint also `info`, `optimizer_step`, `complete`, of \
+safetensors `metadata`; of a strategy file also `stages`; of a group info file `restore_ranks` and `groups` in place \
+of `parameters` |
 | `diff --json` | `first`, `second`, `ranks: [{ranks, paths, same_bytes, same, new, gone, reshaped, changed: \
 [{name, dtype, shape, relative, l2, max_abs, nan, inf}]}]`, `unmatched_ranks`; `same` is null if nothing was read |
 | `exit --json` | `run`, `launch`, `world_size`, `ended_before`, `directories`, `unreached`, `by_catalog`, \
 `signalled`, `whole`, `step`, `missing_ranks`, `ended`, `restart_step`; with `--from-env` a list of these. From \
-`whole` on they are null without `--wait` |
+`whole` on they are null without `--wait`; with `--cancel` `run`, `cancelled` |
 | `doctor --json` | Checkup |
+| `advise --json` | `run`, `pause_seconds`, `written_seconds`, `step_seconds`, `state_bytes`, `policy`, `failures`, \
+`trained_seconds`, `failures_mtbf_low_seconds`, `failures_mtbf_high_seconds`, `mtbf_seconds`, `mtbf_given`, `present`, \
+`best`, `others`, `grace_seconds`, `grace_given_seconds`. `present` and `best` are null or \
+`{steps, seconds, mtbf_seconds, lost_steps_a_week, states_bytes, trash_bytes, more_bytes_a_week}`; `others` is a list \
+of these |
+| `watch --json` | for each notice a line with `id`, `kind`, `run`, `status`, `detail`, `hint`, `text`, `catalog` |
+| `db current --json`, `db check --json`, `db upgrade --json` | `catalog`, `schema`, `needed` |
+| `selftest --json` | a list of `promise`, `held`, `seen` |
+
+`troubles` and `skipped` are PathReason[] if nothing else is said.
 
 | object | fields |
 | --- | --- |

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click import Group
 
+from ckptstore.cli.main import cli
 from ckptstore.core import events
 from tests.docs import made_pages
 
@@ -33,6 +35,21 @@ def test_the_reference_of_commands_is_their_help() -> None:
     """Where it is not, and should be: python -m tests.docs.made_pages."""
     for path, text in made_pages.pages().items():
         assert path.read_text() == text, path
+
+
+def test_every_command_with_json_has_a_row() -> None:
+    page = (ROOT / "docs" / "reference" / "json.md").read_text()
+    own = [("", *each) for each in cli.commands.items()]
+    inner = [
+        (f"{name} ", *each) for _, name, group in own if isinstance(group, Group) for each in group.commands.items()
+    ]
+    with_json = [
+        f"{above}{name} --json"
+        for above, name, command in own + inner
+        if any("--json" in option.opts for option in command.params)
+    ]
+    assert len(with_json) >= 30
+    assert [name for name in with_json if f"`{name}`" not in page] == []
 
 
 def test_every_environment_variable_is_in_the_table() -> None:
