@@ -16,7 +16,6 @@ from ckptstore.cli.commands import (
     catalog,
     duration,
     every_save,
-    named,
     optional_run,
     reference_argument,
     run_argument,
@@ -240,9 +239,11 @@ def tag(context: click.Context, run: str, step_and_name: tuple[str, ...], *, as_
     """Give STEP of RUN a name, which protects it from retention.
 
     Name the state as RUN STEP, or by a reference, as RUN@best:accuracy:max. RUN alone is the state from which the run
-    goes on. Then RUN@NAME is that state, until a later launch saves the same step again: then it is the newer one.
+    goes on. Then RUN@NAME is that state, until a later launch saves the same step again: then it is the newer one. A
+    reference to a launch, as RUN/LAUNCH@1200, is refused if RUN@NAME would be the state of another launch.
     """
     from ckptstore.cli import values
+    from ckptstore.resume.resolve import step_to_tag
 
     *steps, name = step_and_name
     if len(steps) > 1 or (steps and not steps[0].isdigit()):
@@ -250,7 +251,7 @@ def tag(context: click.Context, run: str, step_and_name: tuple[str, ...], *, as_
     if not steps and name.isdigit() and "@" not in run:
         raise click.UsageError(f"NAME is missing: {Command('tag', run, name, 'NAME')}")
     opened = catalog(context)
-    run, step = named(opened, run, STEP(steps[0], ctx=context) if steps else None)
+    run, step = (run, STEP(steps[0], ctx=context)) if steps else step_to_tag(opened.database, run, name)
     changed = opened.tag(run, step, name)
     text = f"{every_save(opened, run, step)} is{'' if changed else ' already'} tagged {name}"
     values.report({"run": run, "global_step": step, "tag": name, "changed": changed}, text, as_json=as_json)

@@ -17,7 +17,7 @@ from ckptstore.core.reference import Best, Reference
 from ckptstore.core.replicas import parse_layout
 from ckptstore.core.text import count
 from ckptstore.disk import files
-from ckptstore.errors import NothingRestorableError, UnknownRunError, UsageError
+from ckptstore.errors import NothingRestorableError, RefusedError, UnknownRunError, UsageError
 from ckptstore.formats.replica_groups import read_layout
 from ckptstore.journal.sync import sync_run
 from ckptstore.outside import Path
@@ -136,6 +136,23 @@ def step_named(database: Database, reference: str) -> tuple[str, int]:
     if chosen.plan is None:
         raise _not_restorable(chosen, reference)
     return found.run, chosen.plan.global_step
+
+
+def step_to_tag(database: Database, reference: str, tag: str) -> tuple[str, int]:
+    """As `step_named`. Raises `RefusedError` if RUN@TAG would be the state of another launch than `reference` names."""
+    run, step = step_named(database, reference)
+    _, found = find_reference(database, reference)
+    if found.launch is None:
+        return run, step
+    by_tag = resolve(database, run, Query(step=step, fetches=True)).plan
+    named = resolve(database, reference, Query(fetches=True)).plan
+    if by_tag is not None and (named is None or named.launch.id != by_tag.launch.id):
+        of_launch = f"{run}/{found.launch}@{tag}"
+        raise RefusedError(
+            f"a tag is on a step: {run}@{tag} would be step {step} of launch {by_tag.launch.id}",
+            f"after {Command('tag', run, step, tag)}, {of_launch} names the state of launch {found.launch}",
+        )
+    return run, step
 
 
 def _not_restorable(found: Resolution, reference: str) -> NothingRestorableError:
