@@ -14,7 +14,7 @@ from ckptstore.core.hints import Call, Command
 from ckptstore.core.metrics import best_first, mean_metrics
 from ckptstore.core.model import SCANNED, Assignment, Initial, Kind, Rejection, Resolution, State, initial_of
 from ckptstore.core.reference import Best, Reference
-from ckptstore.core.replicas import parse_layout
+from ckptstore.core.replicas import parse_layout, stand_alone
 from ckptstore.core.text import count
 from ckptstore.disk import files
 from ckptstore.errors import NothingRestorableError, RefusedError, UnknownRunError, UsageError
@@ -196,11 +196,12 @@ def choose(database: Database, run: str, run_id: int, query: Query, *, compares:
     If the plan fetches files and the caller `compares`, the first state that needs no fetching is looked for too.
     """
     with database.read() as connection:
-        launches = _with_layout(reads.launches_of(connection, run_id), query.replicas)
-        by_id = {launch.id: launch for launch in launches}
-        if query.lineage is not None and query.lineage not in by_id:
+        launches, saved = reads.launches_of(connection, run_id), reads.first_saves(connection, run_id)
+        if query.lineage is not None and all(launch.id != query.lineage for launch in launches):
             raise UsageError(f"run {run!r} has no launch {query.lineage!r}", f"see: {Command('history', run)}")
-        segments = lineage(launches, reads.first_saves(connection, run_id), of=query.lineage)
+        launches = _with_layout(connection, run_id, launches, saved, query)
+        by_id = {launch.id: launch for launch in launches}
+        segments = lineage(launches, saved, of=query.lineage)
         failed = reads.failed_loads(connection, run_id)
 
     def look(state: State) -> Mapping[str, Observed]:
@@ -363,13 +364,24 @@ def newer_than(plan: RestorePlan | None, found: Sequence[Unplaced]) -> tuple[Unp
     return tuple(each for each in looked_at if files.facts_if_seen(each.path) == (each.size, each.mtime_ns))
 
 
-def _with_layout(launches: list[Launch], replicas: str | None) -> list[Launch]:
-    """The launches, those of as many ranks as the newest with the layout that the user states."""
+def _with_layout(
+    connection: Connection, run_id: int, launches: list[Launch], saved: Mapping[str, int | None], query: Query
+) -> list[Launch]:
+    """The launches, with the layout that the user states for those of as many ranks as the launch that is asked for.
+
+    That is the newest one with a state that may be chosen: a start that was refused has none. `saved` has the first
+    saves.
+    """
     ours = [launch for launch in launches if not launch.foreign]
-    layout = stated_layout(replicas, ours[-1].world_size) if ours else None
-    if layout is None:
+    if query.replicas is None or not ours:
         return launches
-    return [replace(each, layout=layout) if each.world_size == ours[-1].world_size else each for each in launches]
+    parts = map(Segment, reversed(ours)) if query.every_lineage else lineage(launches, saved, of=query.lineage)
+    saving = {launch for launch, step in reads.steps_of(connection, run_id) if query.step in (None, step)}
+    saving &= {launch for launch, first in saved.items() if first is not None}
+    asked = (part.launch for part in parts if part.launch.id in saving and part.has(query.step or 0))
+    size = next(asked, ours[-1]).world_size
+    layout = stated_layout(query.replicas, size) or stand_alone()
+    return [replace(launch, layout=layout) if launch.world_size == size else launch for launch in launches]
 
 
 def stated_layout(replicas: str | None, world_size: int) -> Layout | None:

@@ -88,8 +88,8 @@ class Query:
     loads: Loads = Loads.ALL
     fresh: bool = False  # take none, and give up what there is
     initial: str | None = None  # a reference: the state of another run to begin from where there is none to go on from
-    # Who is whose replica in launches of as many ranks as the newest: "dp", "none", groups as in "0,4;1,5", or the path
-    # of a strategy, group info or JSON file. None: what each launch said.
+    # Who is whose replica in launches of as many ranks as the newest one with a state that is asked for: "dp", "none",
+    # groups as in "0,4;1,5", or the path of a strategy, group info or JSON file. None: what each launch said.
     replicas: str | None = None
     steps_per_epoch: int | None = None  # of the dataset; a scanned state must fit it, unless its step is named
     views: Mapping[int, View] | None = None  # what each rank sees of the files; None: all see what this process does

@@ -284,6 +284,26 @@ def test_another_number_of_ranks(catalog: Catalog, tmp_path: Path) -> None:
     assert chosen(catalog.resolve("run", world_size=3)) == (15, [0, 1, 0])
 
 
+def test_stated_replicas_are_those_of_the_launch_whose_state_is_asked_for(catalog: Catalog, tmp_path: Path) -> None:
+    """Not of a start that was refused, nor of a later launch with more ranks."""
+    job = Job(catalog, tmp_path)
+    job.save(job.start(), 10, 20)
+    with pytest.raises(NothingRestorableError, match="2 ranks saved it, 1 are to load it"):
+        catalog.join("run", world_size=1, launch_id="L2").resolve()
+    assert chosen(catalog.resolve("run", replicas="dp", world_size=1)) == (20, [0])
+    assert chosen(catalog.resolve("run", replicas="0,1")) == (20, [0, 1])
+    catalog.branch(catalog.resolve("run", replicas="dp", step=10).plan)
+    more = Job(catalog, tmp_path / "more", 4, layout="data_parallel")
+    more.launches = 2
+    more.save(more.start(), 5)
+    (more.folder(3) / "net_2-1_5.ckpt").unlink()
+    assert chosen(catalog.resolve("run", replicas="2,3")) == (5, [0, 1, 2, 2])
+    assert chosen(catalog.resolve("run@10", replicas="0,1")) == (10, [0, 1])
+    assert chosen(catalog.resolve("run", lineage="L1", replicas="0,1")) == (20, [0, 1])
+    with pytest.raises(UsageError, match="names rank 2, but there are 2 ranks"):
+        catalog.resolve("run", step=20, every_lineage=True, replicas="2,3")
+
+
 def test_what_cannot_be_meant(catalog: Catalog) -> None:
     with pytest.raises(UnknownRunError, match="no run 'nope' in .*: this catalog has no runs; check --db"):
         catalog.resolve("nope")
