@@ -29,8 +29,9 @@ def of_state(reason: Reason, state: State) -> str:
     if reason.rule is Rule.QUARANTINED:
         return f"take it all the same with --take-quarantined, in a script with {Call('resume', take_quarantined=True)}"
     if reason.rule is Rule.NOT_LINEAGE:
-        launch = state.launch.id
-        return f"choose it with --lineage {launch}, in a script with {Call('resume', lineage=launch)}"
+        launch, step = state.launch.id, state.global_step
+        call = Call("resume", lineage=launch, step=step)
+        return f"choose it as {state.launch.run}/{launch}@{step}, in a script with {call}"
     if reason.rule is Rule.FOREIGN_FORMAT and any(file.format in FOREIGN for file in state.files):
         command = Command("resolve", state.launch.run, "--step", state.global_step, "--format", "paths")
         return f"to pass its files to a program that can load them: {command}"
