@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from ckptstore.catalog.any_of import any_of, one_of
 from ckptstore.catalog.tables import FILES_OF_LAUNCHES, checkpoints, launches, saves
+from ckptstore.core.metrics import mean_metrics
 from ckptstore.core.model import Content, FileState, Grade, Kind
 
 if TYPE_CHECKING:
@@ -105,9 +106,10 @@ def _tallies() -> sa.Select[Any]:
 
 
 class Said(NamedTuple):
-    """Facts about a save: the fault of its state (empty: none), and the metrics of rank 0.
+    """Facts about a save: the fault of its state (empty: none), and its metrics, means over the ranks.
 
-    `grade` is how sure its step is if a scan found it (None: it was registered), `doubt` the open question about it.
+    `grade` is how sure its step is if a scan found it (None: it was registered), `doubt` the open question about it;
+    both are of rank 0.
     """
 
     quarantine: str
@@ -119,15 +121,17 @@ class Said(NamedTuple):
 def said(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Said]:
     """Facts about these saves, by their ids."""
     found: dict[str, Said] = {}
+    measured: dict[str, list[Mapping[str, float]]] = {}
     for save_id, rank, quarantine, metrics, grade, doubt in connection.execute(_SAID, {"own_ids": list(ids)}):
         before = found.get(save_id, Said("", {}, None, ""))
+        measured.setdefault(save_id, []).append(metrics)
         found[save_id] = Said(
             before.quarantine or quarantine or "",
-            before.metrics or (metrics if rank == 0 else {}),
-            before.grade or (Grade(grade) if grade else None),
-            before.doubt or doubt or "",
+            {},
+            before.grade or (Grade(grade) if grade and rank == 0 else None),
+            before.doubt or (doubt if rank == 0 else "") or "",
         )
-    return found
+    return {save_id: each._replace(metrics=mean_metrics(measured[save_id])) for save_id, each in found.items()}
 
 
 _SAID = sa.select(
@@ -137,7 +141,12 @@ _SAID = sa.select(
     checkpoints.c.metrics,
     checkpoints.c.grade,
     checkpoints.c.doubt,
-).where(any_of(checkpoints.c.save_id, "own_ids"), (checkpoints.c.rank == 0) | checkpoints.c.quarantine.is_not(None))
+).where(
+    any_of(checkpoints.c.save_id, "own_ids"),
+    (checkpoints.c.rank == 0)
+    | checkpoints.c.quarantine.is_not(None)
+    | (sa.cast(checkpoints.c.metrics, sa.Text) != "{}"),
+)
 
 
 def whole_ranks(connection: sa.Connection, ids: Sequence[str]) -> dict[str, set[int]]:

@@ -44,7 +44,7 @@ class SaveRow:
       rank has a complete file of its step.
     - `abandoned`: the run went back to an older state, and on from there.
     - `tags` are the names of its step, `quarantine` the fault of a state with complete files (empty: none).
-    - `metrics` are those of rank 0. `grade` is how sure its step is if a scan found it (None: it was registered),
+    - `metrics` are means over the ranks. `grade` is how sure its step is if a scan found it (None: it was registered),
       `doubt` the open question about it; both are of rank 0.
     - `began` are the other runs that began from its state. `tiers` are those with copies, each with how many ranks'.
     """

@@ -108,6 +108,7 @@ def test_a_metric_is_the_mean_over_the_ranks(catalog: Catalog, tmp_path: Path) -
             rank.register(job.write(rank, step), global_step=step, optimizer_step=step, metrics={"loss": loss})
     plan = choose_state(catalog.database, "run@best")
     assert (plan.global_step, plan.metrics) == (20, {"loss": 0.4})
+    assert {save.global_step: save.metrics for save in catalog.saves("run")} == {10: {"loss": 0.5}, 20: {"loss": 0.4}}
 
 
 def test_names_that_hold_the_signs_of_references(catalog: Catalog, tmp_path: Path) -> None:
