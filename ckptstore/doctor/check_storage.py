@@ -11,7 +11,7 @@ from ckptstore.core.text import count, size, some, span
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.owner import is_dead, shown
 from ckptstore.doctor.checkup import Fact, Status
-from ckptstore.doctor.run_facts import folder_of, room_of, roots, unread
+from ckptstore.doctor.run_facts import folder_of, room_of, roots, sizes_of, unread
 from ckptstore.journal import jsonl
 from ckptstore.journal.accept import unconfirmed
 from ckptstore.outside import Path
@@ -163,7 +163,7 @@ def _file_system(facts: RunFacts, directories: list[str]) -> Check:
 
 def _journals(facts: RunFacts, *, is_away: bool) -> Check:
     """Check for records in journals that the catalog lacks; `is_away`: the catalog cannot be asked."""
-    sizes = {path: length for seen in facts.around.values() for path, length in seen.journals.items()}
+    sizes = sizes_of(facts.around.values())
     hidden = {f"{directory}/{FOLDER}": seen.hidden for directory, seen in facts.around.items() if seen.hidden}
     what = count(len({jsonl.directory_of(path) for path in sizes}), "journal", "journals")
     if is_away:

@@ -19,11 +19,12 @@ from ckptstore.disk.run_directories import root_of
 from ckptstore.disk.waiting import for_each
 from ckptstore.doctor.checkup import Check
 from ckptstore.journal import jsonl
+from ckptstore.journal.sync import read_so_far
 from ckptstore.outside import Path, os
 from ckptstore.resume.liveness import Life, life, may_go_on
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
     from ckptstore.catalog.engine import Database
@@ -78,7 +79,7 @@ class RunFacts:
     lock: Lock | None
     trash: tuple[Waiting, ...]
     doubled: tuple[str, str] | None
-    journals: Mapping[str, int]  # of the run: how far each was taken up
+    journals: Mapping[str, int]  # of the run, and all others in its directories: how far each was taken up
     around: Mapping[str, Surroundings] = field(default_factory=dict)  # of all these directories
     absent: Mapping[str, str] = field(default_factory=dict)  # directories that gc waits for, and why they are not there
 
@@ -162,8 +163,9 @@ def gather(database: Database, run: str, run_id: int, now: datetime) -> RunFacts
             journals={path: each.end for path, each in journals.journals_of(connection, run_id).items()},
         )
     around = look_around(sorted({*facts.directories, *map(jsonl.directory_of, facts.journals)}))
+    ends = read_so_far(database, facts.journals, sizes_of(around))
     absent = _absent(database, run_id)
-    return replace(facts, around={each.directory: each for each in around}, absent=absent)
+    return replace(facts, around={each.directory: each for each in around}, journals=ends, absent=absent)
 
 
 def _absent(database: Database, run_id: int) -> dict[str, str]:
@@ -205,8 +207,9 @@ def backlogs(database: Database) -> dict[str, int]:
     seen = {each.directory: each for each in look_around(sorted(set().union(*places.values())))}
     found = {}
     for run, name in names.items():
-        sizes = {path: length for each in places[run] for path, length in seen[each].journals.items()}
-        found[name] = sum(len(contents.entries) for contents in unread(known.get(run, {}), sizes)[0].values())
+        sizes = sizes_of(seen[each] for each in places[run])
+        ends = read_so_far(database, known.get(run, {}), sizes)
+        found[name] = sum(len(contents.entries) for contents in unread(ends, sizes)[0].values())
     return found
 
 
@@ -223,6 +226,11 @@ def roots(directories: list[str]) -> list[str]:
 def look_around(directories: Sequence[str]) -> list[Surroundings]:
     """Look at each of these directories, in their order."""
     return for_each(_look_at, directories)
+
+
+def sizes_of(around: Iterable[Surroundings]) -> dict[str, int]:
+    """The journals in these directories, by path, and how long each is, in bytes."""
+    return {path: length for seen in around for path, length in seen.journals.items()}
 
 
 def _look_at(directory: str) -> Surroundings:

@@ -236,6 +236,16 @@ def _known(database: Database, paths: AbstractSet[str]) -> tuple[dict[str, ReadT
     return known, {path for path in new if absolute(path) in real}
 
 
+def read_so_far(database: Database, of_run: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, int]:
+    """Up to which byte the catalog has the journals of a run, and all others of these sizes, which a sync would find.
+
+    `of_run` was asked for before the sizes: a journal that grows in between lacks records then, as it should.
+    """
+    told, others = _known(database, sizes.keys() - of_run.keys())
+    ends = {path: min(to.end, sizes[path]) for path, to in told.items()}
+    return {**of_run, **ends, **{path: sizes[path] for path in others}}
+
+
 def _sizes_of(paths: Iterable[str]) -> dict[str, int]:
     return {path: size for path in paths if (size := jsonl.size(path)) is not None}
 

@@ -134,6 +134,11 @@ def journal_copied(job: Job) -> None:
     shutil.copy(path, Path(path).with_name("rank_0-abc.jsonl"))
 
 
+def beside_another_run(job: Job) -> None:
+    saved_twice(job)
+    saved_twice(Job(job.catalog, job.directory, run="other"), 6)
+
+
 def collected(job: Job) -> None:
     saved_twice(job, 5, 10, 15, 20, 25)
     job.catalog.execute(job.catalog.plan_gc("run", Policy(keep_last=2)), allow_mass_delete=True)
@@ -160,6 +165,7 @@ FOUND = [
     (saved_by_one_more, NOW, "restorable", "note", "1 newer one cannot be restored"),
     (copied, NOW, "copies", "warning", "/copy"),
     (journal_copied, NOW, "journals", "warning", "records not in the catalog"),
+    (beside_another_run, NOW, "journals", "ok", "2 journals, all in the catalog"),
     (collected, NOW, "trash", "ok", "6 files"),
     (collected, 24 * HOUR + 9 * MINUTE, "trash", "ok", "6 files"),  # purge would leave it
     (collected, 25 * HOUR, "trash", "note", "for longer than the grace"),

@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 from ckptstore.api import Catalog
 from ckptstore.cli.main import cli
 from ckptstore.core.copies import CopyState
+from ckptstore.doctor.run_facts import backlogs
 from ckptstore.errors import CatalogBusyError
 from ckptstore.journal.recorder import shared
 from ckptstore.serve.answers import Answers
@@ -162,13 +163,18 @@ def test_metrics(client: TestClient, job: Job) -> None:
     assert found["journal_backlog_records"] == {("run",): 0}
 
 
-def test_records_that_another_catalog_has_are_a_backlog(client: TestClient, other: Catalog, job: Job) -> None:
+def test_records_that_another_catalog_has_are_a_backlog(
+    catalog: Catalog, client: TestClient, other: Catalog, job: Job
+) -> None:
     job.save(job.begin(), 30)
+    beside = Job(catalog, job.directory, run="beside")
+    beside.save(beside.begin(), 35)
+    assert backlogs(catalog.database) == {"beside": 0, "run": 0}
     elsewhere = Job(other, job.directory)
     elsewhere.launches = 2
     elsewhere.save(elsewhere.begin(), 40)
-    (records,) = parsed(client.get("/metrics").text)["journal_backlog_records"].values()
-    assert records >= 2
+    records = parsed(client.get("/metrics").text)["journal_backlog_records"]
+    assert min(records.values()) >= 2
 
 
 def test_metrics_of_what_is_wrong(catalog: Catalog, client: TestClient, job: Job, tmp_path: Path) -> None:
