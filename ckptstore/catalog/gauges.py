@@ -95,9 +95,9 @@ class BadState(NamedTuple):
     why: str
 
 
-def damaged_states(connection: sa.Connection) -> list[BadState]:
-    """The states of all runs with files that differ from their records, by launch and step."""
-    return _bad_states(connection, _DAMAGED)
+def damaged_states(connection: sa.Connection, run: int | None = None) -> list[BadState]:
+    """The states of a run, or of all runs, with files that differ from their records, by launch and step."""
+    return _bad_states(connection, _DAMAGED if run is None else _DAMAGED.where(launches.c.run_id == run))
 
 
 def quarantined_states(connection: sa.Connection) -> list[BadState]:

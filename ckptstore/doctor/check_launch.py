@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from ckptstore.catalog.engine import Database
+    from ckptstore.catalog.gauges import BadState
     from ckptstore.core.model import Checkpoint, Launch
     from ckptstore.doctor.checkup import Check
     from ckptstore.doctor.run_facts import RunFacts
@@ -47,6 +48,8 @@ def checks(database: Database, facts: RunFacts) -> Iterator[Check]:
         yield _passed_over(facts)
     if facts.is_saving and facts.saving is not None:
         yield _ranks(database, facts, facts.saving)
+    if facts.damaged:
+        yield _damaged(facts)
     if facts.saves:
         yield _clocks(facts)
 
@@ -151,6 +154,22 @@ def _passed_over(facts: RunFacts) -> Check:
     is_lost = any(each.rule not in _NEVER_WHOLE for each in facts.passed)
     hint = f"{Command('history', facts.run)} has every launch"
     return facts.check("passed_over", Status.WARNING if is_lost else Status.NOTE, detail, hint)
+
+
+def _damaged(facts: RunFacts) -> Check:
+    """States with files that a verification, a start or a scan found to differ from their records."""
+    newest = max(facts.damaged, key=lambda state: (state.global_step, state.launch))
+    others = count(len(facts.damaged) - 1, "other state has", "other states have")
+    detail = damage(newest) + (f"; {others} some too" if len(facts.damaged) > 1 else "")
+    hint = f"bring back the originals from a backup, then: {Command('verify', facts.run)}"
+    return facts.check("damaged", Status.WARNING, detail, hint)
+
+
+def damage(state: BadState) -> str:
+    """The number of damaged files of a state, one of them, and its fault."""
+    files = count(state.files, "damaged file", "damaged files")
+    why = f" ({state.why})" if state.why else ""
+    return f"step {state.global_step} of launch {state.launch} has {files}: {state.path}{why}"
 
 
 def _goes_on(facts: RunFacts, newest: Launch, silent: timedelta) -> Check:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ckptstore.catalog.engine import Database
+    from ckptstore.catalog.gauges import BadState
     from ckptstore.catalog.leases import Sign
     from ckptstore.catalog.recent import Home, Lock, Saved, Waiting
     from ckptstore.core.events import TrainingEnded
@@ -76,6 +77,7 @@ class RunFacts:
     sign: Sign | None
     failed_loads: Mapping[str, str]
     passed: tuple[PassedOver, ...]
+    damaged: tuple[BadState, ...]
     lock: Lock | None
     trash: tuple[Waiting, ...]
     doubled: tuple[str, str] | None
@@ -157,6 +159,7 @@ def gather(database: Database, run: str, run_id: int, now: datetime) -> RunFacts
             sign=sign if sign and sign.key == newest else None,
             failed_loads=reads.failed_loads(connection, run_id),
             passed=decision.passed if decision else (),
+            damaged=tuple(gauges.damaged_states(connection, run_id)),
             lock=recent.lock_of(connection, run_id),
             trash=tuple(recent.waiting(connection, run_id)),
             doubled=recent.doubled_directories(connection, [newest, *([saving.key] if saving else [])]),

@@ -10,8 +10,7 @@ from ckptstore.catalog import gauges
 from ckptstore.catalog.runs import find_run, run_names
 from ckptstore.core.hints import Command
 from ckptstore.core.ids import derived_id
-from ckptstore.core.text import count
-from ckptstore.doctor.check_launch import newest_launch
+from ckptstore.doctor.check_launch import damage, newest_launch
 from ckptstore.doctor.check_storage import disks
 from ckptstore.doctor.checkup import Status
 from ckptstore.doctor.run_facts import gather
@@ -111,14 +110,9 @@ def _damaged(database: Database, kinds: Collection[str]) -> Iterator[Notice]:
     with database.read() as connection:
         found = gauges.damaged_states(connection)
     for state in found:
-        why = f" ({state.why})" if state.why else ""
-        detail = (
-            f"step {state.global_step} of launch {state.launch} has "
-            f"{count(state.files, 'damaged file', 'damaged files')}: {state.path}{why}"
-        )
         hint = f"{Command('resolve', state.run, '--explain')} shows where the run would go on"
         notice_id = derived_id(DAMAGED, state.run_id, f"{state.launch} {state.global_step}")
-        yield Notice(notice_id, DAMAGED, state.run, Status.PROBLEM, detail, hint)
+        yield Notice(notice_id, DAMAGED, state.run, Status.PROBLEM, damage(state), hint)
 
 
 def _quarantined(database: Database, kinds: Collection[str]) -> Iterator[Notice]:

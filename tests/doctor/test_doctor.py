@@ -139,6 +139,14 @@ def beside_another_run(job: Job) -> None:
     saved_twice(Job(job.catalog, job.directory, run="other"), 6)
 
 
+def truncated(job: Job, *steps: int) -> None:
+    saved_twice(job, 5, 12, 15)
+    for step in steps:
+        for path in job.directory.glob(f"rank_*/net-2_{step - 10}.ckpt"):
+            path.write_bytes(b"x")
+    job.catalog.verify("run")
+
+
 def collected(job: Job) -> None:
     saved_twice(job, 5, 10, 15, 20, 25)
     job.catalog.execute(job.catalog.plan_gc("run", Policy(keep_last=2)), allow_mass_delete=True)
@@ -163,6 +171,8 @@ FOUND = [
     (saved_by_one_without_replica, NOW, "ranks", "warning", "only rank 0 of 2 save"),
     (saved_by_one_without_replica, NOW, "restorable", "problem", "none of 1 saved state can be restored"),
     (saved_by_one_more, NOW, "restorable", "note", "1 newer one cannot be restored"),
+    (lambda job: truncated(job, 15), NOW, "damaged", "warning", "step 15 of launch L1 has 2 damaged files: /"),
+    (lambda job: truncated(job, 12, 15), NOW, "damaged", "warning", "(size_mismatch); 1 other state has some too"),
     (copied, NOW, "copies", "warning", "/copy"),
     (journal_copied, NOW, "journals", "warning", "records not in the catalog"),
     (beside_another_run, NOW, "journals", "ok", "2 journals, all in the catalog"),
