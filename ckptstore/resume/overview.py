@@ -94,8 +94,9 @@ class SaveRow:
 class RunRow:
     """One run as `runs` shows it: the number of launches, the newest save, the newest restorable one, its bytes.
 
-    `status` is its present activity (`resume.liveness`), `launches_last_day` the number of starts within a day, `bytes`
-    the size of its states, `trash_bytes` the size of its trash.
+    `status` is its present activity (`resume.liveness`), `launches_last_day` the number of launches that began within a
+    day, `bytes` the size of its states, `trash_bytes` the size of its trash. What `resolve --branch` records is no
+    launch here.
     """
 
     run: str
@@ -295,7 +296,7 @@ def _run_rows(connection: Connection, names: Mapping[int, str]) -> list[RunRow]:
     return [
         RunRow(
             run=name,
-            launches=len(known.launches.get(run, ())),
+            launches=len(begun[run]),
             last=newest[run][0],
             newest_restorable=newest[run][1],
             bytes=stored.get(run, 0),

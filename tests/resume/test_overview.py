@@ -67,6 +67,7 @@ def test_what_a_run_has_is_what_its_saves_are(catalog: Catalog, tmp_path: Path) 
         assert (row.last, row.newest_restorable, row.bytes) == by_its_saves(catalog, row), row.run
     found = {run: row.newest_restorable.global_step if row.newest_restorable else None for run, row in rows.items()}
     assert found == {"well": 40, "cut": 20, "replicas": 30, "back": 20, "less": 70, "empty": None}
+    assert (rows["back"].launches, rows["back"].launches_last_day) == (1, 1)  # the branch is none
     assert rows["less"].trash_bytes
     assert rows["less"].last is not None
     assert rows["less"].last.tags == ("best",)
