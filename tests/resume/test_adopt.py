@@ -21,6 +21,7 @@ from ckptstore.retention.policy import Policy
 from ckptstore.training.rank_launch import RankLaunch
 from tests import ckpt_bytes
 from tests.jobs import Job, begun, set_ending
+from tests.projecting import put_files
 
 pytestmark = pytest.mark.of_files
 
@@ -338,6 +339,27 @@ def test_a_file_that_was_renamed_is_still_the_file(catalog: Catalog, tmp_path: P
     Path(file.path).rename(job.folder(0) / "net-3_9.ckpt")
     assert chosen(catalog.resolve("run")) == ("L1", 15)
     assert sorted(each.state for each in catalog.files("run")) == [FileState.COMPLETE, FileState.MOVED]
+
+
+def test_a_file_in_another_directory_at_the_path_is_not_taken_and_that_is_told(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The disk to which the launch saved is not mounted."""
+    job, (rank,) = begun(catalog, tmp_path, 5, world_size=1)
+    job.folder(0).rename(tmp_path / "away")
+    path = job.write(rank, 10)
+    assert chosen(catalog.resolve("run")) is None
+    assert f"{path} was not taken into the catalog: its directory has no .ckptstore any more" in caplog.text
+    assert [file.global_step for file in catalog.files("run")] == [5]
+
+
+def test_a_file_is_gone_though_its_record_names_no_directory(catalog: Catalog, tmp_path: Path) -> None:
+    begun(catalog, tmp_path, 5, 10, world_size=1)
+    files = catalog.files("run")
+    put_files(catalog, [file.amended(directory_id="") for file in files])
+    Path(files[0].path).unlink()
+    assert chosen(catalog.resolve("run")) == ("L1", 5)
+    assert [file.state for file in catalog.files("run")] == [FileState.MISSING, FileState.COMPLETE]
 
 
 @pytest.mark.parametrize(("seconds", "step"), [(0, 5), (60, None)])
