@@ -17,9 +17,10 @@ from ckptstore.core.limits import LONGEST_PATH
 from ckptstore.core.model import FileState, Kind
 from ckptstore.disk import files
 from ckptstore.errors import RefusedError, UsageError
+from ckptstore.resume.register import describe
 from tests import ckpt_bytes
 from tests.foreign_bytes import shards, tensorflow, written
-from tests.jobs import Job
+from tests.jobs import Job, begun
 
 
 def test_what_is_registered_is_in_the_catalog(catalog: Catalog, tmp_path: Path) -> None:
@@ -111,13 +112,17 @@ def test_numbers_of_numpy_and_paths_are_taken(catalog: Catalog, tmp_path: Path) 
     assert catalog.sync(tmp_path).spoiled == 0
 
 
+def date_far_ahead(path: Path) -> None:
+    os.utime(path, (9_300_000_000, 9_300_000_000))
+    if path.stat().st_mtime < 9_300_000_000:
+        pytest.skip("this file system has no such times")
+
+
 def test_a_time_that_no_catalog_holds(catalog: Catalog, tmp_path: Path) -> None:
     launch = catalog.join("run")
     path = tmp_path / "a.ckpt"
     path.write_bytes(b"x")
-    os.utime(path, (9_300_000_000, 9_300_000_000))
-    if path.stat().st_mtime < 9_300_000_000:
-        pytest.skip("this file system has no such times")
+    date_far_ahead(path)
     with pytest.raises(
         UsageError, match=r"a.ckpt: its modification time in ns is 9300000000000000000.* touch the file"
     ):
@@ -132,6 +137,19 @@ def test_a_time_that_no_catalog_holds(catalog: Catalog, tmp_path: Path) -> None:
     assert file.state is FileState.COMPLETE
     launch.load_failed(file, "cannot read n\udce9\0")
     assert catalog.sync(tmp_path).spoiled == 0
+
+
+def test_a_save_of_a_time_that_no_catalog_holds_is_not_finished_by_a_start(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job, (launch,) = begun(catalog, tmp_path, 5, world_size=1)
+    path = job.write(launch, 10)
+    launch.record_files([describe(launch.facts, rank=0, path=path, kind="periodic", global_step=10)])
+    date_far_ahead(path)
+    found = catalog.resolve("run").plan
+    assert found is not None
+    assert found.global_step == 5
+    assert f"{path} was not taken into the catalog: {path}: its modification time in ns is" in caplog.text
 
 
 @pytest.mark.of_files
