@@ -375,10 +375,11 @@ def test_strangers_in_the_directory_are_left_alone(catalog: Catalog, tmp_path: P
     job, ranks = begun(catalog, tmp_path, 15, world_size=1)
     for name in ("other-9_9.ckpt", "net_7-9_9.ckpt", "net-9_9.tmp", "strategy.ckpt", "netx-2_9_breakpoint.ckpt"):
         job.write(ranks[0], 99, name=name)
-    before = {path: path.stat().st_mtime_ns for path in job.folder(0).iterdir()}
+    (job.folder(0) / "net-9_9.ckpt").symlink_to("nowhere")
+    before = {path: path.lstat().st_mtime_ns for path in job.folder(0).iterdir()}
     assert chosen(catalog.resolve("run")) == (15, [0])
     assert len(catalog.files("run")) == 1
-    assert {path: path.stat().st_mtime_ns for path in job.folder(0).iterdir()} == before
+    assert {path: path.lstat().st_mtime_ns for path in job.folder(0).iterdir()} == before
 
 
 def test_an_asynchronous_save_that_its_process_did_not_live_to_see(catalog: Catalog, tmp_path: Path) -> None:
