@@ -155,6 +155,14 @@ def test_of_many_steps_some_are_named(catalog: Catalog, tmp_path: Path) -> None:
         at(catalog, "run@15")
 
 
+def test_a_tag_whose_state_is_gone_has_no_plan(catalog: Catalog, tmp_path: Path) -> None:
+    measured(catalog, tmp_path)
+    catalog.tag("run", 20, "good")
+    for file in catalog.show("run", 20):
+        Path(file.path).unlink()
+    assert catalog.resolve("run@good").plan is None
+
+
 @pytest.mark.of_files
 def test_a_state_that_is_not_whole_is_refused(catalog: Catalog, tmp_path: Path) -> None:
     job, _ = measured(catalog, tmp_path)
