@@ -84,7 +84,7 @@ class StateFacts:
     metrics: Mapping[str, float] = field(default_factory=dict)  # means over the ranks
     pinned: bool = False
     tags: tuple[str, ...] = ()
-    held_by: tuple[str, ...] = ()  # launches that restore it now
+    held_by: tuple[str, ...] = ()  # launches that started from it, and whose leases last
     parent_of: tuple[str, ...] = ()  # launches that ever resumed from it
     needed_by: tuple[str, ...] = ()  # other runs that began from it and have no state of their own yet
     is_written: bool = False  # the newest launch still writes a file of it
@@ -163,8 +163,7 @@ def decide(states: Iterable[StateFacts], policy: Policy, now: datetime) -> Decis
     made = {state.launch for state in newest_first if state.restorable and reasons[state.key]}
     for state in newest_first:
         if held_by := [launch for launch in state.held_by if launch not in made]:
-            start = f"launch {held_by[0]} starts" if len(held_by) == 1 else f"launches {', '.join(held_by)} start"
-            reasons[state.key].append(Because(Why.RESTORING, f"{start} from it"))
+            reasons[state.key].append(Because(Why.RESTORING, _started(held_by)))
     keep = [Verdict(state, tuple(why)) for state in newest_first if (why := reasons[state.key])]
     remove = [
         Verdict(state, (_why_it_goes(state, newest),))
@@ -292,6 +291,13 @@ def _by_itself(
     ):
         if holds:
             yield Because(rule, detail)
+
+
+def _started(launches: Sequence[str]) -> str:
+    """That launches started from a state within the time of a lease, and keep none of their own."""
+    if len(launches) == 1:
+        return f"launch {launches[0]} started from it, and no restorable state of that launch stays"
+    return f"launches {', '.join(launches)} started from it, and no restorable state of these launches stays"
 
 
 def needed_by(runs: Sequence[str]) -> str:

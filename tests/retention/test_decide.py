@@ -337,6 +337,8 @@ def test_a_state_is_held_until_the_launch_that_started_from_it_keeps_one_of_its_
     own, newest = facts(20, launch=2), facts(30, launch=3)
     decision = decide([held, own, newest], Policy(keep_last=1, floor=1), NOW)
     assert [verdict.state.global_step for verdict in decision.keep] == [30, 10]
-    assert decision.keep[1].reasons == (Because(Why.RESTORING, "launch L2 starts from it"),)
+    assert decision.keep[1].reasons == (
+        Because(Why.RESTORING, "launch L2 started from it, and no restorable state of that launch stays"),
+    )
     decision = decide([held, own, newest], Policy(keep_last=2, floor=1), NOW)
     assert [verdict.state.global_step for verdict in decision.keep] == [30, 20]

@@ -47,7 +47,8 @@ def test_what_a_launch_starts_from_stays_until_it_has_made_a_newer_one(catalog: 
     plan = plan_gc(catalog.database, "run", LAST_2)
     assert removed(plan) == [("L1", 20)]
     (kept,) = (verdict for verdict in plan.decision.keep if verdict.state.global_step == 10)
-    assert [(because.rule, because.detail) for because in kept.reasons] == [(Why.RESTORING, "launch L2 starts from it")]
+    why = "launch L2 started from it, and no restorable state of that launch stays"
+    assert [(because.rule, because.detail) for because in kept.reasons] == [(Why.RESTORING, why)]
     ranks = [catalog.join("run", rank=rank, world_size=2, launch_id="L2") for rank in (0, 1)]
     job.save(ranks[:1], 15)
     assert ("L1", 10) not in removed(plan_gc(catalog.database, "run", LAST_2)), "half a state is none"
