@@ -21,7 +21,7 @@ from ckptstore.catalog.tables import (
     trash,
 )
 from ckptstore.core.limits import purged_from
-from ckptstore.core.model import FileState, Kind
+from ckptstore.core.model import FileState, Kind, Location
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -69,12 +69,16 @@ class SaveCost:
 
 @dataclass(frozen=True)
 class Waiting:
-    """What a gc moved to the trash and is there still: files, their bytes, and from when on it may be purged."""
+    """What a gc moved to the trash and is there still: files, their bytes, and from when on it may be purged.
+
+    `unmoved` are files that it could not move: they are at their places, and no start takes them.
+    """
 
     files: int
     bytes: int
     purge_after: datetime
     ended: bool
+    unmoved: int
 
     @property
     def purged_from(self) -> datetime:
@@ -211,14 +215,22 @@ def lock_of(connection: sa.Connection, run: int) -> Lock | None:
 
 def waiting(connection: sa.Connection, run: int) -> list[Waiting]:
     """The trash of a run, by gc, oldest first."""
+    is_unmoved = collections.c.ended & sa.not_(trash.c.settled) & (trash.c.wanted == Location.TRASH.value)
+    unmoved = sa.func.sum(sa.case((is_unmoved, 1), else_=0))
     query = (
-        sa.select(sa.func.count(trash.c.id), sa.func.sum(trash.c.size), collections.c.purge_after, collections.c.ended)
+        sa.select(
+            sa.func.count(trash.c.id) - unmoved,
+            sa.func.sum(sa.case((is_unmoved, 0), else_=trash.c.size)),
+            collections.c.purge_after,
+            collections.c.ended,
+            unmoved,
+        )
         .join(collections, (collections.c.id == trash.c.collection_id) & (collections.c.run_id == trash.c.run_id))
         .where(trash.c.run_id == run, IS_REMOVED)
         .group_by(collections.c.run_id, collections.c.id)
         .order_by(collections.c.purge_after)
     )
-    return [Waiting(int(row[0]), int(row[1]), row[2], row[3]) for row in connection.execute(query)]
+    return [Waiting(int(row[0]), int(row[1]), row[2], row[3], int(row[4])) for row in connection.execute(query)]
 
 
 def doubled_directories(connection: sa.Connection, keys: Iterable[LaunchKey]) -> tuple[str, str] | None:

@@ -228,7 +228,8 @@ def list_(context: click.Context, /, run: str | None, *, files: bool, as_json: b
 
     The list shows what the catalog knows; `resolve` looks at the disk. A save without any file left is not shown.
     """
-    from ckptstore.cli import text, values
+    from ckptstore.cli import retention_text, text, values
+    from ckptstore.resume import overview
 
     opened = catalog(context)
     if files:
@@ -240,7 +241,9 @@ def list_(context: click.Context, /, run: str | None, *, files: bool, as_json: b
             values.write(saves.to_dicts())
         else:
             text.saves(saves, opened.database.name)
-            text.unplaced(run, [] if run is None else opened.unplaced(run))
+            if run is not None:
+                text.unplaced(run, opened.unplaced(run))
+                retention_text.unmoved(run, overview.waiting(opened.database, run))
 
 
 @click.command()

@@ -8,7 +8,7 @@ from ckptstore.cli import values
 from ckptstore.cli.terminal import Rows, first, kinds, line, moment
 from ckptstore.core.hints import Command
 from ckptstore.core.text import count, size
-from ckptstore.resume.uncertainty import of_absent
+from ckptstore.resume.uncertainty import of_absent, of_unmoved
 from ckptstore.retention import dicts
 from ckptstore.retention.decide import Why
 
@@ -39,6 +39,7 @@ def collected(outcomes: Sequence[RunCollected], *, only_errors: bool) -> int:
             elif outcome.error is None:
                 _what_next(outcome.plan)
             _in_trash(outcome.waiting)
+            unmoved(outcome.run, outcome.waiting)
         code = code or _failed(outcome, outcomes)
         if outcome.plan is not None and outcome.plan.unseen:
             _unseen(outcome.plan)
@@ -61,12 +62,19 @@ def _failed(outcome: RunCollected | TierOutcome, outcomes: Sequence[RunCollected
 
 def _in_trash(waiting: Sequence[Waiting]) -> None:
     """Print the size of the trash, and when it goes."""
+    waiting = [each for each in waiting if each.files]
     if waiting:
         files, room = sum(each.files for each in waiting), sum(each.bytes for each in waiting)
         goes = moment(min(each.purged_from for each in waiting))
         what = f"{count(files, 'file', 'files')}, {size(room)}"
         which = ("it" if files == 1 else "them") if len(waiting) == 1 else "the first of them"
         line(f"in the trash: {what}; the first gc or purge after {goes} deletes {which}")
+
+
+def unmoved(run: str, waiting: Sequence[Waiting]) -> None:
+    """Print the number of files that gc could not move, and what to do."""
+    if told := of_unmoved(run, waiting):
+        line(": ".join(told))
 
 
 def undone(done: Undone) -> None:

@@ -90,9 +90,9 @@ def _doubts(of: Iterable[tuple[str, Grade | None, str]]) -> None:
             line(f"steps of launch {launch} are {grade}, not proven: {doubt}")
 
 
-def unplaced(run: str | None, found: Sequence[Unplaced]) -> None:
+def unplaced(run: str, found: Sequence[Unplaced]) -> None:
     """Name a file without a certain step or rank, and the command that shows the newer ones and what places them."""
-    if run is not None and found:
+    if found:
         many = count(len(found), "file has", "files have")
         line(f"{many} no certain step or rank, such as {found[0].path}; see: {Command('resolve', run, '--explain')}")
 

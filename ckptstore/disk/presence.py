@@ -85,7 +85,7 @@ def absence(directory: str, home: Home) -> str:
         with _opened(directory, home):
             return ""
     except OSError as error:
-        return error.strerror or str(error)
+        return _why(error)
 
 
 def absence_beside(file: Checkpoint) -> str:
@@ -123,12 +123,9 @@ def identify(directory: str, home: Home) -> str:
 
 def identity_of(directory: str) -> str:
     """The identity of a directory, which is not made; empty if it has none that can be seen."""
-    with ExitStack() as stack:
-        try:
-            opened = stack.enter_context(opened_directory(directory))
-        except OSError:
-            return ""
+    with suppress(OSError), opened_directory(directory) as opened:
         return next(iter(_identities(opened)), "")
+    return ""
 
 
 def unidentified(recorded: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
@@ -156,7 +153,7 @@ def lost(files: Iterable[Checkpoint], places: Mapping[str, set[str]]) -> dict[st
                 for path in paths:
                     found[path] = _CAME_BACK if _is_at(below(directory, path), opened) else ""
         except OSError as error:
-            found |= dict.fromkeys(paths, error.strerror or str(error))
+            found |= dict.fromkeys(paths, _why(error))
     return found
 
 
@@ -175,10 +172,9 @@ def is_used_as(directory: str, identity: str) -> bool:
     """
     if not identity:
         return has_anything(directory)
-    if known := identity_of(directory):
-        return known == identity
-    with suppress(OSError):
-        return FOLDER in os.listdir(directory)
+    with suppress(OSError), opened_directory(directory) as opened:
+        known = _identities(opened)
+        return identity in known if known else _is_at(FOLDER, opened)
     return False
 
 
@@ -196,6 +192,12 @@ def _opened(directory: str, home: Home) -> Iterator[tuple[int, str]]:
         if not known and not any(_is_at(place, opened) for place in home.places):
             raise OSError(errno.ENODEV, _why_absent(opened, home))
         yield opened, known
+
+
+def _why(error: OSError) -> str:
+    """The reason why a directory is not present, after its path."""
+    why = error.strerror or str(error)
+    return why if error.errno == errno.ENODEV else f"cannot be looked at: {why}"
 
 
 def _why_absent(opened: int, home: Home) -> str:

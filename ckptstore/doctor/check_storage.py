@@ -15,7 +15,7 @@ from ckptstore.doctor.run_facts import folder_of, room_of, roots, sizes_of, unre
 from ckptstore.journal import jsonl
 from ckptstore.journal.accept import unconfirmed
 from ckptstore.outside import Path
-from ckptstore.resume.uncertainty import of_absent
+from ckptstore.resume.uncertainty import of_absent, of_unmoved
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -214,6 +214,8 @@ def _judged(
 
 def _trash(facts: RunFacts) -> Check:
     files, taken = sum(each.files for each in facts.trash), sum(each.bytes for each in facts.trash)
+    if unmoved := of_unmoved(facts.run, facts.trash):
+        return facts.check("trash", Status.WARNING, *unmoved)
     if not files:
         return facts.check("trash", Status.OK, "empty")
     detail = f"{count(files, 'file', 'files')}, {size(taken)}"

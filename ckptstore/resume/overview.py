@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, NamedTuple
 
-from ckptstore.catalog import gauges, leases, reads, tallies, user_events
+from ckptstore.catalog import gauges, leases, reads, recent, tallies, user_events
 from ckptstore.catalog.copies import ranks_in_tiers
 from ckptstore.catalog.engine import clock
 from ckptstore.catalog.protection import began_from
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.leases import Sign
+    from ckptstore.catalog.recent import Waiting
     from ckptstore.catalog.tallies import Tally
     from ckptstore.core.model import Checkpoint, Content, FileState, Grade, Launch, Unplaced
     from ckptstore.resume.lineage import Segment
@@ -183,6 +184,13 @@ def unplaced(database: Database, run: str) -> list[Unplaced]:
     run_id = find_run(database, run)
     with database.read() as connection:
         return reads.unplaced_of(connection, run_id)
+
+
+def waiting(database: Database, run: str) -> list[Waiting]:
+    """The trash of a run, by gc, oldest first."""
+    run_id = find_run(database, run)
+    with database.read() as connection:
+        return recent.waiting(connection, run_id)
 
 
 def _named(run: str, found: list[Checkpoint]) -> list[Checkpoint]:

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING
 from ckptstore.core.hints import Command
 from ckptstore.core.model import FileState, Rule
 from ckptstore.core.sighting import Sighting, compare
+from ckptstore.core.text import count
 from ckptstore.disk.files import has_anything
 from ckptstore.disk.presence import EMPTY, absence_beside, directory_of
 from ckptstore.formats.inspect import is_broken
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
+    from ckptstore.catalog.recent import Waiting
     from ckptstore.core.model import Checkpoint, Observed
 
 QUIET = timedelta(hours=1)
@@ -94,6 +96,16 @@ def of_absent(run: str) -> str:
         "mount the disk, check the permissions, or update ckptstore; if a directory or its .ckptstore is gone for "
         f"good, tell the catalog: mkdir -p DIRECTORY/.ckptstore, then {Command('scan', 'DIRECTORY', '--run', run)}"
     )
+
+
+def of_unmoved(run: str, waiting: Iterable[Waiting]) -> tuple[str, str] | None:
+    """The message about files that gc could not move, and what to do; None if there are none."""
+    files = sum(each.unmoved for each in waiting)
+    if not files:
+        return None
+    are, them = ("is", "it") if files == 1 else ("are", "them")
+    what = f"{count(files, 'file', 'files')} that gc could not move {are} in place, but no start takes {them}"
+    return what, f"{Command('undo', run)}, or the next gc --apply, brings {them} back"
 
 
 def is_a_link(path: str) -> str:

@@ -34,7 +34,8 @@ def collected(outcome: RunCollected) -> dict[str, Any]:
         "trash": {
             "files": sum(each.files for each in outcome.waiting),
             "bytes": sum(each.bytes for each in outcome.waiting),
-            "next_at": min((each.purged_from for each in outcome.waiting), default=None),
+            "next_at": min((each.purged_from for each in outcome.waiting if each.files), default=None),
+            "unmoved": sum(each.unmoved for each in outcome.waiting),
         },
         "troubles": reasons((*plan.unseen, *(done.troubles if done else ()))),
     }

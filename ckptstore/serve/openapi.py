@@ -43,7 +43,7 @@ _FIELDS = {
     "Debris": "path:string reason:string bytes:integer",
     "PathReason": "path:string reason:string",
     "Skipped": "state:string reason:string",
-    "Trash": "files:integer bytes:integer next_at:date-time?",
+    "Trash": "files:integer bytes:integer next_at:date-time? unmoved:integer",
     "Pinned": "run:string global_step:integer pinned:boolean changed:boolean",
     "Tagged": "run:string global_step:integer tag:string changed:boolean",
     "Untagged": "run:string tag:string changed:boolean",

@@ -194,6 +194,14 @@ def as_another_user(url: str, plan: GcPlan, home: Path) -> None:
     assert {trouble.reason for trouble in done.troubles} == {"Permission denied"}
 
 
+def undo_as_another_user(url: str, home: Path) -> None:
+    if os.getuid() == 0:
+        give_to_nobody(home)
+        os.setuid(NOBODY)
+    troubles = undo(connect(url).database, "run").troubles
+    assert {trouble.reason for trouble in troubles} == {"its directory cannot be looked at: Permission denied"}
+
+
 def test_directories_that_may_not_be_written_to(sqlite_url: str, tmp_path: Path) -> None:
     """For real, as another user where the tests run as root."""
     catalog = connect(sqlite_url)
@@ -203,6 +211,8 @@ def test_directories_that_may_not_be_written_to(sqlite_url: str, tmp_path: Path)
     do_apart(as_another_user, sqlite_url, plan, tmp_path)
     assert (job.folder(1) / "net-1_10.ckpt").exists()
     assert not (job.folder(0) / "net-1_10.ckpt").exists()
+    job.folder(1).chmod(0)
+    do_apart(undo_as_another_user, sqlite_url, tmp_path)
     job.folder(1).chmod(0o755)
     assert gc(catalog).troubles == ()
     assert len(names(job.directory)) == 4
