@@ -23,12 +23,12 @@ from ckptstore.resume.resolve import candidates, newer_than
 from ckptstore.resume.resolver import judge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from datetime import timedelta
 
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.gauges import BadState
-    from ckptstore.core.model import Checkpoint, Launch
+    from ckptstore.core.model import Checkpoint, Launch, Rejection
     from ckptstore.doctor.checkup import Check
     from ckptstore.doctor.run_facts import RunFacts
 
@@ -40,8 +40,8 @@ _FROM_THE_BEGINNING = "start the job again: nothing was saved yet, so it begins 
 
 def checks(database: Database, facts: RunFacts) -> Iterator[Check]:
     """The state to go on from, the launch, its ranks and their clocks."""
-    plan, judged = _newest_restorable(database, facts)
-    yield _restorable(facts, plan, judged)
+    plan, rejected = _newest_restorable(database, facts)
+    yield _restorable(facts, plan, rejected)
     yield from _unplaced(database, facts, plan)
     yield newest_launch(facts)
     if facts.passed:
@@ -64,15 +64,18 @@ def _unplaced(database: Database, facts: RunFacts, plan: RestorePlan | None) -> 
         yield facts.check("unplaced", Status.WARNING, what, f"{command} places it; until then a start is refused")
 
 
-def _restorable(facts: RunFacts, found: RestorePlan | None, judged: int) -> Check:
-    """The newest state that can be restored, as far as the catalog knows, and whether its directories are there."""
+def _restorable(facts: RunFacts, found: RestorePlan | None, rejected: Sequence[Rejection]) -> Check:
+    """The newest state that can be restored, as far as the catalog knows, and whether its directories are there.
+
+    `rejected` are the newer ones. A quarantined one among them is a warning: training went on with bad values.
+    """
     name = "restorable"
     ask = f"{Command('resolve', facts.run, '--explain')} says why"
-    if found is None and not judged:
+    if found is None and not rejected:
         return facts.check(name, Status.NOTE, "nothing was saved yet")
     if found is None:
         return facts.check(
-            name, Status.PROBLEM, f"none of {count(judged, 'saved state', 'saved states')} can be restored", ask
+            name, Status.PROBLEM, f"none of {count(len(rejected), 'saved state', 'saved states')} can be restored", ask
         )
     files = [assignment.source for assignment in found.ranks]
     saved_at = max((file.created_at for file in files if file.created_at), default=facts.now)
@@ -89,26 +92,28 @@ def _restorable(facts: RunFacts, found: RestorePlan | None, judged: int) -> Chec
         gone = sorted({file.path for file in unseen})
         detail += f"; but {count(len(gone), 'file', 'files')} of it cannot be seen: {gone[0]}"
         return facts.check(name, Status.PROBLEM, detail, f"bring it back; if it is lost: {older}")
-    if judged > 1:
-        newer = count(judged - 1, "newer one", "newer ones")
-        return facts.check(name, Status.NOTE, f"{detail}; {newer} cannot be restored", ask)
-    return facts.check(name, Status.OK, detail)
+    bad = [(each, each.reasons[0].detail) for each in rejected if each.reasons[0].rule is Rule.QUARANTINED]
+    if rejected:
+        detail += f"; {count(len(rejected), 'newer one', 'newer ones')} cannot be restored"
+    for each, fault in bad[:1]:
+        detail += f"; step {each.global_step} of launch {each.launch} is quarantined: {fault}"
+    status = Status.WARNING if bad else Status.NOTE if rejected else Status.OK
+    return facts.check(name, status, detail, ask if rejected else "")
 
 
 def _is_seen(file: Checkpoint) -> bool:
     return facts_if_seen(file.path) is not None
 
 
-def _newest_restorable(database: Database, facts: RunFacts) -> tuple[RestorePlan | None, int]:
-    """The newest state that the catalog takes for whole, and how many were judged to find it; no file is looked at.
+def _newest_restorable(database: Database, facts: RunFacts) -> tuple[RestorePlan | None, list[Rejection]]:
+    """The newest state that the catalog takes for whole, and the newer ones that it does not; no file is looked at.
 
     Of a tree that was moved it knows two places: files in a directory that can be seen count first.
     """
     away = {directory for directory, seen in facts.around.items() if seen.device is None}
     segments = lineage(list(facts.launches), facts.saved)
-    judged = 0
+    rejected: list[Rejection] = []
     for state in islice(candidates(database, segments, None, facts.failed_loads), _STATES_JUDGED):
-        judged += 1
         sizes = {file.path: file.size if file.state is FileState.COMPLETE else None for file in state.files}
         as_recorded = {file.path: Observed(sizes[file.path], mtime_ns=file.mtime_ns) for file in state.files}
         here = {path: Observed(None) if folder_of(path) in away else seen for path, seen in as_recorded.items()}
@@ -116,8 +121,9 @@ def _newest_restorable(database: Database, facts: RunFacts) -> tuple[RestorePlan
         if away and not isinstance(verdict, RestorePlan):
             verdict = judge(state, as_recorded)
         if isinstance(verdict, RestorePlan):
-            return verdict, judged
-    return None, judged
+            return verdict, rejected
+        rejected.append(verdict)
+    return None, rejected
 
 
 def newest_launch(facts: RunFacts) -> Check:

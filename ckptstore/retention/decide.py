@@ -286,7 +286,7 @@ def _by_itself(
             Why.NEWER,
             "of an abandoned branch; it stays until the run has a newer state"
             if state.branch
-            else "this state is newer than the newest restorable one: ranks may still be saving it",
+            else f"it stays until a newer state can be restored; {state.problem}",
         ),
     ):
         if holds:

@@ -121,6 +121,13 @@ def saved_by_one_more(job: Job) -> None:
     job.save(job.begin()[:1], 20)
 
 
+def quarantined(job: Job) -> None:
+    saved_twice(job, 10)
+    ranks = job.begin()
+    for rank, file in zip(ranks, job.save(ranks, 20), strict=True):
+        rank.record_files([replace(file, quarantine="the loss was nan")])
+
+
 def copied(job: Job) -> None:
     job.directory = job.directory / "data"
     saved_twice(job)
@@ -173,6 +180,13 @@ FOUND = [
     (saved_by_one_more, NOW, "restorable", "note", "1 newer one cannot be restored"),
     (lambda job: truncated(job, 15), NOW, "damaged", "warning", "step 15 of launch L1 has 2 damaged files: /"),
     (lambda job: truncated(job, 12, 15), NOW, "damaged", "warning", "(size_mismatch); 1 other state has some too"),
+    (
+        quarantined,
+        NOW,
+        "restorable",
+        "warning",
+        "1 newer one cannot be restored; step 20 of launch L2 is quarantined: ",
+    ),
     (copied, NOW, "copies", "warning", "/copy"),
     (journal_copied, NOW, "journals", "warning", "records not in the catalog"),
     (beside_another_run, NOW, "journals", "ok", "2 journals, all in the catalog"),

@@ -97,6 +97,10 @@ def test_a_bad_state_does_not_count(catalog: Catalog, tmp_path: Path, quarantine
             describe(each.facts, rank=each.rank, path=path, kind="periodic", global_step=30, quarantine=quarantine)
         )
         each.record_files([file])
+    why = plan_gc(catalog.database, "run", LAST_2).decision.keep[0].reasons[0].detail
+    assert ("it stays until a newer state can be restored; the first of 2 faults is quarantined: " in why) == bool(
+        quarantine
+    )
     job.save(ranks, 40)
     assert removed(plan_gc(catalog.database, "run", LAST_2)) == (
         [("L2", 30), ("L1", 10)] if quarantine else [("L1", 20), ("L1", 10)]
