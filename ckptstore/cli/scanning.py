@@ -39,6 +39,8 @@ def show(done: Scanned, *, dry_run: bool, verbose: bool) -> None:
         spoiled = f"; {damaged} skipped" if done.synced.spoiled else ""
         taken = "would be taken" if dry_run else "taken"
         line(f"{count(done.synced.records, 'record', 'records')} {taken} from journals{spoiled}")
+    if len(done.synced.runs) > 1:
+        line(f"the journals here are of {count(len(done.synced.runs), 'run', 'runs')}: {', '.join(done.synced.runs)}")
     line(_summary(done, dry_run=dry_run))
     for grade, doubt, of in _doubts(done.adopted):
         line(f'{count(len(of), "file has", "files have")} the grade "{grade}", not "proven": {doubt}')

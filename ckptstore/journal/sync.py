@@ -86,9 +86,9 @@ def sync(database: Database, run_or_directory: str | Path | None = None, trust: 
     that the environment names). Raises `UnknownRunError`, and `UsageError` for a path that is no directory.
     """
     if isinstance(run_or_directory, Path):
-        return _as_called(database, sync_below(database, run_or_directory, trust))
+        return as_called(database, sync_below(database, run_or_directory, trust))
     if run_or_directory is not None and "/" in run_or_directory and not _is_run(database, run_or_directory):
-        return _as_called(database, sync_below(database, Path(run_or_directory), trust))
+        return as_called(database, sync_below(database, Path(run_or_directory), trust))
     with database.read() as connection:
         ids = list(reads.names_of_runs(connection)) if run_or_directory is None else []
         is_known = run_or_directory is None or reads.run_id(connection, run_or_directory) is not None
@@ -100,10 +100,10 @@ def sync(database: Database, run_or_directory: str | Path | None = None, trust: 
     total = Synced()
     for run_id in ids:
         total = _added(total, sync_run(database, run_id, trust))
-    return _as_called(database, total)
+    return as_called(database, total)
 
 
-def _as_called(database: Database, synced: Synced) -> Synced:
+def as_called(database: Database, synced: Synced) -> Synced:
     """The result with the present names of the runs: journals have the first name of each."""
     with database.read() as connection:
         called = {run: reads.called(connection, run) for run in synced.runs}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import directories, live, reads, recent
 from ckptstore.catalog.runs import how_back
+from ckptstore.core.classify import What
 from ckptstore.core.hints import Command
 from ckptstore.core.limits import MOST_RANKS
 from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Grade, Skipped, Unplaced, moment
@@ -68,8 +69,8 @@ class Scanned:
     - `root` is the directory, `synced` the result of reading its journals, `trash` the files in the trash that the
       catalog did not know.
     - `world_size` is the number of ranks of the adopted files (None: nothing was new).
-    - `counts` are the numbers of files by their kind (`What`). `known` counts the checkpoints that were in the catalog
-      already; the steps of `regraded` of them are surer now.
+    - `counts` are the numbers of files by their kind (`What`). `known` counts the checkpoints, of any run, that were in
+      the catalog already; the steps of `regraded` of them are surer now.
     - Files that are `uncertain`, `skipped` or `opaque` were not adopted. `unread` are a part of `skipped`: directories
       that could not be read, and journals that could not be read to their end.
     """
@@ -115,6 +116,7 @@ class Asked:
     trust: Trust | None  # the users whose journals are believed
 
 
+_LIVE = (FileState.COMPLETE, FileState.DAMAGED)
 _MAY_BE_AWAY = (
     "perhaps its disk is not mounted: its records stay; if its files are gone for good, make the directory .ckptstore "
     "in it and scan that very directory"
@@ -472,12 +474,16 @@ class _Planner:
         contradicted = [each for each in self.history.uncertain if each.path not in self.is_new and each.contradicted]
         new_launches = (*self.in_parts.launches, *self.of_others)
         there = (self.known.keys() & {*self.tree.checkpoints, *self.tree.foreign}) - self.recorded.replaced
+        live = {file.path for file in self.recorded.below if file.state in _LIVE}
+        of_others = live & self.recorded.others.keys() & {*self.tree.checkpoints, *self.tree.foreign}
+        registered = len(live & self.tree.strangers)  # `launch.save` lets the script name its files
+        counts = self.tree.counts + Counter({What.CHECKPOINT.value: registered, What.STRANGER.value: -registered})
         found = Scanned(
             run=self.run,
             root=self.tree.root,
             world_size=self.history.world_size or max((each.world_size for each in new_launches), default=None),
-            counts=dict(self.tree.counts),
-            known=len(there - self.recorded.doubtful),
+            counts=dict(counts),
+            known=len(there - self.recorded.doubtful) + len(of_others) + registered,
             adopted=adopted,
             regraded=tuple(regraded),
             damaged=tuple(damaged),

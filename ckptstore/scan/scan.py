@@ -26,6 +26,7 @@ from ckptstore.disk.trust import on_behalf_of
 from ckptstore.errors import UsageError
 from ckptstore.evidence.reconstruct import NOTHING_STATED
 from ckptstore.journal.recorder import homes, shared
+from ckptstore.journal.sync import as_called
 from ckptstore.outside import Path, os, utc_now
 from ckptstore.resume.join import check_name
 from ckptstore.scan import foreign
@@ -91,8 +92,8 @@ def scan(
         _apply(database, tree, plan)
     with database.read() as connection:
         found = reads.called(connection, plan.found.run)
-    name = found.name if found else plan.found.run
-    return replace(plan.found, run=name, trash=_new_trash(looked_at, name, trash_before))
+    name, synced = found.name if found else plan.found.run, as_called(looked_at, plan.found.synced)
+    return replace(plan.found, run=name, trash=_new_trash(looked_at, name, trash_before), synced=synced)
 
 
 def _checked(said: Stated, tree: Tree, root: Path) -> Stated:

@@ -53,6 +53,7 @@ class Tree:
     skipped: list[Skipped] = field(default_factory=list)
     unread: list[Skipped] = field(default_factory=list)  # of these, what the file system did not let be read
     foreign: dict[str, tuple[Named, Seen]] = field(default_factory=dict)  # checkpoints that MindSpore cannot load
+    strangers: set[str] = field(default_factory=set)  # files whose names are none of a checkpoint: some are recorded
 
     def seen(self, path: str) -> Seen | None:
         """The checkpoint at a path, if there is one."""
@@ -97,6 +98,8 @@ def look_at(root: Path, progress: Callable[[int], None]) -> Tree:
                 tree.foreign[path] = replace(named, rank=rank), seen
             elif named.what is What.DEBRIS:
                 tree.skipped.append(Skipped(path, "left over from an unfinished save"))
+            elif named.what is What.STRANGER:
+                tree.strangers.add(path)
             elif named.what is What.STRATEGY:
                 tree.ranks |= _ranks_of(Path(path))
         progress(len(names))

@@ -227,6 +227,21 @@ def test_what_lies_among_the_files_of_another_run_is_not_taken(catalog: Catalog,
     assert {file.run for file in catalog.files()} == {"llama", "gpt", "two"}
 
 
+def test_files_of_two_runs_in_one_directory_are_recorded_already(catalog: Catalog, tmp_path: Path) -> None:
+    old = connect(f"sqlite:///{tmp_path / 'old.db'}")
+    for run in ("one", "two"):
+        launch = old.join(run, launch_id="L1")
+        for step in (3, 6):
+            launch.save(
+                lambda path: ckpt_bytes.write(Path(path), 6), global_step=step, directory=tmp_path, name="my.ckpt"
+            )
+    (tmp_path / "old.db").rename(tmp_path / "my.db")
+    for dry_run, records in ((True, 4), (False, 4), (False, 0)):
+        done = catalog.scan(tmp_path, dry_run=dry_run)
+        assert (done.synced.records, done.synced.runs, done.adopted) == (records, ("one", "two"), ())
+        assert (done.counts["checkpoint"], done.known) == (4, 4)
+
+
 @pytest.mark.parametrize("knows", ["nothing", "half", "all"])
 def test_a_dry_run_says_what_the_scan_does(catalog: Catalog, tmp_path: Path, knows: str) -> None:
     """The case that matters is that of a lost catalog: the journals know what no name and no header tells."""
