@@ -57,6 +57,8 @@ _NEIGHBOURS_STEP = 300
 _LEASE_NS = 24 * 3600 * 10**9
 """How long a state is held for the launch that was started from it."""
 
+_WITHIN_A_LEASE = 23 * 3600  # seconds
+
 
 class ScriptError(CkptstoreError):
     """The user's own script fails."""
@@ -972,8 +974,9 @@ class World:
         there, seen = self.everything(), self.there()
         has_missed = self.other_missed if catalog else self.first_missed
         is_told = self._has_heard_marks(catalog)
-        # No sign of life renews the lease that another catalog knows from the journals.
-        is_leased = not catalog or self.machine.now_ns - self._started_ns < _LEASE_NS
+        # No sign of life renews the lease of a plain script, nor one that another catalog knows from the journals.
+        has_signs = not catalog and all(trainer.recorder is not None for trainer in self.trainers)
+        is_leased = has_signs or self.machine.now_ns - self._started_ns < _LEASE_NS
         given = {"now": now, "marked": is_told, "leased": is_leased}
         keep = self._must_stay_in(there, seen, policy.floor, **given)
         if self._uncounted:  # what was copied out of the trash counts, or it does not
@@ -1498,7 +1501,9 @@ class World:
         ends = [promised.since_ns + promised.grace_ns for promised in self.in_trash.values()]
         if to_grace and ends:
             seconds += (min(ends) - self.machine.now_ns) // 10**9
-        self.machine.sleep(max(seconds, 0))
+        if seconds > _WITHIN_A_LEASE:
+            self.machine.sleep(seconds - _WITHIN_A_LEASE)  # then a launch that lives renews its lease
+        self.machine.sleep(min(max(seconds, 0), _WITHIN_A_LEASE))
 
     def clock(self, node: int = 0, seconds: int = 0) -> None:
         """The clock of a node is set: what differs by more than 10 minutes, no grace covers; nor after a power loss."""
