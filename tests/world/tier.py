@@ -297,6 +297,8 @@ class TierWorld(World):
         return next(fetched, there.get(file.path))
 
     def _check_refusal(self, launch: Launch, error: CkptstoreError | None, fault: Fault | None) -> None:
-        if isinstance(error, NothingRestorableError) and (self.lost or self.is_tier_away):
-            return  # that a copy is lost is known by now, and the next start goes on; or it waits for the tier
+        if isinstance(error, NothingRestorableError) and self.lost:
+            return  # that a copy is lost is known by now, and the next start goes on
+        if self.is_tier_away and error is not None and "no tier gives it" in error.message:
+            return  # the start waits for the tier
         super()._check_refusal(launch, error, fault)

@@ -1002,7 +1002,8 @@ class World:
             self._check_marked(name, marked, after)
         self._settle_graces(begun, there, after)
         was_killed = not task.is_over
-        has_failed = task.is_over and (task.error is not None or bool(task.result.troubles))
+        is_refused = isinstance(task.error, RefusedError)  # before it moved anything
+        has_failed = task.is_over and not is_refused and (task.error is not None or bool(task.result.troubles))
         if was_killed or has_failed:  # what it has not moved counts again after the next gc or undo
             self._uncounted |= {after[path] for path in going if path in after}
         is_open = was_killed and not (now or unsure) and self.is_quiet and bool(going & set(self.there()))
