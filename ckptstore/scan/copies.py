@@ -69,11 +69,11 @@ def copies_of_known(
 
     copies: dict[str, Checkpoint] = {}
     told: list[Checkpoint] = []
-    claimed = {file.path for file in recorded.below if file.state in _LIVE}
+    claimed = {file.path for file in recorded.below if file.state in LIVE}
     own = [
         file
         for file in recorded.below
-        if (file.state in _LIVE or (file.state is FileState.MOVED and file.path not in claimed))
+        if (file.state in LIVE or (file.state is FileState.MOVED and file.path not in claimed))
         and tree.seen(file.path) is not None
     ]
     for file, other in _doubles(databases, own):
@@ -92,7 +92,7 @@ def copies_of_known(
     return Copies(copies, tuple(told))
 
 
-_LIVE = (FileState.COMPLETE, FileState.DAMAGED)
+LIVE = (FileState.COMPLETE, FileState.DAMAGED)
 _WHOLE = (What.CHECKPOINT, What.OPAQUE)  # parts of all steps have one name; weights may be those of a state beside them
 
 

@@ -27,7 +27,7 @@ from ckptstore.outside import Path
 from ckptstore.resume.join import check_name
 from ckptstore.resume.reconcile import Reconciled, reconcile
 from ckptstore.resume.resolve import stated_layout
-from ckptstore.scan.copies import among_new, as_a_run, copies_of_known
+from ckptstore.scan.copies import LIVE, among_new, as_a_run, copies_of_known
 from ckptstore.scan.experiments import apart, are_several, commands, strangers
 from ckptstore.scan.foreign import Foreign
 from ckptstore.scan.iteration_saves import saves_in_parts
@@ -116,7 +116,6 @@ class Asked:
     trust: Trust | None  # the users whose journals are believed
 
 
-_LIVE = (FileState.COMPLETE, FileState.DAMAGED)
 _MAY_BE_AWAY = (
     "perhaps its disk is not mounted: its records stay; if its files are gone for good, make the directory .ckptstore "
     "in it and scan that very directory"
@@ -474,7 +473,7 @@ class _Planner:
         contradicted = [each for each in self.history.uncertain if each.path not in self.is_new and each.contradicted]
         new_launches = (*self.in_parts.launches, *self.of_others)
         there = (self.known.keys() & {*self.tree.checkpoints, *self.tree.foreign}) - self.recorded.replaced
-        live = {file.path for file in self.recorded.below if file.state in _LIVE}
+        live = {file.path for file in self.recorded.below if file.state in LIVE}
         of_others = live & self.recorded.others.keys() & {*self.tree.checkpoints, *self.tree.foreign}
         registered = len(live & self.tree.strangers)  # `launch.save` lets the script name its files
         counts = self.tree.counts + Counter({What.CHECKPOINT.value: registered, What.STRANGER.value: -registered})
