@@ -9,6 +9,7 @@ from enum import Enum
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, NewType
 
+from ckptstore.core.copies import Copy
 from ckptstore.core.fields import (
     Count,
     DirectoryId,
@@ -31,7 +32,6 @@ from ckptstore.core.replicas import Layout
 from ckptstore.core.tabular import Tabular
 
 if TYPE_CHECKING:
-    from ckptstore.core.copies import Copy
     from ckptstore.core.reference import Best
 
 

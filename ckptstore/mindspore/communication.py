@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import zlib
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
 import mindspore
 import numpy as np
@@ -126,24 +126,24 @@ def added_up(values: Sequence[int]) -> list[int]:
 def hosts() -> list[int]:
     """A number for each rank that identifies its host; all ranks must call it."""
     rank, world_size = rank_and_world_size()
-    number = crc32(host_name().encode()) % _MOST_EXACT
+    number = zlib.crc32(host_name().encode()) % _MOST_EXACT
     return added_up([number if each == rank else 0 for each in range(world_size)])
 
 
 def _from_rank_0(message: str) -> str:
     """Rank 0's `message`, on every rank; all ranks must call it. Works before training, in graph mode too.
 
-    On CPU, Broadcast takes int32 and float32 only: each byte of UTF-8 travels as one int32.
+    On CPU, Broadcast takes int32 and float32 only: each compressed byte travels as one int32.
     """
     rank, world_size = rank_and_world_size()
     if world_size == 1:
         return message
-    raw = message.encode("utf-8")
+    raw = zlib.compress(message.encode("utf-8"))
     length = int(_broadcast(np.array([len(raw)], np.int32))[0])
-    payload = np.zeros(max(length, 1), np.int32)
+    payload = np.zeros(length, np.int32)
     if rank == 0:
         payload[:length] = np.frombuffer(raw, np.uint8)
-    return bytes(_broadcast(payload)[:length].astype(np.uint8)).decode("utf-8")
+    return zlib.decompress(bytes(_broadcast(payload)[:length].astype(np.uint8))).decode("utf-8")
 
 
 def _broadcast(values: Any) -> Any:

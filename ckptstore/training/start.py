@@ -5,8 +5,10 @@ Rank 0 decides, and sends its decision to all ranks as one value (`Start`). `Pro
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003 — msgspec evaluates the types of fields
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime  # noqa: TC003
 from typing import TYPE_CHECKING, Any
 
 from msgspec import convert, to_builtins
@@ -14,18 +16,9 @@ from msgspec import convert, to_builtins
 from ckptstore.catalog import reads, schema, tallies
 from ckptstore.catalog.engine import in_memory
 from ckptstore.catalog.project import project
-from ckptstore.core.copies import Copy
-from ckptstore.core.events import (
-    FileRecorded,
-    LaunchStarted,
-    file_from_line,
-    from_line,
-    launch_from_json,
-    launch_to_json,
-    to_line,
-)
+from ckptstore.core.events import LaunchStarted
 from ckptstore.core.hints import Command
-from ckptstore.core.model import Assignment, Content, Launch, RestorePlan, epoch_and_step
+from ckptstore.core.model import Checkpoint, Content, Launch, RestorePlan, epoch_and_step
 from ckptstore.core.naming import parse_exit_name, parse_name
 from ckptstore.core.reference import readings
 from ckptstore.disk.files import listed
@@ -39,19 +32,14 @@ from ckptstore.resume.resolver import NEWEST
 from ckptstore.training.rank_launch import RankLaunch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from datetime import datetime
+    from collections.abc import Callable, Iterable, Sequence
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.events import Line, TrainingEnded
-    from ckptstore.core.model import Checkpoint
     from ckptstore.outside import Path
     from ckptstore.resume.resolver import Query
     from ckptstore.resume.start import AskRanks
     from ckptstore.training.recorder_thread import RecorderThread
-
-_ROOT = "/"
-"""Ranks may run on several hosts: what they send each other names files by whole paths."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,25 +107,9 @@ class Start:
         return self.global_step // (self.launch.steps_per_epoch or 1)
 
     def to_json(self) -> Line:
-        """As rank 0 sends it. `append_info` is not part of it: each rank has its own.
-
-        Lines of a journal leave out the order of launches.
-        """
-        origin = self.plan.launch if self.plan else None
-        chosen = self.plan or self.initial
-        files = chosen.ranks if chosen else ()
-        return {
-            "launch": to_line(LaunchStarted(self.launch, self.at, origin), _ROOT),
-            "saved_by": launch_to_json(chosen.launch) if chosen else None,
-            "orders": [self.launch.order, chosen.launch.order if chosen else 0],
-            "files": [[rank, to_line(FileRecorded(source), _ROOT)] for rank, source in files],
-            "by_journals": self.by_journals,
-            "known": dict(self.known),
-            "offset": self.offset,
-            "lost": [to_line(FileRecorded(file), _ROOT) for file in self.lost],
-            "parts": [to_line(FileRecorded(file), _ROOT) for file in self.parts],
-            "copies": to_builtins(chosen.copies) if chosen else {},
-        }
+        """As rank 0 sends it. `append_info` is not part of it: each rank has its own."""
+        sent: Line = to_builtins(replace(self, append_info={}))
+        return sent
 
 
 @dataclass
@@ -162,30 +134,8 @@ class Progress:
 
 
 def start_from_json(sent: Line) -> Start:
-    """The inverse of `Start.to_json`. What rank 0 sends needs no check: a `ValueError` is an error in this program."""
-    began = from_line(sent["launch"], _ROOT)
-    if not isinstance(began, LaunchStarted) or began.at is None:
-        raise ValueError(f"{sent['launch']} does not say where a launch starts")
-    order, order_of_origin = sent["orders"]
-    plan = None
-    launch = began.launch
-    if sent["saved_by"] is not None:
-        origin = replace(launch_from_json(sent["saved_by"]), order=order_of_origin)
-        ranks = tuple(Assignment(rank, file_from_line(file, _ROOT)) for rank, file in sent["files"])
-        step = launch.initial.global_step if launch.initial else launch.parent_step or 0
-        copies = convert(sent["copies"], dict[str, tuple[Copy, ...]])
-        plan = RestorePlan(launch=origin, global_step=step, ranks=ranks, copies=copies)
-    return Start(
-        launch=replace(launch, order=order),
-        plan=None if launch.initial else plan,
-        initial=plan if launch.initial else None,
-        at=began.at,
-        by_journals=sent["by_journals"],
-        known=sent["known"],
-        offset=sent["offset"],
-        lost=tuple(file_from_line(file, _ROOT) for file in sent["lost"]),
-        parts=tuple(file_from_line(file, _ROOT) for file in sent["parts"]),
-    )
+    """The inverse of `Start.to_json`."""
+    return convert(sent, Start)
 
 
 def begin(

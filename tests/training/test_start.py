@@ -91,10 +91,3 @@ def test_what_a_file_held_is_each_rank_s_own() -> None:
     assert start_from_json(own.to_json()) == start
     with pytest.raises(FrozenInstanceError):
         own.append_info = {}
-
-
-def test_a_launch_that_has_not_decided_is_no_start() -> None:
-    sent = start_at(5, saved_step=10).to_json()
-    del sent["launch"]["start"]
-    with pytest.raises(ValueError, match="does not say where a launch starts"):
-        start_from_json(sent)
