@@ -75,9 +75,6 @@ def ask(database: Database, run: str, reason: str, directories: Iterable[str] = 
     every = homes.union(*(note.directories for note in notes))
     unreached = put_flags(launch.key, launch.run, every, reason)
     away = away or _ask_by_catalog(database, launch, reason)
-    # A rank looks into the catalog once it has said where it saves: one that did so before that is found here.
-    late = set() if away else _said_since(database, launch, every)
-    every, unreached = every | late, unreached | put_flags(launch.key, launch.run, late, reason)
     return Asked(
         run=run,
         launch=launch,
@@ -156,12 +153,6 @@ def _ask_by_catalog(database: Database, launch: Launch, reason: str) -> str:
     except CatalogUnavailableError as error:
         return str(error)
     return ""
-
-
-def _said_since(database: Database, launch: Launch, known: Set[str]) -> set[str]:
-    with suppress(CatalogUnavailableError), database.read() as connection:
-        return _homes(connection, launch) - known
-    return set()
 
 
 def pass_on(database: Database, launch: Launch, *, home: str | None = None) -> None:

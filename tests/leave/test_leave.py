@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,7 +24,7 @@ from ckptstore.disk import notes
 from ckptstore.disk.exit_flags import flag_path, put
 from ckptstore.disk.owner import this_process
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UnknownRunError, UsageError
-from ckptstore.leave.ask import Leaving, _ask_by_catalog, ask, follow, look, take_back
+from ckptstore.leave.ask import Leaving, ask, follow, look, take_back
 from ckptstore.resume.register import describe
 from ckptstore.training.rank_launch import RankLaunch
 from ckptstore.training.recorder_thread import RecorderThread
@@ -188,23 +187,6 @@ def test_ranks_that_say_later_where_they_save_find_the_request_then(catalog: Cat
         job.announce(rank)
         assert rank.exit_requested
     assert flags(job, ranks[0]) == [True, True]
-
-
-def test_a_rank_says_where_it_saves_while_it_is_asked(
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a look at where ranks save, and before the request was in the catalog, in which the rank found nothing."""
-    job = Job(catalog, tmp_path / "ckpt")
-    ranks = job.start()
-    put = _ask_by_catalog
-
-    def late(*told: Any) -> str:
-        job.announce(ranks[0])
-        return put(*told)
-
-    monkeypatch.setattr("ckptstore.leave.ask._ask_by_catalog", late)
-    assert ask(catalog.database, "run", "").reached == (str(job.folder(0)),)
-    assert ranks[0].exit_requested
 
 
 def test_a_request_that_only_the_catalog_has_is_seen_with_the_next_save(catalog: Catalog, tmp_path: Path) -> None:
