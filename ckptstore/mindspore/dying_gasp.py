@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +11,12 @@ import mindspore
 from ckptstore.core.model import Content, Kind, epoch_and_step
 from ckptstore.core.naming import is_numbered, parse_name
 from ckptstore.disk.files import facts, names_in, real_directory
-from ckptstore.formats.safetensors import write_safetensors
 from ckptstore.mindspore import compat
-from ckptstore.mindspore.state import tensors_of
 from ckptstore.mindspore.watches import PeriodicWatch, breakpoints_among
 from ckptstore.outside import Path, time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from ckptstore.mindspore.session import Session, Watch
 
@@ -68,39 +65,25 @@ class DyingGasp:
                 age,
             )
             return
-        file_format = compat.CONFIG.of(self._callback).format
-        path = str(Path(directory) / self._free_name(directory, step, session.steps.an_epoch, file_format))
+        config = compat.CONFIG.of(self._callback)
+        path = str(Path(directory) / self._free_name(directory, step, session.steps.an_epoch, config.format))
         begun = session.describe(path, kind=Kind.DYING_GASP, content=Content.FULL)
         session.launch.recorder.note(begun)
         session.recorder.call(lambda: session.launch.record_files([begun]))
         appended = {**compat.APPEND_DICT.of(self._callback), "epoch_num": begun.epoch or 0, "step_num": step}
-        digest = self._write(session, Path(path), appended)
-        whole = session.describe(path, kind=Kind.DYING_GASP, content=Content.FULL, written=facts(path))
-        session.recorder.submit(replace(whole, digest=digest), asynchronous=False)
-        session.keep_beside(path)
-
-    def _write(self, session: Session, path: Path, appended: Mapping[str, Any]) -> str | None:
-        """Write the network as MindSpore would; return the digest of the file if ckptstore wrote it itself."""
-        network, config = session.params.train_network, compat.CONFIG.of(self._callback)
-        is_plain = config.format == "safetensors" and not (config.enc_key or config.crc_check)
-        tensors = tensors_of(network, appended) if is_plain else None
-        if tensors is not None:
-            digests: list[str] = []
-            session.launch.aside(str(path.parent)).save(
-                path.name, lambda aside: digests.append(write_safetensors(aside, tensors, {"format": "ms"}))
-            )
-            return digests[0]
         mindspore.save_checkpoint(
-            network,
-            str(path),
+            session.params.train_network,
+            path,
             integrated_save=False,  # merging would wait for the other ranks, which may not be in an exception
-            append_dict=dict(appended),
+            append_dict=appended,
             enc_key=config.enc_key,
             enc_mode=config.enc_mode,
             crc_check=config.crc_check,
             format=config.format,
         )
-        return None
+        whole = session.describe(path, kind=Kind.DYING_GASP, content=Content.FULL, written=facts(path))
+        session.recorder.submit(whole, asynchronous=False)
+        session.keep_beside(path)
 
     def _age_of_newest(self, directory: str) -> float | None:
         times = []

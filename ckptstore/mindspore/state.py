@@ -255,28 +255,6 @@ def _tensor(name: str, kind: str, value: Any) -> Tensor:
     return Tensor(name, kind, tuple(value.shape), value.nbytes, data)
 
 
-def tensors_of(network: Any, appended: Mapping[str, Any]) -> list[Tensor] | None:
-    """What MindSpore would write of a network and of appended values; None where it is more than plain values.
-
-    Numbers become what `mindspore.save_checkpoint` makes of them (MindSpore: `train/serialization.py`).
-    """
-    if mindspore.get_auto_parallel_context("parallel_mode") not in UNCUT:
-        return None
-    values: dict[str, Any] = {}
-    for item in network.get_parameters():
-        if is_special(item):
-            return None
-        values[item.name] = item
-    for name, value in appended.items():
-        kind = _OF_NUMBERS.get(type(value))
-        if kind is None and not isinstance(value, mindspore.Tensor):
-            return None
-        values[name] = value if kind is None else mindspore.Tensor(value, kind)
-    if not all(can_hold(str(value.dtype)) for value in values.values()):
-        return None
-    return [_tensor(name, str(value.dtype), value) for name, value in values.items()]
-
-
 def is_special(parameter: Any) -> bool:
     """Whether MindSpore saves and loads it in a way of its own."""
     return parameter.has_init or parameter.param_info.is_pipeline_shared_param or isinstance(parameter, MapParameter)

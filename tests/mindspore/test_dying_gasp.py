@@ -22,9 +22,7 @@ from ckptstore.api import Catalog, connect
 from ckptstore.core.model import Rule
 from ckptstore.disk import files
 from ckptstore.errors import NothingRestorableError
-from ckptstore.formats.safetensors import write_safetensors
 from ckptstore.mindspore import registrar
-from ckptstore.mindspore.state import tensors_of
 from tests import ckpt_bytes
 from tests.mindspore.cells import overflowing
 from tests.mindspore.running import Run
@@ -303,17 +301,3 @@ def test_a_breakpoint_of_tomorrow_does_not_keep_today_s_from_being_saved(catalog
     os.utime(first, ns=(2**62, 2**62))
     fail(catalog, tmp_path, 2)
     assert len(gasps(catalog)) == 2
-
-
-def test_a_safetensors_file_is_what_mindspore_writes(tmp_path: Path) -> None:
-    """Its tensors, types and appended values; what it would write in another way is left to it."""
-    network = create_model().train_network
-    appended = {"epoch_num": 2, "lr": 0.5, "flag": True, "p": ms.Tensor([1, 2], ms.float16)}
-    ours, theirs = tmp_path / "ours.safetensors", tmp_path / "theirs.safetensors"
-    write_safetensors(str(ours), tensors_of(network, appended), {"format": "ms"})
-    ms.save_checkpoint(network, str(theirs), integrated_save=False, append_dict=appended, format="safetensors")
-    found = [ms.load_checkpoint(str(path), format="safetensors") for path in (ours, theirs)]
-    told = [{name: (item.dtype, item.shape, item.asnumpy().tobytes()) for name, item in each.items()} for each in found]
-    assert told[0] == told[1]
-    assert tensors_of(network, {"words": "as text"}) is None
-    assert tensors_of(network, {"z": ms.Tensor([1 + 2j], ms.complex128)}) is None
