@@ -321,7 +321,7 @@ class Loop:
 
     def _end(self, error: str | None) -> None:
         """Training has ended: have all in the catalog, and leave nothing open."""
-        self._writer.close()
+        self._writer.wait()
         self._session.record_ending(error)
         self._session.close()
 

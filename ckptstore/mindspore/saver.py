@@ -226,7 +226,7 @@ class Saver(Registrar):
         self._writer.wait()
 
     def _close(self) -> None:
-        self._writer.close()
+        self._writer.wait()
         super()._close()
         if self._schedule is not None:
             if self._leaves:

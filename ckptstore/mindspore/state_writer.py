@@ -74,7 +74,7 @@ class StateWriter:
         self._writer = ThreadPoolExecutor(1, "ckptstore-save")
         self._has_begun = False
         self._has_complained = False
-        self._saves = self._waits = 0
+        self._has_saved = False
         self._waited = 0.0  # seconds
         self._under_way: Future[None] | None = None
         self._written: Checkpoint | None = None  # the newest one that is on the disk
@@ -172,13 +172,10 @@ class StateWriter:
 
     def _wait_for_the_last(self, step: int) -> None:
         """All ranks save the same steps, so none is passed over: the next save waits, and that is counted."""
-        self._saves += 1
         began = time.monotonic()
-        is_late = self._saves > 1 and self._under_way is not None and not self._under_way.done()
         self.wait()
-        if is_late:
-            self._waits += 1
-            self._waited += time.monotonic() - began
+        self._waited += time.monotonic() - began if self._has_saved else 0.0
+        self._has_saved = True
         if self._waited >= _MUCH and not self._has_complained:
             self._has_complained = True
             log.warning(
@@ -187,17 +184,6 @@ class StateWriter:
                 self._launch.name,
                 self._waited,
                 step,
-            )
-
-    def close(self) -> None:
-        """Training is over: wait for the last save."""
-        self.wait()
-        if self._has_complained:
-            log.info(
-                "%d of %d saves waited until the one before was written, %.1f s in all",
-                self._waits,
-                self._saves,
-                self._waited,
             )
 
     def path(self, place: tuple[int, int]) -> str:

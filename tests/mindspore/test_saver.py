@@ -127,7 +127,7 @@ def test_a_save_that_is_due_while_one_is_written_waits_and_is_counted(
         write(*given, **asked)
 
     def waits() -> None:
-        calls.append(writer._saves)
+        calls.append(writer.saved_step)
         if len(calls) > 1:  # the first one is for the memory of the copy
             comes_to_wait.set()
         wait()
@@ -137,7 +137,7 @@ def test_a_save_that_is_due_while_one_is_written_waits_and_is_counted(
     monkeypatch.setattr(state_writer, "_MUCH", 0.0)
     job.train(saver)
     assert saved_steps(catalog) == [2, 4, 6]
-    assert writer._waits >= 1
+    assert writer._waited > 0
     assert any("saves wait until the one before is written" in each for each in complaints(caplog))
 
 
