@@ -40,8 +40,8 @@ class CopiesToTiers:
         self._tiers = checked(tiers)
         if rate is not None and not (isinstance(rate, (int, float)) and 0 < rate < inf):
             raise UsageError(f"copy_rate is {rate!r}", "give bytes a second, as copy_rate=200e6")
-        self._rate = rate
-        self._thread: CopyThread | None = None
+        recorder = for_rank(launch.database, launch.rank, launch.facts, lambda: LaunchStarted(launch.facts.undecided()))
+        self._thread = CopyThread(launch.database, self._tiers, rate, recorder=recorder)
         self._is_declared = launch.rank != 0
 
     def file_registered(self, file: Checkpoint) -> None:
@@ -50,20 +50,11 @@ class CopiesToTiers:
             self._is_declared = True
             for tier in self._tiers:
                 self._declare(tier)
-        if self._thread is None:
-            self._thread = self._begun()
         self._thread.file_registered(file)
 
     def finish(self, seconds: float) -> None:
         """Training has ended: copy what waits, for so many seconds at most. Another one may follow."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.finish(seconds)
-
-    def _begun(self) -> CopyThread:
-        launch = self._launch
-        recorder = for_rank(launch.database, launch.rank, launch.facts, lambda: LaunchStarted(launch.facts.undecided()))
-        return CopyThread(launch.database, self._tiers, self._rate, recorder=recorder)
+        self._thread.finish(seconds)
 
     def _declare(self, tier: Tier) -> None:
         try:
