@@ -36,25 +36,32 @@ def tiers_of(connection: sa.Connection) -> list[Declared]:
 
 def copies_of_state(connection: sa.Connection, key: LaunchKey, global_step: int) -> dict[str, tuple[Copy, ...]]:
     """The ready copies of the files of one launch and step, by the file's id, nearest first."""
-    return _by_file(connection.execute(_of_state(), {"own_launch": key, "own_step": global_step}))
+    of_files = _IN_TIERS.join(checkpoints, checkpoints.c.id == copies.c.checkpoint_id).join(
+        saves, saves.c.id == checkpoints.c.save_id
+    )
+    of_state = (saves.c.launch_id == key) & (saves.c.global_step == global_step)
+    query = _OF.select_from(of_files).where(of_state, _IS_READY, copies.c.digest == checkpoints.c.digest, IN_USE)
+    return _by_file(connection.execute(query))
 
 
 def copies_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, tuple[Copy, ...]]:
     """All that is known of copies of these files, by the file's id, nearest first."""
-    return _by_file(connection.execute(_of_files(), {"own_ids": list(ids)})) if ids else {}
+    return _by_file(connection.execute(_OF_FILES, {"own_ids": list(ids)})) if ids else {}
 
 
 def ready_copies(connection: sa.Connection, files: Iterable[Checkpoint]) -> dict[str, tuple[Copy, ...]]:
     """The ready copies of these files, by the file's id, nearest first; of one that has none there is no entry."""
     digests = {file.id: file.digest for file in files}
-    known = _by_file(connection.execute(_ready(), {"own_ids": list(digests)})) if digests else {}
+    query = _OF_FILES.where(_IS_READY, IN_USE)
+    known = _by_file(connection.execute(query, {"own_ids": list(digests)})) if digests else {}
     ready = {file: tuple(copy for copy in some if copy.is_of(digests[file])) for file, some in known.items()}
     return {file: some for file, some in ready.items() if some}
 
 
 def copies_of_run(connection: sa.Connection, run: int) -> dict[str, tuple[Copy, ...]]:
     """All that is known of copies of the files of a run in tiers in use, by the file's id, nearest first."""
-    return _by_file(connection.execute(_of_run(), {"own_run": run}))
+    joined = _IN_TIERS.join(launches, launches.c.id == copies.c.launch_id)
+    return _by_file(connection.execute(_OF.select_from(joined).where(launches.c.run_id == run, IN_USE)))
 
 
 def lacking(connection: sa.Connection, run: int, tier: Tier, *, most: int | None = 1000) -> list[Checkpoint]:
@@ -62,9 +69,8 @@ def lacking(connection: sa.Connection, run: int, tier: Tier, *, most: int | None
 
     Files that no copy is made of (`core.copy_keys.is_copied`) are left out, and those whose copy retention has removed.
     """
-    asked = {"own_run": run, "own_tier": tier.id, "own_most": most}
-    query = _lacking() if most is not None else _lacking().limit(None)
-    return list(rows.files(connection.execute(query, asked)))
+    newest_first = (launches.c.launch_order.desc(), saves.c.global_step.desc(), checkpoints.c.rank)
+    return list(rows.files(connection.execute(_lacking(run, tier).order_by(*newest_first).limit(most))))
 
 
 class Tally(NamedTuple):
@@ -92,7 +98,13 @@ def tallies(connection: sa.Connection, run: int | None = None) -> list[Tally]:
 def ranks_in_tiers(connection: sa.Connection, ids: Sequence[str]) -> dict[str, dict[str, int]]:
     """Of how many ranks of these saves each tier has a ready copy, by the save's id and the tier's name."""
     found: dict[str, dict[str, int]] = {}
-    for save, tier, ranks in connection.execute(_ranks_in_tiers(), {"own_ids": list(ids)}) if ids else ():
+    query = (
+        sa.select(checkpoints.c.save_id, tiers.c.name, sa.func.count(checkpoints.c.rank.distinct()))
+        .select_from(_IN_TIERS.join(checkpoints, checkpoints.c.id == copies.c.checkpoint_id))
+        .where(any_of(checkpoints.c.save_id, "own_ids"), _IS_READY, copies.c.digest == checkpoints.c.digest, IN_USE)
+        .group_by(checkpoints.c.save_id, tiers.c.name)
+    )
+    for save, tier, ranks in connection.execute(query, {"own_ids": list(ids)}) if ids else ():
         found.setdefault(save, {})[tier] = ranks
     return found
 
@@ -112,14 +124,15 @@ def backlog(connection: sa.Connection, run: int, tier: Tier) -> Backlog:
         sa.func.coalesce(sa.func.sum(checkpoints.c.size), 0),
         sa.func.min(checkpoints.c.created_at),
     )
-    query = _lacking().with_only_columns(*counts).order_by(None).limit(None)
-    count, size, oldest = connection.execute(query, {"own_run": run, "own_tier": tier.id}).one()
+    count, size, oldest = connection.execute(_lacking(run, tier).with_only_columns(*counts)).one()
     return Backlog(count, int(size), oldest)
 
 
 def only_on_nodes(connection: sa.Connection, run: int) -> tuple[int, int]:
     """How many states of a run have a file that no tier beyond the nodes has; and how many states there are."""
-    return tuple(connection.execute(_only_on_nodes(), {"own_run": run}).one())
+    of_state = states_by_place().where(launches.c.run_id == run).subquery()
+    query = sa.select(sa.func.coalesce(sa.func.sum(of_state.c.lacks), 0), sa.func.count()).select_from(of_state)
+    return tuple(connection.execute(query).one())
 
 
 def runs_in(connection: sa.Connection, tier: Tier) -> list[int]:
@@ -163,56 +176,18 @@ _OF = sa.select(
     copies.c.detail,
 )
 _IN_TIERS = copies.join(tiers, tiers.c.id == copies.c.tier_id)
-
+_OF_FILES = _OF.select_from(_IN_TIERS).where(any_of(copies.c.checkpoint_id, "own_ids"))
+_IS_READY = copies.c.state == CopyState.READY.value
 
 IN_USE = sa.or_(tiers.c.declared, tiers.c.version < "1")
 """The tier was not removed. An undeclared tier that another user's journal names counts too: its copies are read."""
 
 
-@cache
-def _of_state() -> sa.Select[Any]:
-    of_files = _IN_TIERS.join(checkpoints, checkpoints.c.id == copies.c.checkpoint_id).join(
-        saves, saves.c.id == checkpoints.c.save_id
-    )
-    return _OF.select_from(of_files).where(
-        saves.c.launch_id == sa.bindparam("own_launch", type_=sa.String),
-        saves.c.global_step == sa.bindparam("own_step", type_=sa.BigInteger),
-        copies.c.state == CopyState.READY.value,
-        copies.c.digest == checkpoints.c.digest,
-        IN_USE,
-    )
+def _lacking(run: int, tier: Tier) -> sa.Select[Any]:
+    return rows.file_query().where(launches.c.run_id == run, is_lacking(tier.id))
 
 
-@cache
-def _ready() -> sa.Select[Any]:
-    return _of_files().where(copies.c.state == CopyState.READY.value, IN_USE)
-
-
-@cache
-def _of_files() -> sa.Select[Any]:
-    return _OF.select_from(_IN_TIERS).where(any_of(copies.c.checkpoint_id, "own_ids"))
-
-
-@cache
-def _of_run() -> sa.Select[Any]:
-    joined = _IN_TIERS.join(launches, launches.c.id == copies.c.launch_id)
-    return _OF.select_from(joined).where(launches.c.run_id == sa.bindparam("own_run", type_=sa.Integer), IN_USE)
-
-
-@cache
-def _lacking() -> sa.Select[Any]:
-    return (
-        rows.file_query()
-        .where(
-            launches.c.run_id == sa.bindparam("own_run", type_=sa.Integer),
-            is_lacking(sa.bindparam("own_tier", type_=sa.String)),
-        )
-        .order_by(launches.c.launch_order.desc(), saves.c.global_step.desc(), checkpoints.c.rank)
-        .limit(sa.bindparam("own_most", type_=sa.Integer))
-    )
-
-
-def is_lacking(tier: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+def is_lacking(tier: sa.ColumnElement[str] | str) -> sa.ColumnElement[bool]:
     """Whether the tier with this id has no copy of a file that copies are made of."""
     has_one = sa.exists().where(
         copies.c.checkpoint_id == checkpoints.c.id,
@@ -229,28 +204,12 @@ def is_lacking(tier: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
     )
 
 
-@cache
-def _ranks_in_tiers() -> sa.Select[Any]:
-    joined = _IN_TIERS.join(checkpoints, checkpoints.c.id == copies.c.checkpoint_id)
-    return (
-        sa.select(checkpoints.c.save_id, tiers.c.name, sa.func.count(checkpoints.c.rank.distinct()))
-        .select_from(joined)
-        .where(
-            any_of(checkpoints.c.save_id, "own_ids"),
-            copies.c.state == CopyState.READY.value,
-            copies.c.digest == checkpoints.c.digest,
-            IN_USE,
-        )
-        .group_by(checkpoints.c.save_id, tiers.c.name)
-    )
-
-
 def states_by_place() -> sa.Select[Any]:
     """Of each state that is on a disk its run, and whether (1, 0) it has a file that no tier beyond the nodes has."""
     is_beyond = sa.exists().where(
         copies.c.checkpoint_id == checkpoints.c.id,
         copies.c.digest == checkpoints.c.digest,
-        copies.c.state == CopyState.READY.value,
+        _IS_READY,
         copies.c.tier_id == tiers.c.id,
         tiers.c.level > 0,
         IN_USE,
@@ -261,10 +220,3 @@ def states_by_place() -> sa.Select[Any]:
         .where(checkpoints.c.state == FileState.COMPLETE.value, checkpoints.c.content != Content.WEIGHTS.value)
         .group_by(launches.c.run_id, saves.c.launch_id, saves.c.global_step)
     )
-
-
-@cache
-def _only_on_nodes() -> sa.Select[Any]:
-    of_run = launches.c.run_id == sa.bindparam("own_run", type_=sa.Integer)
-    of_state = states_by_place().where(of_run).subquery()
-    return sa.select(sa.func.coalesce(sa.func.sum(of_state.c.lacks), 0), sa.func.count()).select_from(of_state)

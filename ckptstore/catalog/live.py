@@ -58,18 +58,22 @@ def paths(connection: sa.Connection, keys: Iterable[LaunchKey]) -> Paths:
 
 def unsettled(connection: sa.Connection, keys: Iterable[LaunchKey]) -> set[tuple[LaunchKey, int]]:
     """The ranks of these launches that have an unsettled file."""
-    return {(key, rank) for key, rank in connection.execute(_unsettled(), {"own_launches": list(keys)})}
+    query = sa.select(saves.c.launch_id, checkpoints.c.rank).distinct().select_from(FILES)
+    found = connection.execute(query.where(_OF_LAUNCHES, _LIVE, _UNSETTLED), {"own_launches": list(keys)})
+    return {(key, rank) for key, rank in found}
 
 
 def places(connection: sa.Connection, key: LaunchKey, ranks: Iterable[int]) -> list[Place]:
     """Where the files of these ranks of a launch are."""
-    asked = {"own_launch": key, "own_ranks": list(ranks)}
-    return [Place._make(row) for row in rows.many(connection.execute(_places(), asked))]
+    query = sa.select(checkpoints.c.id, saves.c.launch_id, checkpoints.c.rank, checkpoints.c.path)
+    query = query.add_columns(checkpoints.c.state == FileState.COMPLETE.value).join(saves)
+    query = query.where(saves.c.launch_id == key, _LIVE, any_of(checkpoints.c.rank, "own_ranks"))
+    return list(map(Place._make, rows.many(connection.execute(query, {"own_ranks": list(ranks)}))))
 
 
 def files(connection: sa.Connection, key: LaunchKey) -> list[Checkpoint]:
     """The files of a launch."""
-    return list(rows.files(connection.execute(_files(), {"own_launch": key})))
+    return list(rows.files(connection.execute(rows.file_query().where(saves.c.launch_id == key, _LIVE))))
 
 
 class Doubt(NamedTuple):
@@ -81,8 +85,15 @@ class Doubt(NamedTuple):
 
 def quarantine_before(connection: sa.Connection, file: Checkpoint) -> Doubt:
     """The fault of the newest file that this rank saved before this one in its launch."""
-    asked = {"own_launch": file.launch_key, "own_rank": file.rank, "own_step": file.global_step}
-    row = connection.execute(_quarantine_before(), asked).one_or_none()
+    is_before = (saves.c.launch_id == file.launch_key) & (saves.c.global_step < file.global_step)
+    query = (
+        sa.select(saves.c.global_step, checkpoints.c.quarantine)
+        .select_from(FILES)
+        .where(is_before, checkpoints.c.rank == file.rank)
+        .order_by(saves.c.global_step.desc(), checkpoints.c.quarantine.is_(None))
+        .limit(1)
+    )
+    row = connection.execute(query).one_or_none()
     return Doubt(0, "") if row is None else Doubt(row[0], row[1] or "")
 
 
@@ -98,7 +109,8 @@ def has_finished(connection: sa.Connection, key: LaunchKey) -> bool:
 
 def exits(connection: sa.Connection, run: int) -> list[Checkpoint]:
     """The files of graceful exits of a run."""
-    return list(rows.files(connection.execute(_EXITS, {"own_run": run})))
+    chosen = (launches.c.run_id == run) & (saves.c.kind == Kind.GRACEFUL_EXIT.value)
+    return list(rows.files(connection.execute(rows.file_query().where(chosen, _LIVE))))
 
 
 def newest_whole_path(
@@ -108,22 +120,33 @@ def newest_whole_path(
 
     `share_of` asks for one of the shares that the rank saved in this launch: another one may be dealt otherwise.
     """
-    asked = {"own_run": run, "own_rank": rank, "own_path": but, "own_launch": share_of}
-    return connection.execute(_newest_whole_path(of_share=share_of is not None), asked).scalar()
+    content = Content.FULL if share_of is None else Content.SHARE
+    query = sa.select(checkpoints.c.path).select_from(FILES_OF_LAUNCHES)
+    query = query.where(
+        launches.c.run_id == run,
+        checkpoints.c.rank == rank,
+        checkpoints.c.state == FileState.COMPLETE.value,
+        checkpoints.c.content == content.value,
+        checkpoints.c.path != but,
+    )
+    query = query if share_of is None else query.where(saves.c.launch_id == share_of)
+    newest_first = query.order_by(launches.c.launch_order.desc(), saves.c.global_step.desc())
+    return connection.execute(newest_first.limit(1)).scalar()
 
 
 def contents(connection: sa.Connection, keys: Iterable[LaunchKey]) -> dict[tuple[LaunchKey, int], Content]:
     """What all periodic files of a rank of these launches hold, where they hold the same."""
+    query = sa.select(saves.c.launch_id, checkpoints.c.rank, checkpoints.c.content).distinct()
+    query = query.select_from(FILES).where(saves.c.kind == Kind.PERIODIC.value, _OF_LAUNCHES)
     found: dict[tuple[LaunchKey, int], set[str]] = {}
-    for key, rank, content in connection.execute(_contents(), {"own_launches": list(keys)}):
+    for key, rank, content in connection.execute(query, {"own_launches": list(keys)}):
         found.setdefault((key, rank), set()).add(content)
     return {of_rank: Content(next(iter(held))) for of_rank, held in found.items() if len(held) == 1}
 
 
-# Each statement is made once, and what few starts need when it is first asked: making one costs more than asking.
+# What each start asks is made once: making a statement costs more than asking.
 
 _OF_LAUNCH, _OF_LAUNCHES = saves.c.launch_id == sa.bindparam("own_launch"), any_of(saves.c.launch_id, "own_launches")
-_OF_RANK = checkpoints.c.rank == sa.bindparam("own_rank")
 _HAS_ANY = sa.select(saves.c.id).where(_OF_LAUNCH).limit(1)
 _HAS_FINISHED = (
     sa.select(checkpoints.c.id)
@@ -134,9 +157,6 @@ _HAS_FINISHED = (
         sa.not_(one_of(checkpoints.c.state, FileState.IN_PROGRESS.value, FileState.DAMAGED.value)),
     )
     .limit(1)
-)
-_EXITS = rows.file_query().where(
-    launches.c.run_id == sa.bindparam("own_run"), saves.c.kind == Kind.GRACEFUL_EXIT.value, _LIVE
 )
 
 
@@ -151,55 +171,3 @@ def _paths(dialect: str) -> sa.Select[Any]:
         .where(_OF_LAUNCHES, _LIVE)
         .group_by(saves.c.launch_id, saves.c.global_step)
     )
-
-
-@cache
-def _unsettled() -> sa.Select[Any]:
-    query = sa.select(saves.c.launch_id, checkpoints.c.rank).distinct().select_from(FILES)
-    return query.where(_OF_LAUNCHES, _LIVE, _UNSETTLED)
-
-
-@cache
-def _places() -> sa.Select[Any]:
-    return (
-        sa.select(checkpoints.c.id, saves.c.launch_id, checkpoints.c.rank, checkpoints.c.path)
-        .add_columns(checkpoints.c.state == FileState.COMPLETE.value)
-        .join(saves)
-        .where(_OF_LAUNCH, _LIVE, any_of(checkpoints.c.rank, "own_ranks"))
-    )
-
-
-@cache
-def _files() -> sa.Select[Any]:
-    return rows.file_query().where(_OF_LAUNCH, _LIVE)
-
-
-@cache
-def _quarantine_before() -> sa.Select[Any]:
-    return (
-        sa.select(saves.c.global_step, checkpoints.c.quarantine)
-        .select_from(FILES)
-        .where(_OF_LAUNCH, _OF_RANK, saves.c.global_step < sa.bindparam("own_step"))
-        .order_by(saves.c.global_step.desc(), checkpoints.c.quarantine.is_(None))
-        .limit(1)
-    )
-
-
-@cache
-def _newest_whole_path(*, of_share: bool) -> sa.Select[Any]:
-    chosen = (
-        (launches.c.run_id == sa.bindparam("own_run"))
-        & _OF_RANK
-        & (checkpoints.c.state == FileState.COMPLETE.value)
-        & (checkpoints.c.content == (Content.SHARE if of_share else Content.FULL).value)
-        & (checkpoints.c.path != sa.bindparam("own_path"))
-    )
-    query = sa.select(checkpoints.c.path).select_from(FILES_OF_LAUNCHES)
-    query = query.where(chosen, _OF_LAUNCH) if of_share else query.where(chosen)
-    return query.order_by(launches.c.launch_order.desc(), saves.c.global_step.desc()).limit(1)
-
-
-@cache
-def _contents() -> sa.Select[Any]:
-    query = sa.select(saves.c.launch_id, checkpoints.c.rank, checkpoints.c.content).distinct()
-    return query.select_from(FILES).where(saves.c.kind == Kind.PERIODIC.value, _OF_LAUNCHES)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
@@ -36,9 +35,20 @@ class Protection:
 
 def protection_of(connection: sa.Connection, run: int, now: datetime) -> Protection:
     """What protects the states of a run. A lease that ended before `now` holds nothing."""
+    parent_launches = launches.alias()
+    began = (
+        sa.select(parent_launches.c.name, resolutions.c.parent_step, launches.c.name, leases.c.expires_at)
+        .select_from(
+            resolutions.join(launches, launches.c.id == resolutions.c.launch_id)
+            .join(parent_launches, parent_launches.c.id == resolutions.c.parent_launch_id)
+            .outerjoin(leases, leases.c.launch_id == launches.c.id)
+        )
+        .where(launches.c.run_id == run)
+        .order_by(launches.c.launch_order)
+    )
     held: dict[tuple[str, int], list[str]] = {}
     parents: dict[tuple[str, int], list[str]] = {}
-    for parent, step, launch, expires_at in connection.execute(_began(), {"own_run": run}):
+    for parent, step, launch, expires_at in connection.execute(began):
         parents.setdefault((parent, step), []).append(launch)
         if expires_at is not None and expires_at > now:
             held.setdefault((parent, step), []).append(launch)
@@ -101,18 +111,3 @@ _INITIALS = (
     .where(any_of(_SAVED_BY.c.run_id, "own_runs"))
     .order_by(launches.c.run_id, launches.c.launch_order)
 )
-
-
-@cache
-def _began() -> sa.Select[Any]:
-    parent_launches = launches.alias()
-    return (
-        sa.select(parent_launches.c.name, resolutions.c.parent_step, launches.c.name, leases.c.expires_at)
-        .select_from(
-            resolutions.join(launches, launches.c.id == resolutions.c.launch_id)
-            .join(parent_launches, parent_launches.c.id == resolutions.c.parent_launch_id)
-            .outerjoin(leases, leases.c.launch_id == launches.c.id)
-        )
-        .where(launches.c.run_id == sa.bindparam("own_run"))
-        .order_by(launches.c.launch_order)
-    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import fields
 from datetime import timedelta
-from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
@@ -61,6 +60,7 @@ GIVEN_UP = sa.select(forgotten.c.run_id).where(
 """The forgotten runs that were only scanned: what they record is free for a run that the user names in a scan."""
 
 _SAVES_ASKED = 4  # all of the newest step's kinds
+_LIVE = FileState.COMPLETE.value, FileState.IN_PROGRESS.value, FileState.DAMAGED.value
 
 
 class Called(NamedTuple):
@@ -234,13 +234,17 @@ def files_by_id(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Chec
 
 def files_of(connection: sa.Connection, run: int, *, step: int | None = None) -> list[Checkpoint]:
     """Every file of a run, or of one step of it: newest launch first, then newest step, then by rank."""
-    query, asked = (_files_of(), {}) if step is None else (_files_of_step(), {"own_step": step})
-    return list(rows.files(connection.execute(query, {"own_run": run, **asked})))
+    query = rows.file_query().where(launches.c.run_id == run)
+    if step is not None:
+        query = query.where(saves.c.global_step == step)
+    order = (launches.c.launch_order.desc(), saves.c.global_step.desc(), saves.c.kind, checkpoints.c.rank)
+    return list(rows.files(connection.execute(query.order_by(*order, checkpoints.c.path))))
 
 
 def consistent_files(connection: sa.Connection, key: LaunchKey) -> list[Checkpoint]:
     """The files of a launch whose step is consistent, with an open question."""
-    return list(rows.files(connection.execute(_consistent_files(), {"own_launch": key})))
+    query = rows.file_query().where(launches.c.id == key, checkpoints.c.grade == Grade.CONSISTENT.value)
+    return list(rows.files(connection.execute(query)))
 
 
 def files_to_judge(connection: sa.Connection, run: int, others: Sequence[str] = ()) -> list[Checkpoint]:
@@ -248,8 +252,18 @@ def files_to_judge(connection: sa.Connection, run: int, others: Sequence[str] = 
 
     `others` are the ids of files that may be there too, whatever their state.
     """
-    asked = {"own_run": run} | ({"own_ids": list(others)} if others else {})
-    return list(rows.files(connection.execute(_files_to_judge(with_others=bool(others)), asked)))
+    is_there = one_of(checkpoints.c.state, *_LIVE)
+    there = (
+        sa.select(saves.c.launch_id, saves.c.global_step)
+        .distinct()
+        .join(launches)
+        .join(checkpoints)
+        .where(launches.c.run_id == run, is_there | any_of(checkpoints.c.id, "own_ids") if others else is_there)
+        .subquery()
+    )
+    is_of = (there.c.launch_id == saves.c.launch_id) & (there.c.global_step == saves.c.global_step)
+    query = rows.file_query().join(there, is_of).where(checkpoints.c.state != FileState.MOVED.value)
+    return list(rows.files(connection.execute(query, {"own_ids": list(others)} if others else {})))
 
 
 def files_at_paths(connection: sa.Connection, paths: Sequence[str]) -> dict[str, list[Checkpoint]]:
@@ -263,7 +277,8 @@ def files_at_paths(connection: sa.Connection, paths: Sequence[str]) -> dict[str,
 def files_below(connection: sa.Connection, directory: str) -> list[Checkpoint]:
     """All records below a directory, of any run."""
     prefix = f"{directory.rstrip('/')}/"
-    return list(rows.files(connection.execute(_files_below(), {"own_prefix": prefix})))
+    query = rows.file_query().where(sa.func.substr(checkpoints.c.path, 1, sa.func.length(prefix)) == prefix)
+    return list(rows.files(connection.execute(query)))
 
 
 def directories_of(connection: sa.Connection, run: int) -> set[str]:
@@ -292,8 +307,13 @@ def lag(connection: sa.Connection, launch: Launch) -> int:
     for of_launch, step, shift in ((launch.id, None, 0), (launch.parent, launch.parent_step, beyond)):
         if of_launch is None:
             continue
-        asked = {"own_launch": launch_key(launch.run, of_launch), "own_step": step}
-        found = connection.execute(_counters(one_step=step is not None), asked).all()
+        of = saves.c.launch_id == launch_key(launch.run, of_launch)
+        of = of if step is None else of & (saves.c.global_step == step)
+        newest = sa.select(saves.c.id, saves.c.global_step).where(of).order_by(saves.c.global_step.desc())
+        newest_ones = newest.limit(_SAVES_ASKED).subquery()
+        query = sa.select(newest_ones.c.global_step, checkpoints.c.optimizer_step)
+        query = query.join(checkpoints, checkpoints.c.save_id == newest_ones.c.id)
+        found = connection.execute(query.where(checkpoints.c.optimizer_step.is_not(None))).all()
         if found:
             at, counter = max(found, key=lambda row: row[0])
             return int(at - counter) + shift
@@ -325,7 +345,9 @@ def _passed(told: Any) -> tuple[PassedOver, ...]:
 
 def passed_over_by(connection: sa.Connection, run: int) -> dict[str, tuple[PassedOver, ...]]:
     """The same of every launch of a run that has decided where it starts, by its id."""
-    return {name: _passed(told) for name, told in connection.execute(_passed_over_by(), {"own_run": run})}
+    joined = launches.join(resolutions, resolutions.c.launch_id == launches.c.id)
+    query = sa.select(launches.c.name, resolutions.c.passed).select_from(joined).where(launches.c.run_id == run)
+    return {name: _passed(told) for name, told in connection.execute(query)}
 
 
 def failed_loads(connection: sa.Connection, run: int) -> dict[str, str]:
@@ -371,19 +393,25 @@ def _names(text: str) -> frozenset[str]:
 
 def hosts_of(connection: sa.Connection, key: LaunchKey) -> dict[int, str]:
     """On which host each rank of a launch ran, as far as it was said."""
-    return {row.rank: row.host for row in connection.execute(_hosts_of(), {"own_launch": key})}
+    query = sa.select(sources.c.rank, sources.c.host).distinct()
+    found = connection.execute(query.where(sources.c.launch_id == key, sources.c.host.is_not(None)))
+    return {row.rank: row.host for row in found}
 
 
 def hosts_of_run(connection: sa.Connection, run: int) -> dict[str, tuple[str, ...]]:
     """The hosts that the ranks of each launch of a run ran on, as far as they were said, by the launch's id."""
+    joined = launches.join(sources, sources.c.launch_id == launches.c.id)
+    query = sa.select(launches.c.name, sources.c.host).distinct().select_from(joined).order_by(sources.c.host)
     found: dict[str, list[str]] = {}
-    for launch_id, host in connection.execute(_hosts_of_run(), {"own_run": run}):
+    for launch_id, host in connection.execute(query.where(launches.c.run_id == run, sources.c.host.is_not(None))):
         found.setdefault(launch_id, []).append(host)
     return {launch_id: tuple(hosts) for launch_id, hosts in found.items()}
 
 
 def endings_of(connection: sa.Connection, keys: Iterable[LaunchKey]) -> Mapping[tuple[LaunchKey, int], TrainingEnded]:
     """How training ended, by launch and rank."""
+    query = sa.select(endings, launches.c.name, runs.c.name.label("run")).select_from(endings.join(launches).join(runs))
+    query = query.where(any_of(endings.c.launch_id, "own_launches"))
     return {
         (row.launch_id, row.rank): TrainingEnded(
             row.run,
@@ -395,7 +423,7 @@ def endings_of(connection: sa.Connection, keys: Iterable[LaunchKey]) -> Mapping[
             row.quarantine or "",
             row.created_at,
         )
-        for row in connection.execute(_endings_of(), {"own_launches": list(keys)})
+        for row in connection.execute(query, {"own_launches": list(keys)})
     }
 
 
@@ -421,7 +449,7 @@ def _launch_query() -> sa.Select[Any]:
     ).select_from(joined)
 
 
-# Each statement is made once, and what only some commands need when it is first asked: making costs more than asking.
+# What every record or start asks is made once: making a statement costs more than asking.
 
 _RUN = sa.bindparam("own_run", type_=sa.Integer)
 _STEP = sa.bindparam("own_step", type_=sa.BigInteger)
@@ -444,6 +472,9 @@ _STEPS_OF = (
     .select_from(saves.join(launches))
     .where(launches.c.run_id == _RUN)
 )
+_KINDS_OF = sa.select(launches.c.name, saves.c.global_step, saves.c.kind).select_from(saves.join(launches))
+_KINDS_OF = _KINDS_OF.where(launches.c.run_id == _RUN)
+_KINDS_BEYOND = sa.union_all(_KINDS_OF.where(saves.c.global_step > _STEP), _KINDS_OF.where(saves.c.global_step == 0))
 _METRICS = sa.cast(checkpoints.c.metrics, sa.Text)
 _METRICS_OF = (
     sa.select(launches.c.name, saves.c.global_step, _METRICS)
@@ -554,92 +585,6 @@ _ANNOUNCED = (
 _FIRST_SAVES_OF_RUNS = sa.select(
     launches.c.run_id, launches.c.name, _first_save(), _first_save(checkpoints.c.size.is_not(None))
 ).where(_OF_RUNS)
-
-
-def _kinds_beyond() -> sa.CompoundSelect[Any]:
-    of_run = sa.select(launches.c.name, saves.c.global_step, saves.c.kind).select_from(saves.join(launches))
-    of_run = of_run.where(launches.c.run_id == _RUN)
-    return sa.union_all(of_run.where(saves.c.global_step > _STEP), of_run.where(saves.c.global_step == 0))
-
-
-_KINDS_BEYOND = _kinds_beyond()
-
-
-@cache
-def _files_of() -> sa.Select[Any]:
-    order = (launches.c.launch_order.desc(), saves.c.global_step.desc(), saves.c.kind, checkpoints.c.rank)
-    return rows.file_query().where(launches.c.run_id == _RUN).order_by(*order, checkpoints.c.path)
-
-
-@cache
-def _files_of_step() -> sa.Select[Any]:
-    return _files_of().where(saves.c.global_step == _STEP)
-
-
-@cache
-def _consistent_files() -> sa.Select[Any]:
-    return rows.file_query().where(launches.c.id == _LAUNCH, checkpoints.c.grade == Grade.CONSISTENT.value)
-
-
-@cache
-def _files_to_judge(*, with_others: bool) -> sa.Select[Any]:
-    live = FileState.COMPLETE.value, FileState.IN_PROGRESS.value, FileState.DAMAGED.value
-    is_there = one_of(checkpoints.c.state, *live)
-    there = (
-        sa.select(saves.c.launch_id, saves.c.global_step)
-        .distinct()
-        .join(launches)
-        .join(checkpoints)
-        .where(launches.c.run_id == _RUN, is_there | any_of(checkpoints.c.id, "own_ids") if with_others else is_there)
-        .subquery()
-    )
-    is_of = (there.c.launch_id == saves.c.launch_id) & (there.c.global_step == saves.c.global_step)
-    return rows.file_query().join(there, is_of).where(checkpoints.c.state != FileState.MOVED.value)
-
-
-@cache
-def _files_below() -> sa.Select[Any]:
-    prefix = sa.bindparam("own_prefix", type_=sa.String)
-    return rows.file_query().where(sa.func.substr(checkpoints.c.path, 1, sa.func.length(prefix)) == prefix)
-
-
-@cache
-def _counters(*, one_step: bool) -> sa.Select[Any]:
-    """Step and optimizer's counter of the files of a launch's newest saves, or of those of one step."""
-    newest = sa.select(saves.c.id, saves.c.global_step).where(saves.c.launch_id == _LAUNCH)
-    if one_step:
-        newest = newest.where(saves.c.global_step == _STEP)
-    newest_ones = newest.order_by(saves.c.global_step.desc()).limit(_SAVES_ASKED).subquery()
-    return (
-        sa.select(newest_ones.c.global_step, checkpoints.c.optimizer_step)
-        .join(checkpoints, checkpoints.c.save_id == newest_ones.c.id)
-        .where(checkpoints.c.optimizer_step.is_not(None))
-    )
-
-
-@cache
-def _passed_over_by() -> sa.Select[Any]:
-    joined = launches.join(resolutions, resolutions.c.launch_id == launches.c.id)
-    return sa.select(launches.c.name, resolutions.c.passed).select_from(joined).where(launches.c.run_id == _RUN)
-
-
-@cache
-def _hosts_of() -> sa.Select[Any]:
-    chosen = (sources.c.launch_id == _LAUNCH) & sources.c.host.is_not(None)
-    return sa.select(sources.c.rank, sources.c.host).distinct().where(chosen)
-
-
-@cache
-def _hosts_of_run() -> sa.Select[Any]:
-    joined = launches.join(sources, sources.c.launch_id == launches.c.id)
-    query = sa.select(launches.c.name, sources.c.host).distinct().select_from(joined)
-    return query.where(launches.c.run_id == _RUN, sources.c.host.is_not(None)).order_by(sources.c.host)
-
-
-@cache
-def _endings_of() -> sa.Select[Any]:
-    query = sa.select(endings, launches.c.name, runs.c.name.label("run")).select_from(endings.join(launches).join(runs))
-    return query.where(any_of(endings.c.launch_id, "own_launches"))
 
 
 def _launch(row: Any) -> Launch:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
@@ -98,52 +97,34 @@ def told(items: Iterable[Item]) -> list[FilesRemoved]:
 
 def last_changes(connection: sa.Connection, items: Sequence[Item]) -> list[Item]:
     """The items, each as late as the last event of its place in the same trash, if there is one."""
-    last = {row[0]: row[1] for row in connection.execute(_last_changes(), {"own_ids": [item.id for item in items]})}
+    query = sa.select(trash.c.id, trash.c.changed_at).where(any_of(trash.c.id, "own_ids"))
+    last = {row[0]: row[1] for row in connection.execute(query, {"own_ids": [item.id for item in items]})}
     return [replace(item, changed_at=max(item.changed_at, last.get(item.id, item.changed_at))) for item in items]
 
 
 def collections_of(connection: sa.Connection, run: int) -> list[Collection]:
     """The gcs of a run that have files in the trash or on a way, newest first."""
-    rows = connection.execute(_COLLECTIONS_OF, {"own_run": run})
+    of_it = (trash.c.collection_id == collections.c.id) & (trash.c.run_id == collections.c.run_id)
+    query = sa.select(collections).where(collections.c.run_id == run, sa.exists().where(of_it, IS_REMOVED))
+    rows = connection.execute(query.order_by(collections.c.created_at.desc(), collections.c.id.desc()))
     return [Collection(row.id, row.created_at, row.purge_after, row.ended, moment_of(row.version)) for row in rows]
-
-
-_COLLECTIONS_OF = (
-    sa.select(collections)
-    .where(
-        collections.c.run_id == sa.bindparam("own_run"),
-        sa.select(trash.c.id)
-        .where(trash.c.collection_id == collections.c.id, trash.c.run_id == collections.c.run_id, IS_REMOVED)
-        .exists(),
-    )
-    .order_by(collections.c.created_at.desc(), collections.c.id.desc())
-)
-
-
-@cache
-def _last_changes() -> sa.Select[Any]:
-    return sa.select(trash.c.id, trash.c.changed_at).where(any_of(trash.c.id, "own_ids"))
-
-
-@cache
-def _items_of(*, settled: bool | None, of_collection: bool) -> sa.Select[Any]:
-    joined = trash.outerjoin(checkpoints, checkpoints.c.id == trash.c.checkpoint_id)
-    query = (
-        sa.select(trash, checkpoints.c.reported, runs.c.name)
-        .select_from(joined.join(runs, runs.c.id == trash.c.run_id))
-        .where(trash.c.run_id == sa.bindparam("own_run"), IS_REMOVED)
-        .order_by(trash.c.changed_at, trash.c.collection_id, trash.c.root, trash.c.place)
-    )
-    if settled is not None:
-        query = query.where(trash.c.settled if settled else sa.not_(trash.c.settled))
-    return query.where(trash.c.collection_id == sa.bindparam("own_collection")) if of_collection else query
 
 
 def items_of(
     connection: sa.Connection, run: int, *, settled: bool | None = None, collection: str | None = None
 ) -> list[Item]:
     """The files of a run, or of one gc of it, in the trash (`settled`), on a way, or both; in the order they went."""
-    query = _items_of(settled=settled, of_collection=collection is not None)
+    joined = trash.outerjoin(checkpoints, checkpoints.c.id == trash.c.checkpoint_id)
+    query = (
+        sa.select(trash, checkpoints.c.reported, runs.c.name)
+        .select_from(joined.join(runs, runs.c.id == trash.c.run_id))
+        .where(trash.c.run_id == run, IS_REMOVED)
+        .order_by(trash.c.changed_at, trash.c.collection_id, trash.c.root, trash.c.place)
+    )
+    if settled is not None:
+        query = query.where(trash.c.settled if settled else sa.not_(trash.c.settled))
+    if collection is not None:
+        query = query.where(trash.c.collection_id == collection)
     return [
         Item(
             run=row.name,
@@ -159,7 +140,7 @@ def items_of(
             of_version=row.of_version,
             reported=FileState(row.reported) if row.reported else None,
         )
-        for row in many(connection.execute(query, {"own_run": run, "own_collection": collection}))
+        for row in many(connection.execute(query))
     ]
 
 

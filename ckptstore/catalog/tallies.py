@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sqlalchemy as sa
 
 from ckptstore.catalog.any_of import any_of, one_of
-from ckptstore.catalog.tables import FILES_OF_LAUNCHES, checkpoints, launches, saves
+from ckptstore.catalog.tables import FILES, FILES_OF_LAUNCHES, checkpoints, launches, saves
 from ckptstore.core.metrics import mean_metrics
 from ckptstore.core.model import Content, FileState, Grade, Kind
 
@@ -60,24 +60,17 @@ _HIGHEST_STEPS = sa.select(launches.c.name, sa.func.coalesce(_HIGHEST, 0)).where
 
 def tallies(connection: sa.Connection, runs: Sequence[int]) -> list[Tally]:
     """The saves of these runs with the files that are there; of a run newest launch first, then newest step."""
-    return [_tally(row) for row in connection.execute(_tallies_of_runs(), {"own_runs": list(runs)})]
+    query = _tallies().where(any_of(launches.c.run_id, "own_runs"))
+    return [_tally(row) for row in connection.execute(query, {"own_runs": list(runs)})]
 
 
 def tallies_of(connection: sa.Connection, ids: Sequence[str]) -> list[Tally]:
     """The same of the saves of these ids."""
-    return [_tally(row) for row in connection.execute(_tallies_by_id(), {"own_ids": list(ids)})]
+    query = _tallies().where(any_of(saves.c.id, "own_ids"))
+    return [_tally(row) for row in connection.execute(query, {"own_ids": list(ids)})]
 
 
 @cache
-def _tallies_of_runs() -> sa.Select[Any]:
-    return _tallies().where(any_of(launches.c.run_id, "own_runs"))
-
-
-@cache
-def _tallies_by_id() -> sa.Select[Any]:
-    return _tallies().where(any_of(saves.c.id, "own_ids"))
-
-
 def _tallies() -> sa.Select[Any]:
     complete = checkpoints.c.state == FileState.COMPLETE.value
     full = complete & (checkpoints.c.content == Content.FULL.value)
@@ -149,25 +142,10 @@ _SAID = sa.select(
 )
 
 
-def whole_ranks(connection: sa.Connection, ids: Sequence[str]) -> dict[str, set[int]]:
-    """The ranks of which the catalog has a whole file of the full state, by the ids of these saves."""
-    found: dict[str, set[int]] = {}
-    for save_id, rank in connection.execute(_WHOLE_RANKS, {"own_ids": list(ids)}) if ids else ():
-        found.setdefault(save_id, set()).add(rank)
-    return found
-
-
-_WHOLE_RANKS = sa.select(checkpoints.c.save_id, checkpoints.c.rank).where(
-    any_of(checkpoints.c.save_id, "own_ids"),
-    checkpoints.c.state == FileState.COMPLETE.value,
-    checkpoints.c.content == Content.FULL.value,
-)
-
-
 def states_of_ranks(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[tuple[int, FileState, Content]]]:
     """The rank, state and content of each file of these saves, by the saves' ids."""
     found: dict[str, list[tuple[int, FileState, Content]]] = {}
-    for save_id, rank, state, content in connection.execute(_STATES_OF_RANKS, {"own_ids": list(ids)}):
+    for save_id, rank, state, content in connection.execute(_STATES_OF_RANKS, {"own_ids": list(ids)}) if ids else ():
         found.setdefault(save_id, []).append((rank, FileState(state), Content(content)))
     return found
 
@@ -179,48 +157,21 @@ _STATES_OF_RANKS = sa.select(
 
 def has_been_whole(connection: sa.Connection, launch: Launch) -> bool:
     """Whether a launch has ever saved a whole state, whatever became of its files."""
-    for step, full_ranks, share_ranks in connection.execute(_finished(), {"own_launch": launch.key}):
+    full = checkpoints.c.content == Content.FULL.value
+    share = one_of(checkpoints.c.content, *_IN_PIECES)
+    finished = (saves.c.launch_id == launch.key) & (saves.c.global_step > 0) & checkpoints.c.size.is_not(None)
+    counts = (sa.func.count(sa.distinct(sa.case((each, checkpoints.c.rank)))) for each in (full, share))
+    query = sa.select(saves.c.global_step, *counts).select_from(FILES).where(finished)
+    oldest_first = query.group_by(saves.c.global_step).order_by(saves.c.global_step)
+    for step, full_ranks, share_ranks in connection.execute(oldest_first):
         if launch.world_size in (full_ranks, share_ranks):
             return True
         if full_ranks:
-            ranks = connection.execute(_ranks_of(), {"own_launch": launch.key, "own_step": step}).scalars()
+            of_step = finished & full & (saves.c.global_step == step)
+            ranks = connection.execute(sa.select(checkpoints.c.rank).select_from(FILES).where(of_step)).scalars()
             if launch.layout.covers(ranks, launch.world_size):
                 return True
     return False
-
-
-@cache
-def _finished() -> sa.Select[Any]:
-    """Of how many ranks a launch has finished files of each step, of the whole state and shares; the oldest first."""
-    full = checkpoints.c.content == Content.FULL.value
-    share = one_of(checkpoints.c.content, *_IN_PIECES)
-    return (
-        sa.select(
-            saves.c.global_step,
-            sa.func.count(sa.distinct(sa.case((full, checkpoints.c.rank)))),
-            sa.func.count(sa.distinct(sa.case((share, checkpoints.c.rank)))),
-        )
-        .join(checkpoints, checkpoints.c.save_id == saves.c.id)
-        .where(
-            saves.c.launch_id == sa.bindparam("own_launch"), saves.c.global_step > 0, checkpoints.c.size.is_not(None)
-        )
-        .group_by(saves.c.global_step)
-        .order_by(saves.c.global_step)
-    )
-
-
-@cache
-def _ranks_of() -> sa.Select[Any]:
-    return (
-        sa.select(checkpoints.c.rank)
-        .join(saves, saves.c.id == checkpoints.c.save_id)
-        .where(
-            saves.c.launch_id == sa.bindparam("own_launch"),
-            saves.c.global_step == sa.bindparam("own_step", type_=sa.BigInteger),
-            checkpoints.c.content == Content.FULL.value,
-            checkpoints.c.size.is_not(None),
-        )
-    )
 
 
 def newest_of_all_ranks(connection: sa.Connection, key: LaunchKey, ranks: int) -> int | None:

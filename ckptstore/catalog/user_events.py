@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
-from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
@@ -62,15 +61,10 @@ def has(connection: sa.Connection, event: UserEvent) -> bool:
 
 
 def _version_known(connection: sa.Connection, event: UserEvent) -> str | None:
-    asked = {f"own_{name}": said for name, said in vars(event).items()}
-    return connection.execute(_version_of(TABLES[type(event)]), asked).scalar()
-
-
-@cache
-def _version_of(table: sa.Table) -> sa.Select[Any]:
-    of_run = sa.select(runs.c.id).where(runs.c.name == sa.bindparam("own_run")).scalar_subquery()
-    of_it = (column == sa.bindparam(f"own_{column.name}") for column in table.primary_key if column.name != "run_id")
-    return sa.select(table.c.version).where(table.c.run_id == of_run, *of_it)
+    table = TABLES[type(event)]
+    of_run = sa.select(runs.c.id).where(runs.c.name == event.run).scalar_subquery()
+    of_it = (column == getattr(event, column.name) for column in table.primary_key if column.name != "run_id")
+    return connection.execute(sa.select(table.c.version).where(table.c.run_id == of_run, *of_it)).scalar()
 
 
 def pinned_steps(connection: sa.Connection, run: int) -> frozenset[int]:
@@ -133,17 +127,11 @@ def files_to_tell(connection: sa.Connection, run: int) -> list[Checkpoint]:
 
     Those of the newest step that has any; where nothing is left, the first by path of all that ever were.
     """
-    of_newest, any_other = _files_to_tell()
-    found = list(rows.files(connection.execute(of_newest, {"own_run": run})))
-    return found or list(rows.files(connection.execute(any_other, {"own_run": run})))
-
-
-@cache
-def _files_to_tell() -> tuple[sa.Select[Any], sa.Select[Any]]:
-    query = rows.file_query().where(launches.c.run_id == sa.bindparam("own_run"))
+    query = rows.file_query().where(launches.c.run_id == run)
     there = query.where(checkpoints.c.state == FileState.COMPLETE.value)
     newest = there.with_only_columns(sa.func.max(saves.c.global_step)).scalar_subquery()
-    return there.where(saves.c.global_step == newest), query.order_by(checkpoints.c.path).limit(1)
+    found = list(rows.files(connection.execute(there.where(saves.c.global_step == newest))))
+    return found or list(rows.files(connection.execute(query.order_by(checkpoints.c.path).limit(1))))
 
 
 _PINS_OF_RUNS = sa.select(pins.c.run_id, pins.c.global_step).where(any_of(pins.c.run_id, "own_runs"), pins.c.pinned)

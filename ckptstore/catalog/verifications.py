@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -25,13 +24,8 @@ class Candidate(NamedTuple):
 
 def candidates(connection: sa.Connection, run: int) -> list[Candidate]:
     """The files of a run to verify, of the newest launch and step first; not those that are known to be gone."""
-    return [Candidate(*row) for row in connection.execute(_candidates(), {"own_run": run})]
-
-
-@cache
-def _candidates() -> sa.Select[Any]:
     there = one_of(checkpoints.c.state, FileState.COMPLETE.value, FileState.DAMAGED.value)
-    return (
+    query = (
         sa.select(
             checkpoints.c.id,
             checkpoints.c.path,
@@ -41,9 +35,10 @@ def _candidates() -> sa.Select[Any]:
             checkpoints.c.state == FileState.DAMAGED.value,
         )
         .select_from(FILES_OF_LAUNCHES)
-        .where(launches.c.run_id == sa.bindparam("own_run"), there)
+        .where(launches.c.run_id == run, there)
         .order_by(launches.c.launch_order.desc(), saves.c.global_step.desc(), checkpoints.c.rank, checkpoints.c.path)
     )
+    return [Candidate(*row) for row in connection.execute(query)]
 
 
 def missing(connection: sa.Connection, run: int) -> int:
@@ -51,21 +46,17 @@ def missing(connection: sa.Connection, run: int) -> int:
 
     Whether MindSpore's keep_checkpoint_max or a person deleted one, or it was lost, no record says.
     """
-    return int(connection.execute(_missing(), {"own_run": run}).scalar_one())
-
-
-@cache
-def _missing() -> sa.Select[Any]:
     is_deleted = sa.select(trash.c.id).where(
         trash.c.checkpoint_id == checkpoints.c.id, trash.c.wanted == Location.GONE.value
     )
-    return (
+    query = (
         sa.select(sa.func.count())
         .select_from(FILES_OF_LAUNCHES)
         .where(
-            launches.c.run_id == sa.bindparam("own_run"),
+            launches.c.run_id == run,
             checkpoints.c.state == FileState.MISSING.value,
             checkpoints.c.reported == FileState.MISSING.value,  # else a later save took its path, or gc deleted it
             sa.not_(is_deleted.exists()),
         )
     )
+    return connection.execute(query).scalar_one()

@@ -13,7 +13,7 @@ from ckptstore.catalog.protection import began_from
 from ckptstore.catalog.runs import called_in, find_run, run_names
 from ckptstore.core import validate
 from ckptstore.core.hints import Command
-from ckptstore.core.model import BRANCH, IMPORTED, SCANNED, Kind
+from ckptstore.core.model import BRANCH, IMPORTED, SCANNED, Content, FileState, Kind
 from ckptstore.errors import UnknownStepError, UsageError
 from ckptstore.outside import utc_now
 from ckptstore.resume.lineage import lineage
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.leases import Sign
     from ckptstore.catalog.recent import Waiting
     from ckptstore.catalog.tallies import Tally
-    from ckptstore.core.model import Checkpoint, Content, FileState, Grade, Launch, Unplaced
+    from ckptstore.core.model import Checkpoint, Grade, Launch, Unplaced
     from ckptstore.resume.lineage import Segment
 
 _LOOKED_AT = 3
@@ -453,8 +453,8 @@ def _whole(
             in_part.append(tally)
     have: dict[tuple[int, str, int], set[int]] = {_state(tally): set() for tally in in_part}
     states = {tally.save_id: state for tally in found if (state := _state(tally)) in have}
-    for save, ranks in tallies.whole_ranks(connection, list(states)).items():
-        have[states[save]] |= ranks
+    for save, of_ranks in tallies.states_of_ranks(connection, list(states)).items():
+        have[states[save]] |= {rank for rank, *held in of_ranks if held == [FileState.COMPLETE, Content.FULL]}
     for tally in in_part:
         launch, ranks = launches[tally.run_id, tally.launch], have[_state(tally)]
         if launch.layout.covers(ranks, launch.world_size):
