@@ -6,6 +6,7 @@ greater version wins (`core.events`). Every function takes a connection inside a
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -44,12 +45,7 @@ from ckptstore.core.events import (
     LaunchStarted,
     LayoutFileKept,
     LoadOutcome,
-    PolicySet,
-    RunForgotten,
-    RunRenamed,
     SourceAdded,
-    StepPinned,
-    StepTagged,
     TierDeclared,
     TrainingEnded,
     launch_of,
@@ -67,7 +63,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from ckptstore.core.events import AfterLaunch, Event, UserEvent
+    from ckptstore.core.events import AfterLaunch, Event
     from ckptstore.core.model import Checkpoint, Launch, LaunchKey
     from ckptstore.core.replicas import Layout
 
@@ -92,7 +88,7 @@ class Projected:
 
 def project(connection: sa.Connection, events: Iterable[Event], layout_of: LayoutOf | None = None) -> Projected:
     """Write events to the catalog. `layout_of` is needed if layout files are among them."""
-    sorted_out = _Sorted()
+    of_type: dict[type[Event], list[Any]] = defaultdict(list)
     done = Projected()
     started: list[LaunchStarted] = []
     others: list[AfterLaunch] = []
@@ -110,57 +106,15 @@ def project(connection: sa.Connection, events: Iterable[Event], layout_of: Layou
     for event in others:
         launch = launch_of(event)
         if launch is None or launch in known:
-            sorted_out.add(event)
+            of_type[type(event)].append(event)
         else:
             done.left_out.append(event)
-    _put_rows(connection, sorted_out)
-    _put_files(connection, [event.file for event in sorted_out.files], done, are_new=are_new)
-    _put_removals(connection, sorted_out.removals)
-    if sorted_out.layout_files:
-        _put_layout_files(connection, sorted_out.layout_files, layout_of)
+    _put_rows(connection, of_type)
+    _put_files(connection, [event.file for event in of_type[FileRecorded]], done, are_new=are_new)
+    _put_removals(connection, of_type[FilesRemoved])
+    if of_type[LayoutFileKept]:
+        _put_layout_files(connection, of_type[LayoutFileKept], layout_of)
     return done
-
-
-@dataclass
-class _Sorted:
-    """Events by the kind of row that they make."""
-
-    files: list[FileRecorded] = field(default_factory=list)
-    sources: list[SourceAdded] = field(default_factory=list)
-    endings: list[TrainingEnded] = field(default_factory=list)
-    outcomes: list[LoadOutcome] = field(default_factory=list)
-    layout_files: list[LayoutFileKept] = field(default_factory=list)
-    of_runs: list[UserEvent | GcEnded] = field(default_factory=list)
-    removals: list[FilesRemoved] = field(default_factory=list)
-    unplaced: list[FileUnplaced] = field(default_factory=list)
-    tiers: list[TierDeclared] = field(default_factory=list)
-    copies: list[CopyRecorded] = field(default_factory=list)
-
-    def add(self, event: AfterLaunch) -> None:
-        self._of_type(event).append(event)
-
-    def _of_type(self, event: AfterLaunch) -> list[Any]:  # noqa: C901, PLR0911 — mypy sees which type is left out
-        match event:
-            case FileRecorded():
-                return self.files
-            case SourceAdded():
-                return self.sources
-            case TrainingEnded():
-                return self.endings
-            case LoadOutcome():
-                return self.outcomes
-            case LayoutFileKept():
-                return self.layout_files
-            case FilesRemoved():
-                return self.removals
-            case FileUnplaced():
-                return self.unplaced
-            case TierDeclared():
-                return self.tiers
-            case CopyRecorded():
-                return self.copies
-            case StepPinned() | StepTagged() | PolicySet() | RunRenamed() | RunForgotten() | GcEnded():
-                return self.of_runs
 
 
 def _looked_up(
@@ -593,32 +547,29 @@ def _put_removals(connection: sa.Connection, events: Sequence[FilesRemoved]) -> 
 # All else: one row for each thing, the newest version
 
 
-def _put_rows(connection: sa.Connection, events: _Sorted) -> None:
-    for added in events.sources:
+def _put_rows(connection: sa.Connection, of_type: Mapping[type[Event], list[Any]]) -> None:
+    for added in of_type[SourceAdded]:
         _put_source(connection, added)
-    endings_ = [_ending_row(event) for event in events.endings]
-    outcomes_ = [_outcome_row(event) for event in events.outcomes]
-    _put_newest(connection, endings, endings_)
-    _put_newest(connection, outcomes, outcomes_)
-    _put_newest(connection, unplaced, _unplaced_rows(connection, events.unplaced))
-    _put_newest(connection, tiers, _tier_rows(connection, events.tiers, events.copies))
-    _put_newest(connection, copies, [_copy_row(event) for event in events.copies])
-    for event in events.of_runs:
-        run_id = add_run(connection, event.run)
-        if isinstance(event, GcEnded):
-            row = {
-                "id": event.collection,
-                "run_id": run_id,
-                "created_at": event.began,
-                "purge_after": event.purge_after,
-                "ended": event.ended,
-                "version": version_of(event.at, event),
-            }
-            _put_newest(connection, collections, [row])
-        else:
+    _put_newest(connection, endings, [_ending_row(event) for event in of_type[TrainingEnded]])
+    _put_newest(connection, outcomes, [_outcome_row(event) for event in of_type[LoadOutcome]])
+    _put_newest(connection, unplaced, _unplaced_rows(connection, of_type[FileUnplaced]))
+    _put_newest(connection, tiers, _tier_rows(connection, of_type[TierDeclared], of_type[CopyRecorded]))
+    _put_newest(connection, copies, [_copy_row(event) for event in of_type[CopyRecorded]])
+    for event in of_type[GcEnded]:
+        row = {
+            "id": event.collection,
+            "run_id": add_run(connection, event.run),
+            "created_at": event.began,
+            "purge_after": event.purge_after,
+            "ended": event.ended,
+            "version": version_of(event.at, event),
+        }
+        _put_newest(connection, collections, [row])
+    for kind, table in user_events.TABLES.items():
+        for event in of_type[kind]:
             said = {name: value for name, value in vars(event).items() if name not in ("run", "at")}
-            row = {"run_id": run_id, **said, "version": version_of_user_event(event)}
-            _put_newest(connection, user_events.TABLES[type(event)], [row])
+            row = {"run_id": add_run(connection, event.run), **said, "version": version_of_user_event(event)}
+            _put_newest(connection, table, [row])
 
 
 def _ending_row(event: TrainingEnded) -> dict[str, Any]:
