@@ -200,7 +200,7 @@ def newest_step(connection: sa.Connection, key: LaunchKey, *, below: int | None,
 
 def steps_of(connection: sa.Connection, run: int) -> set[tuple[str, int]]:
     """Every launch and step of a run that has a save."""
-    return {(row[0], row[1]) for row in connection.execute(_STEPS_OF, {"own_run": run})}
+    return set(kinds_beyond(connection, run, 0))
 
 
 def kinds_beyond(connection: sa.Connection, run: int, global_step: int) -> dict[tuple[str, int], set[Kind]]:
@@ -465,12 +465,6 @@ _OWNERS_OF = (
     .distinct()
     .join_from(runs, launches)
     .where(any_of(runs.c.name, "own_names"))
-)
-_STEPS_OF = (
-    sa.select(launches.c.name, saves.c.global_step)
-    .distinct()
-    .select_from(saves.join(launches))
-    .where(launches.c.run_id == _RUN)
 )
 _KINDS_OF = sa.select(launches.c.name, saves.c.global_step, saves.c.kind).select_from(saves.join(launches))
 _KINDS_OF = _KINDS_OF.where(launches.c.run_id == _RUN)

@@ -115,20 +115,6 @@ def last_saves(connection: sa.Connection, run: int) -> dict[str, tuple[int, date
     return {launch: (step, at) for launch, step, at in found}
 
 
-def exited_last(connection: sa.Connection, run: int) -> set[str]:
-    """The launches of a run whose newest save is that of a graceful exit."""
-    every = saves.alias()
-    is_newest = saves.c.global_step == (
-        sa.select(sa.func.max(every.c.global_step))
-        .where(every.c.launch_id == launches.c.id)
-        .correlate(launches)
-        .scalar_subquery()
-    )
-    query = sa.select(launches.c.name).join(saves, saves.c.launch_id == launches.c.id)
-    chosen = (launches.c.run_id == run) & (saves.c.kind == Kind.GRACEFUL_EXIT.value) & is_newest
-    return set(connection.execute(query.where(chosen)).scalars())
-
-
 def homes_of(connection: sa.Connection, key: LaunchKey) -> list[Home]:
     """Where the ranks of a launch save."""
     query = sa.select(sources.c.rank, sources.c.directory, sources.c.kind, sources.c.host).distinct()
@@ -195,11 +181,6 @@ def last_steps(connection: sa.Connection, key: LaunchKey, ranks: Sequence[int], 
         .group_by(checkpoints.c.rank)
     )
     return {row[0]: row[1] for row in connection.execute(query, {"own_ranks": list(ranks)})}
-
-
-def newest_steps(connection: sa.Connection, key: LaunchKey, count: int) -> list[int]:
-    """The steps of the newest periodic saves of a launch, newest first."""
-    return list(connection.execute(_newest(key, count)).scalars(1))
 
 
 def lease_of(connection: sa.Connection, key: LaunchKey) -> datetime | None:

@@ -248,7 +248,6 @@ def _ranks(database: Database, facts: RunFacts, launch: Launch) -> Check:
     if ranks - last.keys():
         with database.read() as connection:
             last |= recent.last_steps(connection, launch.key, sorted(ranks - last.keys()), _FAR_BACK)
-            steps = recent.newest_steps(connection, launch.key, _FAR_BACK)
     behind = laggards(ranks, last, steps[0])
     if not behind:
         if not launch.layout.covers(ranks, launch.world_size):

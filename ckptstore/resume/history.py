@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import leases, reads, recent
 from ckptstore.catalog.engine import clock
 from ckptstore.catalog.runs import find_run
+from ckptstore.core.model import Kind
 from ckptstore.journal.sync import sync_run
 from ckptstore.resume.liveness import course
 
@@ -52,7 +53,7 @@ def history(database: Database, run: str) -> list[LaunchRow]:
         hosts = reads.hosts_of_run(connection, run_id)
         passed = reads.passed_over_by(connection, run_id)
         last = recent.last_saves(connection, run_id)
-        exited = recent.exited_last(connection, run_id)
+        kinds = reads.kinds_beyond(connection, run_id, 0)
         signs = leases.signs_of(connection, run_id)
         now = clock(connection)
         ends: dict[str, list[TrainingEnded]] = {}
@@ -75,7 +76,7 @@ def history(database: Database, run: str) -> list[LaunchRow]:
                     [end.error for end in own],
                     process,
                     now - seen_at if seen_at else None,
-                    was_asked_to_exit=launch.id in exited,
+                    was_asked_to_exit=any(Kind.GRACEFUL_EXIT in kinds[launch.id, step] for step, _ in saved),
                 ),
             )
         )
