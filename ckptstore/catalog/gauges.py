@@ -118,8 +118,7 @@ def last_saves(connection: sa.Connection, ids: Sequence[str]) -> dict[str, LastS
 
 def newest_of_kinds(connection: sa.Connection) -> list[tuple[str, str, datetime]]:
     """When each run last saved, by its name and the kind of save."""
-    names = reads.names_of_runs(connection)
-    return [(names[run], kind, at) for run, kind, at in connection.execute(_NEWEST_OF_KINDS) if run in names]
+    return _named(connection, _NEWEST_OF_KINDS)
 
 
 def saving_ranks(connection: sa.Connection) -> dict[str, dict[int, int]]:
@@ -127,11 +126,9 @@ def saving_ranks(connection: sa.Connection) -> dict[str, dict[int, int]]:
 
     Each with the newest step that it saved, among the newest few of the launch (-1: none of them).
     """
-    names = reads.names_of_runs(connection)
     found: dict[str, dict[int, int]] = {}
-    for run, rank, step in connection.execute(_SAVING):
-        if run in names:
-            found.setdefault(names[run], {})[rank] = step
+    for run, rank, step in _named(connection, _SAVING):
+        found.setdefault(run, {})[rank] = step
     return found
 
 
@@ -169,28 +166,24 @@ def has_tier_beyond(connection: sa.Connection) -> bool:
 
 def copies_in_tiers(connection: sa.Connection) -> list[InTier]:
     """The copies of all runs in the tiers that are in use."""
-    names = reads.names_of_runs(connection)
-    found = connection.execute(_IN_TIERS)
-    return [
-        InTier(names[run], tier, state, number, int(size)) for run, tier, state, number, size in found if run in names
-    ]
+    found = _named(connection, _IN_TIERS)
+    return [InTier(run, tier, state, number, int(size)) for run, tier, state, number, size in found]
 
 
 def uncopied_files(connection: sa.Connection) -> list[Uncopied]:
     """What of all runs waits to be copied to the tiers beyond the nodes."""
-    names = reads.names_of_runs(connection)
-    found = connection.execute(_UNCOPIED)
-    return [Uncopied(names[run], tier, number, oldest) for run, tier, number, oldest in found if run in names]
+    return [Uncopied(*row) for row in _named(connection, _UNCOPIED)]
 
 
 def states_only_on_nodes(connection: sa.Connection) -> dict[str, int]:
     """How many states of each run have a file that no tier beyond the nodes has; runs without a state are left out."""
-    return _by_name(connection, _ONLY_ON_NODES)
+    return {run: int(number) for run, number in _named(connection, _ONLY_ON_NODES)}
 
 
-def _by_name(connection: sa.Connection, query: sa.Select[Any]) -> dict[str, int]:
+def _named(connection: sa.Connection, query: sa.Select[Any]) -> list[Any]:
+    """The rows of a query, each with the name of a run in place of its id; those of forgotten runs are left out."""
     names = reads.names_of_runs(connection)
-    return {names[run]: int(number) for run, number in connection.execute(query) if run in names}
+    return [(names[run], *rest) for run, *rest in connection.execute(query) if run in names]
 
 
 _OF_RUNS = any_of(launches.c.run_id, "own_runs")
