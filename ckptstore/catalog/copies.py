@@ -184,7 +184,7 @@ IN_USE = sa.or_(tiers.c.declared, tiers.c.version < "1")
 
 
 def _lacking(run: int, tier: Tier) -> sa.Select[Any]:
-    return rows.file_query().where(launches.c.run_id == run, is_lacking(tier.id))
+    return rows.FILE_QUERY.where(launches.c.run_id == run, is_lacking(tier.id))
 
 
 def is_lacking(tier: sa.ColumnElement[str] | str) -> sa.ColumnElement[bool]:

@@ -83,14 +83,14 @@ def of_identities(connection: sa.Connection, identities: Iterable[str]) -> set[s
 def files_after(connection: sa.Connection, directory: str, launch: LaunchKey, step: int) -> list[Checkpoint]:
     """The files of a launch in or below a directory that are there, whole, and of a later step."""
     later = (saves.c.launch_id == launch) & (saves.c.global_step > step)
-    query = rows.file_query().where(later, _is_below(directory), _IS_LIVE, checkpoints.c.size.is_not(None))
+    query = rows.FILE_QUERY.where(later, _is_below(directory), _IS_LIVE, checkpoints.c.size.is_not(None))
     return list(rows.files(connection.execute(query)))
 
 
 def files_in(connection: sa.Connection, some: Iterable[str]) -> list[Checkpoint]:
     """All records of files in these directories, of any run."""
     ends = [f"{directory.rstrip('/')}/" for directory in some]
-    query = rows.file_query().where(any_of(_DIRECTORY, "own_ends"))
+    query = rows.FILE_QUERY.where(any_of(_DIRECTORY, "own_ends"))
     return list(rows.files(connection.execute(query, {"own_ends": ends}))) if ends else []
 
 
@@ -144,5 +144,5 @@ def _is_below(directory: str) -> sa.ColumnElement[bool]:
 
 
 def _complete_of(connection: sa.Connection, column: sa.Column[Any], values: Iterable[int]) -> list[Checkpoint]:
-    query = rows.file_query().where(checkpoints.c.state == FileState.COMPLETE.value, any_of(column, "own_values"))
+    query = rows.FILE_QUERY.where(checkpoints.c.state == FileState.COMPLETE.value, any_of(column, "own_values"))
     return list(rows.files(connection.execute(query, {"own_values": list(values)})))

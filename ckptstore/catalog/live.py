@@ -73,7 +73,7 @@ def places(connection: sa.Connection, key: LaunchKey, ranks: Iterable[int]) -> l
 
 def files(connection: sa.Connection, key: LaunchKey) -> list[Checkpoint]:
     """The files of a launch."""
-    return list(rows.files(connection.execute(rows.file_query().where(saves.c.launch_id == key, _LIVE))))
+    return list(rows.files(connection.execute(rows.FILE_QUERY.where(saves.c.launch_id == key, _LIVE))))
 
 
 class Doubt(NamedTuple):
@@ -110,7 +110,7 @@ def has_finished(connection: sa.Connection, key: LaunchKey) -> bool:
 def exits(connection: sa.Connection, run: int) -> list[Checkpoint]:
     """The files of graceful exits of a run."""
     chosen = (launches.c.run_id == run) & (saves.c.kind == Kind.GRACEFUL_EXIT.value)
-    return list(rows.files(connection.execute(rows.file_query().where(chosen, _LIVE))))
+    return list(rows.files(connection.execute(rows.FILE_QUERY.where(chosen, _LIVE))))
 
 
 def newest_whole_path(

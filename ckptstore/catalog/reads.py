@@ -234,7 +234,7 @@ def files_by_id(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Chec
 
 def files_of(connection: sa.Connection, run: int, *, step: int | None = None) -> list[Checkpoint]:
     """Every file of a run, or of one step of it: newest launch first, then newest step, then by rank."""
-    query = rows.file_query().where(launches.c.run_id == run)
+    query = rows.FILE_QUERY.where(launches.c.run_id == run)
     if step is not None:
         query = query.where(saves.c.global_step == step)
     order = (launches.c.launch_order.desc(), saves.c.global_step.desc(), saves.c.kind, checkpoints.c.rank)
@@ -243,7 +243,7 @@ def files_of(connection: sa.Connection, run: int, *, step: int | None = None) ->
 
 def consistent_files(connection: sa.Connection, key: LaunchKey) -> list[Checkpoint]:
     """The files of a launch whose step is consistent, with an open question."""
-    query = rows.file_query().where(launches.c.id == key, checkpoints.c.grade == Grade.CONSISTENT.value)
+    query = rows.FILE_QUERY.where(launches.c.id == key, checkpoints.c.grade == Grade.CONSISTENT.value)
     return list(rows.files(connection.execute(query)))
 
 
@@ -262,7 +262,7 @@ def files_to_judge(connection: sa.Connection, run: int, others: Sequence[str] = 
         .subquery()
     )
     is_of = (there.c.launch_id == saves.c.launch_id) & (there.c.global_step == saves.c.global_step)
-    query = rows.file_query().join(there, is_of).where(checkpoints.c.state != FileState.MOVED.value)
+    query = rows.FILE_QUERY.join(there, is_of).where(checkpoints.c.state != FileState.MOVED.value)
     return list(rows.files(connection.execute(query, {"own_ids": list(others)} if others else {})))
 
 
@@ -277,7 +277,7 @@ def files_at_paths(connection: sa.Connection, paths: Sequence[str]) -> dict[str,
 def files_below(connection: sa.Connection, directory: str) -> list[Checkpoint]:
     """All records below a directory, of any run."""
     prefix = f"{directory.rstrip('/')}/"
-    query = rows.file_query().where(sa.func.substr(checkpoints.c.path, 1, sa.func.length(prefix)) == prefix)
+    query = rows.FILE_QUERY.where(sa.func.substr(checkpoints.c.path, 1, sa.func.length(prefix)) == prefix)
     return list(rows.files(connection.execute(query)))
 
 
@@ -476,8 +476,8 @@ _METRICS_OF = (
     .where(launches.c.run_id == _RUN, saves.c.global_step > 0, _METRICS != "{}")
     .where(checkpoints.c.content != Content.WEIGHTS.value)
 )
-_FILES_BY_ID = rows.file_query().where(any_of(checkpoints.c.id, "own_ids"))
-_FILES_AT_PATHS = rows.file_query().where(any_of(checkpoints.c.path, "own_paths"))
+_FILES_BY_ID = rows.FILE_QUERY.where(any_of(checkpoints.c.id, "own_ids"))
+_FILES_AT_PATHS = rows.FILE_QUERY.where(any_of(checkpoints.c.path, "own_paths"))
 _DIRECTORIES_OF = sa.select(sources.c.directory).distinct().join(launches).where(launches.c.run_id == _RUN)
 _RUN_ID = sa.select(
     sa.func.coalesce(
@@ -507,7 +507,7 @@ _UNPLACED_OF = (
 _NEWEST_STEP = sa.select(sa.func.max(saves.c.global_step)).where(
     saves.c.launch_id == _LAUNCH, saves.c.global_step <= _STEP
 )
-_FILES_AT = rows.state_query().where(
+_FILES_AT = rows.STATE_QUERY.where(
     saves.c.launch_id == _LAUNCH,
     saves.c.global_step == _STEP,
     checkpoints.c.state != FileState.MOVED.value,

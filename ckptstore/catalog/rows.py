@@ -50,27 +50,19 @@ _OF_FILE = (
     checkpoints.c.directory_id,
 )
 
-_QUERY = sa.select(*_OF_SAVE, *_OF_FILE).select_from(FILES_OF_RUNS)
-_QUERY_OF_STATE = sa.select(*_OF_FILE).select_from(FILES)
-
-
-def file_query() -> sa.Select[Any]:
-    """Every file; ask for some, and read the rows with `files`."""
-    return _QUERY
-
-
-def state_query() -> sa.Select[Any]:
-    """Every file, but for what those of one state have in common; read the rows of one with `files_of_state`."""
-    return _QUERY_OF_STATE
+FILE_QUERY = sa.select(*_OF_SAVE, *_OF_FILE).select_from(FILES_OF_RUNS)
+"""Every file; ask for some, and read the rows with `files`."""
+STATE_QUERY = sa.select(*_OF_FILE).select_from(FILES)
+"""Every file, but for what those of one state have in common; read the rows of one with `files_of_state`."""
 
 
 def files(found: sa.Result[Any]) -> Iterator[Checkpoint]:
-    """The files that a `file_query` found."""
+    """The files that a `FILE_QUERY` found."""
     return (_file(run, launch, step, values) for run, launch, step, *values in many(found))
 
 
 def files_of_state(found: sa.Result[Any], launch: Launch, global_step: int) -> tuple[Checkpoint, ...]:
-    """The files that a `state_query` found, of one launch and step."""
+    """The files that a `STATE_QUERY` found, of one launch and step."""
     run, launch_id = launch.run, launch.id
     rows = found.partitions(_FETCHED)
     return tuple([_file(run, launch_id, global_step, row) for some in rows for row in some])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from contextlib import suppress
 from typing import Any
@@ -20,7 +19,7 @@ _LEAST_ROOM = 64 << 10  # bytes
 
 def make_engine(url: sa.URL, wait: float) -> sa.Engine:
     """An engine for a file; `wait` is how long to wait for a lock, in seconds."""
-    engine = sa.create_engine(url, connect_args={"timeout": wait}, json_deserializer=_from_json)
+    engine = sa.create_engine(url, connect_args={"timeout": wait})
     path = str(url.database)
 
     @sa.event.listens_for(engine, "connect")
@@ -177,8 +176,3 @@ def connect_to_look(path: Path, wait: float) -> sqlite3.Connection:
     connection = sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, timeout=wait, check_same_thread=False)
     connection.execute("PRAGMA query_only=ON")
     return connection
-
-
-def _from_json(text: str) -> Any:
-    """As `json.loads`; most rows have no metrics, and a wide job has many rows."""
-    return {} if text == "{}" else json.loads(text)

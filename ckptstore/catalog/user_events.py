@@ -127,7 +127,7 @@ def files_to_tell(connection: sa.Connection, run: int) -> list[Checkpoint]:
 
     Those of the newest step that has any; where nothing is left, the first by path of all that ever were.
     """
-    query = rows.file_query().where(launches.c.run_id == run)
+    query = rows.FILE_QUERY.where(launches.c.run_id == run)
     there = query.where(checkpoints.c.state == FileState.COMPLETE.value)
     newest = there.with_only_columns(sa.func.max(saves.c.global_step)).scalar_subquery()
     found = list(rows.files(connection.execute(there.where(saves.c.global_step == newest))))

@@ -128,12 +128,12 @@ class Catalogs:
                 raise sqlite3.OperationalError("disk I/O error")
             self.machine.call("sql", "sql")
 
-    def engine(self, url: sa.URL, connect_args: dict[str, Any], json_deserializer: Any) -> sa.Engine:
+    def engine(self, url: sa.URL, connect_args: dict[str, Any]) -> sa.Engine:
         """In place of `sqlalchemy.create_engine`."""
-        first = _first_engine(json_deserializer)
+        first = _first_engine()
         path = str(url.database)
         if path == ":memory:":
-            engine = _create_engine(url, connect_args=connect_args, json_deserializer=json_deserializer)
+            engine = _create_engine(url, connect_args=connect_args)
             engine.dialect = engine.pool._dialect = first.dialect
         else:
             pool = sa.QueuePool(lambda: self.connect(path), dialect=first.dialect)
@@ -143,8 +143,8 @@ class Catalogs:
 
 
 @cache
-def _first_engine(deserializer: Any) -> sa.Engine:
-    engine = _create_engine("sqlite://", json_deserializer=deserializer)
+def _first_engine() -> sa.Engine:
+    engine = _create_engine("sqlite://")
     engine.connect().close()
     return engine
 
