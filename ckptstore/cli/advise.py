@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ckptstore.cli import values
 from ckptstore.cli.commands import Parsed, as_json, catalog, duration, run_argument, seconds
+from ckptstore.cli.terminal import Rows, line
+from ckptstore.core.text import count, size, span
 
 if TYPE_CHECKING:
     from ckptstore.advise.advise import Advice, Interval
@@ -39,8 +42,6 @@ def advise(context: click.Context, run: str, *, mtbf: timedelta | None, grace: f
     expected to lose now and at the best interval, how much space its states take, and how long it needs to save and
     leave when a node is drained. Nothing is changed.
     """
-    from ckptstore.cli import values
-
     found = catalog(context).advise(run, mtbf=mtbf)
     if as_json:
         values.write({**_values(found), "grace_seconds": found.grace, "grace_given_seconds": grace})
@@ -85,9 +86,6 @@ def _interval(interval: Interval | None) -> dict[str, Any] | None:
 
 
 def _show(found: Advice) -> None:
-    from ckptstore.cli.terminal import Rows, line
-    from ckptstore.core.text import size
-
     on_disk = (
         f"on the disk after {_time(found.cost.written)}"
         if found.is_written
@@ -114,8 +112,6 @@ def _show(found: Advice) -> None:
 
 def _show_grace(found: Advice, given: float | None) -> None:
     """What a drained node, or a scheduler, must leave it."""
-    from ckptstore.cli.terminal import line
-
     needs = f"an exit on request takes up to {_time(found.grace)}"
     if given is None:
         line(
@@ -143,8 +139,6 @@ def _failures(found: Advice) -> str:
 
 
 def _cells(interval: Interval) -> tuple[str, ...]:
-    from ckptstore.core.text import count, size
-
     lost = "-" if interval.lost_steps is None else count(round(interval.lost_steps), "step", "steps")
     room = interval.room
     return (
@@ -156,6 +150,4 @@ def _cells(interval: Interval) -> tuple[str, ...]:
 
 
 def _time(seconds: float) -> str:
-    from ckptstore.core.text import span
-
     return f"{seconds:.3g} s" if seconds < _SHORT_SECONDS else span(timedelta(seconds=seconds))

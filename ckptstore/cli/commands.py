@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import gc
 import re
+from contextlib import suppress
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ckptstore import progress
+from ckptstore.cli import terminal, values
+from ckptstore.cli.terminal import line
+from ckptstore.core.hints import Call, Command
 from ckptstore.core.limits import MOST_RANKS
 from ckptstore.errors import CkptstoreError, NothingRestorableError, RefusedError, UsageError
-from ckptstore.outside import Path
+from ckptstore.outside import Path, time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,8 +138,6 @@ def complete_references(context: click.Context, param: click.Parameter, incomple
 
 def _zone(_: click.Context, __: click.Parameter, is_utc: bool | None) -> None:  # noqa: FBT001
     if is_utc is not None:
-        from ckptstore.cli import terminal
-
         terminal.show_in_utc(is_utc)
 
 
@@ -181,7 +184,7 @@ def runs(context: click.Context, *, watch: bool, as_json: bool) -> None:
     A run is training, silent, ended, finished, killed, in a restart loop, or has never saved. Its size is that of its
     states; the trash is counted apart.
     """
-    from ckptstore.cli import text, values
+    from ckptstore.cli import text
 
     if watch and as_json:
         raise click.UsageError("--watch is for people: no --json with it.")
@@ -198,10 +201,6 @@ _WATCHED_EVERY_SECONDS = 2.0
 
 def _watch(show: Callable[[], None]) -> None:
     """Show it again and again, until somebody has seen enough."""
-    from contextlib import suppress
-
-    from ckptstore.outside import time
-
     with suppress(KeyboardInterrupt):
         while True:
             click.clear()
@@ -228,7 +227,7 @@ def list_(context: click.Context, /, run: str | None, *, files: bool, as_json: b
 
     The list shows what the catalog knows; `resolve` looks at the disk. A save without any file left is not shown.
     """
-    from ckptstore.cli import retention_text, text, values
+    from ckptstore.cli import retention_text, text
     from ckptstore.resume import overview
 
     opened = catalog(context)
@@ -257,7 +256,7 @@ def show(context: click.Context, run: str, step: int | None, *, as_json: bool) -
 
     Name it as RUN STEP, or by a reference, as RUN@best:accuracy:max. RUN alone is the state from which the run goes on.
     """
-    from ckptstore.cli import text, values
+    from ckptstore.cli import text
 
     opened = catalog(context)
     found = opened.show(*named(opened, run, step))
@@ -275,7 +274,7 @@ def history(context: click.Context, run: str, *, as_json: bool) -> None:
     When and where it ran, from which launch and step it started, which newer states it passed over and why, how far it
     came, and how it ended.
     """
-    from ckptstore.cli import text, values
+    from ckptstore.cli import text
 
     rows = catalog(context).history(run)
     values.write(rows.to_dicts()) if as_json else text.history(rows)
@@ -322,15 +321,13 @@ def resolve(
     a reference names, as RUN@1200, RUN@TAG, RUN@best:accuracy:max or RUN/LAUNCH@1200. Exit code 3: no state can be
     restored. Only --branch changes anything: the run goes back to the state of the plan. No file is deleted.
     """
-    from ckptstore.cli import explanation, terminal, values
+    from ckptstore.cli import explanation
     from ckptstore.resume import dicts
     from ckptstore.resume.resolve import names_state
 
     if directory is not None and output != "meta":
         told = f"{directory!r} is read as a DIRECTORY, which needs --format meta; a state is named {run}@STEP."
         if directory.isdigit():
-            from ckptstore.core.hints import Command
-
             told = f"name that state by {Command('resolve', f'{run}@{directory}')}"
         raise click.UsageError(told)
     if directory is None and output == "meta":
@@ -344,8 +341,6 @@ def resolve(
     if branch and not is_named:
         raise click.UsageError("--branch needs the state to go back to: RUN@STATE, --step, --lineage or --all.")
     if branch and asked["take_quarantined"]:
-        from ckptstore.core.hints import Call
-
         way = Call("resume", "step=…", take_quarantined=True)
         raise click.UsageError(f"no start takes a quarantined state for --branch; write {way} in the script.")
     resolution = opened.resolve(run, **asked)
@@ -357,17 +352,13 @@ def resolve(
     else:
         explanation.resolution(resolution, is_asked=is_named or asked["take_quarantined"], in_full=explain)
         if decision and resolution.plan:
-            terminal.line(f"the next launch goes on after step {resolution.plan.global_step}; no file is deleted")
-            terminal.line(f"this is recorded as launch {decision}, which trains nothing")
+            line(f"the next launch goes on after step {resolution.plan.global_step}; no file is deleted")
+            line(f"this is recorded as launch {decision}, which trains nothing")
     return 0 if resolution.plan else NothingRestorableError.exit_code
 
 
 def _export(resolution: Resolution, output: str, directory: str | None) -> None:
     """The plan for another tool on stdout; that there is none on stderr."""
-    from shlex import quote
-
-    from ckptstore.cli.terminal import line
-    from ckptstore.outside import Path
     from ckptstore.resume import export
 
     plan = resolution.plan
@@ -427,8 +418,6 @@ def every_save(opened: Catalog, run: str, step: int) -> str:
 
 
 def _report_pin(opened: Catalog, run: str, step: int, *, pinned: bool, changed: bool, as_json: bool) -> None:
-    from ckptstore.cli import values
-
     if pinned:
         text = f"{every_save(opened, run, step)} is {'pinned' if changed else 'already pinned'}"
     else:
@@ -444,7 +433,7 @@ def inspect(file: Path, *, as_json: bool) -> None:
 
     Reads the header only, without MindSpore and without a catalog. Exit code 6: the file is cut, or of another format.
     """
-    from ckptstore.cli import inspection, values
+    from ckptstore.cli import inspection
     from ckptstore.formats.inspect import look_into
 
     found = look_into(file)
@@ -493,7 +482,7 @@ def scan(context: click.Context, /, directory: str, *, as_json: bool, verbose: b
     journal could not be read; 5: there are several experiments, and the output has a command for each; 7: checkpoints
     without a certain step or rank were left out.
     """
-    from ckptstore.cli import scanning, values
+    from ckptstore.cli import scanning
 
     asked["steps"] = dict(asked["steps"])
     with progress.count("looked at", "files") as more:

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ckptstore import progress
+from ckptstore.cli import values
 from ckptstore.cli.commands import as_json, catalog, complete_references
+from ckptstore.cli.terminal import Rows, line, more
+from ckptstore.core.text import count, of_ranks, ranges, some
+from ckptstore.resume.dicts import fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,7 +45,6 @@ def diff(context: click.Context, first: str, second: str, *, as_json: bool) -> N
     files with the same recorded digest are not read. It needs NumPy, and no MindSpore. The exit code is 0 whether
     they differ or not.
     """
-    from ckptstore.cli import values
     from ckptstore.tensors.compare import compare
 
     with progress.bar("compared", in_bytes=True) as show:
@@ -50,9 +53,6 @@ def diff(context: click.Context, first: str, second: str, *, as_json: bool) -> N
 
 
 def _show(found: Compared) -> None:
-    from ckptstore.cli.terminal import line
-    from ckptstore.core.text import of_ranks
-
     _show_sides(found.first, found.second)
     for each in found.ranks:
         line(f"{of_ranks(each.ranks)}: {_summary(each)}")
@@ -63,8 +63,6 @@ def _show(found: Compared) -> None:
 
 
 def _show_sides(first: Side, second: Side) -> None:
-    from ckptstore.cli.terminal import Rows
-
     shown = Rows("", "first", "second")
     one, other = _facts(first), _facts(second)
     for name in {**one, **other}:
@@ -89,14 +87,10 @@ def _facts(side: Side) -> dict[str, str]:
 
 
 def _layout(source: str, groups: Iterable[tuple[int, ...]]) -> str:
-    from ckptstore.core.text import ranges, some
-
     return f"{source} {some([ranges(group) for group in groups])}".rstrip()
 
 
 def _summary(each: RankCompared) -> str:
-    from ckptstore.core.text import count
-
     if each.same_bytes:
         return "the same bytes"
     told = {
@@ -111,8 +105,6 @@ def _summary(each: RankCompared) -> str:
 
 def _show_unmatched(ranks: Iterable[RankCompared]) -> None:
     """The parameters of which there are no two to compare; those that several ranks have alike stand there once."""
-    from ckptstore.cli.terminal import Rows, more
-
     rows: dict[tuple[str, str, str], None] = {}
     for each in ranks:
         rows |= dict.fromkeys((one.name, "-", _kind(one)) for one in each.new)
@@ -127,8 +119,6 @@ def _show_unmatched(ranks: Iterable[RankCompared]) -> None:
 
 
 def _show_changed(ranks: tuple[RankCompared, ...]) -> None:
-    from ckptstore.cli.terminal import Rows, more
-    from ckptstore.core.text import ranges
     from ckptstore.tensors.compare import largest_first
 
     of = {id(each): ranges(one.ranks) for one in ranks for each in one.changed}
@@ -182,7 +172,5 @@ def _value(found: Compared) -> dict[str, Any]:
 
 
 def _side(side: Side) -> dict[str, Any]:
-    from ckptstore.resume.dicts import fields
-
     names = "name run launch global_step epoch step_in_epoch optimizer_step metrics world_size"
     return {**fields(side, names), "layout": side.layout.to_json() if side.layout else None}

@@ -7,7 +7,9 @@ from typing import Any
 import click
 
 from ckptstore import progress
+from ckptstore.cli import values
 from ckptstore.cli.commands import as_json, catalog, complete_references
+from ckptstore.core.text import count, size
 
 
 @click.command()
@@ -25,9 +27,6 @@ def export(context: click.Context, /, reference: str, target: str, *, as_json: b
     The target must be new. It gets its name when it is complete. Exit code 3: nothing can be restored; 5: the target
     exists, or the state cannot be written in this form; 6: a file is not as it was recorded.
     """
-    from ckptstore.cli import values
-    from ckptstore.core.text import count, size
-
     with progress.bar("exported", in_bytes=True) as show:
         done = catalog(context).export(reference, target, progress=show, **asked)
     files = count(done.files, "file", "files")
@@ -48,9 +47,6 @@ def import_(context: click.Context, source: str, directory: str | None, *, run: 
     then they are recorded. After an interruption, repeat the command. Exit code 5: the run or DIRECTORY exists; 6:
     the export is damaged, and nothing was imported.
     """
-    from ckptstore.cli import values
-    from ckptstore.core.text import count, size
-
     with progress.bar("imported", in_bytes=True) as show:
         done = catalog(context).import_(source, directory, run=run, progress=show)
     text = (

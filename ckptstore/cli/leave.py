@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ckptstore.cli import values
 from ckptstore.cli.commands import Parsed, as_json, optional_run, seconds
+from ckptstore.cli.terminal import line
 from ckptstore.core.text import count, of_ranks
 from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.outside import os, threading, time
@@ -63,7 +65,6 @@ def exit_(
     the output names the state that a restart would use.
     """
     from ckptstore.catalog.engine import open_database
-    from ckptstore.cli import values
 
     if from_env == (run is not None):
         raise click.UsageError("Give RUN, or --from-env." if run is None else "RUN and --from-env exclude each other.")
@@ -96,7 +97,6 @@ def _seconds(timeout: float | None, *, from_env: bool) -> float:
 
 
 def _cancel(database: Database, run: str, *, as_json: bool) -> int:
-    from ckptstore.cli import values
     from ckptstore.leave.ask import take_back
 
     was_asked = take_back(database, run)
@@ -107,7 +107,6 @@ def _cancel(database: Database, run: str, *, as_json: bool) -> int:
 
 def _leave_here(url: str | None, reason: str, patience: float | None, *, as_json: bool) -> int:
     """Ask the runs that processes of this container have joined."""
-    from ckptstore.cli import terminal, values
     from ckptstore.disk.notes import of_living
 
     homes: dict[tuple[str, str], list[str]] = {}
@@ -126,7 +125,7 @@ def _leave_here(url: str | None, reason: str, patience: float | None, *, as_json
     if as_json:
         values.write([each.value() for each in left])
     elif not left:
-        terminal.line("no process of this user here has joined a run: there is nothing to stop")
+        line("no process of this user here has joined a run: there is nothing to stop")
     if failures:
         raise failures[0]
     return code
@@ -270,7 +269,5 @@ class _Exit:
         return f"a restart goes on after step {found.restart}"
 
     def _line(self, text: str) -> None:
-        from ckptstore.cli.terminal import line
-
         if self._shows:
             line(text)

@@ -26,6 +26,7 @@ from ckptstore.cli import (
     verification,
     watching,
 )
+from ckptstore.cli.terminal import line
 from ckptstore.core.hints import Command
 from ckptstore.errors import CkptstoreError
 from ckptstore.outside import os
@@ -151,8 +152,6 @@ def _in_one_line(error: click.ClickException) -> str:
 
 
 def _fail(message: str, code: int, hint: str = "") -> None:
-    from ckptstore.cli.terminal import line
-
     if "--json" in sys.argv[1:]:
         click.echo(json.dumps({"error": message, "hint": hint, "exit_code": code}), err=True)
     else:
@@ -189,8 +188,6 @@ class _Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print it."""
-        from ckptstore.cli.terminal import line
-
         line(record.getMessage(), err=True)
 
 

@@ -6,8 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ckptstore.cli import values
 from ckptstore.cli.commands import as_json, catalog, run_argument
+from ckptstore.cli.terminal import age, first, line
 from ckptstore.core.hints import Command
+from ckptstore.core.text import count, size
+from ckptstore.resume.dicts import fields
 
 if TYPE_CHECKING:
     from ckptstore.resume.names import RunShown
@@ -24,8 +28,6 @@ def rename(context: click.Context, run: str, new: str, *, as_json: bool) -> None
     No file is touched. The first name of the run stays valid: a script that joins it goes on from the run's newest
     state, and a warning names the new one.
     """
-    from ckptstore.cli import values
-
     changed = catalog(context).rename(run, new)
     text = f"run {run} is now named {new}" if changed else f"the run is already named {new}"
     values.report({"run": new, "before": run, "changed": changed}, text, as_json=as_json)
@@ -44,7 +46,6 @@ def forget(context: click.Context, run: str, *, apply_it: bool, undo: bool, as_j
 
     No file is touched, and no scan or sync brings it back. Its name stays taken: a script that joins it is refused.
     """
-    from ckptstore.cli import values
     from ckptstore.resume import names
 
     if apply_it and undo:
@@ -64,15 +65,10 @@ def forget(context: click.Context, run: str, *, apply_it: bool, undo: bool, as_j
 
 
 def _values(shown: RunShown) -> dict[str, Any]:
-    from ckptstore.resume.dicts import fields
-
     return {**fields(shown.row, "run launches bytes"), **fields(shown, "directories trash_files trash_bytes")}
 
 
 def _show(shown: RunShown, *, done: bool) -> None:
-    from ckptstore.cli.terminal import age, first, line
-    from ckptstore.core.text import count, size
-
     row = shown.row
     newest = row.last.tally if row.last else None
     last = f"; the newest save is of step {newest.global_step}, {age(newest.created_at)}" if newest else ""

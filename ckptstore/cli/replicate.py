@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ckptstore.cli import values
 from ckptstore.cli.commands import Parsed, as_json, catalog, optional_run
+from ckptstore.cli.terminal import first, line
+from ckptstore.core.text import count, size
 from ckptstore.errors import UsageError
+from ckptstore.resume.dicts import fields, reasons
 
 if TYPE_CHECKING:
     from ckptstore.replicate.replicator import Done, Replicator
@@ -85,11 +89,6 @@ def _watch(replicator: Replicator, run: str | None, *, as_json: bool) -> None:
 
 
 def _report(done: Done, *, as_json: bool) -> None:
-    from ckptstore.cli import values
-    from ckptstore.cli.terminal import first, line
-    from ckptstore.core.text import count, size
-    from ckptstore.resume.dicts import fields, reasons
-
     if as_json:
         values.write({**fields(done, "files bytes held elsewhere"), "troubles": reasons(done.troubles)})
         return

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ckptstore import progress
+from ckptstore.cli import values
 from ckptstore.cli.commands import (
     KINDS,
     STEP,
@@ -110,7 +111,6 @@ def gc(
     rule.
     """
     from ckptstore.cli import retention_text as text
-    from ckptstore.cli import values
     from ckptstore.retention import dicts, execute, in_tier
 
     how = {name: asked.pop(name) for name in ("apply_it", "allow_mass_delete")}
@@ -172,7 +172,6 @@ def undo(context: click.Context, run: str, *, tier: str | None, as_json: bool) -
     undo takes the gc before it.
     """
     from ckptstore.cli import retention_text as text
-    from ckptstore.cli import values
     from ckptstore.retention import dicts, in_tier, in_trash
 
     if tier is not None:
@@ -193,7 +192,6 @@ def undo(context: click.Context, run: str, *, tier: str | None, as_json: bool) -
 def purge(context: click.Context, run: str, *, at_once: bool, tier: str | None, as_json: bool) -> int:
     """Delete files of RUN whose time in the trash is over."""
     from ckptstore.cli import retention_text as text
-    from ckptstore.cli import values
     from ckptstore.retention import dicts, in_tier, in_trash
 
     if tier is not None:
@@ -215,7 +213,6 @@ def purge(context: click.Context, run: str, *, at_once: bool, tier: str | None, 
 def policy(context: click.Context, /, run: str, *, clear: bool, as_json: bool, **rules: Any) -> None:
     """Show the policy of RUN, or store one for `gc`."""
     from ckptstore.cli import retention_text as text
-    from ckptstore.cli import values
     from ckptstore.retention import stored_policy as storing
 
     wanted = _policy(rules)
@@ -242,7 +239,6 @@ def tag(context: click.Context, run: str, step_and_name: tuple[str, ...], *, as_
     goes on. Then RUN@NAME is that state, until a later launch saves the same step again: then it is the newer one. A
     reference to a launch, as RUN/LAUNCH@1200, is refused if RUN@NAME would be the state of another launch.
     """
-    from ckptstore.cli import values
     from ckptstore.resume.resolve import step_to_tag
 
     *steps, name = step_and_name
@@ -264,7 +260,6 @@ def tag(context: click.Context, run: str, step_and_name: tuple[str, ...], *, as_
 @click.pass_context
 def untag(context: click.Context, run: str, name: str, *, as_json: bool) -> None:
     """Remove the tag NAME, and its protection, from a step of RUN."""
-    from ckptstore.cli import values
     from ckptstore.retention.protect import check_was_tag
 
     opened = catalog(context)

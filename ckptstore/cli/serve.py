@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ckptstore.cli.terminal import line
 from ckptstore.cli.watching import receiver_options, secret_in, watcher_of
 from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.outside import Path, os, socket
@@ -48,7 +49,6 @@ def serve(context: click.Context, /, *, host: str, port: int, **asked: Any) -> N
     from ckptstore.api import Catalog
     from ckptstore.catalog import schema
     from ckptstore.catalog.engine import open_database
-    from ckptstore.cli.terminal import line
 
     rules = _rules(host, **{name: asked.pop(name) for name in ("token_file", "allow_changes", "trust_proxy")})
     database = open_database(context.obj, connections=_CONNECTIONS)

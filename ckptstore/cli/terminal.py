@@ -7,7 +7,6 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, TypeVar
 
 import click
-from rich.cells import cell_len
 
 from ckptstore.core.text import span
 from ckptstore.outside import os, utc_now
@@ -58,6 +57,8 @@ class Rows:
 
     def _lines(self) -> Iterator[str]:
         """No line is broken: a launch or a path that is cut in two could not be copied."""
+        from rich.cells import cell_len
+
         widths = [max(map(cell_len, column)) for column in zip(*self._rows, strict=True)]
         for place, cells in enumerate(self._rows):
             if place in self._headings:

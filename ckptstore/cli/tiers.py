@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ckptstore.cli import values
 from ckptstore.cli.commands import Whole, as_json, catalog
+from ckptstore.cli.terminal import line
+from ckptstore.core.hints import Command
+from ckptstore.core.text import count, size
 
 if TYPE_CHECKING:
     from ckptstore.tiers.facts import Listed
@@ -34,7 +38,6 @@ def add(context: click.Context, name: str, url: str, level: int | None, *, as_js
     the nodes, and the safer. A start fetches from the lowest that has a copy. Credentials come from the environment and
     the usual files; the catalog keeps none.
     """
-    from ckptstore.cli import values
     from ckptstore.objects.tiers import open_tier
     from ckptstore.tiers import facts
 
@@ -50,7 +53,6 @@ def add(context: click.Context, name: str, url: str, level: int | None, *, as_js
 @click.pass_context
 def list_(context: click.Context, *, as_json: bool) -> None:
     """Show the tiers, nearest first, and the copies in them."""
-    from ckptstore.cli import values
     from ckptstore.tiers import facts
 
     found = facts.listed(catalog(context).database)
@@ -70,10 +72,6 @@ def _values(each: Listed) -> dict[str, object]:
 
 
 def _show(found: list[Listed]) -> None:
-    from ckptstore.cli.terminal import line
-    from ckptstore.core.hints import Command
-    from ckptstore.core.text import count, size
-
     for each in found:
         of = each.known.tier
         told = f"{of.name}  level {of.level}  {of.url}  {count(each.ready, 'copy', 'copies')}, {size(each.size)}"
@@ -95,7 +93,6 @@ def remove(context: click.Context, name: str, *, as_json: bool) -> None:
     Nothing is copied to it or fetched from it any more. Its copies stay there, and count again once the tier is added
     with the same URL.
     """
-    from ckptstore.cli import values
     from ckptstore.tiers import facts
 
     removed = facts.remove(catalog(context).database, name)

@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ckptstore.cli import values
 from ckptstore.cli.commands import Whole, as_json, catalog, optional_run, trust
+from ckptstore.cli.terminal import first, line, lines, marked
+from ckptstore.core.text import count
 from ckptstore.errors import CkptstoreError
 from ckptstore.outside import subprocess
+from ckptstore.resume.dicts import fields, reasons
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,16 +36,12 @@ def sync(context: click.Context, run_or_directory: str | None, *, trust: tuple[s
     It reads the journals of a run, of all runs, or below a directory. Write a directory with a slash, as
     ./checkpoints: a name without one is that of a run. Exit code 1: a directory or a journal could not be read.
     """
-    from ckptstore.cli import values
-
     done = catalog(context).sync(run_or_directory, trust=trust)
     values.write(_sync_values(done)) if as_json else _show_sync(done)
     return 1 if done.unreadable else 0
 
 
 def _sync_values(done: Synced) -> dict[str, object]:
-    from ckptstore.resume.dicts import fields, reasons
-
     return {
         **fields(done, "runs journals read records"),
         "spoiled_lines": done.spoiled,
@@ -50,9 +50,6 @@ def _sync_values(done: Synced) -> dict[str, object]:
 
 
 def _show_sync(done: Synced) -> None:
-    from ckptstore.cli.terminal import first, line
-    from ckptstore.core.text import count
-
     journals, records = count(done.journals, "journal", "journals"), count(done.records, "record", "records")
     line(f"{journals} read, {done.read} with new records: {records} added")
     if done.spoiled:
@@ -98,8 +95,6 @@ def check(context: click.Context, *, as_json: bool) -> None:
 
 
 def _report(status: SchemaStatus, *, as_json: bool) -> None:
-    from ckptstore.cli import values
-
     text = f"{status.catalog}: schema {status.found or 'none'}, this program works with {status.needed}"
     values.report({"catalog": status.catalog, "schema": status.found, "needed": status.needed}, text, as_json=as_json)
 
@@ -117,22 +112,20 @@ def selftest(*, as_json: bool, **asked: Any) -> int:
 
     It takes a minute or two, in a temporary directory with a catalog of its own. Exit code 1: a promise did not hold.
     """
-    from ckptstore.cli import terminal, values
-
     command = [sys.executable, "-m", "ckptstore.mindspore.selftest", json.dumps(asked)]
     rows = []
     last = "it said nothing"
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     ) as running:
-        for line in running.stdout or ():
-            if line.startswith("{"):
-                rows.append(json.loads(line))
+        for told in running.stdout or ():
+            if told.startswith("{"):
+                rows.append(json.loads(told))
                 if not as_json:
                     row = rows[-1]
-                    terminal.line(f"{_WORDS[row['held']]:<9}  {row['promise']}: {row['seen']}")
+                    line(f"{_WORDS[row['held']]:<9}  {row['promise']}: {row['seen']}")
             else:
-                last = line.strip() or last
+                last = told.strip() or last
     if running.returncode or not rows:
         raise CkptstoreError(f"the test itself failed: {last}", "pip install 'ckptstore[mindspore]'")
     if as_json:
@@ -151,9 +144,7 @@ def doctor(context: click.Context, run: str | None, *, strict: bool, as_json: bo
     Nothing is changed, and no checkpoint is read. Exit codes: 0 no problem, though perhaps warnings; 4 the catalog
     cannot be used; 6 the catalog is damaged; 1 any other problem, or with --strict a warning.
     """
-    from ckptstore.cli import values
     from ckptstore.doctor.doctor import examine
-    from ckptstore.resume.dicts import fields
 
     done = examine(context.obj, run)
     values.write(
@@ -164,8 +155,6 @@ def doctor(context: click.Context, run: str | None, *, strict: bool, as_json: bo
 
 def _show(done: Checkup) -> None:
     """Print each check in a line, and the hint below it; of several runs a line each, and the failed checks."""
-    from ckptstore.cli.terminal import lines
-
     of_runs: dict[str, list[Check]] = {}
     for check in done.checks:
         if check.run is None:
@@ -197,8 +186,6 @@ def _to_do(checks: Sequence[Check]) -> list[Check]:
 
 
 def _show_one(check: Check, name: str = "") -> None:
-    from ckptstore.cli.terminal import marked
-
     status = check.status.value
     marked("OK" if status == "ok" else status, f"{name or check.name:<13} {check.detail}", _COLOURS[status])
     if check.hint:
@@ -209,8 +196,6 @@ _COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "red"
 
 
 def _sum(checks: Sequence[Check]) -> str:
-    from ckptstore.core.text import count
-
     found = Counter(check.status.value for check in checks)
     problems = count(found["problem"], "problem", "problems")
     return f"{problems}, {count(found['warning'], 'warning', 'warnings')}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ckptstore.cli.terminal import line
 from ckptstore.resume.dicts import fields, file, plain, reasons
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ def finite(value: Any) -> Any:
 
 def report(value: Any, text: str, *, as_json: bool) -> None:
     """Print what a command has done: JSON for scripts, or a line for people."""
-    from ckptstore.cli.terminal import line
-
     write(value) if as_json else line(text)
 
 

@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ckptstore import progress
+from ckptstore.cli import values
 from ckptstore.cli.commands import Parsed, as_json, catalog, optional_run
+from ckptstore.cli.terminal import first, line
+from ckptstore.core.hints import Command
+from ckptstore.core.text import count, size
 from ckptstore.errors import DamageError, UsageError
+from ckptstore.resume.dicts import fields, reasons
 
 if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
@@ -73,7 +78,6 @@ def verify(
     damaged, or its loss was noticed now; 1: some files could not be looked at. The last line counts the files that
     were recorded as missing before.
     """
-    from ckptstore.cli import values
     from ckptstore.verify import verify as verifying
 
     database = catalog(context).database
@@ -90,10 +94,6 @@ def verify(
 
 
 def _verify_in_tier(database: Database, run: str | None, tier: str, *, digest: bool, as_json: bool) -> int:
-    from ckptstore.cli import values
-    from ckptstore.cli.terminal import first, line
-    from ckptstore.core.text import count, size
-    from ckptstore.resume.dicts import fields, reasons
     from ckptstore.tiers import facts
     from ckptstore.verify import in_tier
 
@@ -112,8 +112,6 @@ def _verify_in_tier(database: Database, run: str | None, tier: str, *, digest: b
 
 
 def _values(done: Verified) -> dict[str, Any]:
-    from ckptstore.resume.dicts import fields, reasons
-
     return {
         **fields(done, "checked bytes"),
         "damaged": [fields(each, "path rule detail") for each in done.damaged],
@@ -125,10 +123,6 @@ def _values(done: Verified) -> dict[str, Any]:
 def _show(
     done: Verified, run: str | None, *, digest: bool, sample: float | None, shard: tuple[int, int] | None
 ) -> None:
-    from ckptstore.cli.terminal import first, line
-    from ckptstore.core.hints import Command
-    from ckptstore.core.text import count, size
-
     what = "sizes, headers and digests" if digest else "sizes and headers"
     part = "" if sample is None else f", a sample of {sample:.4g} of the older files"
     part += "" if shard is None else f", shard {shard[0]} of {shard[1]}"

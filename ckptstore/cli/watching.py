@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ckptstore.cli.commands import Parsed, as_json, catalog, seconds, together
+from ckptstore.cli.terminal import line
 from ckptstore.errors import UsageError
 from ckptstore.outside import Path, os
 
@@ -69,13 +71,10 @@ def watch(context: click.Context, /, *, every: float, once: bool, as_json: bool,
     database = catalog(context).database
 
     def show(notice: Notice) -> None:
-        from ckptstore.cli.terminal import line
         from ckptstore.notify.watcher import as_dict
 
         told = as_dict(notice, database.name)
         if as_json:
-            import json
-
             click.echo(json.dumps(told))
         else:
             line(f"told: {told['text']}")

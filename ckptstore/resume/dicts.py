@@ -8,8 +8,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from ckptstore.resume.remedies import how_to_place
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -87,6 +85,8 @@ def unplaced(found: Unplaced) -> dict[str, Any]:
 
 def resolution(found: Resolution) -> dict[str, Any]:
     """A resolution: the plan, if there is one, and all that speaks against newer states."""
+    from ckptstore.resume.remedies import how_to_place
+
     plan = found.plan
     of_plan = "global_step epoch step_in_epoch initial_epoch"
     return {
