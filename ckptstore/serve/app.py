@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Mount, Route, request_response
+from starlette.routing import Mount, Route
 
 from ckptstore.errors import CkptstoreError
 from ckptstore.serve import metrics
 from ckptstore.serve.answers import PATIENCE_SECONDS, Answers
 from ckptstore.serve.api import Api
 from ckptstore.serve.changes import WAITED_SECONDS, Changes
-from ckptstore.serve.connections import MOST_STREAMS, Few
 from ckptstore.serve.events import Events
 from ckptstore.serve.guard import API, Guard
 from ckptstore.serve.pages import Pages
@@ -50,7 +49,6 @@ def make_app(
     changes = Changes(catalog, answers, patience=waited)
     own = _Own(questions)
     posts = Posts(changes, own.pages)
-    streams = Few(request_response(Events(questions).stream), MOST_STREAMS)
 
     @asynccontextmanager
     async def life(_: Starlette) -> AsyncIterator[None]:
@@ -64,7 +62,7 @@ def make_app(
             Route("/readyz", own.ready),
             Route("/metrics", own.metrics),
             Route("/static/{name}", own.static),
-            Mount(API, routes=[Route("/events", streams), *posts.of_api(), *Api(questions).routes()]),
+            Mount(API, routes=[Route("/events", Events(questions).stream), *posts.of_api(), *Api(questions).routes()]),
             *SignIn(own.pages, rules.token).routes(),
             *posts.of_pages(),
             *own.pages.routes(),

@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ckptstore.serve.problems import TooManyError, problem
-
 if TYPE_CHECKING:
     import asyncio
 
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp
 
 MOST_CONNECTIONS = 500
-MOST_STREAMS = 200
 HEADER_SECONDS = 10.0
 STALLED_SECONDS = 30.0
 _HEADER_BYTES = 64 * 1024
@@ -81,22 +78,3 @@ class Bounded(H11Protocol):
     def _give_up_unless_asked(self) -> None:
         if self.cycle is None or self.cycle.response_complete:
             self.transport.abort()
-
-
-class Few:
-    """An app that answers only so many at once; the others get 503."""
-
-    def __init__(self, app: ASGIApp, most: int) -> None:
-        self._app, self._most, self._now = app, most, 0
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or refuse."""
-        if self._now >= self._most:
-            refusal = TooManyError(f"{self._most} clients follow the runs already", "ask /runs from time to time")
-            await problem(refusal)(scope, receive, send)
-            return
-        self._now += 1
-        try:
-            await self._app(scope, receive, send)
-        finally:
-            self._now -= 1

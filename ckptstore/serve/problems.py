@@ -31,10 +31,6 @@ class ForgedError(CkptstoreError):
     """A change that a page of this server did not ask for."""
 
 
-class TooManyError(CkptstoreError):
-    """More clients than the server has room for."""
-
-
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (UnknownRunError, 404),
     (UnknownStepError, 404),
@@ -45,7 +41,6 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (RefusedError, 409),
     (StillAtWorkError, 202),
     (CatalogUnavailableError, 503),
-    (TooManyError, 503),
 )
 
 
