@@ -214,11 +214,12 @@ def _judged(
 
 def _trash(facts: RunFacts) -> Check:
     files, taken = sum(each.files for each in facts.trash), sum(each.bytes for each in facts.trash)
+    detail = f"{count(files, 'file', 'files')}, {size(taken)}" if files else "empty"
     if unmoved := of_unmoved(facts.run, facts.trash):
-        return facts.check("trash", Status.WARNING, *unmoved)
+        what, hint = unmoved
+        return facts.check("trash", Status.WARNING, f"{detail}; {what}", hint)
     if not files:
-        return facts.check("trash", Status.OK, "empty")
-    detail = f"{count(files, 'file', 'files')}, {size(taken)}"
+        return facts.check("trash", Status.OK, detail)
     if facts.lock is None and not all(each.ended for each in facts.trash):
         detail += "; a gc was interrupted"
         return facts.check("trash", Status.NOTE, detail, "the next gc, undo or purge goes on with it")
