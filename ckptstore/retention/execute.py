@@ -163,7 +163,7 @@ def execute(
         _check_digests(database, plan)
     with at_work(database, plan.run, plan.run_id, progress=progress) as worker:
         interrupted = worker.recover()
-        if not worker.unread:
+        if not worker.unheard:
             worker.purge_due(utc_now())
         gc = _Gc(plan, worker, interrupted, at_once=at_once, grace=grace or plan.policy.grace)
         _check_floor(plan)
@@ -333,8 +333,8 @@ class _Gc:
 
     def _unheard(self, targets: Sequence[Target]) -> str:
         """Why a state's protection is unknown; empty if all journals were read."""
-        reasons = (self._worker.unheard.get(each.checkpoint or "") for each in targets)
-        return self._worker.unread or next(filter(None, reasons), "")
+        reasons = (self._worker.away.get(each.checkpoint or "") for each in targets)
+        return self._worker.unheard or next(filter(None, reasons), "")
 
     def _skip(self, key: Key | None, reason: str) -> bool:
         if reason and key is not None:

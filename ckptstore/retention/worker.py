@@ -87,29 +87,28 @@ class Worker:
         self.recorder = shared(database, self._reach.homes)
         self.authority = Authority(database, lock.run, lock.run_id)
         self.done = Done()
-        self.unread = ""  # why some journals of the run were not read
-        self.unheard: dict[str, str] = {}  # why those of some states were not, by the ids of their files
-        self._away: frozenset[str] = frozenset()
+        self.unheard = ""  # why some journals of the run were not read
+        self.away: dict[str, str] = {}  # why those of some states were not, by the ids of their files
         self.hear()
 
     def hear(self) -> None:
         """Sync the run's journals: they may have new pins, tags and launches."""
         synced = sync_run(self.database, self.lock.run_id)
-        self.unread = why_unheard(synced)
-        if self._away == (away := frozenset(synced.away)):
+        self.unheard = why_unheard(synced)
+        self.away = {}
+        if not synced.away:
             return
-        self._away = away
         with self.database.read() as connection:
             own = [item.checkpoint for item in removals.items_of(connection, self.lock.run_id)]
             files = reads.files_to_judge(connection, self.lock.run_id, [each for each in own if each])
         found = unheard_states(synced, files)
         why = {file.id: found.get((file.launch, file.global_step)) for file in files}
-        self.unheard = {id_: f"{each.path} {each.reason}" for id_, each in why.items() if each is not None}
+        self.away = {id_: f"{each.path} {each.reason}" for id_, each in why.items() if each is not None}
 
     def refuse_unless_all_is_read(self) -> None:
         """Raise `RefusedError` if a journal of the run could not be read: a deletion cannot be undone."""
-        if self.unread:
-            told = f"nothing of run {self.lock.run!r} is deleted: {self.unread}"
+        if self.unheard:
+            told = f"nothing of run {self.lock.run!r} is deleted: {self.unheard}"
             raise RefusedError(told, "make that journal readable, update ckptstore here, or move it to a safe place")
 
     def collections(self) -> list[Collection]:
@@ -239,8 +238,8 @@ class Worker:
         """Delete what these gcs have in the trash of the chosen directories, except pinned or tagged steps."""
         unmarked, marked = self.in_trash_by_mark()
         for item in marked:
-            if item.collection in gcs and item.checkpoint in self.unheard:
-                self.done.troubles.append(Skipped(item.path, self._absence(item) or self.unheard[item.checkpoint]))
+            if item.collection in gcs and item.checkpoint in self.away:
+                self.done.troubles.append(Skipped(item.path, self._absence(item) or self.away[item.checkpoint]))
         items = [item for item in unmarked if item.collection in gcs and chosen(item.root)]
         if items:
             self.settle(self.want(items, Location.GONE))
@@ -257,7 +256,7 @@ class Worker:
             steps = user_events.pinned_steps(connection, run) | user_events.tags_of(connection, run).keys()
         records = self._records(items) if steps else {}
         ids = {item_id for item_id, some in records.items() if any(file.global_step in steps for file in some)}
-        ids |= {item.id for item in items if item.checkpoint in self.unheard}
+        ids |= {item.id for item in items if item.checkpoint in self.away}
         names = {_stem(item) for item in items if item.id in ids}
         kept = {item.id for item in items if item.id in ids or (not item.checkpoint and _stem(item) in names)}
         return [item for item in items if item.id not in kept], [item for item in items if item.id in kept]
