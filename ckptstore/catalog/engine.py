@@ -14,7 +14,7 @@ from ckptstore.catalog import postgres, sqlite, urls
 from ckptstore.catalog.backoff import Backoff
 from ckptstore.catalog.tables import UtcDateTime, metadata
 from ckptstore.core.hints import Command
-from ckptstore.errors import CatalogBusyError, CatalogDamagedError, CatalogUnavailableError, UsageError
+from ckptstore.errors import CatalogBusyError, CatalogDamagedError, CatalogUnavailableError
 from ckptstore.outside import Path, os, threading, time, utc_now
 
 if TYPE_CHECKING:
@@ -57,11 +57,8 @@ class Database:
         return urls.shown(self.url)
 
     def command(self, *arguments: str) -> Command:
-        """A command for this catalog, with `--db` unless the command finds it by itself."""
-        by_itself = ""
-        with suppress(UsageError):  # CKPTSTORE_URL makes no sense, and `--db` was given
-            by_itself = urls.shown(urls.database_url(None))
-        return Command(*(() if by_itself == self.name else ("--db", self.name)), *arguments)
+        """A command that names this catalog, wherever it is given."""
+        return Command("--db", self.name, *arguments)
 
     @property
     def file(self) -> Path | None:
