@@ -10,6 +10,7 @@ building and compiling the network.
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from datetime import datetime, timezone
@@ -20,7 +21,7 @@ from mindspore.train import CheckpointConfig, ModelCheckpoint
 
 import ckptstore.mindspore
 from bench import network
-from bench.measure import REPEATS, Budget, Found, Row, say, turns
+from bench.measure import Budget, Found, Row, say, turns
 from bench.resume_job import FirstStep
 from bench.task import run_alone
 from ckptstore import connect
@@ -40,6 +41,8 @@ QUICK_SIZES = {(16, 25): 1.1}
 """Ranks and saves of the past, and how many times as long as in an empty directory the first step may take."""
 ALONE = "empty directory"
 LOOK_AGAIN_SECONDS = 0.1
+WARM_UP, REPEATS = 7, 20
+"""The times of a first step vary by half: five say nothing about a tenth."""
 
 
 def recorded(directory: Path, run: str, ranks: int, saves: int) -> None:
@@ -99,6 +102,7 @@ class Job:
 
     def train(self) -> float:
         """Seconds to the end of the first step; what it has trained is saved then."""
+        gc.collect()  # the networks of the turns before: else it is chance in whose time they are collected
         began = time.perf_counter()
         model, dataset = network.model(), network.dataset(STEPS)
         launch = ckptstore.mindspore.join(RUN, catalog=self.catalog)
@@ -131,7 +135,9 @@ def run(work: Path, *, quick: bool) -> Found:
             home.mkdir(parents=True)
             os.chdir(home)  # MindSpore leaves files there
             jobs[who] = Job(home, past, ranks, saves)
-        taken, notes = turns({who: partial(Job.train, job) for who, job in jobs.items()}, repeats=REPEATS, warm_up=7)
+        taken, notes = turns(
+            {who: partial(Job.train, job) for who, job in jobs.items()}, repeats=REPEATS, warm_up=WARM_UP
+        )
         row = found.add(Row(TASK, "to the first step, records there", records, taken, notes))
         for who in (who for who, past in whose.items() if past):
             name = f"first step beside {records:,} records, {who.removeprefix('beside those ')} / {ALONE}"
