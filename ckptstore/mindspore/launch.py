@@ -709,6 +709,7 @@ def join(
     database = Database(url, answer_within=_ANSWER_SECONDS)
     layout = communication.layout()
     first: list[RankLaunch] = []
+    silence = None if take_over or os.environ.get("CKPTSTORE_TAKE_OVER") == "1" else Silence(database, run)
 
     def begun() -> Line:
         named = launch_id or os.environ.get("CKPTSTORE_LAUNCH_ID") or new_launch_id()
@@ -720,15 +721,14 @@ def join(
             launch_id=named,
             layout=layout,
             directories=directories,
+            claim=silence.claim if silence else None,
         )
         first.append(launch)
         away, saved = launch.recorder.behind, launch.saved_before
         return {"launch": launch_to_json(launch.facts), "name": launch.name, "away": away, "saved_before": saved}
 
-    if not (take_over or os.environ.get("CKPTSTORE_TAKE_OVER") == "1"):
-        silence = Silence(database, run)
-        while not communication.decided_by_rank_0(silence.is_there):
-            log.debug("waiting for a sign of life of another launch")
+    while silence and not communication.decided_by_rank_0(silence.is_there):
+        log.debug("waiting for a sign of life of another launch")
     sent = communication.decided_by_rank_0(begun)
     joined = first[0] if first else follow(database, launch_from_json(sent["launch"]), rank, layout, away=sent["away"])
     launch = TrainingLaunch(database, joined.facts, rank)

@@ -19,7 +19,7 @@ from ckptstore.journal.sync import sync_run
 from ckptstore.outside import os, token_hex, utc_now
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ckptstore.catalog.engine import Connection, Database
 
@@ -41,12 +41,14 @@ def join(
     launch_id: str | None,
     layout: str | None,
     seen: Mapping[str, int] = MappingProxyType({}),
+    claim: Callable[[Connection, Launch], None] | None = None,
 ) -> Launch:
     """Add the launch if this rank is its first, and return its facts.
 
     The id is `launch_id`, else CKPTSTORE_LAUNCH_ID, else made here if there is only one rank. `layout` is
-    "data_parallel" or "stand_alone" (None: no replicas are known), `seen` that of `sync_run`. Raises `UsageError` for
-    what makes no sense, `RefusedError` where the launch contradicts what other ranks said or was used before.
+    "data_parallel" or "stand_alone" (None: no replicas are known), `seen` that of `sync_run`. `claim` is called in the
+    transaction that adds the launch, and may refuse it. Raises `UsageError` for what makes no sense, `RefusedError`
+    where the launch contradicts what other ranks said or was used before.
     """
     check_name("run", run)
     rank, world_size = validate.rank_of(rank, world_size)
@@ -84,6 +86,8 @@ def join(
             launch = reads.launch(connection, key)
         if launch is None:
             raise RefusedError(f"launch {launch_id} of run {run} could not be stored", "start again")
+        if claim is not None:
+            claim(connection, launch)
         _check(connection, launch, rank, world_size)
         return launch
 

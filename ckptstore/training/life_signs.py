@@ -120,6 +120,16 @@ class Silence:
         except CatalogUnavailableError:
             return True
 
+    def claim(self, connection: Connection, launch: Launch) -> None:
+        """Give the first sign of life of a launch, in the transaction that adds it.
+
+        Raises `RefusedError` if another launch gave one since then: two starts in one moment see none of each other.
+        """
+        found, now = last_sign(connection, reads.run_id(connection, launch.run))
+        if found is not None and not is_this_process(found.process) and may_be_alive(found, now):
+            raise self._refusal(found, now)
+        leases.give_sign(connection, launch.key, this_process(), now)
+
     def _look(self) -> bool:
         if self._first is None:
             schema.ensure(self._database)

@@ -34,7 +34,7 @@ from ckptstore.training.rank_launch import RankLaunch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ckptstore.catalog.engine import Database
+    from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.events import Line, TrainingEnded
     from ckptstore.outside import Path
     from ckptstore.resume.resolver import Query
@@ -147,11 +147,13 @@ def begin(
     launch_id: str,
     layout: str | None,
     directories: Iterable[str | Path] = (),
+    claim: Callable[[Connection, Launch], None] | None = None,
 ) -> RankLaunch:
     """Make this rank part of a launch, as `Catalog.join` does, also while the catalog cannot be used.
 
     The journals in the run's known directories are read into the catalog first. Where that cannot be used they alone
-    count, and the launch is in journals only until the catalog is back.
+    count, and the launch is in journals only until the catalog is back. `claim` is that of `resume.join`, of a launch
+    that is in the catalog.
     """
     sizes, _ = found_below(known_directories(database.name, run, directories))
     try:
@@ -159,7 +161,14 @@ def begin(
             schema.ensure(database)
             unread = take_up_found(database, sizes).failed
             facts = join(
-                database, run, rank=rank, world_size=world_size, launch_id=launch_id, layout=layout, seen=sizes
+                database,
+                run,
+                rank=rank,
+                world_size=world_size,
+                launch_id=launch_id,
+                layout=layout,
+                seen=sizes,
+                claim=claim,
             )
             launch = RankLaunch(database, facts, rank)
             launch.unread = unread

@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -18,6 +19,7 @@ from ckptstore.resume.liveness import SILENT
 from ckptstore.training import life_signs
 from ckptstore.training.life_signs import Silence
 from ckptstore.training.rank_launch import RankLaunch
+from ckptstore.training.start import begin
 
 HERE = this_process()
 SILENT_SECONDS = SILENT.total_seconds()
@@ -95,6 +97,39 @@ def test_a_launch_that_gives_one_more_sign(catalog: Catalog, time: Clock, caplog
     assert "join(take_over=True) or CKPTSTORE_TAKE_OVER=1" in told.value.hint
     assert "may be alive: process 42 on node-7 gave a sign of life 10 s ago" in caplog.text
     assert time.now < SILENT_SECONDS
+
+
+def test_of_starts_in_one_moment_one_goes_on(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, each saw nobody, and both trained."""
+    monkeypatch.setattr(life_signs, "this_process", lambda: f"node-{threading.get_ident()}|42|1|abcd@another")
+    monkeypatch.setattr(life_signs, "is_this_process", lambda _: False)
+    together = threading.Barrier(4)
+
+    def start(number: int) -> str:
+        silence = Silence(catalog.database, "run")
+        assert silence.is_there()
+        together.wait()
+        try:
+            begin(
+                catalog.database,
+                "run",
+                rank=0,
+                world_size=1,
+                launch_id=f"L{number}",
+                layout=None,
+                claim=silence.claim,
+            )
+        except RefusedError as error:
+            return str(error)
+        return ""
+
+    with ThreadPoolExecutor(4) as pool:
+        told = list(pool.map(start, range(4)))
+    (first,) = (f"L{number}" for number, error in enumerate(told) if not error)
+    assert sum(f"launch {first} of run 'run' is alive" in error for error in told) == 3
+    with catalog.database.read() as connection:
+        launches = reads.launches_of(connection, reads.run_id(connection, "run") or 0)
+    assert [launch.id for launch in launches] == [first], "who is refused leaves no launch"
 
 
 def test_a_launch_that_ends_while_it_is_waited_for(catalog: Catalog, time: Clock) -> None:
