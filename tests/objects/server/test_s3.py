@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from hashlib import md5
 from pathlib import Path
 
@@ -132,25 +132,30 @@ def test_one_who_stops_leaves_nothing_to_be_seen_and_the_next_clears_up(store: S
     assert KEY.encode() not in uploads()
 
 
-def test_a_fetch_that_is_cut_goes_on_where_it_was(store: Store, tmp_path: Path) -> None:
+def test_a_fetch_that_is_cut_goes_on_where_it_was(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     size = 5 * PIECE
     content, digest = write(tmp_path / "net.ckpt", size)
     store.put(str(tmp_path / "net.ckpt"), KEY, size, digest)
-    counts: list[int] = []
+    asked: list[tuple[int, int]] = []
+    pieces = store.pieces
 
-    def stop(count: int) -> None:
-        counts.append(count)
-        if len(counts) == 3:
-            raise StopError
+    def cut(key: str, begin: int, end: int) -> Iterator[bytes]:
+        asked.append((begin, end))
+        for count, piece in enumerate(pieces(key, begin, end)):
+            if len(asked) == 1 and count == 2:
+                raise StopError
+            yield piece
 
+    monkeypatch.setattr(store, "pieces", cut)
     target = tmp_path / "node" / "net.ckpt"
     with pytest.raises(StopError):
-        store.get(KEY, str(target), size, digest, stop)
+        store.get(KEY, str(target), size, digest)
     assert not target.exists()
-    again: list[int] = []
-    store.get(KEY, str(target), size, digest, again.append)
+    store.get(KEY, str(target), size, digest)
     assert target.read_bytes() == content
-    assert sum(again) == size - 2 * PIECE
+    assert asked == [(0, size), (2 * PIECE, size)]
 
 
 def test_answers_of_500_are_asked_again(faults: Faults, use: Callable[[str], Store], tmp_path: Path) -> None:
