@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from ckptstore.api import Catalog
 from ckptstore.catalog.engine import Connection, Database
-from ckptstore.core.model import FileState, Kind, Launch, Resolution, Rule
+from ckptstore.core.model import Kind, Launch, Resolution, Rule
 from ckptstore.disk import files as storage_files
 from ckptstore.disk import name_claims
 from ckptstore.errors import NothingRestorableError, RefusedError, UnknownRunError, UsageError
@@ -63,20 +63,6 @@ def test_a_harmed_file_is_passed_over_and_named(catalog: Catalog, tmp_path: Path
     assert chosen(found) == (10, [0, 1])
     assert rejected(found) == [(15, [(rule, 1)])]
     assert str(path) in found.rejections[0].reasons[0].detail
-
-
-@pytest.mark.of_files
-def test_flipped_bits_are_found_by_digest(catalog: Catalog, tmp_path: Path) -> None:
-    job, ranks = started(catalog, tmp_path, 10)
-    file = job.save(ranks, 15)[1]
-    path = Path(file.path)
-    content = bytearray(path.read_bytes())
-    content[20] ^= 1
-    path.write_bytes(content)
-    assert file.mtime_ns is not None
-    os.utime(path, ns=(file.mtime_ns, file.mtime_ns))
-    assert chosen(catalog.resolve("run")) == (15, [0, 1])
-    assert chosen(catalog.resolve("run", verify="digest")) == (10, [0, 1])
 
 
 def test_one_launch_has_one_plan_even_if_files_vanish_while_it_starts(catalog: Catalog, tmp_path: Path) -> None:
@@ -274,16 +260,6 @@ def test_a_fresh_start_does_not_hide_that_a_branch_was_lost(catalog: Catalog, tm
         job.start()
 
 
-def test_another_number_of_ranks(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path)
-    job.save(job.start(), 15)
-    assert rejected(catalog.resolve("run", world_size=4)) == [(15, [(Rule.WORLD_SIZE, None)])]
-    job = Job(catalog, tmp_path / "dp", layout="data_parallel")
-    job.launches = 1
-    job.save(job.start(), 15)
-    assert chosen(catalog.resolve("run", world_size=3)) == (15, [0, 1, 0])
-
-
 def test_stated_replicas_are_those_of_the_launch_whose_state_is_asked_for(catalog: Catalog, tmp_path: Path) -> None:
     """Not of a start that was refused, nor of a later launch with more ranks."""
     job = Job(catalog, tmp_path)
@@ -396,18 +372,6 @@ def test_an_asynchronous_save_that_its_process_did_not_live_to_see(catalog: Cata
         assert rejected(catalog.resolve("run")) == [(20, [(Rule.IN_PROGRESS, 0)])]
     job.write(ranks[0], 20)
     assert chosen(catalog.resolve("run")) == (20, [0])
-
-
-def test_what_vanished_is_marked_and_what_comes_back_is_found(catalog: Catalog, tmp_path: Path) -> None:
-    job, ranks = begun(catalog, tmp_path, 10, world_size=1)
-    path = Path(job.save(ranks, 15)[0].path)
-    away = tmp_path / "away"
-    path.rename(away)
-    catalog.resolve("run")
-    assert [file.state for file in catalog.files("run")] == [FileState.MISSING, FileState.COMPLETE]
-    away.rename(path)
-    assert chosen(catalog.resolve("run")) == (15, [0])
-    assert [file.state for file in catalog.files("run")] == [FileState.COMPLETE, FileState.COMPLETE]
 
 
 def test_a_resolution_connects_once(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
