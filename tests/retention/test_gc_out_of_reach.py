@@ -18,8 +18,6 @@ from ckptstore.retention.execute import execute
 from ckptstore.retention.in_trash import purge, undo
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
-from ckptstore.training import rank_launch
-from tests.jobs import started
 from tests.retention.builders import LAST_2, gc, removed, saved
 
 pytestmark = pytest.mark.of_files
@@ -61,20 +59,6 @@ def test_files_that_were_away_for_a_moment_are_not_gone(
     plan = plan_gc(catalog.database, "run", Policy(keep_last=5))
     execute(catalog.database, plan, allow_mass_delete=True)
     assert [state.global_step for state in catalog.saves("run")] == [80, 70, 60, 50, 40]
-
-
-def test_what_a_launch_saved_and_does_not_see_for_a_moment_is_not_gone(
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After each save a rank looks which of its files MindSpore has deleted."""
-    job, ranks = started(catalog, tmp_path / "ckpt", 10, 20, 30)
-    away_during(monkeypatch, rank_launch, "names_in", job.folder(0))
-    ranks[0].live_files.notice_vanished(job.folder(0))
-    monkeypatch.undo()
-    assert {file.state for file in catalog.files("run")} == {FileState.COMPLETE}
-    job.write(ranks[0], 10).unlink()
-    ranks[0].live_files.notice_vanished(job.folder(0))
-    assert [file.global_step for file in catalog.files("run") if file.state is FileState.MISSING] == [10]
 
 
 def test_a_journal_that_is_away_when_it_is_carried_out_protects_its_states(
@@ -150,20 +134,6 @@ def test_a_file_of_the_same_name_on_another_disk_is_no_damage(catalog: Catalog, 
     catalog.scan(job.directory, run="run")
     assert removed(plan_gc(catalog.database, "run", LAST_2)) == []
     assert next(file for file in catalog.files("run") if file.global_step == 10).state is FileState.COMPLETE
-
-
-def test_files_of_others_below_a_mount_point_do_not_say_that_its_disk_is_empty(
-    catalog: Catalog, tmp_path: Path
-) -> None:
-    job = saved(catalog, tmp_path, 10, 20, 30)
-    job.folder(0).rename(tmp_path / "away")
-    (job.folder(0) / "kept").mkdir(parents=True)
-    (job.folder(0) / "kept" / "model.bin").write_bytes(b"another")
-    catalog.scan(job.directory, run="run")
-    assert {file.state for file in catalog.files("run")} == {FileState.COMPLETE}
-    (job.folder(0) / ".ckptstore").mkdir()  # as the message says, of a disk that is gone for good
-    catalog.scan(job.directory, run="run")
-    assert {file.rank for file in catalog.files("run") if file.state is FileState.MISSING} == {0}
 
 
 def test_the_trash_of_a_directory_that_is_gone_for_good(catalog: Catalog, tmp_path: Path) -> None:
