@@ -313,6 +313,8 @@ def _kept(pieces: Iterator[bytes], kept: list[BaseException]) -> Iterator[bytes]
     """The pieces; what ends them is kept, since obstore raises a text of it."""
     try:
         yield from pieces
+    except GeneratorExit:  # obstore reads no more: it raises why
+        raise
     except BaseException as error:
         kept.append(error)
         raise

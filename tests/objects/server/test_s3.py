@@ -171,11 +171,13 @@ def test_answers_of_500_are_asked_again(faults: Faults, use: Callable[[str], Sto
         open_tier(store.name).put(str(tmp_path / "net.ckpt"), "run/l/1/other", len(content), digest)
 
 
+@pytest.mark.parametrize("pieces", [3, 8], ids=["all are read", "some are never read"])
 def test_connections_that_are_cut_leave_nothing_to_be_seen(
-    faults: Faults, use: Callable[[str], Store], tmp_path: Path
+    faults: Faults, use: Callable[[str], Store], tmp_path: Path, pieces: int
 ) -> None:
+    """Before, one that cut an upload of many parts ended `replicate` by `GeneratorExit`."""
     store = use(faults.endpoint)
-    content, digest = write(tmp_path / "net.ckpt", 3 * PIECE)
+    content, digest = write(tmp_path / "net.ckpt", pieces * PIECE)
     faults.cut_after = PIECE // 2
     with pytest.raises(UnreachableError):
         store.put(str(tmp_path / "net.ckpt"), KEY, len(content), digest)
