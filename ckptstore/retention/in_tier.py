@@ -20,11 +20,11 @@ from ckptstore.core.hints import Command
 from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.core.model import Skipped
 from ckptstore.errors import CkptstoreError, RefusedError
-from ckptstore.objects.errors import StoreError
+from ckptstore.objects.errors import MissingError, StoreError
 from ckptstore.objects.tiers import open_tier
 from ckptstore.outside import utc_now
 from ckptstore.retention import decide
-from ckptstore.retention.plan import COPIES_CHANGED, Copied, Survey, copies_changed, is_there, stated
+from ckptstore.retention.plan import COPIES_CHANGED, Copied, Survey, copies_changed, fault_of, stated
 from ckptstore.retention.worker import at_work
 
 if TYPE_CHECKING:
@@ -153,10 +153,12 @@ def undo(database: Database, run: str, tier: Tier) -> TierCollected:
         last = max((copy.at for _, copy in trashed), default=None)
         back = []
         for file, copy in ((file, copy) for file, copy in trashed if copy.at == last):
-            if is_there(copy):
+            fault = fault_of(copy)
+            if fault is None:
                 back.append((file, copy))
             else:
-                troubles.append(Skipped(copy.key, f"is not in tier {tier.name} any more"))
+                is_gone = isinstance(fault, MissingError)
+                troubles.append(Skipped(copy.key, f"is not in tier {tier.name} any more" if is_gone else fault.message))
         worker.record(lambda _: [_told(file, copy, CopyState.READY, utc_now()) for file, copy in back])
     freed = sum(copy.all_bytes for _, copy in back)
     return TierCollected(run, tier.name, copies=len(back), bytes=freed, troubles=tuple(troubles))
@@ -204,10 +206,10 @@ def _check_floor(plan: TierPlan) -> None:
     """Raise `RefusedError` unless the copies of the states that must stay are in the tier."""
     for state in plan.decision.must_stay:
         for _, copy in plan.held[state.key]:
-            if not is_there(copy):
+            if fault := fault_of(copy):
                 raise RefusedError(
-                    f"step {state.global_step} must stay, and {copy.key} is not in tier {plan.tier.name}",
-                    f"copy it again: {Command('replicate', plan.run)}",
+                    f"step {state.global_step} must stay, and {fault.message}",
+                    fault.hint or f"copy it again: {Command('replicate', plan.run)}",
                 )
 
 

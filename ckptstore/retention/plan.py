@@ -27,7 +27,7 @@ from ckptstore.disk.presence import Home
 from ckptstore.disk.trash import Trash
 from ckptstore.errors import RefusedError
 from ckptstore.journal.sync import sync_run, unheard_states, unread_journals, why_unheard
-from ckptstore.objects.errors import StoreError
+from ckptstore.objects.errors import MissingError, StoreError
 from ckptstore.objects.tiers import open_tier
 from ckptstore.outside import Path, utc_now
 from ckptstore.resume.lineage import branches
@@ -198,13 +198,15 @@ def copies_changed(connection: Connection, planned: Mapping[Key, Copied]) -> set
     return {key for key, each in planned.items() if each != Copied.of(each.files, now)}
 
 
-def is_there(copy: Copy) -> bool:
-    """Whether a tier itself confirms that it has a copy."""
+def fault_of(copy: Copy) -> StoreError | None:
+    """Why a copy cannot be counted on, by what its tier itself answers; None if it is there."""
     try:
         seen = open_tier(copy.tier.url).head(copy.key)
-    except StoreError:
-        return False
-    return seen is not None and seen.size == copy.size
+    except StoreError as error:
+        return error
+    if seen is None or seen.size != copy.size:
+        return MissingError(f"{copy.key} is not in tier {copy.tier.name}")
+    return None
 
 
 def stated(
@@ -350,7 +352,7 @@ class Survey:
         """As `not_above`, but ask those tiers themselves."""
         for file in self._training(key):
             copies = self._above(tier, file) if file.state in _LIVE else ()
-            if copies and not any(is_there(copy) for copy in copies):
+            if copies and all(fault_of(copy) for copy in copies):
                 return f"{copies[0].tier.name} does not give {copies[0].key}"
         return ""
 

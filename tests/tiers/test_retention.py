@@ -143,6 +143,20 @@ def test_nothing_goes_where_the_floor_is_not_in_the_tier(job: Job, tier: Tier) -
     assert ready(job, tier) == set(STEPS)
 
 
+def test_a_tier_that_does_not_answer_is_not_said_to_lack_its_copies(job: Job, tier: Tier, tmp_path: Path) -> None:
+    """Before, gc advised to copy again what was there, and undo called it lost."""
+    copied(job.catalog, tier, job.catalog.files("run"))
+    plan = in_tier.plan_tier(job.catalog.database, "run", tier, KEEP)
+    in_tier.execute(job.catalog.database, plan)
+    (tmp_path / "far").rename(tmp_path / "not mounted")
+    with pytest.raises(RefusedError, match="step 20 must stay, and .*/far is not there: perhaps it is not mounted"):
+        in_tier.execute(job.catalog.database, plan)
+    found = in_tier.undo(job.catalog.database, "run", tier)
+    assert {each.reason for each in found.troubles} == {f"{tmp_path / 'far'} is not there: perhaps it is not mounted"}
+    (tmp_path / "not mounted").rename(tmp_path / "far")
+    assert in_tier.undo(job.catalog.database, "run", tier).copies == len(found.troubles)
+
+
 def test_an_object_that_another_copy_needs_is_not_deleted(job: Job, tier: Tier) -> None:
     """Ranks that save the same bytes under one name share an object."""
     copied(job.catalog, tier, job.catalog.files("run"))
