@@ -45,15 +45,17 @@ def verify(database: Database, run: str | None, tier: Tier, *, digest: bool = Fa
     held = [each for name in run_names(database, run) for each in _ready(database, find_run(database, name), tier)]
     store, recorder = open_tier(tier.url), shared(database)
     looks = for_each(partial(_look, store, digest), [copy for _, copy in held], waits=True)
-    damaged, troubles = [], []
+    looked_at, damaged, troubles = [], [], []
     for (file, copy), error in zip(held, looks, strict=True):
-        if isinstance(error, DamageError | MissingError):
+        if error is not None and not isinstance(error, DamageError | MissingError):
+            troubles.append(Skipped(copy.key, error.message))
+            continue
+        looked_at.append(copy)
+        if error is not None:
             record_copy(recorder, file, tier, CopyState.FAILED, detail=error.message)
             damaged.append(Skipped(copy.key, error.message))
-        elif error is not None:
-            troubles.append(Skipped(copy.key, error.message))
-    every = sum(copy.all_bytes for _, copy in held)
-    return CopiesVerified(tier.name, len(held), every, tuple(damaged), tuple(troubles))
+    every = sum(copy.all_bytes for copy in looked_at)
+    return CopiesVerified(tier.name, len(looked_at), every, tuple(damaged), tuple(troubles))
 
 
 def _ready(database: Database, run_id: int, tier: Tier) -> Iterator[tuple[Checkpoint, Copy]]:

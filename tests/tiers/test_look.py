@@ -119,5 +119,5 @@ def test_a_tier_that_does_not_answer_marks_nothing(job: Job, tier: Tier, tmp_pat
     copied(job.catalog, tier, job.catalog.show("run", 5))
     shutil.rmtree(tmp_path / "far")
     found = in_tier.verify(job.catalog.database, "run", tier)
-    assert (len(found.damaged), len(found.troubles)) == (0, 2)
+    assert (found.checked, found.bytes, len(found.damaged), len(found.troubles)) == (0, 0, 0, 2)
     assert {file.global_step for file in facts.lacking(job.catalog.database, "run", tier)} == {10}
