@@ -266,7 +266,7 @@ class SavePlaces:
             return None
         begins = f"after step {start.global_step}" if start.global_step else "from the beginning"
         held = f"{file.path} holds step {file.global_step} of run {self._launch.name}"
-        catalog = view.database.name
+        catalog = self._launch.database.name  # a view may be of a temporary one
         return f"this launch starts {begins}, but {held}, and the catalog {catalog} did not know it", file.launch
 
     def _moved_here(self, view: View, start: Start) -> Checkpoint | None:

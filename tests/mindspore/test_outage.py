@@ -147,7 +147,7 @@ def test_a_fresh_start_that_overlooked_an_earlier_one_is_stopped_and_the_next_on
         stopped = run.launch()
         assert stopped.code == 1
         assert "net-2_5.ckpt holds step 15 of run run, and the catalog " in stopped.output
-        assert " did not know it; start again" in stopped.output
+        assert f"{run.url} did not know it; start again" in stopped.output
     run.again(step=15)
     assert run.final() == undisturbed
 
