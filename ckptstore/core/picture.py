@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 WIDTH = 64  # columns at most
 
-_OWN, _REPLICA, _NOT_RECORDED = "#", "+", "?"
+_OWN, _REPLICA, _FETCHED, _NOT_RECORDED = "#", "+", "t", "?"
 _SIGNS = {
     Rule.IN_PROGRESS: "~",
     Rule.WEIGHTS_ONLY: "w",
@@ -30,6 +30,7 @@ _OF_STATES = {FileState.IN_PROGRESS: "~", FileState.DAMAGED: "x"}
 MEANINGS = {
     _OWN: "its own file",
     _REPLICA: "a replica's",
+    _FETCHED: "from a tier",
     "~": "being written",
     "w": "weights only",
     "q": "quarantined",
@@ -87,7 +88,8 @@ def _folded(signs: str, ranks: int) -> str:
 def _signs(state: Rejection | RestorePlan) -> str:
     """One sign a rank; empty where a state was rejected as a whole."""
     if isinstance(state, RestorePlan):
-        return "".join(map(_served, state.ranks))
+        far = state.copies.keys()
+        return "".join(_FETCHED if far and each.source.id in far else _served(each) for each in state.ranks)
     if all(reason.rank is None for reason in state.reasons):
         return ""
     signs = [_NOT_RECORDED] * state.world_size

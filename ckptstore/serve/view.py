@@ -23,7 +23,7 @@ _COLUMNS = 64
 """Of the picture: of wider jobs several ranks share one, which shows the worst of them."""
 
 _STEPS, _LAUNCHES, _MARKS = 16, 12, 200
-_NAMES = ("own", "replica", "writing", "weights", "quarantined", "none", "gone", "damaged")
+_NAMES = ("own", "replica", "fetched", "writing", "weights", "quarantined", "none", "gone", "damaged")
 KINDS = dict(zip(MEANINGS, _NAMES, strict=True))
 """The class of a cell, by its sign."""
 

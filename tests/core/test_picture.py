@@ -1,5 +1,7 @@
 """The picture of ranks and steps, and ranks as people write them."""
 
+from dataclasses import replace
+
 import pytest
 
 from ckptstore.core.model import Observed, Rejection, RestorePlan
@@ -56,4 +58,13 @@ def test_states_of_which_no_rank_is_told_are_left_out() -> None:
     assert picture([given_up, plan]) == [
         ("one sign for each of ranks 0 to 1: # its own file, + a replica's"),
         "step 15  +# chosen",
+    ]
+
+
+def test_a_file_that_only_a_tier_has_is_not_called_its_own() -> None:
+    plan = judge(whole_state(launch(world_size=2), 5), as_recorded(whole_state(launch(world_size=2), 5)))
+    assert isinstance(plan, RestorePlan)
+    assert picture([replace(plan, copies={plan.ranks[1].source.id: ()})]) == [
+        "one sign for each of ranks 0 to 1: # its own file, t from a tier",
+        "step 5  #t chosen",
     ]
