@@ -54,6 +54,12 @@ class Steps(NamedTuple):
     shards: int | None = None
 
 
+def check_dataset(dataset: Any, who: str, hint: str = "give it network, optimizer and dataset, in this order") -> None:
+    """Raise `UsageError` unless it is a dataset: `who` names the call, and `hint` says how it is written."""
+    if not hasattr(dataset, "set_init_step"):
+        raise UsageError(f"{who} needs the dataset that is trained with, not {type(dataset).__name__}", hint)
+
+
 def steps_of(dataset: Any, world_size: int) -> Steps:
     """The steps of a dataset of which each of `world_size` ranks has its own part."""
     an_epoch = int(dataset.get_dataset_size())

@@ -24,7 +24,7 @@ from ckptstore.disk.files import absolute
 from ckptstore.disk.run_directories import root_of
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
 from ckptstore.mindspore import communication, random_layers
-from ckptstore.mindspore.data import begin_anew, check_exact, complaints, go_on, steps_of
+from ckptstore.mindspore.data import begin_anew, check_dataset, check_exact, complaints, go_on, steps_of
 from ckptstore.mindspore.dying_gasp import DyingGasp
 from ckptstore.mindspore.extra_state import Keeper, Remembered
 from ckptstore.mindspore.initial import Warm, begin_from
@@ -180,6 +180,7 @@ class TrainingLaunch(RankLaunch):
         to `launch.save`: `launch.save(TrainState(network, optimizer).write, name="net.safetensors", …)`. A list of
         networks or optimizers, or a dict by names, stands for several (`TrainState`).
         """
+        check_dataset(dataset, "restore")
         warm = Warm(initial, initial_optimizer, rename, strict).checked()
         query = _query(step=step, lineage=lineage, take_quarantined=take_quarantined, fresh=fresh, initial=initial)
         return self._restore(TrainState(network, optimizer), dataset, query, exact_data, warm=warm)

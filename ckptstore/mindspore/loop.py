@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ckptstore.core.model import Kind, epoch_and_step
 from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.mindspore import extra_state
-from ckptstore.mindspore.data import batches_after, randomness
+from ckptstore.mindspore.data import batches_after, check_dataset, randomness
 from ckptstore.mindspore.schedule import check_every
 from ckptstore.outside import atexit
 
@@ -416,11 +416,7 @@ class Loop:
 
 def check_loop(dataset: Any, epochs: object, every: object) -> None:
     """Raise `UsageError` for what cannot be gone through."""
-    if not hasattr(dataset, "create_tuple_iterator"):
-        raise UsageError(
-            f"loop needs the dataset that is trained with, not {type(dataset).__name__}",
-            "give it network, optimizer and dataset, in this order",
-        )
+    check_dataset(dataset, "loop")
     if not isinstance(epochs, int) or epochs < 1:
         raise UsageError(f"epochs is {epochs!r}", "say how many epochs the whole training has, from 1")
     check_every(every)

@@ -16,6 +16,7 @@ from ckptstore.disk.files import BAD_BYTES, digest
 from ckptstore.errors import CkptstoreError, DamageError, UsageError
 from ckptstore.formats.header import OPTIMIZER_STEP
 from ckptstore.formats.inspect import is_broken
+from ckptstore.mindspore.data import check_dataset
 from ckptstore.mindspore.loader import OTHER_BYTES, ChangedError, DoesNotFitError, are_apart, places_of, read_plain
 from ckptstore.mindspore.state import EXIT_FLAGS, Parameters, TrainState, first_names, named, state_names
 from ckptstore.outside import os
@@ -49,11 +50,7 @@ def check_arguments(model: Any, dataset: Any) -> None:
             f"resume got a network ({name})" if is_network else f"resume needs a mindspore.Model, not {name}",
             f"write model = mindspore.Model(network, loss_fn, optimizer); {call}",
         )
-    if not hasattr(dataset, "set_init_step"):
-        raise UsageError(
-            f"resume needs the dataset that is trained with, not {type(dataset).__name__}",
-            f"write {call}",
-        )
+    check_dataset(dataset, "resume", f"write {call}")
 
 
 def load(

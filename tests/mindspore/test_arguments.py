@@ -39,6 +39,14 @@ def test_resume_says_what_it_needs(catalog: Catalog, arguments: Any, told: str) 
     assert catalog.resolve("run").plan is None
 
 
+def test_restore_without_a_dataset(catalog: Catalog) -> None:
+    """Before, it ended in an AttributeError."""
+    model = create_model()
+    with pytest.raises(UsageError, match="restore needs the dataset that is trained with, not NoneType; give it netw"):
+        ckptstore.mindspore.join("run").restore(model.train_network, model._optimizer, None)
+    assert catalog.resolve("run").plan is None
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
