@@ -259,17 +259,22 @@ class Step:
 
 @dataclass(frozen=True)
 class History:
-    """How a world is set up, and what happens in it; as text, a test for `tests/world/found`."""
+    """How a world is set up, and what happens in it."""
 
     seed: int
     settings: dict[str, Any]
     steps: tuple[Step, ...]
 
     def __str__(self) -> str:
-        settings = "".join(f", {name}={value!r}" for name, value in self.settings.items() if name != "tier")
+        settings = ", ".join(f"{name}={value!r}" for name, value in self.settings.items() if name != "tier")
         lines = "\n".join(map(str, self.steps))
-        kind, of = ("TierWorld", ", of=TierWorld") if self.settings.get("tier") else ("World", "")
-        return f"@history({self.seed}{of}{settings})\ndef test_(world: {kind}) -> None:\n{lines}\n    world.finish()\n"
+        module, kind = ("tier", "TierWorld") if self.settings.get("tier") else ("world", "World")
+        return (
+            f"from tests.world.machine import Fault, simulated\nfrom tests.world.{module} import {kind}\n\n\n"
+            f"def test_history() -> None:\n    with simulated({self.seed}) as machine:\n"
+            f"        world = {kind}(machine, {settings})\n        happens(world)\n\n\n"
+            f"def happens(world: {kind}) -> None:\n{lines}\n    world.finish()\n"
+        )
 
 
 @dataclass

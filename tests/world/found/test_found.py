@@ -1,8 +1,6 @@
 """Histories that broke a promise, each as short as it could be made."""
 
-import functools
-import inspect
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,20 +10,18 @@ from tests.world.tier import TierWorld
 from tests.world.world import RUN, World
 
 
-def history(*seeds: int, of: type[World] = World, **settings: Any) -> Callable[[Callable[..., None]], Any]:
-    """Have what a function does happen in a world of each seed; what else it takes is parametrized."""
+def history(*seeds: int, of: type[World] = World, **settings: Any) -> pytest.MarkDecorator:
+    """The `world` of a test: one of each seed, with these settings."""
+    return pytest.mark.parametrize(
+        "world", [(of, seed, settings) for seed in seeds], ids=map(str, seeds), indirect=True
+    )
 
-    def test_of(happens: Callable[..., None]) -> Any:
-        @functools.wraps(happens)
-        def test(seed: int, **others: Any) -> None:
-            with simulated(seed) as machine:
-                happens(of(machine, **settings), **others)
 
-        (world, *others) = inspect.signature(happens).parameters.values()
-        vars(test)["__signature__"] = inspect.Signature([world.replace(name="seed"), *others])
-        return pytest.mark.parametrize("seed", seeds)(test)
-
-    return test_of
+@pytest.fixture
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    of, seed, settings = request.param
+    with simulated(seed) as machine:
+        yield of(machine, **settings)
 
 
 @history(509195, size=2, replicas=False, disks="one", nodes=1, late=False, keeps=0, coarse=False)
