@@ -204,6 +204,66 @@ def test_a_launch_does_not_go_on_where_one_of_its_ranks_has_another_number() -> 
     assert keys(reconstruct(files)) == [("net_0/rank_0", {0, 1}), ("net_1/rank_1", {0, 1})]
 
 
+BOTH_AT_5_AND_10 = [found(P, (1, step), step, rank=rank, time=100 * step) for step in (5, 10) for rank in (0, 1)]
+COPIED_IN_TURN = [(0, 0, 5), (0, 0, 10), (0, 1, 5), (0, 1, 10), (1, 0, 5), (1, 0, 10)]  # rank, launch, step
+
+# (name, files, whether the numbers are trusted, the (rank, step) of each launch's files)
+STARTS: list[tuple[str, list[FoundFile], bool, list[str]]] = [
+    (
+        "two that failed at one step, soon after each other",
+        [found(P, (1, step), step, time=2 * step) for step in (5, 10)]
+        + [found(B, (2, 2), 12, launch=number, time=24 + 4 * number) for number in (0, 1)],
+        True,
+        ["0:5 0:10", "0:12", "0:12"],
+    ),
+    (
+        "two that failed at one step, of which each rank has one breakpoint",
+        [*BOTH_AT_5_AND_10, *(found(B, (2, 2), 12, rank=rank, time=1300 + 120 * rank) for rank in (0, 1))],
+        False,
+        ["0:5 1:5 0:10 1:10", "0:12", "1:12"],
+    ),
+    (
+        "rank 1 missed the second; copied rank after rank, ten files a second",
+        [
+            replace(found(P, (1, step), step, launch=number, rank=rank), mtime_ns=SECOND + place * SECOND // 10)
+            for place, (rank, number, step) in enumerate(COPIED_IN_TURN)
+        ],
+        False,
+        ["0:5 0:10", "0:5 0:10", "1:5 1:10"],
+    ),
+    (
+        "two that saved one step, of which each rank has one file",
+        [
+            *BOTH_AT_5_AND_10,
+            *(found(P, (1, 100), 100, rank=rank, time=2000 + 300 * rank) for rank in (0, 1)),
+            found(P, (1, 105), 105, launch=1, time=3000),
+        ],
+        False,
+        ["0:5 1:5 0:10 1:10 0:100", "1:100 0:105"],
+    ),
+    (
+        "the second goes on under the same name after an exit",
+        [
+            *(found(P, (1, step), step, time=step) for step in (5, 10)),
+            found(X, None, 12, named_step=12, time=12),
+            found(P, (2, 5), 15, time=50),
+        ],
+        False,
+        ["0:5 0:10", "0:12", "0:15"],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("files", "trusted", "launches"), [case[1:] for case in STARTS], ids=[case[0] for case in STARTS]
+)
+def test_files_of_two_starts_are_of_two_launches(files: list[FoundFile], launches: list[str], *, trusted: bool) -> None:
+    history = reconstruct(files, stated=Stated(trusted=frozenset({Trusted.NUMBERS} if trusted else ())))
+    made = [" ".join(f"{file.rank}:{file.global_step}" for file in launch.files) for launch in history.launches]
+    assert made == launches
+    assert history.uncertain == ()
+
+
 def test_one_save_of_each_rank_is_no_evidence_without_times() -> None:
     files = [found(P, (1, 5), 5, rank=rank) for rank in (0, 1)]
     assert len(reconstruct(files).launches) == 2
