@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -234,7 +234,7 @@ def test_every_type_of_event_is_drawn() -> None:
     assert drawn == set(get_args(Event)) - {LayoutFileKept}, "layout files have tests of their own"
 
 
-def rows(portions: list[list[Event]]) -> object:
+def rows(portions: list[list[Event]]) -> dict[str, list[dict[str, Any]]]:
     """The rows that events make, taken up one portion after the other; what has no launch yet waits for the next."""
     catalog = Catalog(in_memory())
     left: list[Event] = []
@@ -308,11 +308,45 @@ FILE = Checkpoint(
     created_at=START,
 )
 SOURCE = Source("run", "L1", 0, "/run/a", Kind.PERIODIC, "net", "net", frozenset(), "host", None)
+TIER = Tier("s3", "s3://bucket/prefix", 2)
 
 
 def in_the_trash(file: Checkpoint) -> FilesRemoved:
     removed = RemovedFile("x.ckpt", 100, 10**9, file.id, generation(version_of_file(file)))
     return FilesRemoved("run", "gc1", "/run/a", Location.TRASH, settled=True, at=START, files=(removed,))
+
+
+ONE_OF_EACH: list[tuple[Event, str]] = [
+    (LaunchStarted(replace(LAUNCH, id="L3"), START), "launches resolutions"),
+    (SourceAdded(SOURCE, START), "sources"),
+    (FileRecorded(FILE), "saves checkpoints"),
+    (FileUnplaced("run", Unplaced("/run/a/y.ckpt", 100, 10**9, 5, "nothing tells its step", ""), START), "unplaced"),
+    (TrainingEnded("run", "L1", 0, 5, None, None, "", START), "endings"),
+    (LoadOutcome("run", "L1", 0, LoadResult.SAVED, START), "outcomes"),
+    (LayoutFileKept("run", "L1", 0, "/run/s.ckpt", "0" * 64, "strategy", b""), "strategies launch_strategies"),
+    (StepPinned("run", 5, pinned=True, at=START), "pins"),
+    (StepTagged("run", "best", 5, START), "tags"),
+    (PolicySet("run", {"keep_last": 1}, START), "policies"),
+    (RunRenamed("run", "thesis", START), "renamed"),
+    (RunForgotten("run", forgotten=True, at=START), "forgotten"),
+    (in_the_trash(FILE), "trash"),
+    (GcEnded("run", "gc1", START, START, ended=True, at=START), "collections"),
+    (TierDeclared("run", Tier("s3", "s3://bucket/prefix", 2), declared=True, at=START), "tiers"),
+    (
+        CopyRecorded.of(replace(FILE, digest="a1"), Tier("nfs", "file:///nfs", 1), CopyState.READY, START),
+        "tiers copies",
+    ),
+]
+
+
+@pytest.mark.parametrize(("event", "tables"), ONE_OF_EACH, ids=[type(event).__name__ for event, _ in ONE_OF_EACH])
+def test_an_event_of_each_type_makes_rows(event: Event, tables: str) -> None:
+    before, after = rows([KNOWN]), rows([[*KNOWN, event]])
+    assert {name for name in after if after[name] != before[name]} == set(tables.split())
+
+
+def test_no_type_of_event_was_forgotten_there() -> None:
+    assert {type(event) for event, _ in ONE_OF_EACH} == set(get_args(Event))
 
 
 def known_files(told: Iterable[Event]) -> dict[str, Checkpoint]:
