@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from ckptstore.api import Catalog
 from ckptstore.retention import stored_policy
 from ckptstore.retention.policy import Policy
+from ckptstore.retention.worker import Worker
 from tests.contents import WORK, contents
 from tests.jobs import Job
 
@@ -30,3 +33,21 @@ def test_what_gc_undo_purge_and_verify_did_is_known_again(catalog: Catalog, othe
     other.scan(tmp_path / "ckpt")
     assert contents(other, but=WORK) == contents(catalog, but=WORK)
     assert other.undo("run").files == 2
+
+
+def test_the_end_of_an_interrupted_gc_is_known_again(
+    catalog: Catalog, other: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had moved all its files. The purge that ends it moves none, and so opens no journal for a file."""
+    job = Job(catalog, tmp_path / "ckpt")
+    job.save(job.begin(), 5, 10, 15)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as before_the_end, pytest.raises(KeyboardInterrupt):
+        before_the_end.setattr(Worker, "end", interrupt)
+        catalog.execute(catalog.plan_gc("run", Policy(keep_last=2)))
+    assert catalog.purge("run").waiting == 2
+    other.scan(tmp_path / "ckpt")
+    assert contents(other, but=WORK) == contents(catalog, but=WORK)
