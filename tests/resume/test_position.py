@@ -94,6 +94,12 @@ def test_at_the_end_of_an_epoch_there_is_a_way_on_with_other_data(now: Launch) -
     assert other_data(saved, paced(1, 5, batch=16)) == other_data(saved, saved) == ""
 
 
+def test_as_many_steps_of_more_samples_may_be_of_the_same_data() -> None:
+    """13 to 15 samples are 3 steps of 4, the rest left out, and 3 steps of 6, the last one partial."""
+    four, six = paced(1, 3, batch=4), paced(1, 3, batch=6)
+    assert other_data(four, six) == other_data(six, four) == ""
+
+
 def dealt(samples: int, world: int, batch: int, *, drop: bool) -> list[set[int]]:
     """What every step of an epoch takes on all ranks: each gets every nth sample, at the end some once more."""
     share = ceil(samples / world)
