@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from ckptstore.core.replicas import from_group_info, from_json_groups
 from ckptstore.core.strategy_layout import from_strategies
-from ckptstore.errors import UsageError
+from ckptstore.errors import UnreadableError, UsageError
 from ckptstore.formats.bounded_json import MOST_JSON, parse_object
+from ckptstore.formats.header import Header
 from ckptstore.formats.inspect import inspect
 from ckptstore.formats.strategy import GroupInfo, Strategy
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ckptstore.core.replicas import Layout
-    from ckptstore.formats.header import Header
     from ckptstore.outside import Path
 
 _HEAD = 64  # bytes
@@ -44,6 +44,20 @@ def read_layout(paths: Iterable[Path], world_size: int) -> Layout:
         f"{', '.join(map(str, files)) or 'no file'} cannot tell who is whose replica",
         "give strategy files, or group info files, or one JSON file with groups",
     )
+
+
+def names_no_parameter_of(path: Path, checkpoint: Path) -> bool:
+    """Whether a strategy file names no parameter of a checkpoint: then it is of another training.
+
+    False if one of them cannot be read, or is of another kind. Raises `OSError` as `inspect` does.
+    """
+    try:
+        strategy, header = _read(path), inspect(checkpoint)
+    except UnreadableError:
+        return False
+    if not isinstance(strategy, Strategy) or not isinstance(header, Header) or not header.parameters:
+        return False
+    return {each.name for each in header.parameters}.isdisjoint(each.name for each in strategy.parameters)
 
 
 def layout_kind(path: Path) -> str:

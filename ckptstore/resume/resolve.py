@@ -18,7 +18,7 @@ from ckptstore.core.replicas import parse_layout, stand_alone
 from ckptstore.core.text import count
 from ckptstore.disk import files
 from ckptstore.errors import NothingRestorableError, RefusedError, UnknownRunError, UsageError
-from ckptstore.formats.replica_groups import read_layout
+from ckptstore.formats.replica_groups import names_no_parameter_of, read_layout
 from ckptstore.journal.sync import sync_run
 from ckptstore.outside import Path
 from ckptstore.resume import remedies, resolver
@@ -53,6 +53,9 @@ def resolve(database: Database, run: str, query: Query) -> Resolution:
         bring_up_to_date(database, run_id)
         asked = _asked(database, run_id, reference, query)
         found = choose(database, reference.run, run_id, asked, compares=True)
+        if found.plan is not None:
+            standing_in = (each.source.path for each in found.plan.ranks if each.source.rank != each.rank)
+            check_stated_layout(query.replicas, next(standing_in, None))
         if reference.tag is not None and found.plan is not None:
             _tell_if_saved_since(database, run_id, reference.tag, found.plan)
         return found
@@ -396,6 +399,20 @@ def stated_layout(replicas: str | None, world_size: int) -> Layout | None:
         return read_layout([path], world_size) if path.is_file() else parse_layout(replicas, world_size)
     except OSError as error:
         raise UsageError(f"cannot read {path} ({error.strerror})", "check its permissions") from None
+
+
+def check_stated_layout(replicas: str | None, checkpoint: str | None) -> None:
+    """Raise `UsageError` if `Query.replicas` is the strategy file of another training than a checkpoint is of."""
+    if replicas is None or checkpoint is None or not Path(replicas).is_file():
+        return
+    try:
+        is_of_another = names_no_parameter_of(Path(replicas), Path(checkpoint))
+    except OSError:
+        return
+    if is_of_another:
+        raise UsageError(
+            f"{replicas} names no parameter of {checkpoint}", "give the strategy file of the launch that saved it"
+        )
 
 
 def candidates(

@@ -26,7 +26,7 @@ from ckptstore.journal.sync import Synced, beside_unread, sync_below, unread_jou
 from ckptstore.outside import Path
 from ckptstore.resume.join import check_name
 from ckptstore.resume.reconcile import Reconciled, reconcile
-from ckptstore.resume.resolve import stated_layout
+from ckptstore.resume.resolve import check_stated_layout, stated_layout
 from ckptstore.scan.copies import LIVE, among_new, as_a_run, copies_of_known
 from ckptstore.scan.experiments import apart, are_several, commands, strangers
 from ckptstore.scan.foreign import Foreign
@@ -371,6 +371,7 @@ class _Planner:
         layout = stated_layout(said.replicas, history.world_size) or stand_alone()
         launches = []
         for found in history.launches:
+            check_stated_layout(said.replicas, found.files[-1].file.path)
             key = self._id_of(found)
             files = tuple(record(self.run, key, each, said.steps_per_epoch) for each in found.files)
             began = moment(min(each.file.mtime_ns for each in found.files))

@@ -18,8 +18,10 @@ from ckptstore.resume import start
 from ckptstore.resume.register import describe
 from ckptstore.retention.policy import Policy
 from ckptstore.training.start import begin, decide
+from tests.formats.layouts import write_spreads
 from tests.jobs import Job, begun, known_of, set_ending, started
 from tests.projecting import put_start
+from tests.spreads import spread
 
 
 def chosen(resolution: Resolution) -> tuple[int, list[int]] | None:
@@ -278,6 +280,20 @@ def test_stated_replicas_are_those_of_the_launch_whose_state_is_asked_for(catalo
     assert chosen(catalog.resolve("run", lineage="L1", replicas="0,1")) == (20, [0, 1])
     with pytest.raises(UsageError, match="names rank 2, but there are 2 ranks"):
         catalog.resolve("run", step=20, every_lineage=True, replicas="2,3")
+
+
+@pytest.mark.parametrize("suffix", ["ckpt", "json"])
+def test_a_strategy_file_of_another_training_states_no_replicas(catalog: Catalog, tmp_path: Path, suffix: str) -> None:
+    """The slices have the same shapes, so nothing else would notice that rank 1 loads those of rank 0."""
+    job = Job(catalog, tmp_path / "job")
+    job.save(job.start(), 10)
+    own = write_spreads(tmp_path / f"own.{suffix}", 0, [spread("weight", grid=(2,))])
+    other = write_spreads(tmp_path / f"other.{suffix}", 0, [spread("conv.weight", grid=(2,))])
+    assert chosen(catalog.resolve("run", replicas=str(other))) == (10, [0, 1])  # nobody stands in
+    (job.folder(1) / "net-1_10.ckpt").unlink()
+    assert chosen(catalog.resolve("run", replicas=str(own))) == (10, [0, 0])
+    with pytest.raises(UsageError, match=r"other\.\w+ names no parameter of .*rank_0/net-1_10\.ckpt; give the"):
+        catalog.resolve("run", replicas=str(other))
 
 
 def test_what_cannot_be_meant(catalog: Catalog) -> None:

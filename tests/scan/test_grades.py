@@ -16,7 +16,9 @@ from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes, hints
 from tests.command_line import ckptstore
 from tests.contents import WORK, contents
+from tests.formats.layouts import write_spreads
 from tests.jobs import Job
+from tests.spreads import spread
 
 LEFT_OUT = 7
 
@@ -244,6 +246,11 @@ def test_replicas_that_are_stated_are_those_of_the_scanned_launches(catalog: Cat
     assert [(each.rank, each.source.rank) for each in plan.ranks] == [(0, 0), (1, 0)]
     with pytest.raises(UsageError):
         catalog.scan(tree, world_size=2, replicas="0,7;1")
+    other = write_spreads(tree.parent / "other.ckpt", 0, [spread("conv.weight", grid=(2,))])
+    with pytest.raises(UsageError, match="names no parameter of"):
+        catalog.scan(tree, world_size=2, replicas=str(other))
+    own = write_spreads(tree.parent / "own.ckpt", 0, [spread("weight", grid=(2,))])
+    assert catalog.scan(tree, world_size=2, replicas=str(own)).adopted == ()
 
 
 def test_a_catalog_made_anew_has_grades_and_what_was_left_out(catalog: Catalog, other: Catalog, tree: Path) -> None:
