@@ -53,11 +53,22 @@ _PASSING_REFUSALS = (
 """Messages of failed connections: the driver has no SQLSTATE for them."""
 
 
+_NO_RIGHT = "its user may not do that: use an operator's, for db upgrade the owner's (docs/postgresql.sql)"
 _REMEDIES = (
     (
         "42501",  # insufficient_privilege
         re.compile(r"permission denied for "),
-        "its user may not do that: use an operator's, for db upgrade the owner's (docs/postgresql.sql)",
+        _NO_RIGHT,
+    ),
+    (
+        "3F000",  # invalid_schema_name: to who has no right in a schema, there is none
+        re.compile(r"no schema has been selected"),
+        _NO_RIGHT,
+    ),
+    (
+        "53300",  # too_many_connections
+        re.compile(r"too many (clients|connections)|remaining connection slots|no more connections allowed"),
+        "allow more connections: max_connections of the server, the role's limit, or a pooler as PgBouncer",
     ),
     (
         "28",  # invalid_authorization_specification, invalid_password

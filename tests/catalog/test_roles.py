@@ -37,6 +37,9 @@ def roles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         server.psql("--set", "ON_ERROR_STOP=1", "--file", str(SQL), "ckptstore")
     for name, role in (("trainer", "ckptstore_trainer"), ("alice", "ckptstore_operator"), ("nobody", "")):
         server.run(f"CREATE ROLE {name} LOGIN {f'IN ROLE {role}' if role else ''}")
+    server.run("CREATE ROLE guest LOGIN")
+    server.run("GRANT CONNECT ON DATABASE ckptstore TO guest")
+    server.run("CREATE ROLE busy LOGIN CONNECTION LIMIT 0 IN ROLE ckptstore_trainer")
     yield server
     server.close()
 
@@ -159,6 +162,8 @@ def test_who_may_not_do_it_hears_who_may(roles: Server, tmp_path: Path) -> None:
         ("postgresql://trainer@127.0.0.1:{port}/ckptstore", "check the user and the password"),
         ("postgresql://stranger@/ckptstore?host={socket}&port={port}", "check the user and the password"),
         ("postgresql://trainer@/elsewhere?host={socket}&port={port}", "create the database"),
+        ("postgresql://guest@/ckptstore?host={socket}&port={port}", "its user may not do that"),
+        ("postgresql://busy@/ckptstore?host={socket}&port={port}", "more connections"),
         (
             "postgresql://alice@/ckptstore?host={socket}&port={port}&options=-cdefault_transaction_read_only%3Don",
             "name the primary",
