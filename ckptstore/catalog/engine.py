@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from contextlib import contextmanager, suppress
 from functools import cache, partial
@@ -217,6 +218,9 @@ class Database:
         """The error for a catalog that cannot be used, with what to do about it: `remedy`, if that is known."""
         if remedy:
             return kind(f"the catalog {self.name} refuses ({reason})", remedy)
+        if _NO_TABLE.search(reason):
+            hint = f"check --db and CKPTSTORE_URL; for a new catalog: {self.command('db', 'upgrade')}"
+            return kind(f"the catalog {self.name} has no tables of ckptstore ({reason})", hint)
         if self.file is None:
             hint = "check that the server runs and that --db or CKPTSTORE_URL names it"
             return kind(f"cannot reach the catalog {self.name} ({reason})", hint)
@@ -234,6 +238,9 @@ class Database:
         kind = CatalogBusyError if not self.is_sqlite and postgres.passes(error) else CatalogUnavailableError
         remedy = "" if self.is_sqlite else postgres.remedy(error)
         return self.unusable(_without_password(said[0] if said else type(error).__name__, self.url), kind, remedy)
+
+
+_NO_TABLE = re.compile(r'no such table|relation ".*" does not exist')
 
 
 class _Own(threading.local):

@@ -18,6 +18,7 @@ import pytest
 
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog import exit_requests
+from ckptstore.catalog.engine import open_database
 from ckptstore.cli import leave
 from ckptstore.core.model import Kind
 from ckptstore.disk import notes
@@ -157,6 +158,12 @@ def test_who_waits_rests_between_two_looks(catalog: Catalog, tmp_path: Path, mon
     looks = follow(catalog.database, "run", ranks[0].facts)
     assert [next(looks) for _ in range(4)] == [nothing] * 4
     assert rests == [0.2, 1.5, 5.0]
+
+
+def test_a_catalog_without_tables_is_named_as_that(tmp_path: Path) -> None:
+    """As a mistyped `--db` makes one: the request needs no schema, so it does not create it."""
+    with pytest.raises(CatalogUnavailableError, match=r"has no tables of ckptstore.*; check --db and CKPTSTORE_URL"):
+        ask(open_database(tmp_path / "mistyped.db"), "run", "")
 
 
 def test_another_launch_has_begun_meanwhile(catalog: Catalog, tmp_path: Path) -> None:
