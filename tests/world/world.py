@@ -625,11 +625,15 @@ class World:
         self._end_trainers(gracefully=gracefully)
 
     def _end_trainers(self, *, gracefully: bool = False) -> None:
+        """End the launch: if it saved, and was told of no record, nobody can tell whether it counts."""
         for trainer in self.trainers:
             if gracefully and trainer.program.alive:
                 self._run(trainer.program, lambda: self._let_go(trainer), "end")  # noqa: B023
                 self.machine.end(trainer.program)
             self.machine.kill(trainer.program)
+        if self.trainers:
+            launch = self.truth.launches[-1]
+            launch.in_doubt = launch.in_doubt or not (launch.has_registered() or launch.has_nothing())
         self.trainers = []
 
     def quarantine(self, back: int = 1) -> None:
