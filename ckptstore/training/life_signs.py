@@ -107,6 +107,7 @@ class Silence:
         self._database = database
         self._run = run
         self._first: Sign | None = None
+        self._last: Sign | None = None
         self._until = 0.0
 
     def is_there(self) -> bool:
@@ -123,10 +124,12 @@ class Silence:
     def claim(self, connection: Connection, launch: Launch) -> None:
         """Give the first sign of life of a launch, in the transaction that adds it.
 
-        Raises `RefusedError` if another launch gave one since then: two starts in one moment see none of each other.
+        Raises `RefusedError` if another launch gave one since this looked: two starts in one moment see none of each
+        other.
         """
         found, now = last_sign(connection, reads.run_id(connection, launch.run))
-        if found is not None and not is_this_process(found.process) and may_be_alive(found, now):
+        is_new = found is not None and found != self._last and not is_this_process(found.process)
+        if found is not None and is_new and may_be_alive(found, now):
             raise self._refusal(found, now)
         leases.give_sign(connection, launch.key, this_process(), now)
 
@@ -136,6 +139,7 @@ class Silence:
         until = time.monotonic() + _PORTION_SECONDS
         while True:
             found, now = self._last_sign()
+            self._last = found
             if found is None or is_this_process(found.process) or is_dead(found.process):
                 return True
             if self._first is None:

@@ -132,6 +132,17 @@ def test_of_starts_in_one_moment_one_goes_on(catalog: Catalog, monkeypatch: pyte
     assert [launch.id for launch in launches] == [first], "who is refused leaves no launch"
 
 
+def test_a_sign_that_was_waited_for_in_vain_stops_no_start(catalog: Catalog, time: Clock) -> None:
+    """The clock was set back since it was given: by its time it is new."""
+    begun(catalog)
+    give(catalog, ELSEWHERE, age=-3600)
+    silence = Silence(catalog.database, "run")
+    while not silence.is_there():
+        pass
+    assert time.now > SILENT_SECONDS
+    begin(catalog.database, "run", rank=0, world_size=1, launch_id="L2", layout=None, claim=silence.claim)
+
+
 def test_a_launch_that_ends_while_it_is_waited_for(catalog: Catalog, time: Clock) -> None:
     launch = begun(catalog)
     give(catalog, ELSEWHERE)
