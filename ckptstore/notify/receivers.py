@@ -58,6 +58,7 @@ class Webhook:
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
+            (host or "").encode("idna")  # else it is only found to be none when it is connected to
         except ValueError:
             host, port = None, None
         if not host or parts.scheme not in ("http", "https") or not _is_plain(url):

@@ -186,7 +186,18 @@ def test_a_receiver_that_says_nothing_is_given_up(receiver: Receiving) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "hooks.example", "ftp://hooks.example", "http://", "http://a:x/", "http://a/b c", "http://a/\n", "//a"]
+    "url",
+    [
+        "",
+        "hooks.example",
+        "ftp://hooks.example",
+        "http://",
+        "http://a:x/",
+        "http://a/b c",
+        "http://a/\n",
+        "//a",
+        "http://a..b/",
+    ],
 )
 def test_an_address_that_is_none(url: str) -> None:
     with pytest.raises(UsageError, match="the webhook is no address; give one as https://"):
