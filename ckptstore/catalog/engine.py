@@ -30,6 +30,7 @@ _ANSWER_SECONDS = 120.0
 _LONGEST_PAUSE_SECONDS = 1.0
 _TRUSTED_SECONDS = 1.0
 _FORK_WAITS_SECONDS, _FORK_LOOKS_SECONDS = 1.0, 0.005
+_NO_TABLE = re.compile(r'no such table|relation ".*" does not exist')
 
 
 class Database:
@@ -238,9 +239,6 @@ class Database:
         kind = CatalogBusyError if not self.is_sqlite and postgres.passes(error) else CatalogUnavailableError
         remedy = "" if self.is_sqlite else postgres.remedy(error)
         return self.unusable(_without_password(said[0] if said else type(error).__name__, self.url), kind, remedy)
-
-
-_NO_TABLE = re.compile(r'no such table|relation ".*" does not exist')
 
 
 class _Own(threading.local):

@@ -207,10 +207,9 @@ def _check_floor(plan: TierPlan) -> None:
     for state in plan.decision.must_stay:
         for _, copy in plan.held[state.key]:
             if fault := fault_of(copy):
-                raise RefusedError(
-                    f"step {state.global_step} must stay, and {fault.message}",
-                    fault.hint or f"copy it again: {Command('replicate', plan.run)}",
-                )
+                again = f"copy it again: {Command('replicate', plan.run)}"
+                hint = again if isinstance(fault, MissingError) else fault.hint
+                raise RefusedError(f"step {state.global_step} must stay, and {fault.message}", hint)
 
 
 def _trashed(worker: Worker, tier: Tier) -> list[tuple[Checkpoint, Copy]]:
