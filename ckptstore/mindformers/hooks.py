@@ -96,7 +96,7 @@ def _begin(run: str, dataset: Any, config: Any) -> None:
     start = launch.decide(dataset, loads, check_restored=lambda params: check_restored(launch, config, params))
     if start.plan is None:
         if _wish.path:
-            anew = "to begin anew: leave out resume_training"
+            anew = f"to begin anew: leave out {_wish.setting}"
             adopts = f"to adopt those files: {Command('scan', _wish.path, '--run', run)}, and start again; {anew}"
             raise RefusedError(
                 f"the YAML asks to resume from {_wish.path}, and run {run} has no state to go on from",
@@ -104,7 +104,7 @@ def _begin(run: str, dataset: Any, config: Any) -> None:
             )
         return
     if _wish.path:
-        log.warning("resume_training and %s of the YAML are left out: ckptstore decides where to go on", _wish.path)
+        log.warning("%s: %s of the YAML is left out: ckptstore decides where to go on", _wish.setting, _wish.path)
     point_at(launch, start, start.plan, config)
 
 

@@ -43,21 +43,27 @@ _REFUSED = {
 
 @dataclass(frozen=True)
 class Wish:
-    """The path of the state that a YAML asks MindFormers to resume from; empty: it does not."""
+    """The path of the state that a YAML asks MindFormers to resume from, and the setting that asks for it.
+
+    Both are empty if it does not.
+    """
 
     path: str = ""
+    setting: str = ""
 
     @classmethod
     def taken_from(cls, config: Any) -> Wish:
         """What the configuration asks for, which is taken out of it. Pretrained weights stay in."""
         newer = config.get("checkpoint")
-        path = ""
+        path, setting = "", ""
         if newer and newer.get("load_path") and newer.get("no_load_optim") is False:
-            path, newer.load_path, newer.no_load_optim = newer.load_path, "", True
+            path, setting = newer.load_path, "checkpoint.load_path"
+            newer.load_path, newer.no_load_optim = "", True
         elif config.get("resume_training"):
-            path, config.load_checkpoint = config.load_checkpoint or "", ""
+            path, setting = config.load_checkpoint or "", "resume_training"
+            config.load_checkpoint = ""
         config.resume_training = False
-        return cls(str(path))
+        return cls(str(path), setting)
 
 
 def point_at(launch: TrainingLaunch, start: Start, plan: RestorePlan, config: Any) -> None:

@@ -115,4 +115,6 @@ def test_a_yaml_that_asks_to_resume_from_what_the_catalog_does_not_know(job: Job
     code, said = job.start()
     assert code != 0
     assert f"the YAML asks to resume from {job.root}, and run {RUN} has no state to go on from" in said
-    assert f"ckptstore scan {job.root} --run {RUN}" in said
+    anew = f"; to begin anew: leave out {'checkpoint.load_path' if newer else 'resume_training'}"
+    adopts = f"ckptstore scan {job.root} --run {RUN}, and start again"
+    assert f"{'iterations that a scan finds are never restored' if newer else adopts}{anew}" in said
