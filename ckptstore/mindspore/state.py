@@ -166,14 +166,14 @@ class Values:
 class NetworkState:
     """The train network of one training.
 
-    `parameters` are those of its state by name, `names` their names, `outputs` what it returned last: an evaluation
-    inside `fit` puts its own into MindSpore's callback parameters. `is_readable` is False once the device did not
-    answer.
+    `parameters` are those that are saved, by name, `names` those that every whole file has, `outputs` what it returned
+    last: an evaluation inside `fit` puts its own into MindSpore's callback parameters. `is_readable` is False once the
+    device did not answer.
     """
 
     def __init__(self, network: Any, complaints: Complaints) -> None:
-        self.parameters = {name: item for name, item in named(network).items() if is_state(item)}
-        self.names = set(self.parameters)
+        self.parameters = {name: item for name, item in named(network).items() if is_saved(item)}
+        self.names = {name for name, item in self.parameters.items() if is_state(item)}
         self.outputs: Any = None
         self.is_readable = True
         self._counter = self.parameters.get(OPTIMIZER_STEP, _state_step(self.parameters))
@@ -265,16 +265,23 @@ def named(network: Any) -> dict[str, Any]:
     return network.named if isinstance(network, Parameters) else {item.name: item for item in network.get_parameters()}
 
 
-def is_state(parameter: Any) -> bool:
-    """Whether a parameter of a train network is a part of the training state: weights, optimizer, loss scale.
+def is_saved(parameter: Any) -> bool:
+    """Whether a parameter of a train network goes into its files: weights, optimizer, sums of gradients.
 
-    Left out are: parameters that `mindspore.load_param_into_net` skips (MindSpore: `train/serialization.py`), which
-    are gradients being accumulated and parameters shared with another pipeline stage; the flags of graceful exit; and
-    parameters of size 0, which a .ckpt lacks.
+    Left out are: the flags of graceful exit; parameters of size 0, which a .ckpt lacks; and parameters shared with
+    another pipeline stage, which has them.
     """
-    name = parameter.name
-    is_flag_or_sum = name in EXIT_FLAGS or name.startswith("accu_grads")
-    return not (is_flag_or_sum or 0 in parameter.shape or parameter.param_info.is_pipeline_shared_param)
+    is_left_out = parameter.name in EXIT_FLAGS or 0 in parameter.shape
+    return not (is_left_out or parameter.param_info.is_pipeline_shared_param)
+
+
+def is_state(parameter: Any) -> bool:
+    """Whether a file must have a parameter of a train network to be the whole state.
+
+    Not so gradients being accumulated: `mindspore.load_param_into_net` loads them where a file has them, and does
+    without them (MindSpore: `train/serialization.py`).
+    """
+    return is_saved(parameter) and not parameter.name.startswith("accu_grads")
 
 
 def state_names(network: Any) -> set[str]:

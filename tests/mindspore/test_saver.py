@@ -27,6 +27,7 @@ from ckptstore.mindspore import state_writer
 from ckptstore.mindspore.launch import TrainingLaunch
 from ckptstore.mindspore.schedule import LEFT
 from ckptstore.retention.policy import Policy
+from tests.mindspore.cells import accumulating, varied_dataset
 from tests.mindspore.job import at_call
 from tests.mindspore.running import Run
 from tests.mindspore.trainings import (
@@ -173,6 +174,17 @@ def test_fit_with_its_evaluations_in_each_mode(
         fit(tmp_path / "ckpt", RaiseAt(9), fresh=True)
     again = fit(tmp_path / "ckpt")
     assert again.start.global_step == 9
+    assert_same(again.model, whole.model)
+
+
+def test_gradients_that_are_being_accumulated_go_on(catalog: Catalog, tmp_path: Path) -> None:
+    """Of the three batches of an update, two were trained at step 8. Their sum has the name that MindSpore gives it."""
+    whole = Job(accumulating(), varied_dataset())
+    whole.train(whole.launch.saver(tmp_path / "whole", every=8), epochs=2)
+    broken = Job(accumulating(), varied_dataset(), fresh=True)
+    broken.fail(RaiseAt(9), broken.launch.saver(tmp_path / "ckpt", every=8), epochs=2)
+    again = Job(accumulating(), varied_dataset(), step=8)
+    again.train(again.launch.saver(tmp_path / "ckpt", every=8), epochs=2)
     assert_same(again.model, whole.model)
 
 
