@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import mindspore
 import numpy as np
-from mindspore import Parameter, nn
+from mindspore import Parameter, experimental, nn
 from mindspore.experimental import MapParameter
 
 from ckptstore.errors import UsageError
@@ -32,6 +32,8 @@ _OF_NUMBERS = {bool: mindspore.bool_, int: mindspore.int64, float: mindspore.flo
 
 COUNTERS = (OPTIMIZER_STEP, STATE_STEP)
 """Which optimizers count before they update anything. `mint.optim.SGD` counts `step_t` after, `nn.LARS` too."""
+OPTIMIZERS = (nn.Optimizer, experimental.optim.Optimizer)
+"""The classes of optimizers; that of `mindspore.mint` is the second one."""
 OF_BATCH_NORM = ("moving_mean", "moving_variance")
 RATE = "learning_rate"
 EXIT_FLAGS = ("graceful_exit", "graceful_init")
@@ -119,10 +121,8 @@ class TrainState(Parameters):
 
     def other_than_updated(self) -> tuple[bool, bool]:
         """Whether the networks have parameters that no optimizer updates: of batch normalization, and other ones."""
-        updated = {id(item) for each in self.optimizers.values() for item in each.parameters}
-        names = [
-            item.name for each in self.networks.values() for item in each.get_parameters() if id(item) not in updated
-        ]
+        items = (item for each in self.networks.values() for item in each.get_parameters())
+        names = _other_than_updated(items, self.optimizers.values())
         of_norms = [name for name in names if name.endswith(OF_BATCH_NORM)]
         return bool(of_norms), len(of_norms) < len(names)
 
@@ -172,6 +172,7 @@ class NetworkState:
     """
 
     def __init__(self, network: Any, complaints: Complaints) -> None:
+        self._network = network
         self.parameters = {name: item for name, item in named(network).items() if is_saved(item)}
         self.names = {name for name, item in self.parameters.items() if is_state(item)}
         self.outputs: Any = None
@@ -193,6 +194,12 @@ class NetworkState:
         except RuntimeError as error:
             self._complaints.warn(f"the optimizer's counter cannot be read any more: {str(error).splitlines()[0]}")
             return None
+
+    def other_than_updated(self) -> list[str]:
+        """The parameters that no optimizer of a train cell updates, as the averages of batch normalization."""
+        cells = (cell for _, cell in self._network.cells_and_names())
+        optimizers = [cell for cell in cells if isinstance(cell, OPTIMIZERS)]
+        return _other_than_updated(self.parameters.values(), optimizers)
 
     def loss(self) -> float | None:
         """The loss of the last step on this rank, as LossMonitor reads it; None if the network returns none.
@@ -326,6 +333,12 @@ def _each(what: str, given: Any) -> dict[str, Any]:
                 "give network, optimizer and dataset in this order; of several a list, or a dict by names",
             )
     return several
+
+
+def _other_than_updated(items: Iterable[Parameter], optimizers: Iterable[Any]) -> list[str]:
+    """The names of the parameters that no optimizer updates, nor has as its own."""
+    known = {id(item) for each in optimizers for item in (*each.parameters, *each.get_parameters())}
+    return [item.name for item in items if id(item) not in known]
 
 
 def _of_groups(optimizer: Any) -> Iterator[Parameter]:

@@ -10,9 +10,9 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import mindspore
-from mindspore import nn
 
 from ckptstore.core.model import Timing
+from ckptstore.mindspore.state import OPTIMIZERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -135,6 +135,7 @@ class StepCount:
             (now - updates) - (self._progress.global_step - step),
             counts_all=updates == step - (start.offset if start is not None else 0),
             is_one_call=mindspore.get_context("mode") == mindspore.GRAPH_MODE,
+            changes_others=bool(self._session.network.other_than_updated()),
             raised_in_optimizer=_was_raised_in_optimizer(raised),
         )
 
@@ -223,20 +224,23 @@ def _repaired_step(params: Any, steps_of_epochs: int) -> int:
 
 def _was_raised_in_optimizer(raised: TracebackType | None) -> bool:
     frames = (frame for frame, _ in traceback.walk_tb(raised))
-    return any(isinstance(frame.f_locals.get("self"), nn.Optimizer) for frame in frames)
+    return any(isinstance(frame.f_locals.get("self"), OPTIMIZERS) for frame in frames)
 
 
 def interrupted_step(
-    updates: int, *, counts_all: bool, is_one_call: bool, raised_in_optimizer: bool
+    updates: int, *, counts_all: bool, is_one_call: bool, changes_others: bool, raised_in_optimizer: bool
 ) -> InterruptedStep:
     """What the optimizer's counter tells, which is ahead of the steps that were counted by `updates`.
 
     `counts_all`: it left out no step so far. `is_one_call`: a step is one call of the device (GRAPH_MODE), so all of it
     is done or nothing. Otherwise an exception comes between two operators (PyNative): the optimizer may have counted
-    the step, and changed only some of the parameters.
+    the step, and changed only some of the parameters. `changes_others`: there are parameters that no optimizer updates;
+    averages of batch normalization change before any update.
     """
     if updates == 1 and is_one_call:
         return InterruptedStep.DONE
     if not is_one_call and (updates == 1 or raised_in_optimizer):
         return InterruptedStep.HALF_DONE
-    return InterruptedStep.NOT_DONE if updates == 0 and counts_all else InterruptedStep.UNKNOWN
+    if updates == 0 and counts_all:
+        return InterruptedStep.NOT_DONE if is_one_call or not changes_others else InterruptedStep.HALF_DONE
+    return InterruptedStep.UNKNOWN

@@ -209,6 +209,39 @@ def test_a_half_updated_network_is_never_restored(
     assert again.resolve("run").plan.global_step == 4
 
 
+class FailsAt6(nn.SoftmaxCrossEntropyWithLogits):
+    """A loss that finds something wrong in the sixth step, before its update."""
+
+    left = 6
+
+    def construct(self, logits: Any, labels: Any) -> Any:
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+        return super().construct(logits, labels)
+
+
+@pytest.mark.parametrize("saves", ["launch.saver", "the registrar", "MindSpore"])
+@pytest.mark.parametrize("has_averages", [True, False])
+def test_averages_that_changed_before_the_exception_are_never_restored(
+    catalog: Catalog, tmp_path: Path, set_mode: Callable[[int], None], *, saves: str, has_averages: bool
+) -> None:
+    """In PyNative, batch normalization changes its averages before any update."""
+    set_mode(ms.PYNATIVE_MODE)
+    network = nn.SequentialCell(nn.Dense(3, 4), *([nn.BatchNorm1d(4)] if has_averages else []))
+    optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
+    job = Job(Model(network, FailsAt6(sparse=True, reduction="mean"), optimizer))
+    if saves == "launch.saver":
+        callbacks = [job.launch.saver(tmp_path, every=4)]
+    else:
+        ckpt_cb = saving(tmp_path, save_checkpoint_steps=4, exception_save=saves == "MindSpore")
+        callbacks = [ckpt_cb, job.registrar(ckpt_cb, save_on_exception=saves == "the registrar")]
+    with pytest.raises(KeyboardInterrupt):
+        job.train(*callbacks)
+    job.launch.adopt()
+    assert catalog.resolve("run").plan.global_step == (4 if has_averages else 5)
+
+
 def test_an_evaluation_that_fails_says_nothing_of_the_state(catalog: Catalog, tmp_path: Path) -> None:
     class Broken(nn.Cell):
         def construct(self, x: Any, y: Any) -> Any:

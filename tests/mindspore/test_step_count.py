@@ -9,29 +9,40 @@ NOT_DONE, DONE, HALF_DONE, UNKNOWN = InterruptedStep
 
 
 @pytest.mark.parametrize(
-    ("updates", "counts_all", "is_one_call", "raised_in_optimizer", "left"),
+    ("updates", "counts_all", "is_one_call", "changes_others", "raised_in_optimizer", "left"),
     [
-        (1, True, True, False, DONE),
-        (1, False, True, False, DONE),
-        (0, True, True, False, NOT_DONE),
-        (0, True, True, True, NOT_DONE),  # one call of the device: all of it or nothing
-        (0, False, True, False, UNKNOWN),  # it leaves out updates: the step may be done without one
-        (2, True, True, False, UNKNOWN),
-        (-1, True, True, False, UNKNOWN),
-        (1, True, False, False, HALF_DONE),
-        (1, True, False, True, HALF_DONE),
-        (0, True, False, True, HALF_DONE),
-        (0, False, False, True, HALF_DONE),
-        (0, True, False, False, NOT_DONE),
-        (0, False, False, False, UNKNOWN),
-        (2, True, False, False, UNKNOWN),
+        (1, True, True, True, False, DONE),
+        (1, False, True, False, False, DONE),
+        (0, True, True, True, False, NOT_DONE),
+        (0, True, True, False, True, NOT_DONE),  # one call of the device: all of it or nothing
+        (0, False, True, False, False, UNKNOWN),  # it leaves out updates: the step may be done without one
+        (2, True, True, False, False, UNKNOWN),
+        (-1, True, True, False, False, UNKNOWN),
+        (1, True, False, False, False, HALF_DONE),
+        (1, True, False, False, True, HALF_DONE),
+        (0, True, False, False, True, HALF_DONE),
+        (0, False, False, False, True, HALF_DONE),
+        (0, True, False, False, False, NOT_DONE),
+        (0, True, False, True, False, HALF_DONE),  # before the update, averages may have changed
+        (0, False, False, True, False, UNKNOWN),
+        (2, True, False, False, False, UNKNOWN),
     ],
 )
 def test_what_the_counter_tells(
-    *, updates: int, counts_all: bool, is_one_call: bool, raised_in_optimizer: bool, left: InterruptedStep
+    *,
+    updates: int,
+    counts_all: bool,
+    is_one_call: bool,
+    changes_others: bool,
+    raised_in_optimizer: bool,
+    left: InterruptedStep,
 ) -> None:
     found = interrupted_step(
-        updates, counts_all=counts_all, is_one_call=is_one_call, raised_in_optimizer=raised_in_optimizer
+        updates,
+        counts_all=counts_all,
+        is_one_call=is_one_call,
+        changes_others=changes_others,
+        raised_in_optimizer=raised_in_optimizer,
     )
     assert found is left
 
