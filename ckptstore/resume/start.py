@@ -178,7 +178,13 @@ def _store(database: Database, launch: Launch, run: Called, query: Query, decisi
     now = utc_now()
 
     def work(connection: Connection) -> Decided | None:
-        if not _lock_both(connection, run.id, initial) or not hold(connection, run.id, launch.key, sources, now):
+        _lock_runs(connection, run.id, initial)
+        stored = _stored(connection, database, launch)
+        if stored is not None:  # by another rank since this one asked, whatever the clocks say
+            return stored
+        if initial is not None and not reads.are_as_chosen(connection, sources_of(initial)):
+            return None
+        if not hold(connection, run.id, launch.key, sources, now):
             return None
         if plan is not None and plan.copies:
             fetched = [file for file in sources if file.id in plan.copies]
@@ -226,15 +232,11 @@ def _stored(connection: Connection, database: Database, launch: Launch) -> Decid
     return Decided(now, plan, decision.at, decision.passed)
 
 
-def _lock_both(connection: Connection, run_id: int, initial: RestorePlan | None) -> bool:
-    """Lock a run, and the one that it begins from; False if retention has given up that state since it was chosen.
-
-    Two runs may begin from one another at once: they are locked in one order.
-    """
+def _lock_runs(connection: Connection, run_id: int, initial: RestorePlan | None) -> None:
+    """Lock a run, and the one that it begins from: in one order, since two runs may begin from one another at once."""
     other = reads.run_id(connection, initial.launch.run) if initial else None
     for each in sorted({run_id, other or run_id}):
         reads.lock_run(connection, each)
-    return initial is None or reads.are_as_chosen(connection, sources_of(initial))
 
 
 def hold(connection: Connection, run_id: int, key: LaunchKey, files: Collection[Checkpoint], now: datetime) -> bool:

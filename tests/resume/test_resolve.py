@@ -1,6 +1,7 @@
 """Where a run goes on, with real files on disk, on both databases."""
 
 import os
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ from ckptstore.core.model import Kind, Launch, Resolution, Rule
 from ckptstore.disk import files as storage_files
 from ckptstore.disk import name_claims
 from ckptstore.errors import NothingRestorableError, RefusedError, UnknownRunError, UsageError
+from ckptstore.outside import utc_now
 from ckptstore.resume import start
 from ckptstore.resume.register import describe
 from ckptstore.retention.policy import Policy
+from ckptstore.training.rank_launch import RankLaunch
 from ckptstore.training.start import begin, decide
 from tests.formats.layouts import write_spreads
 from tests.jobs import Job, begun, known_of, set_ending, started
@@ -91,6 +94,31 @@ def test_the_first_plan_that_is_stored_wins(catalog: Catalog, tmp_path: Path) ->
         put_start(catalog, starting[0].facts, ranks[0].facts, step, older)
     plans = [launch.resolve() for launch in starting]
     assert [plan and plan.global_step for plan in plans] == [10, 10]
+
+
+def test_a_rank_that_waited_for_the_catalog_gets_the_answer_that_was_stored(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its moment is the earlier one, and a newer state became complete between the choices of the two ranks."""
+    job, ranks = started(catalog, tmp_path, 10)
+    job.save(ranks[:1], 20)
+    starting = job.start(resume=False)
+    steps: list[int | None] = []
+
+    def resolve(launch: RankLaunch) -> None:
+        plan = launch.resolve()
+        steps.append(plan.global_step if plan else None)
+
+    def another_is_faster() -> datetime:
+        monkeypatch.undo()
+        now = utc_now()
+        job.save(ranks[1:], 20)
+        resolve(starting[0])
+        return now
+
+    monkeypatch.setattr(start, "utc_now", another_is_faster)
+    resolve(starting[1])
+    assert steps == [20, 20]
 
 
 def test_a_rolled_back_branch_is_not_the_newest(catalog: Catalog, tmp_path: Path) -> None:
