@@ -59,7 +59,7 @@ class Contents:
     """A part of a journal: its entries in order, and the offset of the next ones, in bytes.
 
     `spoiled` counts lines that are torn or of others, `newer` those of a newer program.
-    `has_more`: there were too many to read them at once.
+    `has_more`: there were too many to read them at once, and the rest begins at `end`.
     `owner` is the number of the user whose file it is, `home_owner` that of the directory's.
     """
 
@@ -140,7 +140,7 @@ def read(path: str, begin: int = 0, most: int | None = None) -> Contents:
                 break  # a line under way
             entry = None if was_endless or is_endless else decode(piece.rstrip(b"\n"))
             if entries and entry is not None and kept + len(piece) > (MOST_KEPT if most is None else most):
-                has_more = True
+                has_more = not newer  # else its rest would be read from here again and again
                 break
             place += len(piece)
             if entry is not None and entry["v"] > VERSION:

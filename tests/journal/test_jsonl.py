@@ -119,6 +119,15 @@ def test_a_newer_programs_lines_are_left_to_it(tmp_path: Path) -> None:
     assert found.end == 0, "the newer program reads it again from there"
 
 
+def test_of_a_newer_programs_journal_no_more_is_read_than_of_others(tmp_path: Path) -> None:
+    """It has no rest to go on with: that begins at the newer line, so a sync read the same piece again for ever."""
+    path = tmp_path / "rank_0.jsonl"
+    path.write_bytes(jsonl.encode({"v": 2}) + b"".join(jsonl.encode({"step": step}) for step in range(9)))
+    found = jsonl.read(str(path), most=100)
+    assert 0 < len(found.entries) < 9
+    assert (found.end, found.newer, found.has_more) == (0, 1, False)
+
+
 def test_what_is_no_journal_takes_no_memory(tmp_path: Path) -> None:
     """A power loss may leave zeros; and a journal goes on behind them. In 256 MB there is no room for the whole."""
     path = tmp_path / "rank_0.jsonl"
