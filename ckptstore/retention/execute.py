@@ -166,7 +166,6 @@ def execute(
         if not worker.unheard:
             worker.purge_due(utc_now())
         gc = _Gc(plan, worker, interrupted, at_once=at_once, grace=grace or plan.policy.grace)
-        _check_floor(plan)
         for states in gc.portions():
             gc.remove(states)
         gc.end()
@@ -191,7 +190,7 @@ def _check_floor(plan: GcPlan) -> None:
 
     They are looked at as they were for the plan, through links too: nothing of them is touched.
     """
-    for target in () if plan.removes_nothing else plan.floor:
+    for target in plan.floor:
         try:
             is_same = files.facts(target.path) == FileFacts(target.size, target.mtime_ns)
             change = "" if is_same else "has changed since the plan was made"
@@ -286,7 +285,8 @@ class _Gc:
             yield some
 
     def remove(self, states: Sequence[Going]) -> None:
-        """Remove these, except those that changed or are protected by now."""
+        """Remove these, except those that changed or are protected by now. Raises `RefusedError` if the floor did."""
+        _check_floor(self._plan)
         with Trash(self.collection.id) as trash:
             looks = [self._worker.authority.refused(targets, trash) for _, targets in states]
         self._worker.hear()  # a launch that starts without the catalog says so in a journal

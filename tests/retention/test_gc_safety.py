@@ -15,6 +15,7 @@ from ckptstore.core.model import FileState, launch_key
 from ckptstore.disk.owner import this_process
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.resume import start
+from ckptstore.retention import execute as execute_module
 from ckptstore.retention.decide import Why
 from ckptstore.retention.execute import execute
 from ckptstore.retention.in_trash import purge, undo
@@ -55,6 +56,27 @@ def test_what_a_launch_starts_from_stays_until_it_has_made_a_newer_one(catalog: 
     job.save(ranks[1:], 15)
     job.save(ranks, 25)
     assert ("L1", 10) in removed(plan_gc(catalog.database, "run", LAST_2))
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_floor_that_goes_while_gc_removes(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, at_once: bool
+) -> None:
+    """Nothing could be restored any more: the floor was looked at once, before the first of all files."""
+    monkeypatch.setattr(execute_module, "PORTION", 2)
+    saved(catalog, tmp_path, *range(10, 100, 10))
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    newest = [Path(file.path) for step in (80, 90) for file in catalog.show("run", step)]
+
+    def lose_the_newest(_: int) -> None:
+        for path in newest:
+            path.unlink(missing_ok=True)
+
+    with pytest.raises(RefusedError, match="a state that must stay is not as it was"):
+        execute(catalog.database, plan, at_once=at_once, progress=lose_the_newest)
+    found = catalog.resolve("run").plan
+    assert found is not None
+    assert found.global_step == 70
 
 
 def test_a_lease_ends(catalog: Catalog, tmp_path: Path) -> None:
