@@ -1,4 +1,4 @@
-"""Real file systems that are soon full."""
+"""Real file systems that are soon full, and files of times that few have."""
 
 import os
 import subprocess
@@ -37,3 +37,10 @@ def fill(home: Path) -> Path:
                 os.write(file.fileno(), bytes(4096))
         except OSError:
             return path
+
+
+def date_far_ahead(path: Path) -> None:
+    """Give a file a modification time that no catalog holds."""
+    os.utime(path, (9_300_000_000, 9_300_000_000))
+    if path.stat().st_mtime < 9_300_000_000:
+        pytest.skip("this file system has no such times")

@@ -483,8 +483,8 @@ class RestorePlan(Tabular):
 
 
 def moment(mtime_ns: int) -> datetime:
-    """A modification time, in nanoseconds since 1970, as a time of day."""
-    return datetime.fromtimestamp(mtime_ns / 1e9, timezone.utc)
+    """A modification time, in nanoseconds since 1970, as a time of day; a file system may have years beyond 9999."""
+    return datetime.fromtimestamp(max(-HIGHEST, min(mtime_ns, HIGHEST)) / 1e9, timezone.utc)
 
 
 def epoch_and_step(global_step: int, steps_per_epoch: int | None) -> tuple[int | None, int | None]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import journals, reads
 from ckptstore.core.events import FileRecorded, from_lines
+from ckptstore.core.limits import HIGHEST
 from ckptstore.core.naming import ONE_FILE, SEVERAL
 from ckptstore.disk.files import FileFacts, real_directory
 from ckptstore.disk.trust import user_name
@@ -81,6 +82,8 @@ class Authority:
             return f"{target.path} is another file since the plan was made"
         if found.format != (target.format if target.format in SEVERAL else ""):
             return f"{target.path}: not a regular file"
+        if abs(target.mtime_ns) > HIGHEST:
+            return f"{target.path}: its modification time is beyond the year 2262: touch it"
         self.seen[target.path] = found.identity
         return self.beyond(target.root) or self._not_for_this_user(target, found)
 

@@ -238,11 +238,12 @@ def _held(
 ) -> dict[Key, str]:
     """Why some states that no rule keeps may not go: the owners of their files, and other paths to those."""
     with Trash("") as trash:
-        refused = {key: authority.refused(some, trash) for key, some in going.items()}
+        held = {key: reason for key, some in going.items() if (reason := authority.refused(some, trash))}
+    rest = {key: some for key, some in going.items() if key not in held}
     return {
-        **{key: reason for key, reason in refused.items() if reason},
-        **path_aliases.states_in_use(database, going),
-        **path_aliases.copied_by_others(database, run_id, going, survey.files),
+        **held,
+        **path_aliases.states_in_use(database, rest),
+        **path_aliases.copied_by_others(database, run_id, rest, survey.files),
     }
 
 

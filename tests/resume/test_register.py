@@ -21,6 +21,7 @@ from ckptstore.resume.register import describe
 from tests import ckpt_bytes
 from tests.foreign_bytes import shards, tensorflow, written
 from tests.jobs import Job, begun
+from tests.small_disks import date_far_ahead, small_disk
 
 
 def test_what_is_registered_is_in_the_catalog(catalog: Catalog, tmp_path: Path) -> None:
@@ -112,12 +113,6 @@ def test_numbers_of_numpy_and_paths_are_taken(catalog: Catalog, tmp_path: Path) 
     assert catalog.sync(tmp_path).spoiled == 0
 
 
-def date_far_ahead(path: Path) -> None:
-    os.utime(path, (9_300_000_000, 9_300_000_000))
-    if path.stat().st_mtime < 9_300_000_000:
-        pytest.skip("this file system has no such times")
-
-
 def test_a_time_that_no_catalog_holds(catalog: Catalog, tmp_path: Path) -> None:
     launch = catalog.join("run")
     path = tmp_path / "a.ckpt"
@@ -150,6 +145,15 @@ def test_a_save_of_a_time_that_no_catalog_holds_is_not_finished_by_a_start(
     assert found is not None
     assert found.global_step == 5
     assert f"{path} was not taken into the catalog: {path}: its modification time in ns is" in caplog.text
+
+
+@pytest.mark.of_files
+@pytest.mark.parametrize("seconds", [-(10**12), 10**12])
+def test_a_file_of_a_year_that_no_calendar_has_stops_no_start(catalog: Catalog, tmp_path: Path, seconds: int) -> None:
+    with small_disk(tmp_path / "disk", "size=8m") as disk:
+        job, (launch,) = begun(catalog, disk, 5, world_size=1)
+        os.utime(job.write(launch, 10), (seconds, seconds))
+        assert job.start()[0].facts.parent_step == 5
 
 
 @pytest.mark.of_files

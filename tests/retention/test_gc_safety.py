@@ -26,7 +26,7 @@ from tests.jobs import Job, started
 from tests.projecting import put_files, put_start
 from tests.retention.builders import LAST_2, gc, names, removed, saved, tree
 from tests.retention.gc_world import NOBODY, do_apart, give_to_nobody
-from tests.small_disks import small_disk
+from tests.small_disks import date_far_ahead, small_disk
 
 
 def start_from(catalog: Catalog, job: Job, step: int, *, lasting: timedelta = LEASE) -> None:
@@ -56,6 +56,24 @@ def test_what_a_launch_starts_from_stays_until_it_has_made_a_newer_one(catalog: 
     job.save(ranks[1:], 15)
     job.save(ranks, 25)
     assert ("L1", 10) in removed(plan_gc(catalog.database, "run", LAST_2))
+
+
+def test_a_file_of_a_time_that_no_catalog_holds(catalog: Catalog, tmp_path: Path) -> None:
+    """gc of all runs ended with a traceback at it; its companion's time is asked too."""
+    saved(catalog, tmp_path, 10, 20, 30, 40)
+    plain, beside = (Path(catalog.show("run", step)[0].path) for step in (10, 20))
+    companion = beside.with_suffix(".companion")
+    companion.write_bytes(b"x")
+    for path in (plain, companion):
+        date_far_ahead(path)
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    assert removed(plan) == []
+    told = {path: f"{path}: its modification time is beyond the year 2262: touch it" for path in (plain, companion)}
+    doubts = {verdict.state.global_step: verdict.state.doubt for verdict in plan.decision.keep}
+    assert (doubts[10], doubts[20]) == (told[plain], told[companion])
+    plain.touch()
+    companion.touch()
+    assert len(gc(catalog, LAST_2).removed) == 2
 
 
 @pytest.mark.parametrize("at_once", [True, False])
