@@ -41,7 +41,7 @@ def check_made() -> None:
 
 def check_command(hint: Command) -> None:
     """Click's own parser takes it, with numbers where the reader is to put them."""
-    arguments = ["7" if each == "E" else each.replace("=STEP", "=7") for each in hint.arguments]
+    arguments = ["7" if each in ("E", "NEW_RANKS") else each.replace("=STEP", "=7") for each in hint.arguments]
     if arguments[0] == "--db":
         del arguments[:2]
     command: Any = cli

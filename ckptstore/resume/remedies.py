@@ -149,10 +149,17 @@ def how_to_convert(state: State) -> str:
     else:
         made = _file_of(of_ranks)
     needed = f"{{R: {made} for R in mindspore.rank_list_for_transform(N, {strategy}, DST_STRATEGY)}}"
-    call = (
-        f"mindspore.transform_checkpoint_by_rank(N, {needed}, f'{{DST_DIR}}/rank_{{N}}.ckpt', {strategy}, DST_STRATEGY)"
-    )
-    return f"{as_many_ranks(state)}, or convert it: {first}for N in range(NEW_RANKS): {call}"
+    out = f"f'{{DST_DIR}}/{_converted(files)}'"
+    call = f"mindspore.transform_checkpoint_by_rank(N, {needed}, {out}, {strategy}, DST_STRATEGY)"
+    record = Command("scan", "DST_DIR", "--run", "NEW_RUN", "--world-size", "NEW_RANKS")
+    return f"{as_many_ranks(state)}, or convert it: {first}for N in range(NEW_RANKS): {call}, then {record}"
+
+
+def _converted(files: Sequence[Checkpoint]) -> str:
+    """The name of the file of rank N: a scan reads rank and step in it."""
+    file = files[0]
+    epoch, step = (1, file.global_step) if file.epoch is None else (file.epoch, file.step_in_epoch)
+    return f"converted_rank_{{N}}-{epoch}_{step}.ckpt"
 
 
 def _unified(of_ranks: Mapping[int, str], strategy: str) -> str:

@@ -12,9 +12,11 @@ from mindspore.train import node_strategy_pb2 as pb
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
+from ckptstore.api import connect
 from ckptstore.core.model import Content, State
 from ckptstore.core.replicas import data_parallel, stand_alone
 from ckptstore.resume.remedies import how_to_convert
+from tests.command_line import ckptstore
 from tests.resume.builders import file, launch, state
 
 Array = NDArray[Any]
@@ -67,15 +69,20 @@ def states(tmp_path: Path, form: str, stages: list[tuple[str, ...]], grid: tuple
             home = tmp_path / "saved" / f"rank_{stage * size + rank}"
             path = save(home / f"{newest}.{form}", {name: part(name, grid, rank) for name in names}, form)
             save(home / f"net-9_9.{form}", {name: part(name, grid, rank) * 0 for name in names}, form)
-            one = replace(file(of, stage * size + rank), path=path, format=form, strategy_file=told)
-            files.append(one)
-    return state(of, *files)
+            one = replace(file(of, stage * size + rank, step=91), path=path, format=form, strategy_file=told)
+            files.append(replace(one, epoch=10, step_in_epoch=1))
+    return state(of, *files, step=91)
 
 
-def perform(text: str, **names: Any) -> None:
-    """Run what a message says is to be done, one thing after another."""
+def perform(text: str, catalog: str, **names: Any) -> None:
+    """Do what a message says is to be done, one thing after another, in a catalog of its own."""
     for each in text.partition("convert it: ")[2].split(", then "):
-        exec(each, {"mindspore": mindspore, **names})  # noqa: S102
+        if each.startswith("ckptstore "):
+            words = [str(names.get(word, word)) for word in each.split()[1:]]
+            scanned = ckptstore(*words, CKPTSTORE_URL=catalog)
+            assert scanned.code == 0, scanned.err
+        else:
+            exec(each, {"mindspore": mindspore, **names})  # noqa: S102
 
 
 @pytest.mark.parametrize("form", ["ckpt", "safetensors"])
@@ -94,9 +101,14 @@ def test_what_is_printed_converts_every_value(
         wanted = strategy(tmp_path / f"{out.name}.ckpt", target) if target != (1,) else None
         ranks = int(np.prod(target))
         merged = str(tmp_path / "merged.ckpt")
-        perform(text, DST_DIR=out, DST_STRATEGY=wanted, NEW_RANKS=ranks, SRC_STRATEGY=merged)
+        url = str(tmp_path / f"{out.name}.db")
+        perform(text, url, DST_DIR=out, DST_STRATEGY=wanted, NEW_RANKS=ranks, SRC_STRATEGY=merged, NEW_RUN="new")
+        plan = connect(url).resolve("new").plan
+        assert plan is not None
+        assert (plan.global_step, plan.launch.world_size) == (91, ranks)
         for rank in range(ranks):
-            found = mindspore.load_checkpoint(str(out / f"rank_{rank}.ckpt"))
+            (source,) = plan.files_for(rank, plan.launch.layout)
+            found = mindspore.load_checkpoint(source.path)
             assert {name: found[name].asnumpy().tolist() for name in WHOLE} == {
                 name: part(name, target, rank).tolist() for name in WHOLE
             }
@@ -111,9 +123,12 @@ def test_what_is_whole_in_one_file_is_cut_for_many(tmp_path: Path, layout: Any) 
         for rank in range(of.world_size)
     ]
     wanted = strategy(tmp_path / "wanted.ckpt", (4,))
-    perform(how_to_convert(state(of, *files)), DST_DIR=tmp_path, DST_STRATEGY=wanted, NEW_RANKS=4)
+    out = tmp_path / "out"
+    out.mkdir()
+    url = str(tmp_path / "catalog.db")
+    perform(how_to_convert(state(of, *files)), url, DST_DIR=out, DST_STRATEGY=wanted, NEW_RANKS=4, NEW_RUN="new")
     for rank in range(4):
-        found = mindspore.load_checkpoint(str(tmp_path / f"rank_{rank}.ckpt"))
+        found = mindspore.load_checkpoint(str(out / f"converted_rank_{rank}-1_15.ckpt"))
         assert all(np.array_equal(found[name].asnumpy(), part(name, (4,), rank)) for name in WHOLE)
 
 
@@ -132,7 +147,7 @@ def test_shares_are_put_together_as_printed(tmp_path: Path) -> None:
         one = replace(file(of, rank), path=str(path), format="safetensors", strategy_file=told, content=Content.SHARE)
         files.append(one)
     out = tmp_path / "out"
-    perform(how_to_convert(state(of, *files)), DST_DIR=str(out))
+    perform(how_to_convert(state(of, *files)), "", DST_DIR=str(out))
     found: dict[str, Array] = {}
     for each in out.glob("*.safetensors"):
         found |= load_file(each)

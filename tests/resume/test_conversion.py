@@ -34,7 +34,8 @@ def saved(*paths: str, strategies: tuple[str | None, ...] = (), content: Content
                 "convert it: for N in range(NEW_RANKS): mindspore.transform_checkpoint_by_rank(N, "
                 "{R: f'/d/rank_{R}/n-2_5.ckpt' for R in "
                 "mindspore.rank_list_for_transform(N, '/s.ckpt', DST_STRATEGY)}, "
-                "f'{DST_DIR}/rank_{N}.ckpt', '/s.ckpt', DST_STRATEGY)"
+                "f'{DST_DIR}/converted_rank_{N}-1_15.ckpt', '/s.ckpt', DST_STRATEGY), "
+                "then ckptstore scan DST_DIR --run NEW_RUN --world-size NEW_RANKS"
             ),
         ),
         (
