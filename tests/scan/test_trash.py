@@ -3,14 +3,18 @@
 import shutil
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ckptstore.api import Catalog
 from ckptstore.core.model import FileState
+from ckptstore.retention.execute import execute
 from ckptstore.retention.in_trash import purge
 from ckptstore.retention.policy import Policy
-from tests.jobs import Job
+from ckptstore.scan import scan as scan_module
+from ckptstore.scan.tree import Tree, look_at
+from tests.jobs import Job, begun
 from tests.journal.builders import states
 
 GONE, KEPT, TRASHED = {FileState.MISSING}, {FileState.COMPLETE}, {FileState.TRASHED}
@@ -48,6 +52,24 @@ def test_what_is_in_the_trash_comes_back_by_a_new_catalog(job: Job, other: Catal
     assert len(list(job.directory.glob("rank_*/*.ckpt"))) == 8
     job.catalog.sync("run")
     assert states(job.catalog) == {5: KEPT, 10: KEPT, 15: KEPT, 20: KEPT}
+
+
+def test_what_a_gc_deletes_while_a_scan_looks_does_not_count_again(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was there when the tree was looked at, and on record as gone by the time that the records were read."""
+    job, _ = begun(catalog, tmp_path / "ckpt", 5, 10, 15, 20)
+    for step in (5, 15):
+        catalog.pin("run", step)
+
+    def look_before(*asked: Any) -> Tree:
+        tree = look_at(*asked)
+        execute(catalog.database, catalog.plan_gc("run", Policy(keep_last=1, floor=1)), at_once=True)
+        return tree
+
+    monkeypatch.setattr(scan_module, "look_at", look_before)
+    catalog.scan(job.directory)
+    assert states(catalog) == {5: KEPT, 10: GONE, 15: KEPT, 20: KEPT}
 
 
 @pytest.mark.parametrize("how", ["link", "copy"])
