@@ -9,6 +9,9 @@ from datetime import datetime, timedelta
 HIGHEST = 2**63 - 1
 """Of steps, bytes and nanoseconds."""
 
+TOO_LATE = "its modification time is beyond the year 2262"
+"""Why a file is not taken: in nanoseconds its time is no number of a catalog's."""
+
 HIGHEST_INTEGER = 2**31 - 1
 """Of epochs, steps in them, ranks and launches."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING
 
-from ckptstore.core.limits import HIGHEST, LONGEST_PATH
+from ckptstore.core.limits import HIGHEST, LONGEST_PATH, TOO_LATE
 from ckptstore.core.model import Skipped
 from ckptstore.outside import Future, ThreadPoolExecutor, os, queue
 
@@ -116,7 +116,7 @@ def _look_at(
         elif entry.is_file(follow_symlinks=False):
             status = entry.stat(follow_symlinks=False)
             if abs(status.st_mtime_ns) > HIGHEST:
-                reason = "its modification time is beyond the year 2262"
+                reason = TOO_LATE
             else:
                 files.append(Seen(entry.name, status.st_size, status.st_mtime_ns))
         else:

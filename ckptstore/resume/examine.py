@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ckptstore.core.limits import HIGHEST
+from ckptstore.core.limits import HIGHEST, TOO_LATE
 from ckptstore.core.model import FileState, Observed, Rule
 from ckptstore.core.sighting import Sighting, compare
 from ckptstore.disk import files, presence
@@ -114,7 +114,7 @@ def _damaged(file: Checkpoint, rule: Rule, detail: str, found: FileFacts | None 
 
 def _compare(file: Checkpoint, found: FileFacts, *, read_bytes: bool, progress: Callable[[int], None]) -> Examined:
     if abs(found.mtime_ns) > HIGHEST:
-        return Inconclusive(file, "its modification time is beyond the year 2262: touch it")
+        return Inconclusive(file, f"{TOO_LATE}: touch it")
     sighting = compare(file, Observed(found.size, mtime_ns=found.mtime_ns))
     if found.size != file.size:
         return _damaged(file, Rule.SIZE_MISMATCH, f"has {found.size} bytes, {file.size} were recorded", found)

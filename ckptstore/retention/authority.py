@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import journals, reads
 from ckptstore.core.events import FileRecorded, from_lines
-from ckptstore.core.limits import HIGHEST
+from ckptstore.core.limits import HIGHEST, TOO_LATE
 from ckptstore.core.naming import ONE_FILE, SEVERAL
 from ckptstore.disk.files import FileFacts, real_directory
 from ckptstore.disk.trust import user_name
@@ -83,7 +83,7 @@ class Authority:
         if found.format != (target.format if target.format in SEVERAL else ""):
             return f"{target.path}: not a regular file"
         if abs(target.mtime_ns) > HIGHEST:
-            return f"{target.path}: its modification time is beyond the year 2262: touch it"
+            return f"{target.path}: {TOO_LATE}: touch it"
         self.seen[target.path] = found.identity
         return self.beyond(target.root) or self._not_for_this_user(target, found)
 

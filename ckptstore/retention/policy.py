@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any
 
+from ckptstore.core.limits import HIGHEST
 from ckptstore.core.model import Kind
 from ckptstore.errors import UsageError
 
 _SECONDS = {"w": 7 * 86400, "d": 86400, "h": 3600, "m": 60}
 _DURATION = re.compile(r"(?:\d{1,20}[wdhm])+", re.ASCII)  # Python makes no number of thousands of digits
 _LONGEST_SECONDS = 100 * 366 * 86400
-_HIGHEST = 2**63 - 1
 _MODES = ("min", "max")
 _RULES = ("keep_last", "keep_every", "keep_hourly", "keep_daily", "keep_weekly", "keep_best")
 GRACE = timedelta(hours=24)
@@ -59,7 +59,7 @@ class Policy:
         numbers = {name.replace("_", "-"): getattr(self, name) for name in (*_RULES, "floor")}
         numbers |= {f"keep-kind of {kind.replace('_', '-')}": count for kind, count in self.keep_kind.items()}
         for name, number in numbers.items():
-            if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= _HIGHEST:
+            if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= HIGHEST:
                 raise UsageError(f"{name} is {number!r}", "give a whole number from 0 on")
         for name in ("keep_parents", "drop_branches"):
             if not isinstance(getattr(self, name), bool):

@@ -5,13 +5,14 @@ The step in their names is one witness, of unknown scripts: it counts if it is t
 
 from __future__ import annotations
 
+import errno
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ckptstore.core.classify import Named, What, bare_rank
-from ckptstore.core.limits import MOST_RANKS
+from ckptstore.core.limits import HIGHEST, MOST_RANKS, TOO_LATE
 from ckptstore.core.model import SCANNED, Grade, Skipped, moment
 from ckptstore.core.naming import (
     DIRECTORY,
@@ -68,7 +69,7 @@ def gather(tree: Tree) -> None:
     for path in sorted(directories | prefixes):
         named = tree.foreign.get(path, (_directory(path, tree),))[0]
         try:
-            there, lacks = files.facts(path), several.lacking(path)
+            there, lacks = _facts(path), several.lacking(path)
         except OSError as error:
             there, lacks = None, error.strerror or str(error)
         if there is None or lacks:
@@ -79,6 +80,14 @@ def gather(tree: Tree) -> None:
             name = path.rpartition("/")[2]
             seen = Seen(name, there.size, there.mtime_ns)
             tree.foreign[path] = replace(named, named_step=step_named(name)), seen
+
+
+def _facts(path: str) -> files.FileFacts | None:
+    """As `disk.files.facts`; raises `OSError` also for a time that no catalog holds."""
+    found = files.facts(path)
+    if found is not None and abs(found.mtime_ns) > HIGHEST:
+        raise OSError(errno.EOVERFLOW, TOO_LATE)
+    return found
 
 
 def _shards_above(path: str, tree: Tree) -> str:
@@ -111,7 +120,7 @@ def take_directory(tree: Tree, path: str) -> bool:
     if _has_checkpoints(path, tree):
         raise UsageError(f"{path} has checkpoints of MindSpore in it", "give the step of each, as FILE=STEP")
     try:
-        there = files.facts(path)
+        there = _facts(path)
     except OSError as error:
         raise UsageError(f"{path} is no checkpoint: {error.strerror or error}", "give its files") from None
     if there is None:

@@ -211,6 +211,6 @@ def changed(known: Mapping[str, Checkpoint], tree: Tree) -> tuple[list[Checkpoin
             if now is not None and now.size != file.size:
                 (away if absence_beside(file) else damaged).append(file)
         elif file.state in (FileState.MISSING, FileState.MOVED) and is_as_recorded(file, here.size, here.mtime_ns):
-            if files.facts_if_seen(path) is not None:  # gc may have deleted it since the tree was looked at
-                back.append(replace(file, state=FileState.COMPLETE))
+            is_left = files.facts_if_seen(path) is not None  # gc may have deleted it since the tree was looked at
+            back += [replace(file, state=FileState.COMPLETE)] if is_left else []
     return damaged, missing, back, away

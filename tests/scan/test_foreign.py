@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ckptstore.api import Catalog, connect
+from ckptstore.core.limits import TOO_LATE
 from ckptstore.core.model import FileState, Grade, Rule
 from ckptstore.errors import NothingRestorableError, RefusedError, UsageError
 from ckptstore.resume.export import paths, restore_ranks
@@ -16,6 +17,7 @@ from ckptstore.scan.plan import Scanned
 from tests.cli.advice import follow
 from tests.foreign_bytes import pytorch, shards, stamped, tensorflow, written
 from tests.scan.builders import save
+from tests.small_disks import date_far_ahead
 
 FOR_MINDSPORE = Query(loads=Loads.MINDSPORE)
 
@@ -183,6 +185,18 @@ def test_a_prefix_that_is_not_whole_is_none(catalog: Catalog, tmp_path: Path, lo
     ]
     with pytest.raises(UsageError, match="there is no checkpoint"):
         catalog.scan(root, steps={"ckpt0": 3})
+
+
+def test_several_files_of_a_time_that_no_catalog_holds_are_none(catalog: Catalog, tmp_path: Path) -> None:
+    """The scan ended with a traceback, when its launches were recorded already."""
+    directory, prefix = shards(tmp_path / "ck" / "step-1"), tensorflow(tmp_path / "ck" / "model-2")
+    date_far_ahead(directory / "latest.txt")
+    date_far_ahead(Path(f"{prefix}.index"))
+    found = catalog.scan(tmp_path / "ck", run="run", trust=["name"])
+    assert found.adopted == ()
+    assert f"a checkpoint of several files: {TOO_LATE}" in [each.reason for each in found.skipped]
+    with pytest.raises(UsageError, match="step-1 is no checkpoint: its modification time is beyond the year 2262"):
+        catalog.scan(tmp_path / "ck", run="run", steps={"step-1": 1})
 
 
 def test_a_directory_of_shards_is_one_checkpoint_of_all_ranks(catalog: Catalog, tmp_path: Path) -> None:
