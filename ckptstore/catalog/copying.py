@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from ckptstore.catalog.project import insert_if_new
 from ckptstore.catalog.tables import copying
+from ckptstore.catalog.upserts import insert_if_new
 
 if TYPE_CHECKING:
     from collections.abc import Callable

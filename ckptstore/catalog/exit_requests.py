@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from ckptstore.catalog.engine import clock
 from ckptstore.catalog.tables import FILES, checkpoints, exit_requests, saves
+from ckptstore.catalog.upserts import put
 from ckptstore.core.model import FileState, Kind
 
 if TYPE_CHECKING:
@@ -16,9 +17,7 @@ if TYPE_CHECKING:
 
 def ask(connection: sa.Connection, key: LaunchKey, reason: str) -> None:
     """Ask a launch to save and leave; once more changes the reason."""
-    values = {"asked_at": clock(connection), "reason": reason}
-    if connection.execute(exit_requests.update().where(exit_requests.c.launch_id == key).values(values)).rowcount == 0:
-        connection.execute(exit_requests.insert().values(launch_id=key, **values))
+    put(connection, exit_requests, {"launch_id": key, "asked_at": clock(connection), "reason": reason})
 
 
 def take_back(connection: sa.Connection, key: LaunchKey) -> bool:

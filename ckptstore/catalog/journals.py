@@ -9,8 +9,9 @@ import sqlalchemy as sa
 
 from ckptstore.catalog import rows
 from ckptstore.catalog.any_of import any_of
-from ckptstore.catalog.project import add_run, insert
+from ckptstore.catalog.project import add_run
 from ckptstore.catalog.tables import journals, runs, unwritten
+from ckptstore.catalog.upserts import insert
 from ckptstore.core.ids import derived_id
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from ckptstore.catalog.any_of import any_of
 from ckptstore.catalog.tables import launches, leases
+from ckptstore.catalog.upserts import insert_if_new, put
 from ckptstore.core.limits import LEASE
 
 if TYPE_CHECKING:
@@ -28,18 +29,17 @@ class Sign(NamedTuple):
 
 def hold(connection: sa.Connection, key: LaunchKey, until: datetime) -> None:
     """Let a launch hold the state that it starts from until then."""
-    _put_lease(connection, key, expires_at=until)
+    put(connection, leases, {"launch_id": key, "expires_at": until})
 
 
 def hold_if_new(connection: sa.Connection, key: LaunchKey, until: datetime) -> None:
     """Let a launch hold the state that it starts from until then; a lease that is there is left as it is."""
-    if connection.execute(_LEASE, {"own_launch": key}).first() is None:
-        connection.execute(_ADD_LEASE, {"launch_id": key, "expires_at": until})
+    insert_if_new(connection, leases, {"launch_id": key, "expires_at": until})
 
 
 def give_sign(connection: sa.Connection, key: LaunchKey, process: str, now: datetime) -> None:
     """A launch is alive, and holds the state that it starts from."""
-    _put_lease(connection, key, expires_at=now + LEASE, process=process, seen_at=now)
+    put(connection, leases, {"launch_id": key, "expires_at": now + LEASE, "process": process, "seen_at": now})
 
 
 def end_signs(connection: sa.Connection, key: LaunchKey) -> None:
@@ -66,17 +66,10 @@ def signs_of(connection: sa.Connection, run: int) -> dict[str, tuple[str | None,
     return {name: (process, seen_at) for name, process, seen_at in connection.execute(chosen)}
 
 
-def _put_lease(connection: sa.Connection, key: LaunchKey, **values: object) -> None:
-    if connection.execute(_SET_LEASE, {"own_launch": key, **values}).rowcount == 0:
-        connection.execute(_ADD_LEASE, {"launch_id": key, **values})
-
-
 _LAST_SIGNS = (
     sa.select(launches.c.run_id, launches.c.id, launches.c.name, leases.c.process, leases.c.seen_at)
     .join(launches, launches.c.id == leases.c.launch_id)
     .where(any_of(launches.c.run_id, "own_runs"), leases.c.process.is_not(None))
     .order_by(launches.c.launch_order)
 )
-_OF_LAUNCH = leases.c.launch_id == sa.bindparam("own_launch")
-_LEASE, _SET_LEASE = sa.select(leases.c.launch_id).where(_OF_LAUNCH), leases.update().where(_OF_LAUNCH)
-_ADD_LEASE = leases.insert()
+_SET_LEASE = leases.update().where(leases.c.launch_id == sa.bindparam("own_launch"))

@@ -8,8 +8,8 @@ import sqlalchemy as sa
 
 from ckptstore.catalog.any_of import any_of
 from ckptstore.catalog.engine import clock
-from ckptstore.catalog.project import insert_if_new
 from ckptstore.catalog.tables import notifications
+from ckptstore.catalog.upserts import insert_if_new
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from functools import cache
-from importlib import import_module
+from functools import cache, reduce
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -35,6 +34,7 @@ from ckptstore.catalog.tables import (
     trash,
     unplaced,
 )
+from ckptstore.catalog.upserts import insert, insert_if_new
 from ckptstore.core.events import (
     GENERATION,
     CopyRecorded,
@@ -100,7 +100,8 @@ def project(connection: sa.Connection, events: Iterable[Event], layout_of: Layou
     done.launches |= _put_launches(connection, started)
     named = {launch for event in others if (launch := launch_of(event)) is not None}
     files = [event.file for event in others if isinstance(event, FileRecorded)]
-    _lock_paths(connection, files)
+    removed = [path for event in others if isinstance(event, FilesRemoved) for path in _removed_paths(event)]
+    _lock_paths(connection, [*(file.path for file in files), *removed])
     known, are_new = _looked_up(connection, named, files)
     done.launches |= known
     for event in others:
@@ -161,22 +162,11 @@ def _put_launches(connection: sa.Connection, events: Sequence[LaunchStarted]) ->
 def _put_launches_of_run(
     connection: sa.Connection, run: str, told: Mapping[LaunchKey, Sequence[LaunchStarted]]
 ) -> None:
-    there = {row.id: row._asdict() for row in connection.execute(_LAUNCHES, {"own_ids": sorted(told)})}
-    known = {launch_id: dict(row) for launch_id, row in there.items()}
-    for launch_id, events in told.items():
-        row = known.get(launch_id)
-        for event in events:
-            row = _launch_row(event) if row is None else _joined(row, _launch_row(event))
-        if row is not None:
-            known[launch_id] = row
-    for launch_id in known.keys() & there.keys():  # what layout files prove counts for more than what was told
-        if known[launch_id]["layout"] != there[launch_id]["layout"] and layouts.strategies_of(connection, launch_id):
-            known[launch_id]["layout"] = there[launch_id]["layout"]
-    changed = {launch_id: row for launch_id, row in known.items() if there.get(launch_id) != row}
-    if not changed:
+    if not _launches_changed(connection, told)[1]:
         return
     run_id = add_run(connection, run)
     reads.lock_run(connection, run_id)  # launches are numbered
+    there, changed = _launches_changed(connection, told)  # others may have told of them since
     began = {launch_id: (row["created_at"], row["name"]) for launch_id, row in changed.items()}
     new = {launch_id: began[launch_id] for launch_id in began.keys() - there.keys()}
     moved = {each: began[each] for each in began.keys() & there.keys() if began[each][0] != there[each]["created_at"]}
@@ -186,7 +176,22 @@ def _put_launches_of_run(
             values = {name: value for name, value in row.items() if value != there[launch_id][name]}
             connection.execute(_SET_LAUNCH, {"own_launch": launch_id, **values})
         else:
-            insert_if_new(connection, launches, {**row, "run_id": run_id, "launch_order": orders[launch_id]})
+            connection.execute(launches.insert(), {**row, "run_id": run_id, "launch_order": orders[launch_id]})
+
+
+def _launches_changed(
+    connection: sa.Connection, told: Mapping[LaunchKey, Sequence[LaunchStarted]]
+) -> tuple[dict[LaunchKey, dict[str, Any]], dict[LaunchKey, dict[str, Any]]]:
+    """The rows of these launches that are there, and the rows that are to be written."""
+    there = {row.id: row._asdict() for row in connection.execute(_LAUNCHES, {"own_ids": sorted(told)})}
+    known = {
+        launch_id: reduce(_joined, [*([there[launch_id]] if launch_id in there else ()), *map(_launch_row, events)])
+        for launch_id, events in told.items()
+    }
+    for launch_id in there:  # what layout files prove counts for more than what was told
+        if known[launch_id]["layout"] != there[launch_id]["layout"] and layouts.strategies_of(connection, launch_id):
+            known[launch_id]["layout"] = there[launch_id]["layout"]
+    return there, {launch_id: row for launch_id, row in known.items() if there.get(launch_id) != row}
 
 
 def _launch_row(event: LaunchStarted) -> dict[str, Any]:
@@ -248,6 +253,7 @@ _ORDER = sa.select(launches.c.id, launches.c.created_at, launches.c.name, launch
 )
 _SET_LAUNCH = launches.update().where(launches.c.id == sa.bindparam("own_launch"))
 _START = sa.select(resolutions).where(resolutions.c.launch_id == sa.bindparam("own_launch"))
+_STARTS = (_START, _START.with_for_update())  # looked at again once it is locked: others may have written it since
 _SET_START = resolutions.update().where(resolutions.c.launch_id == sa.bindparam("own_launch"))
 
 
@@ -270,11 +276,11 @@ def _put_start(connection: sa.Connection, event: LaunchStarted) -> None:
         "initial_launch_id": launch.initial.launch_key if launch.initial else None,
         "created_at": at,
     }
-    there = connection.execute(_START, {"own_launch": launch.key}).one_or_none()
-    if there is None:
-        insert_if_new(connection, resolutions, row)
-    elif _is_before(row, there._asdict()):
-        connection.execute(_SET_START, {"own_launch": launch.key, **row})
+    asked = {"own_launch": launch.key}
+    if not insert_if_new(connection, resolutions, row):
+        stored = (connection.execute(look, asked).one_or_none() for look in _STARTS)
+        if all(there is not None and _is_before(row, there._asdict()) for there in stored):
+            connection.execute(_SET_START, {**asked, **row})
     if plan and event.origin is not None:
         leases.hold_if_new(connection, launch.key, at + LEASE)
 
@@ -358,13 +364,13 @@ def _newer(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     return {**last, "created_at": min(one["created_at"], other["created_at"])}
 
 
-def _lock_paths(connection: sa.Connection, files: Sequence[Checkpoint]) -> None:
+def _lock_paths(connection: sa.Connection, paths: Iterable[str]) -> None:
     """Lock the records of these paths until the transaction ends: one path has one file.
 
     SQLite has one writer at a time anyway. Paths share a few locks, which are taken in one order.
     """
     if connection.dialect.name != "sqlite":
-        keys = sorted({crc32(file.path.encode()) % _PATH_LOCKS for file in files})
+        keys = sorted({crc32(path.encode()) % _PATH_LOCKS for path in paths})
         for key in keys:
             connection.execute(_LOCK, {"own_key": key})
 
@@ -540,8 +546,13 @@ def _put_removals(connection: sa.Connection, events: Sequence[FilesRemoved]) -> 
     if rows:
         _put_newest(connection, trash, rows)
         # By path: the row may have told of another file of it before.
-        paths = sorted({f"{row['root'].rstrip('/')}/{row['place']}" for row in rows})
+        paths = sorted({path for event in events for path in _removed_paths(event)})
         connection.execute(_SET_STATES_AT_PATHS, {"own_paths": paths})
+
+
+def _removed_paths(event: FilesRemoved) -> list[str]:
+    """Where the files of an event were."""
+    return [f"{event.directory.rstrip('/')}/{file.place}" for file in event.files]
 
 
 # All else: one row for each thing, the newest version
@@ -728,19 +739,3 @@ def add_run(connection: sa.Connection, name: str) -> int:
 
 
 _RUN_ID = sa.select(runs.c.id).where(runs.c.name == sa.bindparam("own_name"))
-
-
-def insert(dialect: str, table: sa.Table) -> Any:
-    """An INSERT that supports ON CONFLICT: SQLAlchemy has one class for each of the two databases."""
-    # Import only the dialect in use: importing the other takes as long as a command's whole query.
-    return import_module(f"sqlalchemy.dialects.{dialect}").insert(table)
-
-
-def insert_if_new(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> bool:
-    """Insert a row unless one with its key exists; return whether it was inserted."""
-    return connection.execute(_if_new(connection.dialect.name, table), dict(row)).first() is not None
-
-
-@cache
-def _if_new(dialect: str, table: sa.Table) -> Any:
-    return insert(dialect, table).on_conflict_do_nothing().returning(sa.literal(1))

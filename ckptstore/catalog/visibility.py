@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from ckptstore.catalog.tables import views
+from ckptstore.catalog.upserts import put
 from ckptstore.core.model import Observed, View
 
 if TYPE_CHECKING:
@@ -15,10 +16,8 @@ if TYPE_CHECKING:
 
 def tell(connection: sa.Connection, key: LaunchKey, rank: int, view: View) -> None:
     """What a rank of a launch sees, in place of what it told before."""
-    chosen = (views.c.launch_id == key) & (views.c.rank == rank)
-    values = {"host": view.host, "seen": {path: list(each) for path, each in view.seen.items()}}
-    if connection.execute(views.update().where(chosen).values(values)).rowcount == 0:
-        connection.execute(views.insert().values(launch_id=key, rank=rank, **values))
+    seen = {path: list(each) for path, each in view.seen.items()}
+    put(connection, views, {"launch_id": key, "rank": rank, "host": view.host, "seen": seen})
 
 
 def told(connection: sa.Connection, key: LaunchKey) -> dict[int, View]:

@@ -1,0 +1,41 @@
+"""Inserts of rows that may be there, in one statement: of two processes that look first, both would find none."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def insert(dialect: str, table: sa.Table) -> Any:
+    """An INSERT that supports ON CONFLICT: SQLAlchemy has one class for each of the two databases."""
+    # Import only the dialect in use: importing the other takes as long as a command's whole query.
+    return import_module(f"sqlalchemy.dialects.{dialect}").insert(table)
+
+
+def insert_if_new(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> bool:
+    """Insert a row unless one with its key exists; return whether it was inserted."""
+    return connection.execute(_if_new(connection.dialect.name, table), dict(row)).first() is not None
+
+
+def put(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> None:
+    """Insert a row; where one with its key exists, set these values in it."""
+    connection.execute(_put(connection.dialect.name, table, tuple(row)), dict(row))
+
+
+@cache
+def _if_new(dialect: str, table: sa.Table) -> Any:
+    return insert(dialect, table).on_conflict_do_nothing().returning(sa.literal(1))
+
+
+@cache
+def _put(dialect: str, table: sa.Table, names: tuple[str, ...]) -> Any:
+    statement = insert(dialect, table)
+    keys = table.primary_key.columns.keys()
+    values = {name: statement.excluded[name] for name in names if name not in keys}
+    return statement.on_conflict_do_update(index_elements=keys, set_=values)
