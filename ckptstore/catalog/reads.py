@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
@@ -28,7 +27,7 @@ from ckptstore.catalog.tables import (
     unplaced,
 )
 from ckptstore.core import replicas
-from ckptstore.core.events import TrainingEnded
+from ckptstore.core.events import TrainingEnded, later
 from ckptstore.core.limits import HIGHEST
 from ckptstore.core.model import (
     SCANNED,
@@ -129,8 +128,7 @@ def next_moment(connection: sa.Connection, run: str, now: datetime) -> datetime:
     if known is None:
         return now
     lock_run(connection, known)
-    newest = connection.execute(_NEWEST_MOMENT, {"own_run": known}).scalar()
-    return now if newest is None else max(now, newest + timedelta(microseconds=1))
+    return later(now, connection.execute(_NEWEST_MOMENT, {"own_run": known}).scalar())
 
 
 def versions_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from ckptstore.catalog.any_of import any_of
 from ckptstore.catalog.rows import many
 from ckptstore.catalog.tables import IS_REMOVED, checkpoints, collections, gc_locks, runs, trash
-from ckptstore.core.events import FilesRemoved, GcEnded, RemovedFile, moment_of
+from ckptstore.core.events import FilesRemoved, GcEnded, RemovedFile, later, moment_of
 from ckptstore.core.ids import derived_id
 from ckptstore.core.limits import purged_from
 from ckptstore.core.model import FileState, Location
@@ -69,7 +69,7 @@ class Collection:
 
     def told(self, run: str, *, ended: bool, purge_after: datetime | None = None) -> GcEnded:
         """The event of what happens with it now, newer than the one before."""
-        at = max(utc_now(), self.told_at + timedelta(microseconds=1))
+        at = later(utc_now(), self.told_at)
         return GcEnded(run, self.id, self.created_at, purge_after or self.purge_after, ended, at)
 
     def graced_from(self, now: datetime) -> datetime:
@@ -80,8 +80,7 @@ class Collection:
 def moved(items: Iterable[Item], wanted: Location | None = None, *, settled: bool = False) -> list[Item]:
     """The items as they are from now on (None: wanted where they are); each later than its last event by any clock."""
     every = list(items)
-    last = max((item.changed_at for item in every), default=_NEVER)
-    at = max(utc_now(), last + timedelta(microseconds=1))
+    at = later(utc_now(), *(item.changed_at for item in every))
     return [replace(item, wanted=wanted or item.wanted, settled=settled, changed_at=at) for item in every]
 
 

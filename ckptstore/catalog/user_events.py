@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
@@ -18,6 +17,7 @@ from ckptstore.core.events import (
     StepPinned,
     StepTagged,
     UserEvent,
+    later,
     moment_of,
     version_of_user_event,
 )
@@ -47,9 +47,7 @@ def said_now(connection: sa.Connection, kind: Callable[..., Said], *said: object
     """An event of this kind that is made now, or just after the last of its kind: clocks may have gone back since."""
     event = kind(*said, utc_now())
     version = _version_known(connection, event)
-    return (
-        event if version is None else replace(event, at=max(event.at, moment_of(version) + timedelta(microseconds=1)))
-    )
+    return replace(event, at=later(event.at, moment_of(version) if version else None))
 
 
 def has(connection: sa.Connection, event: UserEvent) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from functools import cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -353,6 +353,11 @@ def version_of_user_event(event: UserEvent) -> str:
             return version_of(event.at, event.name)
         case RunForgotten():
             return version_of(event.at, event.forgotten)
+
+
+def later(now: datetime, *before: datetime | None) -> datetime:
+    """The moment of an event that happens now: after earlier ones about the same thing, whatever clocks told them."""
+    return max([now, *(at + timedelta(microseconds=1) for at in before if at is not None)])
 
 
 def moment_of(version: str) -> datetime:

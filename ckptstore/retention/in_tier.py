@@ -15,7 +15,7 @@ from ckptstore.catalog import reads
 from ckptstore.catalog.protection import protection_of
 from ckptstore.catalog.runs import find_run
 from ckptstore.core.copies import CopyState
-from ckptstore.core.events import CopyRecorded
+from ckptstore.core.events import CopyRecorded, later
 from ckptstore.core.hints import Command
 from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.core.model import Skipped
@@ -28,7 +28,7 @@ from ckptstore.retention.plan import COPIES_CHANGED, Copied, Survey, copies_chan
 from ckptstore.retention.worker import at_work
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from datetime import timedelta
 
     from ckptstore.catalog.engine import Connection, Database
@@ -159,7 +159,7 @@ def undo(database: Database, run: str, tier: Tier) -> TierCollected:
             else:
                 is_gone = isinstance(fault, MissingError)
                 troubles.append(Skipped(copy.key, f"is not in tier {tier.name} any more" if is_gone else fault.message))
-        worker.record(lambda _: [_told(file, copy, CopyState.READY, utc_now()) for file, copy in back])
+        worker.record(lambda _: _told(back, CopyState.READY, utc_now()))
     freed = sum(copy.all_bytes for _, copy in back)
     return TierCollected(run, tier.name, copies=len(back), bytes=freed, troubles=tuple(troubles))
 
@@ -196,7 +196,7 @@ def _trash(worker: Worker, plan: TierPlan, skipped: list[Skipped]) -> list[tuple
                 gone.extend(plan.held[key])
         known = known_copies.copies_of(connection, [file.id for file, _ in gone])
         gone[:] = [(file, copy) for file, copy in gone if copy in known.get(file.id, ())]
-        return [_told(file, copy, CopyState.TRASHED, now, over) for file, copy in gone]
+        return _told(gone, CopyState.TRASHED, now, over)
 
     worker.record(record)
     return gone
@@ -263,7 +263,7 @@ def _purge(worker: Worker, run: str, tier: Tier, store: Store, *, due: datetime 
         deleted.append((file, copy))
     if deleted:
         now = utc_now()
-        worker.record(lambda _: [_told(file, copy, CopyState.GONE, now) for file, copy in deleted])
+        worker.record(lambda _: _told(deleted, CopyState.GONE, now))
     return TierCollected(
         run,
         tier.name,
@@ -282,7 +282,14 @@ def _keys(copy: Copy) -> list[str]:
     return [copy.key, *(each.key for each in copy.beside)]
 
 
-def _told(file: Checkpoint, copy: Copy, state: CopyState, at: datetime, detail: str = "") -> CopyRecorded:
-    """The event for a copy, with the facts of the file when it was copied."""
-    of = replace(file, size=copy.size, digest=copy.digest)
-    return replace(CopyRecorded.of(of, copy.tier, state, at, beside=copy.beside, detail=detail), key=copy.key)
+def _told(
+    held: Sequence[tuple[Checkpoint, Copy]], state: CopyState, now: datetime, detail: str = ""
+) -> list[CopyRecorded]:
+    """The events for copies, of one moment, with the facts of the files when they were copied."""
+    at = later(now, *(copy.at for _, copy in held))
+    told = []
+    for file, copy in held:
+        of = replace(file, size=copy.size, digest=copy.digest)
+        event = CopyRecorded.of(of, copy.tier, state, at, beside=copy.beside, detail=detail)
+        told.append(replace(event, key=copy.key))
+    return told

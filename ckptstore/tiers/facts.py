@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import MsgspecError, convert
@@ -10,12 +11,12 @@ from ckptstore.catalog import copies, reads, user_events
 from ckptstore.catalog.project import project
 from ckptstore.catalog.runs import find_run
 from ckptstore.core.copies import ON_NODE, CopyState, Tier
-from ckptstore.core.events import CopyRecorded, TierDeclared
+from ckptstore.core.events import CopyRecorded, TierDeclared, later
 from ckptstore.core.hints import Command
 from ckptstore.core.limits import HIGHEST_INTEGER
 from ckptstore.core.validate import number
 from ckptstore.disk.files import real_directory
-from ckptstore.errors import RefusedError, UsageError
+from ckptstore.errors import CatalogUnavailableError, RefusedError, UsageError
 from ckptstore.journal.recorder import Recorder, record_of_run
 from ckptstore.objects.tiers import open_tier
 from ckptstore.outside import utc_now
@@ -170,8 +171,13 @@ def record_copy(
     `beside` are the files that were copied with it, `detail` says why it failed. Raises `CatalogUnavailableError`
     where neither a journal nor the catalog took it.
     """
+    at = utc_now()
+    if not recorder.is_late:
+        with suppress(CatalogUnavailableError), recorder.database.read() as connection:
+            known = copies.copies_of(connection, [file.id]).get(file.id, ())
+            at = later(at, *(copy.at for copy in known if copy.tier.id == tier.id))
     recorder.home_beside(file)  # by the whole record: the file itself may be gone
-    recorder.record([CopyRecorded.of(file, tier, state, utc_now(), beside=tuple(beside), detail=detail)])
+    recorder.record([CopyRecorded.of(file, tier, state, at, beside=tuple(beside), detail=detail)])
 
 
 def _declare(database: Database, tier: Tier, *, declared: bool) -> None:
@@ -179,7 +185,8 @@ def _declare(database: Database, tier: Tier, *, declared: bool) -> None:
     with database.read() as connection:
         runs = reads.names_of_runs(connection)
         using = [runs[run] for run in copies.runs_in(connection, tier) if run in runs]
-    at = utc_now()
+        known = [each.since for each in copies.tiers_of(connection) if each.tier.id == tier.id]
+    at = later(utc_now(), *known)
     database.in_write(lambda connection: project(connection, [TierDeclared("", tier, declared, at)]))
     for run in using:
 

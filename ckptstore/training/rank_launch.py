@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
 from operator import index
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import live, reads
 from ckptstore.catalog.backoff import Backoff
 from ckptstore.core import validate
-from ckptstore.core.events import LaunchStarted, LoadOutcome, SourceAdded
+from ckptstore.core.events import LaunchStarted, LoadOutcome, SourceAdded, later
 from ckptstore.core.limits import HIGHEST_INTEGER
 from ckptstore.core.model import FileState, Kind, LoadResult, Rule, Source, Timing
 from ckptstore.core.naming import SEVERAL, companion_of, format_of
@@ -267,8 +266,7 @@ class RankLaunch:
 
     def _dated(self, file: Checkpoint) -> Checkpoint:
         """The record with its moment. A clock that was set back does not date it before earlier records."""
-        at = file.created_at or utc_now()
-        self._newest = at if self._newest is None else max(at, self._newest + timedelta(microseconds=1))
+        self._newest = later(file.created_at or utc_now(), self._newest)
         return replace(file, created_at=self._newest)
 
     def _summarise(self) -> None:

@@ -1,6 +1,7 @@
 """Tiers and copies are facts: declared, journalled, and known again by a catalog that is made anew."""
 
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,29 @@ def test_a_tier_is_declared_taken_back_and_declared_again(catalog: Catalog) -> N
         facts.remove(catalog.database, "s3")
     assert facts.add(catalog.database, replace_level(S3, 5))
     assert facts.declared(catalog.database) == [replace_level(S3, 5)]
+
+
+def test_what_is_said_of_a_tier_later_counts_though_its_clock_is_behind(catalog: Catalog) -> None:
+    """The tier was declared on a node whose clock is ahead: to take it back must end the copying at once."""
+    catalog.runs()
+    with catalog.database.write() as connection:
+        project(connection, [TierDeclared("", S3, declared=True, at=utc_now() + timedelta(minutes=5))])
+    facts.remove(catalog.database, "s3")
+    assert facts.declared(catalog.database) == []
+    assert facts.add(catalog.database, S3)
+    assert facts.declared(catalog.database) == [S3]
+
+
+def test_what_is_said_of_a_copy_later_counts_though_its_clock_is_behind(catalog: Catalog, tmp_path: Path) -> None:
+    """Else each start takes a copy that an earlier one found to be gone, and is refused."""
+    begun(catalog, tmp_path / "ckpt", 5)
+    (file,) = [each for each in catalog.show("run", 5) if each.rank == 0]
+    with catalog.database.write() as connection:
+        project(connection, [CopyRecorded.of(file, S3, CopyState.READY, utc_now() + timedelta(minutes=5))])
+    for state in (CopyState.FAILED, CopyState.READY):
+        facts.record_copy(shared(catalog.database), file, S3, state)
+        with catalog.database.read() as connection:
+            assert [each.state for each in copies.copies_of(connection, [file.id])[file.id]] == [state]
 
 
 def replace_level(tier: Tier, level: int) -> Tier:

@@ -16,6 +16,7 @@ from ckptstore.core.copy_keys import key_of
 from ckptstore.errors import RefusedError
 from ckptstore.journal.recorder import shared
 from ckptstore.objects.tiers import open_tier
+from ckptstore.outside import utc_now
 from ckptstore.resume.resolve import resolve
 from ckptstore.resume.resolver import Query
 from ckptstore.retention import in_tier, stored_policy
@@ -78,6 +79,33 @@ def test_old_states_go_and_come_back_and_are_deleted_after_the_grace(job: Job, t
     assert {seen.key for seen in open_tier(tier.url).list()} == {key_of(file) for file in job.catalog.show("run", 20)}
     assert in_tier.undo(database, "run", tier).copies == 0
     assert facts.lacking(database, "run", tier) == []
+
+
+def test_what_a_gc_by_a_clock_that_is_ahead_removed_comes_back(
+    job: Job, tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """undo on another node counted 6 copies as brought back, and purge deleted them."""
+    database = job.catalog.database
+    copied(job.catalog, tier, job.catalog.files("run"))
+    with monkeypatch.context() as ahead:
+        ahead.setattr(in_tier, "utc_now", lambda: utc_now() + timedelta(minutes=5))
+        in_tier.execute(database, in_tier.plan_tier(database, "run", tier, KEEP))
+    assert in_tier.undo(database, "run", tier).copies == 6
+    assert ready(job, tier) == set(STEPS)
+    assert in_tier.purge(database, "run", tier, at_once=True).purged == 0
+
+
+def test_what_was_copied_by_a_clock_that_is_ahead_is_removed(
+    job: Job, tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as ahead:
+        ahead.setattr(facts, "utc_now", lambda: utc_now() + timedelta(minutes=5))
+        copied(job.catalog, tier, job.catalog.files("run"))
+    database = job.catalog.database
+    assert in_tier.execute(database, in_tier.plan_tier(database, "run", tier, KEEP)).copies == 6
+    assert ready(job, tier) == {20}
+    assert in_tier.purge(database, "run", tier, at_once=True).purged == 6
+    assert in_tier.purge(database, "run", tier, at_once=True).purged == 0
 
 
 def test_the_next_gc_deletes_what_is_over_its_grace(job: Job, tier: Tier) -> None:
