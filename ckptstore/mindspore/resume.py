@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,7 +19,16 @@ from ckptstore.formats.header import OPTIMIZER_STEP
 from ckptstore.formats.inspect import is_broken
 from ckptstore.mindspore.data import check_dataset
 from ckptstore.mindspore.loader import OTHER_BYTES, ChangedError, DoesNotFitError, are_apart, places_of, read_plain
-from ckptstore.mindspore.state import EXIT_FLAGS, Parameters, TrainState, first_names, named, state_names
+from ckptstore.mindspore.state import (
+    EXIT_FLAGS,
+    Parameters,
+    TrainState,
+    first_names,
+    fixed_rates,
+    named,
+    schedules,
+    state_names,
+)
 from ckptstore.outside import os
 
 if TYPE_CHECKING:
@@ -27,6 +37,8 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint, RestorePlan
     from ckptstore.core.replicas import Layout
     from ckptstore.mindspore.loader import Content
+
+log = logging.getLogger("ckptstore")
 
 _AGAIN = "start again: it is passed over from now on"
 
@@ -92,6 +104,7 @@ def load(
             prove(source, on_failure)
         for source in reversed(sources):
             parameters |= read(source, decryption, on_failure)
+    _keep_schedules(network, parameters, told=rank == 0)
     by_broadcast = plan.in_shares and len(sources) == 1
     if not by_broadcast:
         _check_complete(file, needed, {*parameters, *in_place})
@@ -107,6 +120,20 @@ def load(
         ) from error
     _check_complete(file, needed, needed.difference(not_loaded))
     return {name: _plain(parameters[name]) for name in unused}
+
+
+def _keep_schedules(network: Any, parameters: dict[str, Any], *, told: bool) -> None:
+    """Put the script's schedules of learning rates in the place of the saved ones: more epochs need other ones.
+
+    A schedule is a table of all steps, in the network or in the file.
+    """
+    own = named(network)
+    fixed = {name for name in fixed_rates(network) if getattr(parameters.get(name), "size", 1) > 1}
+    for name in sorted(parameters.keys() & (schedules(network) | fixed)):
+        scripts = mindspore.Tensor(own[name].asnumpy(), own[name].dtype)
+        if told and not np.array_equal(parameters[name].asnumpy(), scripts.asnumpy()):
+            log.warning("%s is the script's: a schedule is not restored, and the saved one differs", name)
+        parameters[name] = mindspore.Parameter(scripts, name=name)
 
 
 def _misfit(network: Any, parameters: Mapping[str, Any]) -> str:
@@ -146,7 +173,8 @@ def read_plain_into(
     and cleared. If the file turns out to differ from its record, the network is half loaded: the start stops, and
     nothing trains it.
     """
-    own = {name: item for name, item in named(network).items() if name not in EXIT_FLAGS}
+    scripts = {*EXIT_FLAGS, *schedules(network)}
+    own = {name: item for name, item in named(network).items() if name not in scripts}
     own.pop(OPTIMIZER_STEP, None)  # it may have another type in the file
     places = places_of(own)
     is_writable = True

@@ -14,6 +14,7 @@ import mindspore
 import numpy as np
 from mindspore import Parameter, experimental, nn
 from mindspore.experimental import MapParameter
+from mindspore.nn.learning_rate_schedule import LearningRateSchedule
 
 from ckptstore.errors import UsageError
 from ckptstore.formats.header import OPTIMIZER_STEP, STATE_STEP
@@ -306,6 +307,14 @@ def fixed_rates(network: Any) -> dict[str, float]:
         for name, item in named(network).items()
         if name.startswith(RATE) and item.size == 1 and not item.has_init
     }
+
+
+def schedules(network: Any) -> set[str]:
+    """The names of the learning rates that an optimizer holds as a table of all steps (`nn/optim/optimizer.py`)."""
+    cells = network.optimizers.values() if isinstance(network, TrainState) else (network,)
+    inner = (cell for each in cells for _, cell in each.cells_and_names() if isinstance(cell, LearningRateSchedule))
+    tables = {id(item) for cell in inner for item in cell.get_parameters() if item.name.startswith(RATE)}
+    return {name for name, item in named(network).items() if id(item) in tables and item.size > 1}
 
 
 def _state_step(parameters: Mapping[str, Any]) -> Any | None:

@@ -33,6 +33,7 @@ from tests.mindspore.trainings import (
     saving,
     to_step_12,
     train,
+    values,
 )
 
 
@@ -64,6 +65,46 @@ def test_a_learning_rate_that_the_saved_one_replaces_is_named(
     (told,) = (message for message in caplog.messages if "learning_rate" in message)
     assert told.startswith("learning_rate is 0.1, from the saved state, not the script's 0.025: ")
     assert float(optimizer.learning_rate.asnumpy()) == pytest.approx(0.1)
+
+
+def with_rate(rate: float | list[float]) -> Model:
+    network = nn.Dense(3, 4)
+    optimizer = nn.Momentum(network.trainable_params(), learning_rate=rate, momentum=0.9)
+    return Model(network, nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"), optimizer)
+
+
+@pytest.mark.parametrize("mode", [ms.GRAPH_MODE, pytest.param(ms.PYNATIVE_MODE, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("saved", "asked"),
+    [([0.1] * 6, [0.1] * 12), ([0.1] * 6, [0.2] * 6), ([0.1] * 6, 0.2), (0.1, [0.2] * 12)],
+    ids=["longer", "other values", "a number", "a table"],
+)
+def test_a_schedule_of_learning_rates_is_the_scripts(
+    catalog: Catalog,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    set_mode: Callable[[int], None],
+    way: str,
+    mode: int,
+    saved: float | list[float],
+    asked: float | list[float],
+) -> None:
+    """Who trains for more epochs makes a longer one."""
+    set_mode(mode)
+    first = with_rate(saved)
+    train(first, tmp_path / "ckpt")
+    ckptstore.mindspore.join("run").resume(with_rate(saved), create_dataset())
+    assert "learning_rate" not in caplog.text
+    again = with_rate(asked)
+    start = ckptstore.mindspore.join("run").resume(again, create_dataset())
+    assert start.global_step == 6
+    assert "learning_rate" not in start.append_info
+    now, before = values(again), values(first)
+    assert now.pop("learning_rate").tolist() == np.asarray(asked, np.float32).tolist()
+    assert all(np.array_equal(now[name], before[name]) for name in now)
+    (told,) = (message for message in caplog.messages if "learning_rate" in message)
+    assert told == "learning_rate is the script's: a schedule is not restored, and the saved one differs"
 
 
 def test_a_load_that_takes_long_is_announced(
