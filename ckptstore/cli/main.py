@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import logging
 import sys
 from functools import partial
@@ -21,6 +20,7 @@ from ckptstore.cli import (
     replicate,
     retention,
     serve,
+    terminal,
     tiers,
     upkeep,
     verification,
@@ -152,10 +152,7 @@ def _in_one_line(error: click.ClickException) -> str:
 
 
 def _fail(message: str, code: int, hint: str = "") -> None:
-    if "--json" in sys.argv[1:]:
-        click.echo(json.dumps({"error": message, "hint": hint, "exit_code": code}), err=True)
-    else:
-        line(f"ckptstore: {message}{'; ' if hint else ''}{hint}", err=True)
+    terminal.error(message, hint, code, as_json="--json" in sys.argv[1:])
     sys.exit(code)
 
 

@@ -130,7 +130,7 @@ def gc(
             )
         limits = {name: asked[name] for name in ("floor", "grace")}
         done = [in_tier.collect(database, name, of_nodes, policy, **limits, **how) for name in names]
-        return text.in_tier(done, as_json=as_json)
+        return text.in_tier(done, all_runs=all_runs, as_json=as_json)
     with progress.count("removing", "files", shown=how["apply_it"]) as more:
         outcomes = [
             execute.collect(

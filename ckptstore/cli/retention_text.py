@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckptstore.cli import values
-from ckptstore.cli.terminal import Rows, first, kinds, line, moment
+from ckptstore.cli.terminal import Rows, error, first, kinds, line, moment
 from ckptstore.core.hints import Command
 from ckptstore.core.text import count, size
 from ckptstore.resume.uncertainty import of_absent, of_unmoved
@@ -40,7 +40,7 @@ def collected(outcomes: Sequence[RunCollected], *, only_errors: bool) -> int:
                 _what_next(outcome.plan)
             _in_trash(outcome.waiting)
             unmoved(outcome.run, outcome.waiting)
-        code = code or _failed(outcome, outcomes)
+        code = code or _failed(outcome, outcomes, as_json=only_errors)
         if outcome.plan is not None and outcome.plan.unseen:
             _unseen(outcome.plan)
             code = code or 1
@@ -51,13 +51,16 @@ def collected(outcomes: Sequence[RunCollected], *, only_errors: bool) -> int:
     return code
 
 
-def _failed(outcome: RunCollected | TierOutcome, outcomes: Sequence[RunCollected | TierOutcome]) -> int:
+def _failed(
+    outcome: RunCollected | TierOutcome, outcomes: Sequence[RunCollected | TierOutcome], *, as_json: bool
+) -> int:
     """Print the error of a run on stderr, if there is one. Return the exit code."""
     if outcome.error is None:
         return 0
     where = f"run {outcome.run}: " if len(outcomes) > 1 else ""
-    line(f"ckptstore: {where}{outcome.error}", err=True)
-    return outcome.error.exit_code
+    failed = outcome.error
+    error(f"{where}{failed.message}", failed.hint, failed.exit_code, as_json=as_json)
+    return failed.exit_code
 
 
 def _in_trash(waiting: Sequence[Waiting]) -> None:
@@ -189,17 +192,18 @@ def _done(done: Collected) -> None:
         line(f"{count(done.purged_files, 'file', 'files')} of earlier gcs deleted for good, {size(done.purged_bytes)}")
 
 
-def in_tier(outcomes: Sequence[TierOutcome], *, as_json: bool) -> int:
+def in_tier(outcomes: Sequence[TierOutcome], *, all_runs: bool, as_json: bool) -> int:
     """What gc would do, or did, with the copies in a tier. The exit code."""
     if as_json:
-        values.write([dicts.in_tier(outcome) for outcome in outcomes if outcome.plan is not None])
+        shown = [dicts.in_tier(outcome) for outcome in outcomes if outcome.plan is not None]
+        values.write(shown) if all_runs or shown else None
     elif not outcomes:
         line(_NO_POLICY)
     code = 0
     for outcome in outcomes:
         if outcome.plan is not None and not as_json:
             _copies(outcome.plan, outcome.done, is_refused=outcome.error is not None)
-        code = code or _failed(outcome, outcomes)
+        code = code or _failed(outcome, outcomes, as_json=as_json)
         if outcome.done is not None:
             code = _of_tier(outcome.done.troubles) or code
     return code

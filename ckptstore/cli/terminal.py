@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, TypeVar
@@ -83,6 +84,14 @@ def _coloured(text: str, colour: str) -> str:
 def line(text: str, *, err: bool = False) -> None:
     """Print one line, on stderr if `err`: never broken or cut, and with nothing in it that a terminal would obey."""
     click.echo(plain(text), err=err)
+
+
+def error(message: str, hint: str, code: int, *, as_json: bool) -> None:
+    """Print an error on stderr: one line, or one JSON object."""
+    if as_json:
+        click.echo(json.dumps({"error": message, "hint": hint, "exit_code": code}), err=True)
+    else:
+        line(f"ckptstore: {message}{'; ' if hint else ''}{hint}", err=True)
 
 
 def first(items: Sequence[Item], what: str, most: int = 20, *, indent: str = "") -> Iterator[Item]:

@@ -1,5 +1,6 @@
 """gc, undo, purge, policy and tag on the command line."""
 
+import json
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -77,3 +78,22 @@ def test_one_run_that_fails_does_not_stop_the_others(url: str, job: Job, catalog
     assert done.code == 2
     assert "run aaa: the policy has rules of a newer program" in one_line(done)
     assert files(job) == 6
+
+
+def test_an_error_of_gc_is_json_too(url: str, job: Job) -> None:
+    """Without a plan stdout stays empty; a refused plan is on it."""
+    for asked, code, has_plan in (
+        (["run"], 5, False),
+        (["other", "--keep-last", "3"], 2, False),
+        (["run", "--keep-kind", "ttp=1", "--floor", "0"], 5, True),
+        (["run", "--tier", "away"], 5, False),
+    ):
+        if "--tier" in asked:
+            ckptstore("--db", url, "tier", "add", "away", str(job.directory / "away"))
+        text = ckptstore("--db", url, "gc", *asked)
+        result = ckptstore("--db", url, "gc", *asked, "--json")
+        told = json.loads(one_line(result))
+        assert (result.code, told["exit_code"], bool(result.out)) == (code, code, has_plan)
+        assert one_line(text) == f"ckptstore: {told['error']}; {told['hint']}\n"
+        if has_plan:
+            assert result.json["refused"] == told["error"]

@@ -48,8 +48,7 @@ durations seconds.
 | `resolve --json` | Resolution |
 | `gc --json` | GcPlan; with `--all` a list of these |
 | `gc --tier NAME --json` | a list of `run`, `tier`, `applied`, `keep: Kept[]`, `remove: Removed[]`, `bytes_freed`, \
-`policy: Policy`, `refused`, `skipped: Skipped[]`, `purged_bytes`, `troubles`; of a run that could not be planned \
-only `run` and `applied` |
+`policy: Policy`, `refused`, `skipped: Skipped[]`, `purged_bytes`, `troubles` |
 | `undo --json` | `run`, `files`, `bytes`, `gone`, `troubles` |
 | `purge --json` | `run`, `files`, `bytes`, `waiting`, `waiting_bytes`, `next_at`, `troubles` |
 | `undo --tier NAME --json`, `purge --tier NAME --json` | `run`, `tier`, `copies`, `bytes`, `purged`, `purged_bytes`, \
