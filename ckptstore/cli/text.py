@@ -137,10 +137,13 @@ def _origin(launch: Launch) -> str:
 def files(found: Sequence[Checkpoint]) -> None:
     """A line a file."""
     has_loss = any("loss" in file.metrics for file in found)
-    shown = Rows("run", ">step", "kind", ">rank", ">size", "state", "saved", *([">loss"] if has_loss else []), "file")
+    has_launches = len({(file.run, file.launch) for file in found}) > len({file.run for file in found})
+    columns = ("run", *(["launch"] if has_launches else []), ">step", "kind", ">rank", ">size", "state", "saved")
+    shown = Rows(*columns, *([">loss"] if has_loss else []), "file")
     for file in found:
         shown.add_row(
             file.run,
+            *([file.launch] if has_launches else []),
             str(file.global_step),
             file.kind.value,
             str(file.rank),

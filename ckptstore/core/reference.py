@@ -65,8 +65,8 @@ def readings(text: str) -> Iterator[Reference]:
 
 
 def tells_state(state: str) -> bool:
-    """Whether what follows `@` is a step, or the best by a metric: a tag of that name could not be referred to."""
-    return _is_number(state) or state.startswith(f"{BEST}:")
+    """Whether what follows `@` is no tag: a step, the best by a metric, or what another `@` would cut."""
+    return _is_number(state) or state.startswith(f"{BEST}:") or "@" in state
 
 
 def _owners(name: str) -> Iterator[tuple[str, str | None]]:

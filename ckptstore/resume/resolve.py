@@ -130,8 +130,12 @@ def step_named(database: Database, reference: str) -> tuple[str, int]:
     Raises as `choose_state` does, but for a state in tiers.
     """
     run_id, found = find_reference(database, reference)
-    if found.tag is not None:
+    if found.tag is not None or found.launch is not None:
         bring_up_to_date(database, run_id)
+    if found.launch is not None:
+        with database.read() as connection:
+            _check_launch(reads.launches_of(connection, run_id), found.run, found.launch)
+    if found.tag is not None:
         found = _tagged(database, run_id, found)
     if found.step is not None:
         return found.run, found.step
@@ -193,6 +197,11 @@ def bring_up_to_date(database: Database, run_id: int) -> Reconciled:
     return replace(reconciled, failed=synced.failed)
 
 
+def _check_launch(launches: Iterable[Launch], run: str, launch: str) -> None:
+    if all(each.id != launch for each in launches):
+        raise UsageError(f"run {run!r} has no launch {launch!r}", f"see: {Command('history', run)}")
+
+
 def choose(database: Database, run: str, run_id: int, query: Query, *, compares: bool = False) -> Resolution:
     """As `resolve`, from what the catalog knows by now.
 
@@ -200,8 +209,8 @@ def choose(database: Database, run: str, run_id: int, query: Query, *, compares:
     """
     with database.read() as connection:
         launches, saved = reads.launches_of(connection, run_id), reads.first_saves(connection, run_id)
-        if query.lineage is not None and all(launch.id != query.lineage for launch in launches):
-            raise UsageError(f"run {run!r} has no launch {query.lineage!r}", f"see: {Command('history', run)}")
+        if query.lineage is not None:
+            _check_launch(launches, run, query.lineage)
         launches = _with_layout(connection, run_id, launches, saved, query)
         by_id = {launch.id: launch for launch in launches}
         segments = lineage(launches, saved, of=query.lineage)

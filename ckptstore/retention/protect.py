@@ -63,7 +63,10 @@ def tag(database: Database, run: str, step: int, name: str) -> bool:
     """
     check_name("tag", name)
     if tells_state(name):
-        raise UsageError(f"{name!r} cannot be a tag: numbers mean steps, and best:… the best state", "use another name")
+        raise UsageError(
+            f"{name!r} cannot be a tag: numbers mean steps, best:… the best state, and a state follows the @",
+            "use another name",
+        )
     step = validate.step_of(step)
     run_id, first, *_ = find_called(database, run)
 

@@ -42,5 +42,5 @@ def test_what_cannot_be_read(text: str, error: str) -> None:
 
 
 def test_a_tag_that_could_not_be_referred_to() -> None:
-    names = ("12", "best:loss", "best", "bester", "v1", "١")
-    assert [tells_state(name) for name in names] == [True, True, False, False, False, False]
+    names = ("12", "best:loss", "a@b", "best", "bester", "v1", "١")
+    assert [tells_state(name) for name in names] == [True, True, True, False, False, False, False]

@@ -79,7 +79,7 @@ def test_a_tag_named_best_counts_before_the_best_loss(catalog: Catalog, tmp_path
     catalog.tag("run", 10, "best")
     assert at(catalog, "run@best") == ("L1", 10)
     assert at(catalog, "run@best:loss") == ("L1", 30)
-    for name in ("12", "best:loss"):
+    for name in ("12", "best:loss", "a@b"):
         with pytest.raises(UsageError, match=f"{name}' cannot be a tag: numbers mean steps"):
             catalog.tag("run", 10, name)
 
@@ -136,6 +136,9 @@ def test_an_unknown_one_says_which_there_are(catalog: Catalog, tmp_path: Path) -
         at(catalog, "run@best:bleu:max")
     with pytest.raises(UsageError, match="run 'run' has no launch 'L9'"):
         at(catalog, "run/L9@10")
+    for reference in ("run/L9@10", "run/L9@final"):
+        with pytest.raises(UsageError, match="run 'run' has no launch 'L9'; see: ckptstore history run"):
+            step_named(catalog.database, reference)
     with pytest.raises(NothingRestorableError, match="run run has no save of step 15; it has 10, 20, 30, 40;"):
         at(catalog, "run@15")
     with pytest.raises(UnknownRunError, match="no run 'digits' in"):
