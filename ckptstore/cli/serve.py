@@ -124,7 +124,7 @@ def metrics(context: click.Context, *, textfile: Path | None) -> None:
     try:
         replace_text(textfile.absolute(), shown)
     except OSError as error:
-        raise CkptstoreError(f"cannot write {textfile} ({error.strerror})", "check its permissions") from None
+        raise CkptstoreError(f"cannot write {textfile} ({error.strerror})", "check its name and permissions") from None
 
 
 def _not_installed(error: ImportError) -> CkptstoreError:

@@ -82,6 +82,8 @@ def watch(context: click.Context, /, *, every: float, once: bool, as_json: bool,
     watcher = watcher_of(database, every=every, on_told=show, **asked)
     if watcher is None:
         raise UsageError("no receiver is given", "give --webhook URL, or --command CMD")
+    if every == 0:
+        raise UsageError("'0' is no time between two checks", "give one as 60s or 10m")
     if once:
         return int(bool(watcher.look().failed))
     try:
@@ -121,7 +123,7 @@ def secret_in(file: Path, what: str) -> bytes:
     try:
         secret = file.read_bytes().strip()
     except OSError as error:
-        raise UsageError(f"cannot read {file} ({error.strerror})", "check its permissions") from None
+        raise UsageError(f"cannot read {file} ({error.strerror})", "check its name and permissions") from None
     if not secret:
         raise UsageError(f"{file} is empty", f"write the {what} into it")
     return secret

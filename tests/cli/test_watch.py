@@ -82,6 +82,7 @@ def test_the_secret_may_be_in_a_file(url: str, tmp_path: Path) -> None:
 def test_what_makes_no_sense_is_refused(url: str) -> None:
     assert refused(url) == "no receiver is given; give --webhook URL, or --command CMD"
     assert "both --webhook and --command" in refused(url, "--webhook", "http://a", "--command", "true")
+    assert "'0' is no time between two checks" in refused(url, "--command", "true", "--every", "0")
     assert "the webhook is no address" in refused(url, "--webhook", "hooks.example/s3cret")
     assert ("there is no kind of problem 'fire'; use some of: damaged, ") in refused(
         url, "--command", "true", "--on", "fire"
