@@ -71,10 +71,10 @@ class Policy:
                 raise UsageError(f"{name} is {length}", "give a time as 7d or 12h")
         if self.keep_best and (not self.metric or not isinstance(self.metric, str) or self.mode not in _MODES):
             raise UsageError(
-                "keep-best needs a metric, and a mode that says whether less or more of it is better", _BEST_HINT
+                "keep-best needs a metric, and a mode: whether lower or higher values are better", _BEST_HINT
             )
         if not self.keep_best and (self.metric or self.mode):
-            raise UsageError("a metric is given and no number of states to keep by it", _BEST_HINT)
+            raise UsageError("a metric and a mode need keep-best, the number of states to keep by them", _BEST_HINT)
 
     @property
     def is_empty(self) -> bool:

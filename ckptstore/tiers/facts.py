@@ -90,7 +90,7 @@ def named(database: Database, name: str) -> Tier:
     there = declared(database)
     found = next((tier for tier in there if tier.name == name), None)
     if found is None:
-        shown = ", ".join(tier.name for tier in there) or "there is none"
+        shown = "there is " + (", ".join(tier.name for tier in there) or "none")
         raise UsageError(f"no tier is named {name!r}: {shown}", f"see: {Command('tier', 'list')}")
     return found
 
