@@ -42,7 +42,7 @@ The catalog is a file in your home directory. The first command creates it.
 ## Three lines
 
 [train.py](../../examples/first_hour/train.py) trains a small network, 4 epochs of 10 steps, and saves every fifth step.
-Besides the import, it has three lines of ckptstore:
+Copy it to a new directory, and type all commands there. Besides the import, it has three lines of ckptstore:
 
 ```text
 {lines}
