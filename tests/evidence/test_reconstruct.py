@@ -242,6 +242,16 @@ STARTS: list[tuple[str, list[FoundFile], bool, list[str]]] = [
         ["0:5 1:5 0:10 1:10 0:100", "1:100 0:105"],
     ),
     (
+        "rank 1 missed the second, and rank 0 lost what it saved in the third; each has epochs of its own",
+        [
+            *(found(P, (1, step), step, rank=rank, time=step) for step in (5, 10) for rank in (0, 1)),
+            *(found(P, (1, step), 10 + step, launch=1, time=100 + step) for step in (5, 10, 15)),
+            *(found(P, (1, step), 20 + step, launch=1, rank=1, time=200 + step) for step in (5, 10)),
+        ],
+        False,
+        ["0:5 1:5 0:10 1:10", "0:15 0:20 0:25", "1:25 1:30"],
+    ),
+    (
         "the second goes on under the same name after an exit",
         [
             *(found(P, (1, step), step, time=step) for step in (5, 10)),

@@ -8,12 +8,15 @@ import pytest
 
 import ckptstore
 from ckptstore.api import Catalog
+from ckptstore.resume.register import describe
+from ckptstore.retention.decide import Why
 from ckptstore.retention.in_trash import purge
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes, parts_bytes
+from tests.jobs import Job
 from tests.listings import listings
-from tests.retention.builders import gc, names, removed, saved, tree
+from tests.retention.builders import LAST_2, gc, names, removed, saved, tree
 
 
 def test_what_no_rule_keeps_goes_to_the_trash_and_comes_back(catalog: Catalog, tmp_path: Path) -> None:
@@ -101,3 +104,19 @@ def test_a_state_that_could_not_be_loaded_is_not_counted_and_not_removed(catalog
     plan = plan_gc(catalog.database, "run", Policy(keep_last=1, floor=2))
     assert removed(plan) == []
     assert [verdict.state.key for verdict in plan.decision.keep] == [("L1", 30), ("L1", 20), ("L1", 10)]
+
+
+def test_a_state_of_which_a_rank_has_not_said_that_its_file_is_whole(catalog: Catalog, tmp_path: Path) -> None:
+    """A replica's file makes it whole, and nothing else keeps it: as long as the launch is the newest, it may come."""
+    job = Job(catalog, tmp_path / "data", layout="data_parallel")
+    ranks = job.begin()
+    job.save(ranks, 10, 20, 30)
+    job.save(ranks[:1], 15)
+    late = describe(ranks[1].facts, rank=1, path=job.folder(1) / "net-2_5.ckpt", kind="periodic", global_step=15)
+    ranks[1].record_files([late])
+    plan = plan_gc(catalog.database, "run", LAST_2)
+    (kept,) = (verdict for verdict in plan.decision.keep if verdict.state.global_step == 15)
+    assert [because.rule for because in kept.reasons] == [Why.IN_PROGRESS]
+    assert removed(plan) == [("L1", 10)]
+    job.save(job.begin(), 40)
+    assert ("L1", 15) in removed(plan_gc(catalog.database, "run", LAST_2))
