@@ -1,4 +1,7 @@
-"""Has something written on a path aside: it gets its name once it is whole and on the disk, never over another."""
+"""Writes files and directories under temporary paths: they get their names when they are complete and synced.
+
+They never replace another file.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 _SAVING = "saving"
 _UNFINISHED = "unfinished"
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
-"""What a file system answers that has no locks."""
+"""The errors of a file system without locks."""
 _NAME = re.compile(r"(?P<stem>.+?)(?P<suffixes>(?:\.[A-Za-z]\w*)*)", re.DOTALL)
 
 
@@ -73,14 +76,14 @@ def _short(name: str) -> str:
 
 
 def _names(name: str) -> chain[str]:
-    """A name, and what it becomes where that is taken."""
+    """A name, and those to try in turn if it is taken."""
     match = _NAME.fullmatch(name)
     stem, suffixes = match.group("stem", "suffixes") if match else (name, "")
     return chain([name], (f"{stem}_{repeat}{suffixes}" for repeat in count(1)))
 
 
 def _give(path: str, final: str) -> None:
-    """Give a checkpoint that is whole its name: a prefix gets its index last, and is none without it."""
+    """Move a complete checkpoint to its final path. A prefix gets its index last: without it, it is no checkpoint."""
     status = status_of(path)
     if status is not None and S_ISREG(status.st_mode):
         parts = [(path, final)]
@@ -213,7 +216,7 @@ def _is_at(folder: str, opened: int) -> bool:
 
 
 def _sync_all(path: str) -> None:
-    """Have a file, or a directory with all that is in it, on the disk."""
+    """Sync a file, or a directory with all that is in it, to the disk."""
     if not os.path.isdir(path):
         sync(path)
         return

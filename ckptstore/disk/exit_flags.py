@@ -27,12 +27,12 @@ _LONGEST = 1 << 16  # characters
 
 
 def flag_path(directory: str, key: LaunchKey) -> str:
-    """Where a launch is asked in a directory that it saves to."""
+    """The path of the request to a launch in a directory that it saves to."""
     return f"{directory}/{FOLDER}/{_PREFIX}{key}.json"
 
 
 def put(directory: str, key: LaunchKey, run: str, reason: str) -> None:
-    """Ask a launch of a run there; twice is as good as once. Raises `OSError`, and follows no link."""
+    """Write the request to a launch of a run. Can be repeated. Follows no link. Raises `OSError`."""
     told = json.dumps({KEY: 1, "run": run, "reason": reason}).encode()
     name = Path(flag_path(directory, key)).name
     draft = f".{name}.{token_hex(4)}"  # hooks of several pods have one process id
@@ -51,7 +51,7 @@ def put(directory: str, key: LaunchKey, run: str, reason: str) -> None:
 
 
 def take_back(directory: str, key: LaunchKey) -> None:
-    """Ask no more. Raises `OSError`."""
+    """Remove the request to a launch, if there is one. Raises `OSError`."""
     with opened_directory(f"{directory}/{FOLDER}") as folder, suppress(FileNotFoundError):
         os.unlink(Path(flag_path(directory, key)).name, dir_fd=folder)
 

@@ -35,7 +35,7 @@ _CHUNK = 1 << 20
 _LONGEST_NUMBER = 20  # digits
 _LOOKS = 100  # at a path that somebody changes meanwhile
 BAD_BYTES = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)
-"""What it answers where the disk has the file and cannot give its bytes."""
+"""The errors of a disk that has a file and cannot read its bytes."""
 
 
 class FileFacts(NamedTuple):
@@ -223,7 +223,7 @@ def make_durable(path: str) -> None:
 
 
 def sync(path: str) -> None:
-    """Have a file's bytes, or a directory's names, on the disk. Raises `OSError`."""
+    """Sync a file's bytes, or a directory's names, to the disk. Raises `OSError`."""
     opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)
@@ -240,7 +240,7 @@ def names_in(directory: str) -> frozenset[str]:
 
 
 def listed(directory: str) -> frozenset[str] | OSError:
-    """As `names_in`, or the reason that they cannot be read: for who lists once, and hands it on."""
+    """As `names_in`, but returns the error instead of raising it."""
     try:
         return names_in(directory)
     except OSError as error:

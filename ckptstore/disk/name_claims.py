@@ -1,4 +1,4 @@
-"""Which rank of a launch writes under a name in a directory: two that would write one file find each other here."""
+"""Records which rank of a launch writes under a name in a directory: another rank that claims the name learns of it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ckptstore.core import bounded_json
 from ckptstore.outside import Path, os, socket
 
 FOLDER = ".ckptstore"
-"""What ckptstore keeps beside checkpoints; it is in no one's way."""
+"""The directory of ckptstore beside checkpoints."""
 
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
-"""What a file system answers that has no hard links."""
+"""The errors of a file system without hard links."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""Which process holds something that the catalog tells of: its host, its id there, when it began.
+"""Names the process that holds a lock or a lease, and tells whether it still lives.
 
-The last part of such a name makes it another one each time, and tells on which machine that id is, and in which PID
-namespace there.
+A name has the host, the process id there, and when the process began; then a random part, and the machine and the PID
+namespace in which that id counts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _NAMESPACE = "/proc/self/ns/pid"
 
 
 def this_process() -> str:
-    """The process that asks, as the holder of one thing more: each time another name."""
+    """A new name of this process: a different one at each call, for each lock that it takes."""
     pid = os.getpid()
     try:
         began = _began(pid)
@@ -25,7 +25,7 @@ def this_process() -> str:
 
 
 def shown(owner: str) -> str:
-    """A holder as people read it."""
+    """The name for a message."""
     host, pid, *_ = owner.split("|")
     return f"process {pid} on {host}"
 
@@ -41,12 +41,12 @@ def is_here(owner: str) -> bool:
 
 
 def is_this_process(owner: str) -> bool:
-    """Whether the process that asks is the holder."""
+    """Whether a name is one of this process."""
     return owner.rpartition("|")[0] == this_process().rpartition("|")[0] and is_here(owner)
 
 
 def _lives(owner: str) -> bool | None:
-    """None where it is not known: it is of another machine, or its name does not tell the machine."""
+    """Whether the process lives; None if it is of another machine, or its name does not tell the machine."""
     host, pid, began, last = owner.split("|")
     machine = last.partition("@")[2]
     if host != socket.gethostname() or not machine or machine != _machine():

@@ -1,6 +1,6 @@
-"""Work on many files: by itself while it is quick, on many threads where it waits for a disk or a network.
+"""Work on many files: on one thread while it is quick, on many if it waits for a disk or a network.
 
-And work that goes on while others go on with theirs.
+And work on a thread of its own.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def for_each(
     waits: bool = False,
     between: Callable[[], object] = lambda: None,
 ) -> list[Result]:
-    """What `work` returns for each item, in their order; it may run on several threads at once.
+    """Call `work` with each item, perhaps on several threads; return the results in the order of the items.
 
-    `waits` says that it is known to take long; `between` is called now and then, on the thread of the caller. What they
-    raise is raised here.
+    `waits`: it is known to take long. `between` is called now and then, on the thread of the caller. Raises what they
+    raise.
     """
     results: list[Result] = []
     while not waits and len(results) < len(items):
@@ -53,7 +53,7 @@ def for_each(
 
 
 def within(seconds: float, work: Callable[[], Result]) -> Result | None:
-    """What `work` returns, on another thread; None where that takes longer, and is left to itself: a disk may hang."""
+    """Call `work` on another thread; return its result, or None if it takes longer: it may wait for a hanging disk."""
     answers: queue.SimpleQueue[tuple[Result | None, Exception | None]] = queue.SimpleQueue()
 
     def answer() -> None:
@@ -73,7 +73,7 @@ def within(seconds: float, work: Callable[[], Result]) -> Result | None:
 
 
 def start_thread(work: Callable[[], object], name: str) -> threading.Thread | None:
-    """A thread that does this work; None, which is said, where the system allows no more threads just now."""
+    """Start a thread that does this work; log a warning and return None if the system allows no more threads."""
     thread = threading.Thread(target=work, name=name, daemon=True)
     try:
         thread.start()

@@ -157,7 +157,7 @@ def read(path: str, begin: int = 0, most: int | None = None) -> Contents:
 
 
 def read_whole(path: str) -> tuple[bytes, Contents]:
-    """All bytes of a summary, and whose it is. Raises `OSError`, where they are too many too."""
+    """All bytes of a summary, and its owner. Raises `OSError`, also if it is too long."""
     with _opened(path) as file:
         status = os.fstat(file.fileno())
         if status.st_size > MOST_KEPT:
@@ -168,7 +168,7 @@ def read_whole(path: str) -> tuple[bytes, Contents]:
 
 
 def owners(path: str) -> tuple[int, int]:
-    """The numbers of the users whose a journal is, and its directory. Raises `OSError`."""
+    """The numbers of the users who own a journal, and its directory. Raises `OSError`."""
     return os.lstat(path).st_uid, Path(directory_of(path)).stat().st_uid
 
 
@@ -277,13 +277,13 @@ class JournalWriter:
         self._process = os.getpid()
         self._end = 0
         self._launches: dict[LaunchKey, LaunchStarted] = {}
-        self.first: list[Entry] = []  # what each segment that is begun from now on tells after its first launch
+        self.first: list[Entry] = []  # entries that each new segment gets after the facts of its launch
         self.path = ""
 
     def append(self, entries: Sequence[Entry], launches: Mapping[LaunchKey, LaunchStarted] | None = None) -> Span:
-        """Append entries and have them on the disk, after what the segment does not tell yet of their launches.
+        """Append entries, after the facts of their launches that the segment lacks, and sync them to the disk.
 
-        Where there is nothing to tell nothing is written. Raises `OSError`: then nothing may be said to be kept.
+        Writes nothing if there is nothing new. Raises `OSError`: then the entries may be lost.
         """
         self._leave_to_parent()
         with self._lock, self._folder() as folder:
@@ -302,7 +302,7 @@ class JournalWriter:
             return Span(self.path, begin, self._end, tuple(new))
 
     def append_at_once(self, entries: Sequence[Entry]) -> bool:
-        """Append entries without waiting for anyone or for the disk; whether that could be done. Raises `OSError`."""
+        """Append entries without waiting for a lock or the disk; False if that cannot be done now. Raises `OSError`."""
         self._leave_to_parent()
         if not self._launches or not self._lock.acquire(blocking=False):
             return False
@@ -371,5 +371,5 @@ class JournalWriter:
 
 
 def short(launch: str) -> str:
-    """How the names of segments name who writes."""
+    """The launch or the process that writes a segment, as it is in the name of the segment."""
     return blake2b(launch.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()

@@ -108,7 +108,7 @@ def _digest(lines: bytes) -> str:
 
 
 def _add_segment(told: _Facts, path: str) -> bool:
-    """Add what a segment says; False where a newer program wrote some of it, which knows better what matters."""
+    """Add the lines of a segment; False if a newer program wrote some: only that one knows which of them matter."""
     begin, has_more = 0, True
     while has_more:
         contents = jsonl.read(path, begin, _PIECE)
@@ -123,7 +123,7 @@ _PIECE = 16 << 20
 
 
 def _write(directory: str, name: str, covers: Mapping[str, int], lines: Iterable[Line]) -> None:
-    """Write it aside, have it on the disk, and give it its name."""
+    """Write a summary under a temporary name, sync it, and rename it."""
     rest = b"".join(map(jsonl.encode, lines))
     names = {Path(path).name: size for path, size in sorted(covers.items())}
     first = jsonl.encode({"t": "summary", "digest": _digest(rest), "of": names})
@@ -147,7 +147,7 @@ class _File(NamedTuple):
 
 
 class _Removal(NamedTuple):
-    """The newest word on a file that retention gave up."""
+    """The newest event of a file that retention removed."""
 
     version: str
     event: FilesRemoved
@@ -167,9 +167,9 @@ class _Removal(NamedTuple):
 
 
 class _Facts:
-    """What lines tell, in short: of each file the newest record, and the newest word on what retention gave up.
+    """The newest facts of some lines: the newest record of each file, and the newest event of each removed file.
 
-    Other lines are few, and each is kept as it is, once.
+    Other lines are few, and each is kept once, as it is.
     """
 
     def __init__(self, directory: str) -> None:

@@ -63,7 +63,7 @@ class Life(Enum):
 
 
 def life(process: str, silent: timedelta) -> Life:
-    """By the process, and how long ago the sign was given."""
+    """Whether a process that gave a sign of life so long ago is alive."""
     if is_dead(process):
         return Life.GONE
     if silent <= SILENT:

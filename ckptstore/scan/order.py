@@ -1,4 +1,4 @@
-"""Gives the launches that a scan found moments that put them among those of the catalog, which sorts by these."""
+"""Dates the launches that a scan found, so that they sort rightly among those of the catalog."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TICK = timedelta(microseconds=1)
 
 
 def in_order_of_time(launches: Iterable[ScannedLaunch], more: Iterable[ScannedLaunch]) -> list[ScannedLaunch]:
-    """The launches in the order they have, and more of them among them by the time they began."""
+    """The launches in their order, and `more` inserted by the time when each began."""
     ordered = list(launches)
     for each in sorted(more, key=lambda launch: (launch.began, launch.id)):
         later = (place for place, other in enumerate(ordered) if other.began > each.began)
@@ -92,7 +92,7 @@ def still_saved(known: Launch, new: ScannedLaunch, last_saved: Mapping[str, date
 def fill(
     found: Sequence[ScannedLaunch], known: Iterable[Checkpoint], launches: Sequence[Launch]
 ) -> list[ScannedLaunch]:
-    """The launches that a scan found, with the files that fill a gap in those of the registered launch instead."""
+    """The launches that a scan found; files that complete a save of a registered launch are put into that launch."""
     registered = {launch.id: launch for launch in launches if not launch.id.startswith(SCANNED)}
     saves: dict[tuple[str, int], list[Checkpoint]] = defaultdict(list)
     for file in known:
