@@ -17,7 +17,7 @@ from ckptstore.core.model import FileState, Kind, LoadResult, Rule, Source, Timi
 from ckptstore.core.naming import SEVERAL, companion_of, format_of
 from ckptstore.disk import name_claims, presence
 from ckptstore.disk.aside import Aside
-from ckptstore.disk.files import absolute, facts, is_in, names_in, real_directory, remove_own
+from ckptstore.disk.files import absolute, facts, is_in, listed, real_directory, remove_own
 from ckptstore.disk.several import is_worked_in, lacking
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
 from ckptstore.formats.inspect import is_cut
@@ -515,7 +515,9 @@ class LiveFiles:
 
     def notice_vanished(self, directory: Path) -> None:
         """Record which files are gone: MindSpore's keep_checkpoint_max deletes them by itself."""
-        names = names_in(str(directory))
+        names = listed(str(directory))
+        if isinstance(names, OSError):
+            return  # nothing is seen to be gone
         whole = [file for file in self._all() if file.state is not FileState.IN_PROGRESS]
         here = [file for file in whole if Path(file.path).parent == directory]
         unseen = [file for file in here if not is_in(names, Path(file.path).name)]

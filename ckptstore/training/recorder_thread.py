@@ -12,7 +12,7 @@ from ckptstore.core.model import FileState
 from ckptstore.core.text import count
 from ckptstore.disk.files import make_durable
 from ckptstore.disk.waiting import start_thread
-from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
+from ckptstore.errors import CatalogUnavailableError, CkptstoreError
 from ckptstore.outside import Path, atexit, os, queue, signal, threading, time
 from ckptstore.resume import exits
 from ckptstore.resume.register import measured
@@ -260,7 +260,7 @@ class RecorderThread:
                 self._until_done(job)
                 self._finish_one()
             for waiting in tuple(self._waiting):
-                self._until_done(partial(self._try_again, waiting))
+                self._until_done(partial(self._try_again, waiting), partial(self._drop, waiting))
             is_time = self._jobs.empty() and time.monotonic() >= self._next_try  # first what is in no journal yet
             if self._launch.recorder.is_late and is_time:
                 self._catch_up()
@@ -313,19 +313,24 @@ class RecorderThread:
         with self._idle:
             self._idle.notify_all()
 
-    def _until_done(self, job: Callable[[], object]) -> None:
-        """Do a job; one that neither journal nor catalog takes is tried until one does: none may need the catalog."""
+    def _until_done(self, job: Callable[[], object], give_up: Callable[[], object] = lambda: None) -> None:
+        """Do a job; one that neither journal nor catalog takes is tried until one does: none may need the catalog.
+
+        `give_up` is called where it failed otherwise: to try that again would keep all others waiting.
+        """
         backoff = Backoff(LONGEST_PAUSE_SECONDS)
         while True:
             try:
                 job()
             except CatalogUnavailableError as error:
                 self._launch.recorder.complain(f"{error}. Training goes on; ckptstore tries again.")
-            except (OSError, CkptstoreError) as error:  # to try it again would keep all others waiting
+            except (OSError, CkptstoreError) as error:
                 log.error("a checkpoint could not be registered (%s); training goes on", error)  # noqa: TRY400
+                give_up()
                 return
             except Exception:
                 log.exception("a checkpoint could not be registered; training goes on")
+                give_up()
                 return
             else:
                 return
@@ -351,9 +356,6 @@ class RecorderThread:
     def _try_again(self, waiting: _Waiting) -> None:
         try:
             whole = self._measure(waiting.file)
-        except UsageError:
-            self._drop(waiting)
-            raise
         except OSError as error:  # as if it were not there yet: it may be readable a moment later
             whole = None
             if not waiting.has_failed:

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -219,6 +220,68 @@ def test_a_file_that_another_thread_still_writes_is_registered_once_it_has_all_p
     recorder.close()
     (found,) = catalog.files("run")
     assert (found.state, found.size) == (FileState.COMPLETE, Path(file.path).stat().st_size)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_directory_that_cannot_be_listed_hides_no_file_and_is_no_fault_of_it(
+    catalog: Catalog,
+    launch: RankLaunch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    asynchronous: bool,
+) -> None:
+    """A file that another thread had written was read and registered again 25 times a second, for ever."""
+    file = replace(saved(launch, tmp_path, 1), mtime_ns=None)
+    looked = threading.Event()
+    recorder = RecorderThread(launch)
+    if asynchronous:
+        Path(file.path).rename(tmp_path / "not there yet")
+    monkeypatch.setattr(os, "listdir", refuse(os.listdir, str(tmp_path / "ckpt")))
+    recorder.submit(file, asynchronous=asynchronous)
+    recorder.call(looked.set)
+    assert looked.wait(60)
+    if asynchronous:
+        (tmp_path / "not there yet").rename(file.path)
+    assert recorder.flush(60)
+    recorder.close()
+    assert [found.state for found in catalog.files("run")] == [FileState.COMPLETE]
+    assert caplog.messages == []
+
+
+def refuse(listdir: Callable[..., list[str]], directory: str) -> Callable[..., list[str]]:
+    def answer(place: Any = ".") -> list[str]:
+        if str(place) == directory:
+            raise OSError(5, "Input/output error", directory)
+        return listdir(place)
+
+    return answer
+
+
+def test_a_file_that_can_never_be_registered_is_tried_once(
+    catalog: Catalog,
+    launch: RankLaunch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One that another thread still writes when it is submitted too."""
+    file = replace(saved(launch, tmp_path, 1), mtime_ns=None)
+    Path(file.path).rename(tmp_path / "not there yet")
+    recorder, looked = RecorderThread(launch), threading.Event()
+    recorder.submit(file, asynchronous=True)
+    recorder.call(looked.set)
+    assert looked.wait(60)
+
+    def fail(_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(launch, "record_files", fail)
+    (tmp_path / "not there yet").rename(file.path)
+    assert recorder.flush(60)
+    recorder.close()
+    assert caplog.text.count("RuntimeError: a bug") == 1
 
 
 def test_what_is_still_written_and_what_is_of_no_callback_is_quarantined_too(
