@@ -515,7 +515,8 @@ _OUTCOMES_OF = (
     .join(launches, launches.c.id == outcomes.c.launch_id)
     .join(resolutions, resolutions.c.launch_id == launches.c.id)
     .where(launches.c.run_id == _RUN)
-    .order_by(launches.c.launch_order)
+    # Of one launch what failed comes last: ranks need not wait for each other, and the other ones may have saved.
+    .order_by(launches.c.launch_order, outcomes.c.outcome == LoadResult.FAILED.value, outcomes.c.rank)
 )
 _SOURCES = (
     sa.select(

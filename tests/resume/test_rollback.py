@@ -111,6 +111,19 @@ def test_a_file_that_could_not_be_loaded_is_passed_over_until_a_launch_goes_on_f
     assert newest(catalog) == 10  # it did load, and training went on from it
 
 
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_rank_that_went_on_does_not_speak_for_one_that_could_not_load_its_file(
+    catalog: Catalog, tmp_path: Path, failing: int
+) -> None:
+    """Ranks that do not wait for each other: where the first one failed, each start chose the same state again."""
+    job, ranks = started(catalog, tmp_path, 5)
+    bad = job.save(ranks, 10)[failing]
+    again = job.start()
+    again[failing].load_failed(bad, "Input/output error")
+    job.save([again[1 - failing]], 12)
+    assert newest(catalog) == 5
+
+
 def test_a_load_that_failed_for_another_reason_than_the_file_speaks_against_nothing(
     catalog: Catalog, tmp_path: Path
 ) -> None:
