@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from ckptstore.core.copies import CopyState
 from ckptstore.core.text import size
-from ckptstore.disk.files import names_in, observe
+from ckptstore.disk.files import names_in, observe, remove_own
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.presence import directory_of, enter_announced
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, NothingRestorableError
@@ -39,7 +40,7 @@ class Fetched:
     """
 
     def __init__(self) -> None:
-        self._folders: set[Path] = set()
+        self._paths: set[Path] = set()
         self._origins: dict[str, Checkpoint] = {}
 
     def local(self, database: Database, plan: RestorePlan, files: Iterable[Checkpoint]) -> RestorePlan:
@@ -61,24 +62,30 @@ class Fetched:
         return self._origins.get(file.path)
 
     def remove(self) -> None:
-        """Delete it: the launch has made a state of its own."""
-        for folder in self._folders:
-            shutil.rmtree(folder, ignore_errors=True)
-        self._folders.clear()
+        """Delete them: the launch has made a state of its own. Another rank may still fetch its files to the folder."""
+        for path in self._paths:
+            with suppress(OSError):  # a replica has deleted it
+                remove_own(str(path.parent), path.name)
+        for folder in {path.parent for path in self._paths}:
+            with suppress(OSError):
+                os.rmdir(folder)
+        self._paths.clear()
 
     def _fetch(self, database: Database, file: Checkpoint, copies: Sequence[Copy]) -> Checkpoint:
         folder = _folder_of(file)
         _clear_others(folder)
-        self._folders.add(folder)
         failures = []
         for copy in copies:
             log.info("fetching %s (%s) from tier %s", file.path, size(copy.all_bytes), copy.tier.name)
             try:
-                return _fetched(file, copy, folder)
+                found = _fetched(file, copy, folder)
             except StoreError as error:
                 failures.append(f"{copy.tier.name}: {error.message}")
                 if isinstance(error, (MissingError, WrongBytesError)):
                     _note_failure(database, file, copy, error)
+            else:
+                self._paths |= {Path(found.path), *(folder / each.name for each in copy.beside)}
+                return found
         raise NothingRestorableError(
             f"{file.path} is not here, and no tier gives it ({'; '.join(failures)})",
             "see that the tiers can be reached and that there is room, then start again",

@@ -1,6 +1,7 @@
 """A start takes what is on its node, and fetches what only a tier has."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ckptstore.core.model import Checkpoint, Rejection, RestorePlan, Rule, State
 from ckptstore.core.naming import companion_of
 from ckptstore.errors import NothingRestorableError, RefusedError
 from ckptstore.journal.recorder import shared
+from ckptstore.objects.directory import DirectoryStore
 from ckptstore.objects.tiers import open_tier
 from ckptstore.resume import dicts, resolver
 from ckptstore.resume.resolve import choose, choose_state, resolve, step_named
@@ -166,6 +168,35 @@ def test_what_an_earlier_launch_fetched_is_removed(job: Job, tier: Tier) -> None
     before = job.start(resume=False)[1].resolve().ranks[1].source.path
     after = job.start(resume=False)[1].resolve(step=5).ranks[1].source.path
     assert (Path(before).exists(), Path(after).exists()) == (False, True)
+
+
+def test_what_a_rank_still_fetches_is_not_removed_by_one_that_has_saved(
+    catalog: Catalog, tmp_path: Path, tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks that share a directory and do not wait for each other: the start of the slower one failed."""
+    home = tmp_path / "ckpt"
+    home.mkdir()
+    for launch in (catalog.join("run", rank=rank, world_size=2, launch_id="L1") for rank in range(2)):
+        launch.register(ckpt_bytes.write(home / f"r{launch.rank}-1_5.ckpt", 5, 5), global_step=5)
+    copied(catalog, tier, catalog.files("run"))
+    for file in catalog.files("run"):
+        Path(file.path).unlink()
+    first, second = (catalog.join("run", rank=rank, world_size=2, launch_id="L2") for rank in range(2))
+    fetched = Path(first.resolve().ranks[0].source.path)
+    pieces = DirectoryStore.pieces
+
+    def meanwhile(store: DirectoryStore, *asked: Any) -> Iterator[bytes]:
+        for piece in pieces(store, *asked):
+            yield piece[:10]
+            first.register(ckpt_bytes.write(home / "r0-2_1.ckpt", 6, 6), global_step=6)
+            assert not fetched.exists()
+            yield piece[10:]
+
+    monkeypatch.setattr(DirectoryStore, "pieces", meanwhile)
+    source = second.resolve().ranks[1].source
+    assert Path(source.path).stat().st_size == source.size
+    second.register(ckpt_bytes.write(home / "r1-2_1.ckpt", 6, 6), global_step=6)
+    assert list((home / ".ckptstore" / "fetched").iterdir()) == []
 
 
 def test_rank_0_sends_the_copies(job: Job, tier: Tier) -> None:
