@@ -5,8 +5,9 @@ from __future__ import annotations
 from configparser import ConfigParser, Error
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-from ckptstore.objects.errors import DeniedError
+from ckptstore.objects.errors import DeniedError, UnreachableError
 from ckptstore.outside import Path, os
 
 if TYPE_CHECKING:
@@ -28,7 +29,11 @@ class Settings:
 
 
 def settings(environment: Mapping[str, str] | None = None) -> Settings:
-    """What the environment says, else the profile in `~/.aws`. Raises `DeniedError` for a file that is none."""
+    """What the environment says, else the profile in `~/.aws`.
+
+    Raises `DeniedError` for a file that is none, and for keys that no request can hold; `UnreachableError` for an
+    endpoint that is none.
+    """
     env = os.environ if environment is None else environment
     profile = _profile(env)
 
@@ -42,7 +47,23 @@ def settings(environment: Mapping[str, str] | None = None) -> Settings:
     endpoint = first("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", of_profile="endpoint_url")
     in_host = env.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "").lower() in ("1", "true", "yes")
     region = first("AWS_REGION", "AWS_DEFAULT_REGION", of_profile="region") or _REGION
+    in_headers = {"AWS_ACCESS_KEY_ID": key, "AWS_SESSION_TOKEN": token, "AWS_REGION": region}
+    for name, value in {**in_headers, "AWS_SECRET_ACCESS_KEY": secret}.items():
+        if not value.isprintable() or (name in in_headers and not value.isascii()):
+            hint = "set it again; a file that it was read from may end in a line break"
+            raise DeniedError(f"{name} has a line break, or another character that no request can hold", hint)
+    if endpoint and not _is_endpoint(endpoint):
+        message = "AWS_ENDPOINT_URL, or endpoint_url in ~/.aws, is not the URL of a server"
+        raise UnreachableError(message, "give it as https://HOST or https://HOST:PORT")
     return Settings(endpoint.rstrip("/"), region, in_host, key, secret, token)
+
+
+def _is_endpoint(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0  # reading it may raise
+    except ValueError:
+        return False
 
 
 def _profile(env: Mapping[str, str]) -> dict[str, str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ckptstore.objects.errors import DeniedError, StoreError
+from ckptstore.objects.errors import DeniedError, StoreError, UnreachableError
 from ckptstore.objects.settings import settings
 from ckptstore.objects.tiers import open_tier
 
@@ -55,6 +55,30 @@ def test_a_file_that_is_none_is_named_without_its_lines(home: Path) -> None:
         settings({"HOME": str(home)})
     assert "= secret" not in str(told.value)
     assert told.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("AWS_ACCESS_KEY_ID", "ENV\n"),
+        ("AWS_ACCESS_KEY_ID", "schlüssel"),
+        ("AWS_SECRET_ACCESS_KEY", "of-env\n"),
+        ("AWS_SESSION_TOKEN", "of-\r\nenv"),
+        ("AWS_REGION", "eu-1\n"),
+    ],
+)
+def test_what_no_header_can_hold_is_named_without_its_value(home: Path, name: str, value: str) -> None:
+    """A key of a Kubernetes secret that was made by `echo`: doctor ended with a traceback that showed the token."""
+    env = {"HOME": str(home), "AWS_ACCESS_KEY_ID": "ENV", "AWS_SECRET_ACCESS_KEY": "of-env"}
+    with pytest.raises(DeniedError, match=f"^{name} has a line break") as told:
+        settings({**env, name: value})
+    assert value.strip() not in str(told.value)
+
+
+@pytest.mark.parametrize("endpoint", ["http://host:9x", "http://[::1", "host:9000", "https://", "http://host:99999"])
+def test_an_endpoint_that_is_none_is_refused(home: Path, endpoint: str) -> None:
+    with pytest.raises(UnreachableError, match="^AWS_ENDPOINT_URL, or endpoint_url in ~/.aws, is not the URL"):
+        settings({"HOME": str(home), "AWS_ENDPOINT_URL": endpoint})
 
 
 @pytest.mark.skipif(importlib.util.find_spec("obstore") is not None, reason="its package is here")
