@@ -287,17 +287,14 @@ class Launch:
 class State:
     """All files of one launch and one global_step, whatever their kind: a candidate for a restore.
 
-    `failed` says what went wrong when a launch loaded it, by the id of the file; `hosts` tells on which host a rank
-    ran, as far as that is known. `views` are those of the ranks that will load it, by rank, where one of them may not
-    see what another one does (None: all see the same). `copies` are those that a rank may fetch, by the file's id.
+    `failed` says what went wrong when a launch loaded it, `copies` are those that a rank may fetch: each by the id of
+    the file.
     """
 
     launch: Launch
     global_step: int
     files: tuple[Checkpoint, ...]
     failed: Mapping[str, str] = field(default_factory=dict)
-    hosts: Mapping[int, str] = field(default_factory=dict)
-    views: Mapping[int, View] | None = None
     copies: Mapping[str, tuple[Copy, ...]] = field(default_factory=dict)
 
     @property
