@@ -1,4 +1,4 @@
-"""What of a journal counts: it speaks for its own directory, and for the runs of the user whose file it is."""
+"""Decides which events of a journal count: those about its own directory, and about the runs of its owner."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from ckptstore.core.events import (
     LaunchStarted,
     PolicySet,
     RunForgotten,
-    RunRenamed,
     StepPinned,
     StepTagged,
     TierDeclared,
@@ -54,7 +53,7 @@ class Accepted:
 
     @property
     def started(self) -> set[LaunchKey]:
-        """The launches that it tells of."""
+        """The launches that it records."""
         return {event.launch.key for event in self.events if isinstance(event, LaunchStarted)}
 
     @property
@@ -64,7 +63,7 @@ class Accepted:
 
     @property
     def runs(self) -> set[str]:
-        """The runs that it tells of."""
+        """The runs that it names."""
         return {run_of(event) for event in self.events}
 
 
@@ -80,9 +79,9 @@ def why_not(owner: int, home_owner: int, trust: Trust) -> str:
 
 
 class Acceptor:
-    """Tells what counts, of journals that are taken up together.
+    """Decides which events count, of journals that are taken up together.
 
-    `runs_before` are those that the catalog had before: of these its own word counts for more than a journal's.
+    `runs_before` are the runs that the catalog had before: about those it counts for more than a journal.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class Acceptor:
         self._sizes: dict[LaunchKey, int] = {}
 
     def accept(self, path: str, contents: Contents) -> Accepted:
-        """What counts of a journal that is believed."""
+        """The events that count of a journal that is believed."""
         directory, owner = jsonl.directory_of(path), contents.owner
         refused: list[str] = []
         found, unusable = from_lines(contents.entries, directory, refused.append)
@@ -130,7 +129,7 @@ class Acceptor:
         return Accepted(tuple(events), unusable, tuple(dict.fromkeys(refused)), has_foreign)
 
     def _owners_of(self, runs: AbstractSet[str]) -> dict[str, set[int]]:
-        """Whose these runs are: the users of their launches."""
+        """The owners of these runs: the users of their launches."""
         claimed = {run: {self._claimed[run]} for run in runs if run in self._claimed}
         return claimed | reads.owners_of(self._connection, runs)
 
@@ -179,7 +178,7 @@ class Acceptor:
                 return self._not_below(
                     [f"{directory.rstrip('/')}/{file.place}" for file in event.files], directory, owner
                 )
-            case StepPinned() | StepTagged() | PolicySet() | RunRenamed() | RunForgotten():
+            case StepPinned() | StepTagged() | PolicySet() | RunForgotten():
                 is_new = event.run not in self._runs_before or not _takes_protection(event)
                 return "" if is_new or user_events.has(self._connection, event) else _unconfirmed(event)
         return ""
@@ -251,8 +250,6 @@ def _unconfirmed(event: UserEvent) -> str:
             what, command = f"its policy is {event.rules}", Command("policy", run, *_options(event.rules))
         case RunForgotten():
             what, command = "it was forgotten", Command("forget", run, "--apply")
-        case RunRenamed():
-            what, command = f"its name is {event.name!r}", Command("rename", run, event.name)
     return f"it says of run {event.run!r} that {what}, and the catalog does not say so: if it is right, give {command}"
 
 
