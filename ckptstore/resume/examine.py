@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.core.limits import HIGHEST, TOO_LATE
 from ckptstore.core.model import FileState, Observed, Rule
+from ckptstore.core.naming import ONE_FILE
 from ckptstore.core.sighting import Sighting, compare
 from ckptstore.disk import files, presence
 from ckptstore.errors import UnreadableError
@@ -155,7 +156,7 @@ def _fault(
 
 def _header_fault(file: Checkpoint) -> tuple[Rule, str] | None:
     """What the header shows to be wrong; one that is encrypted, or of another format, shows nothing."""
-    if file.format not in ("ckpt", "safetensors"):
+    if file.format not in ONE_FILE:
         return None
     path = Path(file.path)
     try:

@@ -314,14 +314,10 @@ def _names_of(
         return list_ttp(source)
     if source.content is Content.PART:
         return iterations.list(source)
-    return _listed(listings, source.directory)
-
-
-def _listed(listings: Mapping[str, frozenset[str] | OSError], directory: str) -> dict[str, frozenset[str]]:
-    found = listings[directory]
+    found = listings[source.directory]
     if isinstance(found, OSError):
         raise found
-    return {directory: found}
+    return {source.directory: found}
 
 
 def _write(
@@ -526,10 +522,10 @@ def _of_another_launch(new: UnregisteredFile, file: Checkpoint) -> Checkpoint | 
 def left_at(
     ending: TrainingEnded, launch: Launch, sources: Sequence[Source], known: Iterable[str], expected: frozenset[str]
 ) -> list[Checkpoint]:
-    """The records of the breakpoints that a rank left when its training ended so, told by the rank itself.
+    """The records of the breakpoints that a rank left at this ending of its training; the rank itself asks.
 
-    It needs no other launch: it knows its `sources`, and its registered files in them (`known`). `expected` are the
-    parameters that a whole file has. Raises `OSError` where a directory cannot be listed.
+    `sources` are its own, `known` its registered files in them, `expected` the parameters that a whole file has.
+    Raises `OSError` if a directory cannot be listed.
     """
     told = LaunchFacts({launch.key: launch}, {(launch.key, ending.rank): ending}, {launch.key: 0}, {}, {})
     found: dict[str, Checkpoint] = {}

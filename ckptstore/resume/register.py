@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import live
 from ckptstore.core import limits, validate
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Rule, epoch_and_step
-from ckptstore.core.naming import format_of
+from ckptstore.core.naming import ONE_FILE, format_of
 from ckptstore.core.sighting import is_as_recorded
 from ckptstore.disk import files, several
 from ckptstore.errors import UnreadableError, UsageError
@@ -129,7 +129,7 @@ def measured(
 
 def _is_what_was_recorded(file: Checkpoint, expected: frozenset[str]) -> bool:
     """Whether a file can be read to its end and holds the recorded step; an encrypted one cannot tell."""
-    if file.format not in ("ckpt", "safetensors"):
+    if file.format not in ONE_FILE:
         return True
     try:
         header = read_unless_encrypted(Path(file.path))

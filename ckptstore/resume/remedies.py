@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ckptstore.core.classify import bare_rank
 from ckptstore.core.hints import Call, Command
 from ckptstore.core.model import Content, FileState, Reason, Rule
-from ckptstore.core.naming import FOREIGN, PYTORCH, TENSORFLOW, format_of, parse_rank_directory
+from ckptstore.core.naming import FOREIGN, ONE_FILE, PYTORCH, TENSORFLOW, format_of, parse_rank_directory
 from ckptstore.core.replicas import show
 from ckptstore.core.text import count
 
@@ -140,7 +140,7 @@ def how_to_convert(state: State) -> str:
     strategy, first = _strategy(state, files)
     if shares and formats == {"safetensors"} and strategy != _NO_STRATEGY:  # without one it crashes
         return f"{as_many_ranks(state)}, or convert it: {first}{_unified(of_ranks, strategy)}"
-    if shares or len(formats) != 1 or not formats <= {"ckpt", "safetensors"}:
+    if shares or len(formats) != 1 or not formats <= {*ONE_FILE}:
         return f"{as_many_ranks(state)}: MindSpore converts no such files"
     if formats == {"safetensors"}:
         read = f"mindspore.load_checkpoint({_file_of(of_ranks)}, format='safetensors')"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.core.hints import Command
 from ckptstore.core.model import FileState, Rule
+from ckptstore.core.naming import ONE_FILE
 from ckptstore.core.sighting import Sighting, compare
 from ckptstore.core.text import count
 from ckptstore.disk.files import has_anything
@@ -123,4 +124,4 @@ def _is_repaired(file: Checkpoint, here: Observed) -> bool:
 
 
 def _is_provably_cut(file: Checkpoint) -> bool:
-    return file.format in ("ckpt", "safetensors") and is_broken(file.path)
+    return file.format in ONE_FILE and is_broken(file.path)
