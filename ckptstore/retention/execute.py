@@ -27,7 +27,7 @@ from ckptstore.resume.examine import Damaged, Whole, examine
 from ckptstore.resume.lineage import branches
 from ckptstore.retention import decide, path_aliases
 from ckptstore.retention.debris import has_checkpoint_beside
-from ckptstore.retention.plan import COPIES_CHANGED, GcPlan, copies_changed, plan_gc
+from ckptstore.retention.plan import COPIES_CHANGED, GcPlan, copies_changed, plan_gc, protected_since
 from ckptstore.retention.worker import PORTION, at_work
 
 if TYPE_CHECKING:
@@ -142,7 +142,6 @@ def execute(
     *,
     at_once: bool = False,
     allow_mass_delete: bool = False,
-    grace: timedelta | None = None,
     trusts_floor: bool = False,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Collected:
@@ -150,9 +149,8 @@ def execute(
 
     Each state is looked at again just before it goes: one that changed stays, and one that was pinned, tagged or taken
     by a launch since. `at_once` deletes instead of moving to the trash. That cannot be undone: so the files that the
-    floor keeps are read first, and compared with their digests, unless `trusts_floor`. `grace` is the policy's own if
-    none is given. Raises `RefusedError` for a plan that removes too much, one whose floor is not what it was, and while
-    another process works on the run's files.
+    floor keeps are read first, and compared with their digests, unless `trusts_floor`. Raises `RefusedError` for a plan
+    that removes too much, one whose floor is not what it was, and while another process works on the run's files.
     """
     decide.check_policy(plan.policy)
     decide.check(plan.decision, allow_mass_delete=allow_mass_delete)
@@ -165,7 +163,7 @@ def execute(
         interrupted = worker.recover()
         if not worker.unheard:
             worker.purge_due(utc_now())
-        gc = _Gc(plan, worker, interrupted, at_once=at_once, grace=grace or plan.policy.grace)
+        gc = _Gc(plan, worker, interrupted, at_once=at_once)
         for states in gc.portions():
             gc.remove(states)
         gc.end()
@@ -215,12 +213,11 @@ def _check_digests(database: Database, plan: GcPlan) -> None:
 class _Gc:
     """One gc: the states that go, in portions, oldest first, and the name of its trash."""
 
-    def __init__(
-        self, plan: GcPlan, worker: Worker, interrupted: Iterable[Collection], *, at_once: bool, grace: timedelta
-    ) -> None:
+    def __init__(self, plan: GcPlan, worker: Worker, interrupted: Iterable[Collection], *, at_once: bool) -> None:
         self._plan = plan
         self._worker = worker
         self._at_once = at_once
+        grace = plan.policy.grace
         chosen = next(filter(self._has_room, interrupted), None) or _new(grace)
         longest = max(chosen.purge_after, chosen.created_at + grace)  # no grace gets shorter than was said
         self.collection = replace(chosen, purge_after=longest)
@@ -345,16 +342,7 @@ class _Gc:
         """Why a state that the plan removes must stay by now."""
         if key is None:
             return ""
-        if key in self._held:
-            return self._held[key]
-        if key[1] in protection.pinned or key[1] in protection.tags:
-            return "pinned or tagged since the plan was made"
-        made = {verdict.state.launch for verdict in self._plan.decision.keep if verdict.state.restorable}
-        if any(launch not in made for launch in protection.held.get(key, ())):
-            return "a launch has begun to start from it"
-        if key in protection.needed:
-            return decide.needed_by(protection.needed[key])
-        return ""
+        return self._held.get(key) or protected_since(self._plan.decision, key, protection)
 
     def _item(self, target: Target, versions: Mapping[str, str], now: datetime) -> Item:
         is_deleted = self._at_once and target.format not in SEVERAL

@@ -24,7 +24,15 @@ from ckptstore.objects.errors import MissingError, StoreError
 from ckptstore.objects.tiers import open_tier
 from ckptstore.outside import utc_now
 from ckptstore.retention import decide
-from ckptstore.retention.plan import COPIES_CHANGED, Copied, Survey, copies_changed, fault_of, stated
+from ckptstore.retention.plan import (
+    COPIES_CHANGED,
+    Copied,
+    Survey,
+    copies_changed,
+    fault_of,
+    protected_since,
+    stated,
+)
 from ckptstore.retention.worker import at_work
 
 if TYPE_CHECKING:
@@ -177,7 +185,6 @@ def _trash(worker: Worker, plan: TierPlan, skipped: list[Skipped]) -> list[tuple
     gone: list[tuple[Checkpoint, Copy]] = []
     now = utc_now()
     over = (now + plan.policy.grace).isoformat()
-    made = {each.state.launch for each in plan.decision.keep if each.state.restorable}
 
     def record(connection: Connection) -> list[CopyRecorded]:
         reads.lock_run(connection, plan.run_id)  # a start that fetches holds its state under that lock
@@ -187,11 +194,9 @@ def _trash(worker: Worker, plan: TierPlan, skipped: list[Skipped]) -> list[tuple
         skipped.clear()
         for verdict in reversed(plan.decision.remove):
             launch, step = key = verdict.state.key
-            holders = [each for each in protection.held.get(key, ()) if each not in made]
-            if step in protection.pinned or step in protection.tags or holders or key in protection.needed:
-                skipped.append(Skipped(f"step {step} of launch {launch}", "it is protected since the plan was made"))
-            elif key in otherwise:
-                skipped.append(Skipped(f"step {step} of launch {launch}", COPIES_CHANGED))
+            reason = protected_since(plan.decision, key, protection) or (COPIES_CHANGED if key in otherwise else "")
+            if reason:
+                skipped.append(Skipped(f"step {step} of launch {launch}", reason))
             else:
                 gone.extend(plan.held[key])
         known = known_copies.copies_of(connection, [file.id for file, _ in gone])

@@ -7,6 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.catalog import reads, removals
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from ckptstore.catalog.engine import Connection, Database
+    from ckptstore.catalog.protection import Protection
     from ckptstore.catalog.removals import Item
     from ckptstore.core.copies import Copy, Tier
     from ckptstore.core.model import Checkpoint, Observed
@@ -196,6 +198,16 @@ def copies_changed(connection: Connection, planned: Mapping[Key, Copied]) -> set
     """The states of which a copy was made or lost since. Ask under the lock of the run, where copies are recorded."""
     now = ready_copies(connection, [file for each in planned.values() for file in each.files])
     return {key for key, each in planned.items() if each != Copied.of(each.files, now)}
+
+
+def protected_since(decision: Decision, key: Key, protection: Protection) -> str:
+    """Why a state that was to go must stay by now; empty if nothing protects it. Ask under the lock of the run."""
+    if key[1] in protection.pinned or key[1] in protection.tags:
+        return "pinned or tagged since the plan was made"
+    made = {verdict.state.launch for verdict in decision.keep if verdict.state.restorable}
+    if not made.issuperset(protection.held.get(key, ())):
+        return "a launch has begun to start from it"
+    return decide.needed_by(protection.needed[key]) if key in protection.needed else ""
 
 
 def fault_of(copy: Copy) -> StoreError | None:
@@ -379,18 +391,16 @@ class Survey:
     def _state_in(self, key: Key, copied: Sequence[tuple[Checkpoint, Copy]]) -> StateFacts:
         training = self._training(key)
         ready = {file.id: (copy,) for file, copy in copied if copy.is_of(file.digest)}
-        state = State(launch=self.launches[key[0]], global_step=key[1], files=tuple(training), failed=self._failed)
-        alone = judge(replace(state, copies=ready), {})
+        alone = judge(self._restorable(key, ready), {})
         is_spread = isinstance(alone, Rejection) and isinstance(
-            judge(replace(state, copies=self._ready(training)), self._seen), RestorePlan
+            judge(self._restorable(key, self._ready(training)), self._seen), RestorePlan
         )
-        failed = next((self._failed[file.id] for file in training if file.id in self._failed), "")
         return replace(
             self._state(key, ()),
             bytes=sum(copy.all_bytes for _, copy in copied),
             files=len(copied),
             problem=_in_short(alone) if isinstance(alone, Rejection) else "",
-            doubt=failed or (_SPREAD if is_spread else ""),
+            doubt=self._failed_load(training) or (_SPREAD if is_spread else ""),
             weights_only=not training,
             by_replicas=False,
         )
@@ -413,6 +423,15 @@ class Survey:
         left_out = (Content.WEIGHTS, Content.PART) if self.launches[key[0]].foreign else (Content.WEIGHTS,)
         return [file for file in self._by_state[key] if file.content not in left_out]
 
+    def _restorable(self, key: Key, copies: Mapping[str, tuple[Copy, ...]] = MappingProxyType({})) -> State:
+        """A state as the resolver judges it, with these copies of its files."""
+        files = tuple(self._training(key))
+        return State(launch=self.launches[key[0]], global_step=key[1], files=files, failed=self._failed, copies=copies)
+
+    def _failed_load(self, files: Iterable[Checkpoint]) -> str:
+        """Why a launch could not load one of these files; empty if none failed."""
+        return next((self._failed[file.id] for file in files if file.id in self._failed), "")
+
     def _is_written(self, key: Key) -> bool:
         is_newest = self.launches[key[0]].order == self._newest_launch
         return is_newest and any(file.state is FileState.IN_PROGRESS for file in self._by_state[key])
@@ -427,15 +446,11 @@ class Survey:
 
     def _state(self, key: Key, there: tuple[Target, ...]) -> StateFacts:
         files, training, launch = self._by_state[key], self._training(key), self.launches[key[0]]
-        verdict = judge(
-            State(launch=launch, global_step=key[1], files=tuple(training), failed=self._failed),
-            self._seen,
-            Query(loads=Loads.MINDSPORE if self._is_mixed else Loads.ALL),
-        )
+        query = Query(loads=Loads.MINDSPORE if self._is_mixed else Loads.ALL)
+        verdict = judge(self._restorable(key), self._seen, query)
         # A start may pass it over for its dataset: it does not make up for what is sure.
         unconfirmed = _UNCONFIRMED if any(file.grade is Grade.CONSISTENT for file in training) else ""
         is_foreign = self._is_mixed and any(map(_is_foreign, training))
-        failed = next((self._failed[file.id] for file in training if file.id in self._failed), "")
         of_files = self.uncertain.of([file for file in training if file.state is not FileState.TRASHED], self._seen)
         return StateFacts(
             launch=launch.id,
@@ -447,9 +462,9 @@ class Survey:
             files=len(there),
             problem=unconfirmed if isinstance(verdict, RestorePlan) else _in_short(verdict),
             doubt=of_files
-            or failed
+            or self._failed_load(training)
             or self._tracked_by(training)
-            or self._spread(key, training, verdict)
+            or self._spread(key, verdict)
             or (_OF_OTHERS if is_foreign else unconfirmed)
             or ("" if isinstance(verdict, RestorePlan) else self._unrecorded(launch.id, training)),
             branch=self._branch_of.get(key, ""),
@@ -475,16 +490,14 @@ class Survey:
         }
         return {file: some for file, some in found.items() if some}
 
-    def _spread(self, key: Key, files: Sequence[Checkpoint], verdict: RestorePlan | Rejection) -> str:
+    def _spread(self, key: Key, verdict: RestorePlan | Rejection) -> str:
         """Why the files on the disks stay of a state that lacks some there: with copies of the others they are whole.
 
         Empty where they are whole without copies, and where the copies are whole without them.
         """
-        if isinstance(verdict, RestorePlan) or not (copies := self._ready(files)):
+        if isinstance(verdict, RestorePlan) or not (copies := self._ready(self._training(key))):
             return ""
-        state = State(
-            launch=self.launches[key[0]], global_step=key[1], files=tuple(files), failed=self._failed, copies=copies
-        )
+        state = self._restorable(key, copies)
         together, without_disks = judge(state, self._seen), judge(state, {})
         return _SPREAD if isinstance(together, RestorePlan) and isinstance(without_disks, Rejection) else ""
 

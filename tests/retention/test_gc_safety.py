@@ -127,14 +127,16 @@ def test_a_launch_whose_states_go_as_fast_as_it_chooses(
     assert not launch.facts.decided
 
 
-def test_pinned_or_tagged_since_the_plan(catalog: Catalog, tmp_path: Path) -> None:
-    saved(catalog, tmp_path, 10, 20, 30, 40, 50)
+def test_protected_since_the_plan(catalog: Catalog, tmp_path: Path) -> None:
+    job = saved(catalog, tmp_path, 10, 20, 30, 40, 50, 60)
     plan = plan_gc(catalog.database, "run", LAST_2)
     catalog.pin("run", 10)
     catalog.tag("run", 20, "paper")
+    start_from(catalog, job, 30)
     done = execute(catalog.database, plan)
-    assert done.removed == (("L1", 30),)
-    assert {each.reason for each in done.skipped} == {"pinned or tagged since the plan was made"}
+    assert done.removed == (("L1", 40),)
+    marked = "pinned or tagged since the plan was made"
+    assert [each.reason for each in done.skipped] == [marked, marked, "a launch has begun to start from it"]
 
 
 @pytest.mark.of_files
