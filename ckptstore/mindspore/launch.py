@@ -35,7 +35,7 @@ from ckptstore.mindspore.resume import check_arguments, load
 from ckptstore.mindspore.saver import Saver, check_saver
 from ckptstore.mindspore.schedule import Schedule
 from ckptstore.mindspore.session import Session
-from ckptstore.mindspore.state import TrainState, fixed_rates
+from ckptstore.mindspore.state import TrainState, first_names, fixed_rates
 from ckptstore.mindspore.state_writer import StateWriter
 from ckptstore.mindspore.train_call import LOOP, is_finished, watch_calls, watch_evaluations
 from ckptstore.mindspore.watches import PeriodicWatch, watches_for
@@ -313,6 +313,7 @@ class TrainingLaunch(RankLaunch):
                 first = self.progress.global_step = start.global_step
                 computed_again = go_on(dataset, first, exact_data)
                 self._say(f"run {self.name}: {start}")
+                self._say_left(appended)
                 self._say_rates(rates, fixed_rates(target))
                 if computed_again:
                     self._say(computed_again)
@@ -383,6 +384,16 @@ class TrainingLaunch(RankLaunch):
         total = sum(file.size or 0 for file in plan.files_for(self.rank, self.facts.layout))
         if total >= _LONG_LOAD:
             self._say(f"run {self.name}: loading step {plan.global_step}, {size(total)} on each rank")
+
+    def _say_left(self, appended: Mapping[str, Any]) -> None:
+        """A script may have changed its network: numbers are what `append_info` adds, and arrays parameters."""
+        arrays = sorted(name for name, value in appended.items() if getattr(value, "size", 1) > 1)
+        if arrays and self.rank == 0:
+            log.warning(
+                "the saved state has %s that the train network has no parameter for: %s. They are not restored",
+                count(len(arrays), "array", "arrays"),
+                first_names(arrays),
+            )
 
     def _say_rates(self, of_script: Mapping[str, float], restored: Mapping[str, float]) -> None:
         for name, rate in restored.items() if self.rank == 0 else ():

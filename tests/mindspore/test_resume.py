@@ -28,6 +28,7 @@ from tests.foreign_bytes import pytorch
 from tests.mindspore.trainings import (
     Job,
     RaiseAt,
+    complaints,
     create_dataset,
     create_model,
     saving,
@@ -105,6 +106,19 @@ def test_a_schedule_of_learning_rates_is_the_scripts(
     assert all(np.array_equal(now[name], before[name]) for name in now)
     (told,) = (message for message in caplog.messages if "learning_rate" in message)
     assert told == "learning_rate is the script's: a schedule is not restored, and the saved one differs"
+
+
+def test_parameters_that_the_network_has_no_more_are_named(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(create_model(network=nn.SequentialCell(nn.Dense(3, 4), nn.Dense(4, 4))), tmp_path / "ckpt")
+    smaller = create_model(network=nn.SequentialCell(nn.Dense(3, 4)))
+    ckptstore.mindspore.join("run").resume(smaller, create_dataset())
+    (told,) = complaints(caplog)
+    assert told == (
+        "the saved state has 4 arrays that the train network has no parameter for: 1.bias, 1.weight, moments.1.bias, "
+        "moments.1.weight. They are not restored"
+    )
 
 
 def test_a_load_that_takes_long_is_announced(
