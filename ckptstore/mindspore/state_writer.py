@@ -40,6 +40,9 @@ _MUCH = 1.0
 _MEASURED = 5
 """How many of the last saves tell what one costs: the first one is slower, and now and then another."""
 
+_LONGEST = 200
+"""Bytes of a prefix: a name has 255 on most disks, and epoch, step and ending need some."""
+
 _OWN_GROUP, _GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 _V2 = ("memory.max", "memory.current", "inactive_file")
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
@@ -64,6 +67,8 @@ class StateWriter:
     ) -> None:
         if buffers is not None and (not isinstance(buffers, int) or buffers < 0):
             raise UsageError(f"buffers is {buffers!r}", "give a number of bytes, as 4 << 30")
+        if "/" in prefix or len(os.fsencode(prefix)) > _LONGEST:
+            raise UsageError(f"prefix is {prefix!r}", f"give one without /, of {_LONGEST} bytes at most")
         self._session, self._launch = session, session.launch
         self._form = form
         self._most = buffers
@@ -86,11 +91,12 @@ class StateWriter:
     def begin(self, state: Parameters, *, copies: bool = True) -> None:
         """Training of `state` begins; `copies`: this rank saves whenever it is time, and memory is made for that.
 
-        Raises `UsageError` if the format cannot hold it, `RefusedError` if the directory cannot be written, or has
-        newer states of the run that the start did not see.
+        Raises `UsageError` if the format cannot hold it, or its paths cannot be recorded, `RefusedError` if the
+        directory cannot be written, or has newer states of the run that the start did not see.
         """
         state.check_format(self._form)
         self._state = state
+        self._session.describe(self.path((0, 0)), kind=Kind.PERIODIC)
         self._check_directory()
         names = names_in(self.directory)
         if not self._has_begun:  # a later training of the launch goes on with its names

@@ -232,6 +232,8 @@ def test_early_stopping_stops_at_the_same_step_wherever_it_was_killed(
         ({"every": 1, "append_info": [{"name": "text"}]}, "append_info has"),
         ({"every": 1, "buffers": "1G"}, "buffers is '1G'"),
         ({"every": 1, "copies": 0}, "copies is 0"),
+        ({"every": 1, "prefix": "sub/net"}, "prefix is 'sub/net'"),
+        ({"every": 1, "prefix": "n" * 201}, "prefix is 'nnn"),
         ({"every": 1, "keep": Policy(floor=3)}, "no rule says what to keep"),
     ],
 )
@@ -253,6 +255,12 @@ def test_where_nothing_can_be_saved_training_does_not_begin(catalog: Catalog, tm
     job = Job()
     with pytest.raises(RefusedError, match=f"nothing can be saved to {tmp_path}/{below}: "):
         job.train(job.launch.saver(tmp_path / below, every=2))
+
+
+def test_a_directory_whose_saves_could_not_be_recorded_is_refused_at_once(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job()
+    with pytest.raises(RefusedError, match="which is not UTF-8; give it and its directory names in UTF-8"):
+        job.train(job.launch.saver(tmp_path / "n\udcff", every=2))
 
 
 def test_the_cause_is_said_where_a_disk_is_read_only(catalog: Catalog, tmp_path: Path) -> None:
