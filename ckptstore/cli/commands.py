@@ -156,9 +156,14 @@ step_argument = click.argument("step", type=StepArgument(0, 2**63 - 1), required
 
 def named(opened: Catalog, reference: str, step: int | None) -> tuple[str, int]:
     """The run and the step that a command line names, by a reference alone or with the step behind it."""
-    from ckptstore.resume.resolve import step_named
+    from ckptstore.resume.resolve import names_state, step_named
 
-    return (reference, step) if step is not None else step_named(opened.database, reference)
+    if step is None:
+        return step_named(opened.database, reference)
+    if names_state(opened.database, reference):
+        run = reference.rpartition("@")[0] or reference
+        raise UsageError(f"the reference to run {run!r} and STEP both choose the state", "give one of them")
+    return reference, step
 
 
 def catalog(context: click.Context) -> Catalog:

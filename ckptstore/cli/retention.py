@@ -17,6 +17,7 @@ from ckptstore.cli.commands import (
     catalog,
     duration,
     every_save,
+    named,
     optional_run,
     reference_argument,
     run_argument,
@@ -247,7 +248,7 @@ def tag(context: click.Context, run: str, step_and_name: tuple[str, ...], *, as_
     if not steps and name.isdigit() and "@" not in run:
         raise click.UsageError(f"NAME is missing: {Command('tag', run, name, 'NAME')}")
     opened = catalog(context)
-    run, step = (run, STEP(steps[0], ctx=context)) if steps else step_to_tag(opened.database, run, name)
+    run, step = named(opened, run, STEP(steps[0], ctx=context)) if steps else step_to_tag(opened.database, run, name)
     changed = opened.tag(run, step, name)
     text = f"{every_save(opened, run, step)} is{'' if changed else ' already'} tagged {name}"
     values.report({"run": run, "global_step": step, "tag": name, "changed": changed}, text, as_json=as_json)
