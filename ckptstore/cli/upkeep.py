@@ -51,7 +51,7 @@ def _sync_values(done: Synced) -> dict[str, object]:
 
 def _show_sync(done: Synced) -> None:
     journals, records = count(done.journals, "journal", "journals"), count(done.records, "record", "records")
-    line(f"{journals} read, {done.read} with new records: {records} added")
+    line(f"{journals} read, {done.read} with new lines: {records} added")
     if done.spoiled:
         line(f"{done.spoiled} lines skipped: incomplete, or written by another program")
     skipped = sorted((*done.skipped, *done.refused), key=lambda each: each not in done.unreadable)

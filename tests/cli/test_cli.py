@@ -484,7 +484,7 @@ def test_sync_takes_up_what_journals_say(url: str, run: Job, tmp_path: Path) -> 
     done = ckptstore("--db", other, "sync", f"{tmp_path}/", "--json")
     assert (done.code, done.json["runs"], done.json["journals"], done.json["records"]) == (0, ["run"], 2, 6), done.err
     again = ckptstore("--db", other, "sync")
-    assert again.out == "2 journals read, 0 with new records: 0 records added\n"
+    assert again.out == "2 journals read, 0 with new lines: 0 records added\n"
     assert ckptstore("--db", other, "resolve", "run", "--json").json["global_step"] == 10
     third = ckptstore("--db", str(tmp_path / "third.db"), "scan", str(tmp_path))
     assert "6 records taken from journals\n" in third.out
