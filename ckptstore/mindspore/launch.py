@@ -665,10 +665,11 @@ class TrainingLaunch(RankLaunch):
         )
 
     def _say_fresh(self, *, has_initial: bool = False) -> None:
-        before = f": its saves up to step {self.saved_before} are abandoned" if self.saved_before else ""
-        none = f"no complete checkpoint {'of its own ' if has_initial else ''}yet"
-        why = "it starts over" if before else none
-        self._say(f"run {self.name}: {why}: starting at step 0{before}")
+        if self.saved_before:
+            what = f"starting over at step 0: its saves up to step {self.saved_before} are abandoned"
+        else:
+            what = f"no complete checkpoint {'of its own ' if has_initial else ''}yet: starting at step 0"
+        self._say(f"run {self.name}: {what}")
 
     def _agree(self, steps: Steps | None, query: Query) -> Start:
         """Rank 0 decides and sends the others its decision, or why it has none: they need no catalog for it."""
