@@ -124,7 +124,7 @@ def _show(
     done: Verified, run: str | None, *, digest: bool, sample: float | None, shard: tuple[int, int] | None
 ) -> None:
     what = "sizes, headers and digests" if digest else "sizes and headers"
-    part = "" if sample is None else f", a sample of {sample:.4g} of the older files"
+    part = "" if sample is None else f", the newest files and {100 * sample:.4g} % of the older ones"
     part += "" if shard is None else f", shard {shard[0]} of {shard[1]}"
     files, runs = count(done.checked, "file", "files"), count(len(done.runs), "run", "runs")
     line(f"{files} of {runs} verified, {size(done.bytes)}: {what}{part}")
