@@ -90,7 +90,7 @@ def named(database: Database, name: str) -> Tier:
     there = declared(database)
     found = next((tier for tier in there if tier.name == name), None)
     if found is None:
-        shown = "there is " + (", ".join(tier.name for tier in there) or "none")
+        shown = f"the tiers are {', '.join(tier.name for tier in there)}" if there else "there is none"
         raise UsageError(f"no tier is named {name!r}: {shown}", f"see: {Command('tier', 'list')}")
     return found
 

@@ -29,5 +29,5 @@ def test_a_tier_is_declared_listed_and_taken_back(tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match="tier far is file:"):
         told("add", "far", str(tmp_path / "other"))
     assert told("remove", "far") == "tier far is not in use any more\n"
-    with pytest.raises(UsageError, match="no tier is named 'far': shared"):
+    with pytest.raises(UsageError, match="no tier is named 'far': the tiers are shared"):
         told("remove", "far")
