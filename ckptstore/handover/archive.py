@@ -259,7 +259,7 @@ Source = DirectorySource | TarSource
 def open_source(path: str) -> Source:
     """Open an export to read. Raises `UsageError` if it is none, `DamageError` if it was changed."""
     try:
-        return DirectorySource(path) if os.path.isdir(path) else TarSource(path)
+        return DirectorySource(os.path.realpath(path)) if os.path.isdir(path) else TarSource(path)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}", "give what `export` wrote") from None
 

@@ -141,6 +141,14 @@ def test_an_interrupted_import_whose_files_changed(
     assert [row.run for row in catalog.runs()] == ["digits"]
 
 
+@pytest.mark.parametrize("target", ["out", "out.tar"])
+def test_a_link_to_an_export_is_read(target: str, files: list[Checkpoint], catalog: Catalog, tmp_path: Path) -> None:
+    """Of a directory it was said that it is no export: its manifest is not a directory."""
+    catalog.export("digits", tmp_path / target)
+    (tmp_path / "newest").symlink_to(tmp_path / target)
+    assert catalog.import_(tmp_path / "newest", tmp_path / "in", run="again").files == len(files) + 1
+
+
 def test_the_export_itself_is_not_touched(files: list[Checkpoint], catalog: Catalog, tmp_path: Path) -> None:
     catalog.export("digits", tmp_path / "out")
     before = snapshot(tmp_path / "out")
