@@ -258,13 +258,16 @@ the file that it is of.
 copying = sa.Table(
     "copying",
     metadata,
-    sa.Column("checkpoint_id", ID, primary_key=True),
+    sa.Column("object_id", ID, primary_key=True),
     sa.Column("tier_id", ID, primary_key=True),
     sa.Column("launch_id", sa.ForeignKey("launches.id"), nullable=False),
     sa.Column("process", sa.Text, nullable=False),
     sa.Column("expires_at", UtcDateTime, nullable=False),
 )
-"""Files that a process copies to a tier now. No other one does so until it has ended, or gave no sign for a while."""
+"""Objects that a process copies to a tier now. No other one does so until it has ended, or gave no sign for a while.
+
+Ranks whose files have one name and the same bytes share an object. Its id is derived from its key.
+"""
 
 unplaced = sa.Table(
     "unplaced",

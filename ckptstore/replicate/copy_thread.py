@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ckptstore")
 
 _LOOK_SECONDS = 1.0
+_LONGEST_PAUSE_SECONDS = 60.0
 _END_SECONDS = 5.0
 
 
@@ -78,7 +79,7 @@ class CopyThread:
             while self._new:
                 due = time.monotonic() + SETTLED.total_seconds()
                 self._waiting.append(_Waiting(due, self._new.popleft(), self._tiers))
-            if self._ending.is_set() and not any(each.is_new for each in self._waiting):
+            if self._ending.is_set() and all(each.is_away for each in self._waiting):
                 return
             if self._waiting:
                 self._copy_due()
@@ -89,32 +90,40 @@ class CopyThread:
         """Copy the file that is due first. At the end of training, do not wait for the files that belong to it."""
         first = min(self._waiting)
         wait = first.due - time.monotonic()
-        if wait > 0 and not (self._ending.is_set() and first.is_new):
+        if wait > 0 and (first.pause or not self._ending.is_set()):
             self._woken.wait(min(wait, _LOOK_SECONDS))
             return
+        is_away = False
         try:
             left = self._replicator.copy(first.file, first.tiers)
+            is_away = self._replicator.rests() > 0
         except StoppedError:
             return
         except CkptstoreError as error:
             if error.message not in self._said:
                 self._said.add(error.message)
                 log.warning("%s is not copied now: %s. Training goes on; this is logged once.", first.file.path, error)
-            left = list(first.tiers)
+            left, is_away = list(first.tiers), True
         except Exception:
             log.exception("%s is not copied; training goes on", first.file.path)
             left = []
         self._waiting.remove(first)
         if left:
-            due = time.monotonic() + max(self._replicator.rests(), _LOOK_SECONDS)
-            self._waiting.append(_Waiting(due, first.file, tuple(left), is_new=False))
+            pause = min(2 * first.pause or _LOOK_SECONDS, _LONGEST_PAUSE_SECONDS)
+            due = time.monotonic() + max(self._replicator.rests(), pause)
+            self._waiting.append(_Waiting(due, first.file, tuple(left), pause, is_away))
 
 
 @dataclass(order=True)
 class _Waiting:
-    """A file that is to be copied to tiers, and from when on that can be tried."""
+    """A file that is to be copied to tiers, and from when on that can be tried.
+
+    `pause` is how long that waits, in seconds (0: it was not tried yet). `is_away`: a tier or the catalog could not be
+    used; else another process copies it, and will have done so soon.
+    """
 
     due: float
     file: Checkpoint = field(compare=False)
     tiers: tuple[Tier, ...] = field(compare=False)
-    is_new: bool = field(default=True, compare=False)  # it was not tried yet
+    pause: float = field(default=0.0, compare=False)
+    is_away: bool = field(default=False, compare=False)

@@ -280,9 +280,10 @@ class _Rest:
 
 
 class _Lease:
-    """What keeps other processes from copying the same file to the same tier. Without the catalog nothing does.
+    """What keeps other processes from copying the same object to the same tier. Without the catalog nothing does.
 
-    Then the same bytes may be sent twice, under the same key: that costs time, and nothing else.
+    Then the same bytes may be sent twice, under the same key, and the one who begins may end the upload of the other,
+    who tries again: that costs time, and nothing else.
     """
 
     def __init__(self, database: Database, file: Checkpoint, tier: Tier) -> None:

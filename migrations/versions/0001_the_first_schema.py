@@ -295,13 +295,13 @@ def upgrade() -> None:
     op.create_index(op.f("ix_copies_tier_id_state"), "copies", ["tier_id", "state"], unique=False)
     op.create_table(
         "copying",
-        sa.Column("checkpoint_id", sa.String(length=32), nullable=False),
+        sa.Column("object_id", sa.String(length=32), nullable=False),
         sa.Column("tier_id", sa.String(length=32), nullable=False),
         sa.Column("launch_id", sa.String(length=32), nullable=False),
         sa.Column("process", sa.Text(), nullable=False),
         sa.Column("expires_at", sa.DateTime(timezone=True), nullable=False),
         sa.ForeignKeyConstraint(["launch_id"], ["launches.id"], name=op.f("fk_copying_launch_id")),
-        sa.PrimaryKeyConstraint("checkpoint_id", "tier_id", name=op.f("pk_copying")),
+        sa.PrimaryKeyConstraint("object_id", "tier_id", name=op.f("pk_copying")),
     )
     op.create_table(
         "sources",

@@ -3,16 +3,18 @@
 import json
 import logging
 import os
+import threading
 import time
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from ckptstore.api import Catalog
+from ckptstore.api import Catalog, connect
 from ckptstore.catalog import copies, copying
 from ckptstore.catalog.engine import clock
 from ckptstore.cli.main import cli
@@ -31,6 +33,7 @@ from ckptstore.replicate.copy_up import Rate
 from ckptstore.replicate.replicator import Done, Replicator, StoppedError
 from ckptstore.tiers import facts
 from ckptstore.training import companions
+from tests import ckpt_bytes
 from tests.jobs import begun
 from tests.replicate.rounds import AT_ONCE, copies_below, files_below, one_round, states
 from tests.tiers.jobs import declared
@@ -176,7 +179,8 @@ def test_a_tier_that_fails_rests_is_said_once_and_stops_no_other(
 def test_one_of_several_copies_a_file(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     far = declared(catalog, tmp_path / "far")
     job, ranks = begun(catalog, tmp_path / "ckpt")
-    files = job.save(ranks, 5)
+    paths = [ckpt_bytes.write(job.write(rank, 5), 5, 5 + rank.rank) for rank in ranks]  # each has other bytes
+    files = [rank.register(path, global_step=5) for rank, path in zip(ranks, paths, strict=True)]
     another, dead = this_process(), "host|1|1|x@"
 
     def take(process: str, seconds: float, *, is_dead: bool = False) -> bool:
@@ -250,6 +254,38 @@ def test_what_a_rank_registers_is_copied_while_it_trains(catalog: Catalog, tmp_p
         thread.file_registered(file)
     assert thread.finish(60) == 0
     assert states(catalog, files) == [[CopyState.READY]] * 2
+
+
+def test_of_two_ranks_with_the_same_bytes_one_copies_and_the_other_waits_for_it(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Data-parallel ranks save one state under one name, at once. In a bucket each ended the upload of the other."""
+    monkeypatch.setattr(copy_thread, "_LOOK_SECONDS", 0.01)
+    far = declared(catalog, tmp_path / "far")
+    job, ranks = begun(catalog, tmp_path / "ckpt")
+    files = job.save(ranks, 5)
+    url = catalog.database.url.render_as_string(hide_password=False)
+    first, second = CopyThread(catalog.database, [far]), CopyThread(connect(url).database, [far])
+    is_copying, may_end = threading.Event(), threading.Event()
+    monkeypatch.setattr(first._replicator._rate, "take", lambda _: (is_copying.set(), may_end.wait(60)))
+    copy_one = Replicator._copy_one
+
+    def noted(own: Replicator, *asked: Any) -> bool:
+        is_done = copy_one(own, *asked)
+        may_end.set()  # the second one has come so far, while the first one copies
+        return is_done
+
+    monkeypatch.setattr(Replicator, "_copy_one", noted)
+    first.file_registered(files[0])
+    ending = threading.Thread(target=first.finish, args=(60,))
+    ending.start()
+    assert is_copying.wait(60)
+    second.file_registered(files[1])
+    assert second.finish(60) == 0
+    ending.join()
+    assert states(catalog, files) == [[CopyState.READY]] * 2
+    assert len(copies_below(tmp_path / "far")) == 1
+    assert caplog.messages == []
 
 
 @pytest.mark.of_files
