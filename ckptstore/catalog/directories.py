@@ -7,10 +7,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sqlalchemy as sa
 
 from ckptstore.catalog import rows
-from ckptstore.catalog.any_of import any_of, one_of
+from ckptstore.catalog.any_of import any_of
 from ckptstore.catalog.reads import GIVEN_UP
 from ckptstore.catalog.rows import many
-from ckptstore.catalog.tables import FILES_OF_LAUNCHES, FILES_OF_RUNS, checkpoints, launches, runs, saves, sources
+from ckptstore.catalog.tables import (
+    FILES_OF_LAUNCHES,
+    FILES_OF_RUNS,
+    IS_THERE,
+    checkpoints,
+    launches,
+    runs,
+    saves,
+    sources,
+)
 from ckptstore.core.model import FileState
 
 if TYPE_CHECKING:
@@ -18,8 +27,6 @@ if TYPE_CHECKING:
 
     from ckptstore.core.model import Checkpoint, LaunchKey
 
-_LIVE = FileState.COMPLETE.value, FileState.IN_PROGRESS.value, FileState.DAMAGED.value
-_IS_LIVE = one_of(checkpoints.c.state, *_LIVE)
 _PATH = checkpoints.c.path
 _DIRECTORY = sa.func.rtrim(_PATH, sa.func.replace(_PATH, "/", ""), type_=sa.Text)  # up to the last slash, on either one
 
@@ -50,13 +57,13 @@ _RECORDED = (
         checkpoints.c.mtime_ns,
     )
     .select_from(FILES_OF_RUNS)
-    .where(_IS_LIVE, runs.c.id.not_in(GIVEN_UP))
+    .where(IS_THERE, runs.c.id.not_in(GIVEN_UP))
 )
 
 
 def every_directory(connection: sa.Connection) -> set[str]:
     """The directories that a rank of any run saves to, and those of all files that are there or in the trash."""
-    there = one_of(checkpoints.c.state, *_LIVE, FileState.TRASHED.value)
+    there = IS_THERE | (checkpoints.c.state == FileState.TRASHED.value)
     query = sa.union(sa.select(_DIRECTORY).where(there), sa.select(sources.c.directory))
     return {path.rstrip("/") or "/" for path in connection.execute(query).scalars()}
 
@@ -66,7 +73,7 @@ def of_live_files(connection: sa.Connection, run: int) -> list[tuple[str, str]]:
     query = (
         sa.select(sa.func.min(_PATH), checkpoints.c.directory_id)
         .select_from(FILES_OF_LAUNCHES)
-        .where(launches.c.run_id == run, _IS_LIVE)
+        .where(launches.c.run_id == run, IS_THERE)
         .group_by(_DIRECTORY, checkpoints.c.directory_id)
     )
     return [(path, identity or "") for path, identity in connection.execute(query)]
@@ -83,7 +90,7 @@ def of_identities(connection: sa.Connection, identities: Iterable[str]) -> set[s
 def files_after(connection: sa.Connection, directory: str, launch: LaunchKey, step: int) -> list[Checkpoint]:
     """The files of a launch in or below a directory that are there, whole, and of a later step."""
     later = (saves.c.launch_id == launch) & (saves.c.global_step > step)
-    query = rows.FILE_QUERY.where(later, _is_below(directory), _IS_LIVE, checkpoints.c.size.is_not(None))
+    query = rows.FILE_QUERY.where(later, _is_below(directory), IS_THERE, checkpoints.c.size.is_not(None))
     return list(rows.files(connection.execute(query)))
 
 
@@ -96,7 +103,7 @@ def files_in(connection: sa.Connection, some: Iterable[str]) -> list[Checkpoint]
 
 def below(connection: sa.Connection, directory: str) -> set[str]:
     """The paths below a directory of files of any run that are there, as far as the catalog knows."""
-    return set(connection.execute(sa.select(_PATH).where(_is_below(directory), _IS_LIVE)).scalars())
+    return set(connection.execute(sa.select(_PATH).where(_is_below(directory), IS_THERE)).scalars())
 
 
 def written_at(connection: sa.Connection, moments: Iterable[int]) -> list[Checkpoint]:

@@ -13,6 +13,7 @@ from ckptstore.catalog.tables import (
     FILES,
     FILES_OF_LAUNCHES,
     IS_REMOVED,
+    IS_THERE,
     UtcDateTime,
     checkpoints,
     collections,
@@ -24,7 +25,6 @@ from ckptstore.catalog.tables import (
     tiers,
     trash,
 )
-from ckptstore.catalog.tallies import IS_THERE
 from ckptstore.core.model import FileState, Kind
 
 if TYPE_CHECKING:

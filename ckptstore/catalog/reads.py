@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sqlalchemy as sa
 
 from ckptstore.catalog import rows
-from ckptstore.catalog.any_of import any_of, one_of
+from ckptstore.catalog.any_of import any_of
 from ckptstore.catalog.tables import (
     FILES,
     FILES_OF_LAUNCHES,
+    IS_THERE,
     checkpoints,
     copies,
     endings,
@@ -59,7 +60,6 @@ GIVEN_UP = sa.select(forgotten.c.run_id).where(
 """The forgotten runs that were only scanned: what they record is free for a run that the user names in a scan."""
 
 _SAVES_ASKED = 4  # all of the newest step's kinds
-_LIVE = FileState.COMPLETE.value, FileState.IN_PROGRESS.value, FileState.DAMAGED.value
 
 
 class Called(NamedTuple):
@@ -250,13 +250,12 @@ def files_to_judge(connection: sa.Connection, run: int, others: Sequence[str] = 
 
     `others` are the ids of files that may be there too, whatever their state.
     """
-    is_there = one_of(checkpoints.c.state, *_LIVE)
     there = (
         sa.select(saves.c.launch_id, saves.c.global_step)
         .distinct()
         .join(launches)
         .join(checkpoints)
-        .where(launches.c.run_id == run, is_there | any_of(checkpoints.c.id, "own_ids") if others else is_there)
+        .where(launches.c.run_id == run, IS_THERE | any_of(checkpoints.c.id, "own_ids") if others else IS_THERE)
         .subquery()
     )
     is_of = (there.c.launch_id == saves.c.launch_id) & (there.c.global_step == saves.c.global_step)

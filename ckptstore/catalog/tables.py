@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy.types import TypeDecorator
 
+from ckptstore.catalog.any_of import one_of
+from ckptstore.core.model import FileState
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -451,6 +454,9 @@ event changes nothing. A removal may be recorded before the file that it is of.
 
 IS_REMOVED = sa.or_(sa.not_(trash.c.settled), sa.and_(trash.c.settled, trash.c.wanted == "trash"))
 """Whether retention has a file: it is in the trash, or on a way. Written as the index is read."""
+
+IS_THERE = one_of(checkpoints.c.state, FileState.COMPLETE.value, FileState.IN_PROGRESS.value, FileState.DAMAGED.value)
+"""Whether a file is where it was recorded, as far as the catalog knows."""
 
 FILES = checkpoints.join(saves)
 FILES_OF_LAUNCHES = FILES.join(launches, launches.c.id == saves.c.launch_id)

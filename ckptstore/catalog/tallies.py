@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sqlalchemy as sa
 
 from ckptstore.catalog.any_of import any_of, one_of
-from ckptstore.catalog.tables import FILES, FILES_OF_LAUNCHES, checkpoints, launches, saves
+from ckptstore.catalog.tables import FILES, FILES_OF_LAUNCHES, IS_THERE, checkpoints, launches, saves
 from ckptstore.core.metrics import mean_metrics
 from ckptstore.core.model import Content, FileState, Grade, Kind
 
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Launch, LaunchKey
 
 _IN_PIECES = Content.SHARE.value, Content.PART.value
-_GONE = FileState.MISSING.value, FileState.MOVED.value, FileState.TRASHED.value
-
-IS_THERE = sa.not_(one_of(checkpoints.c.state, *_GONE))
-"""Whether a file is where it was recorded, as far as the catalog knows."""
 
 
 @dataclass(frozen=True)
