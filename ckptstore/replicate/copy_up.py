@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def copy_up(store: Store, file: Checkpoint, limit: Limit | None = None, *, anew: bool = False) -> tuple[Beside, ...]:
     """Copy a recorded file, and before it what lies beside it; returns that. All of it is there then, and proven.
 
-    `anew`: what the store has of it was found to be damaged, which its checksum need not tell. It is deleted, once the
-    file here is proven. Raises `StoreError`; `SourceError` where the file is not as recorded.
+    `anew`: what the store has of it was found to be damaged, which the store's checksum may not show. It is deleted
+    once the file here is proven. Raises `StoreError`; `SourceError` where the file is not as recorded.
     """
     if anew:
         for _ in read_pieces(file.path, file.size or 0, file.digest or ""):

@@ -33,9 +33,8 @@ class Question(NamedTuple):
 class Rhythm:
     """Of one rank. `every` is a number of steps, or a time between two saves; `alone` tells that there is one rank.
 
-    With "auto" that time is the last argument of `adapt`.
-
-    Moments are seconds of the monotonic clock.
+    With "auto" that time is a minute at first, and then what `adapt` makes of the cost of a save. Moments are seconds
+    of the monotonic clock.
     """
 
     def __init__(self, every: Every, *, step: int, now: float, rank: int, alone: bool) -> None:
