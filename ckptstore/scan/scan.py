@@ -8,6 +8,7 @@ them: a scan while training writes is safe.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import journals, reads, removals
@@ -19,7 +20,7 @@ from ckptstore.core.events import FileRecorded, FileUnplaced, LaunchStarted, Run
 from ckptstore.core.gc_paused import gc_paused
 from ckptstore.core.model import FileState, Launch, Rule
 from ckptstore.disk import presence
-from ckptstore.disk.files import absolute
+from ckptstore.disk.files import absolute, facts_if_seen
 from ckptstore.disk.presence import Home
 from ckptstore.disk.run_directories import checkpoint_tree, remember, root_of
 from ckptstore.disk.trust import on_behalf_of
@@ -181,7 +182,8 @@ def _apply(database: Database, tree: Tree, plan: ScanPlan) -> None:
         recorded = homes(connection, run_id or 0).get(tree.root, Home(set(), set()))
     unplaced = [FileUnplaced(found.run, each, now) for each in plan.unplaced if each not in known]
     changed = [FileRecorded(file) for file in (*gone, *damaged, *found.regraded)]
-    recorded.places.update(presence.below(tree.root, path) for path in [*tree.checkpoints, *tree.foreign][:1])
+    left = (path for path in (*tree.checkpoints, *tree.foreign) if facts_if_seen(path) is not None)
+    recorded.places.update(presence.below(tree.root, path) for path in islice(left, 1))  # any may have gone since
     if presence.absence(tree.root, recorded):  # an empty mount point, or what is left of a tree that was moved
         database.in_write(lambda connection: project(connection, changed))
         return

@@ -14,6 +14,7 @@ from ckptstore.retention.in_trash import purge
 from ckptstore.retention.policy import Policy
 from ckptstore.scan import scan as scan_module
 from ckptstore.scan.tree import Tree, look_at
+from tests import ckpt_bytes
 from tests.jobs import Job, begun
 from tests.journal.builders import states
 
@@ -70,6 +71,24 @@ def test_what_a_gc_deletes_while_a_scan_looks_does_not_count_again(
     monkeypatch.setattr(scan_module, "look_at", look_before)
     catalog.scan(job.directory)
     assert states(catalog) == {5: KEPT, 10: GONE, 15: KEPT, 20: KEPT}
+
+
+def test_a_file_that_goes_while_a_scan_looks_does_not_hide_the_directory(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of them was to prove that the disk is mounted: the scan told of files that it did not record."""
+    for step in (5, 10):
+        ckpt_bytes.write(tmp_path / "ckpt" / f"net-1_{step}.ckpt", step, step)
+
+    def look_before(*asked: Any) -> Tree:
+        tree = look_at(*asked)
+        Path(next(iter(tree.checkpoints))).unlink()
+        return tree
+
+    monkeypatch.setattr(scan_module, "look_at", look_before)
+    adopted = catalog.scan(tmp_path / "ckpt", run="run", world_size=1).adopted
+    assert [file.path for file in catalog.files("run")] == [file.path for file in adopted]
+    assert len(adopted) == 1
 
 
 @pytest.mark.parametrize("how", ["link", "copy"])
