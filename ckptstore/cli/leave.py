@@ -42,7 +42,7 @@ _LEAST_ANSWER_SECONDS = 0.1
     metavar="10m",
     help=f"How long to wait at most. [10m. With --from-env: 90 % of {GRACE}, or of 30 s if that is not set]",
 )
-@click.option("--reason", default="", metavar="TEXT", help="The reason; `history` and the catalog keep it.")
+@click.option("--reason", default="", metavar="TEXT", help="The reason. The request and the catalog keep it.")
 @click.option("--cancel", is_flag=True, help="Withdraw the request. Ranks that have seen it leave anyway.")
 @as_json
 @click.pass_context
