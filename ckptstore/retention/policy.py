@@ -103,7 +103,9 @@ def from_json(value: Mapping[str, Any]) -> Policy:
     known = {each.name for each in fields(Policy)}
     unknown = sorted(set(value) - known)
     if unknown:
-        raise UsageError(f"the policy has rules of a newer program: {', '.join(unknown)}", "update ckptstore")
+        raise UsageError(
+            f"the policy has unknown rules: {', '.join(unknown)}", "check their names; a newer ckptstore may know them"
+        )
     given = dict(value)
     for name in ("keep_within", "grace"):
         if name in given:

@@ -119,7 +119,7 @@ def test_what_is_refused_has_its_hint(catalog: Catalog, script: TestClient, pers
         ("/saves/10/tag", {"tag": "a" * 70_000}, 400, "the request holds more than 65536 bytes"),
         ("/policy", {}, 400, "no policy is given"),
         ("/policy", {"policy": {"keep_last": "5"}}, 400, "keep-last is '5'"),
-        ("/policy", {"policy": {"keep_lots": 5}}, 400, "rules of a newer program"),
+        ("/policy", {"policy": {"keep_lots": 5}}, 400, "has unknown rules"),
         ("/policy", {"policy": {}}, 409, "no rule"),
         ("/undo", {}, 400, "nothing of run 'run' is in the trash"),
         ("/nothing", {}, 405, "this address takes no such method"),
