@@ -116,18 +116,20 @@ def _digests(parameters: Iterable[Any]) -> Digests:
 
 
 def set_after_save(callbacks: Iterable[Any]) -> list[str]:
-    """The callbacks that set parameters at the end of a step, after a ModelCheckpoint has saved it.
-
-    What they call tells, as far as it stands in the hook itself.
-    """
+    """The callbacks that set parameters at the end of a step, after a ModelCheckpoint has saved it."""
     found, has_saved = [], False
     for callback in callbacks:
         has_saved = has_saved or isinstance(callback, ModelCheckpoint)
-        hooks = (getattr(callback, name, None) for name in ("step_end", "on_train_step_end"))
-        called = (getattr(getattr(hook, "__code__", None), "co_names", ()) for hook in hooks)
-        if has_saved and not _SETTERS.isdisjoint(chain.from_iterable(called)):
+        if has_saved and sets_parameters(callback):
             found.append(type(callback).__name__)
     return found
+
+
+def sets_parameters(callback: object) -> bool:
+    """Whether a callback sets parameters at the end of a step. What it calls tells, as far as it stands in the hook."""
+    hooks = (getattr(callback, name, None) for name in ("step_end", "on_train_step_end"))
+    called = (getattr(getattr(hook, "__code__", None), "co_names", ()) for hook in hooks)
+    return not _SETTERS.isdisjoint(chain.from_iterable(called))
 
 
 def _refusal(changed: Sequence[str], callbacks: Sequence[Any], step: int, *, restored: bool) -> RefusedError:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import mindspore
 
 from ckptstore.core.model import Timing
+from ckptstore.mindspore.load_guard import sets_parameters
 from ckptstore.mindspore.state import OPTIMIZERS
 
 if TYPE_CHECKING:
@@ -119,13 +120,15 @@ class StepCount:
         """Whether the step that an exception interrupted is done; not, if the exception came between two steps.
 
         A callback earlier in the list that raises in step_end hides the step's end from us: then the network's outputs
-        are new. Otherwise the optimizer's counter may show it. Reading the counter waits for the device; at every step
-        that would be too slow.
+        are new. It may have kept others from setting parameters, as LearningRateScheduler does. Otherwise the
+        optimizer's counter may show it. Reading the counter waits for the device; at every step that would be too slow.
         """
         if not self._in_step:
             return InterruptedStep.NOT_DONE
         if self._session.params.get("net_outputs") is not self._outputs_before:
-            return InterruptedStep.DONE
+            listed = self._session.params.list_callback
+            left = _from_where_it_was_raised(raised, listed)
+            return InterruptedStep.HALF_DONE if any(map(sets_parameters, left)) else InterruptedStep.DONE
         step, updates = self._counter_seen
         now = self._session.network.optimizer_step()
         if updates is None or now is None:
@@ -225,6 +228,12 @@ def _repaired_step(params: Any, steps_of_epochs: int) -> int:
 def _was_raised_in_optimizer(raised: TracebackType | None) -> bool:
     frames = (frame for frame, _ in traceback.walk_tb(raised))
     return any(isinstance(frame.f_locals.get("self"), OPTIMIZERS) for frame in frames)
+
+
+def _from_where_it_was_raised(raised: TracebackType | None, callbacks: Sequence[Any]) -> Sequence[Any]:
+    """The callback that raised and those behind it; all, if none did."""
+    inside = {id(frame.f_locals.get("self")) for frame, _ in traceback.walk_tb(raised)}
+    return callbacks[next((place for place, each in enumerate(callbacks) if id(each) in inside), 0) :]
 
 
 def interrupted_step(

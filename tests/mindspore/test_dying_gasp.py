@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from mindspore import dataset as ds
 from mindspore import nn, ops
-from mindspore.train import Callback, CheckpointConfig, LossMonitor, Model
+from mindspore.train import Callback, CheckpointConfig, LearningRateScheduler, LossMonitor, Model
 
 import ckptstore.mindspore
 from ckptstore.api import Catalog, connect
@@ -207,6 +207,25 @@ def test_a_half_updated_network_is_never_restored(
     again = connect(str(tmp_path / "again.db"))  # the catalog is lost, and made anew
     again.scan(tmp_path)
     assert again.resolve("run").plan.global_step == 4
+
+
+@pytest.mark.parametrize("saves", ["launch.saver", "the registrar", "MindSpore"])
+@pytest.mark.parametrize("is_set", [True, False])
+def test_a_rate_that_the_exception_kept_from_being_set_is_not_restored(
+    catalog: Catalog, tmp_path: Path, *, saves: str, is_set: bool
+) -> None:
+    """A callback raises at the end of the step after which another one, behind it, sets another learning rate."""
+    job = Job()
+    sets = LearningRateScheduler(lambda _, step: 0.1 if step < 5 else 0.01)
+    callbacks = [sets, RaiseAt(5)] if is_set else [RaiseAt(5), sets]
+    if saves == "launch.saver":
+        callbacks += [job.launch.saver(tmp_path, every=4)]
+    else:
+        ckpt_cb = saving(tmp_path, save_checkpoint_steps=4, exception_save=saves == "MindSpore")
+        callbacks += [ckpt_cb, job.registrar(ckpt_cb, save_on_exception=saves == "the registrar")]
+    job.fail(*callbacks)
+    job.launch.adopt()
+    assert catalog.resolve("run").plan.global_step == (5 if is_set else 4)
 
 
 class FailsAt6(nn.SoftmaxCrossEntropyWithLogits):
