@@ -30,7 +30,8 @@ _ANSWER_SECONDS = 120.0
 _LONGEST_PAUSE_SECONDS = 1.0
 _TRUSTED_SECONDS = 1.0
 _FORK_WAITS_SECONDS, _FORK_LOOKS_SECONDS = 1.0, 0.005
-_NO_TABLE = re.compile(r'no such table|relation ".*" does not exist')
+_NO_TABLE = re.compile(r'no such table|relation "[^"]*" does not exist')
+_NO_COLUMN = re.compile(r"no such column|has no column named|column .* does not exist")
 
 
 class Database:
@@ -219,6 +220,8 @@ class Database:
         """The error for a catalog that cannot be used, with what to do about it: `remedy`, if that is known."""
         if remedy:
             return kind(f"the catalog {self.name} refuses ({reason})", remedy)
+        if _NO_COLUMN.search(reason):
+            return kind(f"the schema of {self.name} was changed ({reason})", "update ckptstore here")
         if _NO_TABLE.search(reason):
             hint = f"check --db and CKPTSTORE_URL; for a new catalog: {self.command('db', 'upgrade')}"
             return kind(f"the catalog {self.name} has no tables of ckptstore ({reason})", hint)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from ckptstore.api import connect
+from ckptstore.api import Catalog, connect
 from ckptstore.catalog import engine, sqlite
 from ckptstore.catalog.engine import Database, open_database
 from ckptstore.errors import CatalogBusyError, CatalogUnavailableError, UsageError
@@ -53,6 +53,16 @@ def test_urls_that_cannot_be_meant(url: str) -> None:
     with pytest.raises(UsageError) as caught:
         open_database(url)
     assert "secret" not in str(caught.value)
+
+
+def test_a_schema_that_a_newer_program_changed_under_this_one_is_named_as_that(catalog: Catalog) -> None:
+    with catalog.database.write() as connection:
+        connection.execute(sa.text("ALTER TABLE saves RENAME COLUMN global_step TO step"))
+    with (
+        pytest.raises(CatalogUnavailableError, match=r"the schema of .* was changed \(.*\); update ckptstore here"),
+        catalog.database.write() as connection,
+    ):
+        connection.execute(sa.text("UPDATE saves SET global_step = 1"))
 
 
 def test_a_write_that_comes_first_on_a_file_that_is_no_database(tmp_path: Path) -> None:
