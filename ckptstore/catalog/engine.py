@@ -220,11 +220,10 @@ class Database:
         """The error for a catalog that cannot be used, with what to do about it: `remedy`, if that is known."""
         if remedy:
             return kind(f"the catalog {self.name} refuses ({reason})", remedy)
-        if _NO_COLUMN.search(reason):
-            return kind(f"the schema of {self.name} was changed ({reason})", "update ckptstore here")
-        if _NO_TABLE.search(reason):
-            hint = f"check --db and CKPTSTORE_URL; for a new catalog: {self.command('db', 'upgrade')}"
-            return kind(f"the catalog {self.name} has no tables of ckptstore ({reason})", hint)
+        if (is_newer := _NO_COLUMN.search(reason)) or _NO_TABLE.search(reason):
+            what = "has another schema by now" if is_newer else "has no tables of ckptstore"
+            make = f"check --db and CKPTSTORE_URL; for a new catalog: {self.command('db', 'upgrade')}"
+            return kind(f"the catalog {self.name} {what} ({reason})", "update ckptstore here" if is_newer else make)
         if self.file is None:
             hint = "check that the server runs and that --db or CKPTSTORE_URL names it"
             return kind(f"cannot reach the catalog {self.name} ({reason})", hint)
