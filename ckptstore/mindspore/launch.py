@@ -607,6 +607,11 @@ class TrainingLaunch(RankLaunch):
     def _has_work(self, asked: Mapping[str, Any]) -> bool:
         start = self.progress.start
         if start is None or self.progress.has_trained:
+            if start is not None and self.progress.has_failed:
+                self._complaints.warn(
+                    f"an exception ended the last training after step {self.global_step}, and this call does not "
+                    "finish its epoch: to go on with it, join and resume again"
+                )
             return True
         if start.fresh:
             if (first := int(asked["initial_epoch"])) > 0:

@@ -143,6 +143,23 @@ def test_an_initial_epoch_that_leaves_out_the_first_ones_is_warned_of(
     assert "the run starts at step 0, and initial_epoch=1 leaves out 1 epoch: pass" in "".join(complaints(caplog))
 
 
+def test_training_again_after_an_exception_without_join__before_silence__now_is_said(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its steps count on, and the rest of the interrupted epoch is left out."""
+    job = Job()
+    saver = job.launch.saver(tmp_path, every=2)
+    job.fail(RaiseAt(3), saver)
+    assert complaints(caplog) == []
+    job.train(saver)
+    (told,) = complaints(caplog)
+    assert "an exception ended the last training after step 3" in told
+    assert "join and resume again" in told
+    again = Job()
+    again.train(again.launch.saver(tmp_path, every=2), epochs=3)
+    assert len(complaints(caplog)) == 1
+
+
 def test_initial_epoch_forgotten__before_epochs_were_trained_twice__now_is_refused(
     catalog: Catalog, tmp_path: Path
 ) -> None:
