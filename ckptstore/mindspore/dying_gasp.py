@@ -49,13 +49,16 @@ class DyingGasp:
         """Note that another callback has saved the complete state after a step."""
         self._saved_step = step
 
-    def save(self, session: Session) -> None:
-        """Save, unless no step was done since the start or the last save, or the last save here is too recent.
+    def save(self, session: Session, doubt: str) -> None:
+        """Save, unless no step was done since the start or the last save, there is a doubt, or that was just now.
 
         The record is in the journal before the file is begun, so that it is found whatever happens next.
         """
         step = session.progress.global_step
         if self._callback is None or step == self._saved_step:
+            return
+        if doubt:
+            log.warning("step %d is not saved at this exception: %s", step, doubt)
             return
         directory = real_directory(str(compat.DIRECTORY.of(self._callback)))
         age = self._age_of_newest(directory)

@@ -10,19 +10,22 @@ import base64
 import json
 import logging
 import random
+import traceback
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import mindspore
 import numpy as np
-from mindspore.train import EarlyStopping, ReduceLROnPlateau
+from mindspore.train import Callback, EarlyStopping, ReduceLROnPlateau
 
 from ckptstore.core.text import count
 from ckptstore.mindspore.data import randomness
 from ckptstore.mindspore.state import OF_BATCH_NORM, RATE, named
+from ckptstore.mindspore.step_count import from_where_it_was_raised
 from ckptstore.training.companions import read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from types import TracebackType
 
     from ckptstore.core.model import Checkpoint, RestorePlan
     from ckptstore.mindspore.session import Session
@@ -40,6 +43,9 @@ _OF_ONE_RANK = {
     "device": "those of its device",
 }
 _ARRAY = "__array__"
+
+_BEGINS = ("step_begin", "on_train_step_begin", "epoch_begin", "on_train_epoch_begin")
+_ENDS = ("step_end", "on_train_step_end")
 
 RandomState: TypeAlias = "tuple[Any, Any]"
 
@@ -144,6 +150,8 @@ class Keeper:
         self._files: list[str] = []
         self._step = self._heard_epoch = -1
         self._at_stop: tuple[int, dict[str, Any]] = (-1, {})
+        self._random_after: tuple[int, Any] = (-1, None)
+        self._begun_epoch = -1
         self._params: Any = None
 
     def callbacks(self, listed: Sequence[Any], registrar: Any) -> dict[str, Any]:
@@ -170,6 +178,7 @@ class Keeper:
         self._dataset_draws = randomness(params.train_dataset).threads > 0
         self._random_first, self._has_drawn = random_state(), False
         self._files, self._step, self._at_stop = [], -1, (-1, {})
+        self._random_after, self._begun_epoch = (-1, None), -1
         self._heard_epoch = self._progress.global_step  # a state that training begins with has heard all
         self._remembered = remembered
         self._params = params
@@ -181,6 +190,7 @@ class Keeper:
         if self._params is None:
             return
         self._last_epoch = self._last_epoch or self._params.cur_epoch_num - 1 + self._params.epoch_num
+        self._begun_epoch = self._progress.global_step
         self.bring_back()
 
     def bring_back(self) -> None:
@@ -193,6 +203,39 @@ class Keeper:
             remembered.bring_back(self._kept, with_random=not self._dataset_draws)
             self._has_drawn = remembered.random is not None
 
+    def end_step(self) -> None:
+        """Note the random numbers after a step, if any were drawn: those that the next step draws must not count."""
+        if self._params is None or self._dataset_draws:
+            return
+        if not self.ends_epoch(self._progress.global_step):
+            self._note_random(looks=self._random_after[0] < 0)  # the first step tells whether each one draws
+
+    def _note_random(self, *, looks: bool) -> None:
+        now = random_state() if self._has_drawn or looks else None
+        self._has_drawn = self._has_drawn or (now is not None and not is_same(now, self._random_first))
+        self._random_after = self._progress.global_step, now if self._has_drawn else None
+
+    def doubt(self, raised: TracebackType | None, *, begun: bool, done: bool) -> str:
+        """Why the kept state may not be that after the last step; empty if it is.
+
+        The step after it has `begun`, or not. `done`: the exception came while callbacks handled the end of a step.
+        """
+        if self._params is None:
+            return ""
+        unheard = from_where_it_was_raised(raised, self._params.list_callback)
+        hears = [each for each in self._kept.values() if _has_own(each, _ENDS if done else _BEGINS)]
+        if done:
+            early = [each for each in hears if _is_in(unheard, each)]
+            return f"{_names(early)} may not have handled its end" if early else ""
+        begun = begun or self._begun_epoch == self._progress.global_step or _is_at_begin(raised)
+        if begun and hears:
+            return f"{_names(hears)} may have handled the begin of the next step"
+        step, after = self._random_after
+        if begun and step == self._progress.global_step and after is None and not self._dataset_draws:
+            drawn = not is_same(random_state(), self._random_first)
+            return "the first random numbers were drawn after it, or shortly before" if drawn else ""
+        return ""
+
     def stop(self) -> None:
         """Note that training stops after this step: in mid-epoch MindSpore still calls the hook for the epoch's end."""
         step = self._progress.global_step
@@ -204,6 +247,8 @@ class Keeper:
         step = self._progress.global_step
         if self._params is not None and self.ends_epoch(step):
             self._heard_epoch = step
+            if not self._dataset_draws:
+                self._note_random(looks=True)
             for path in self._files if self._step == step else ():
                 self.saved(path)
 
@@ -272,7 +317,8 @@ class Keeper:
             now = random_state()
             self._has_drawn = self._has_drawn or not is_same(now, self._random_first)
             if self._has_drawn:
-                state["random"] = now
+                step, after = self._random_after
+                state["random"] = after if after is not None and step == self._progress.global_step else now
         if (device := device_state()) is not None:
             state["device"] = device
         step = self._progress.global_step
@@ -338,6 +384,22 @@ def _attributes(state: dict[str, Any], callback: Any) -> dict[str, Any]:
 
 def _is_enough(callback: Any, waited: Any) -> bool:
     return isinstance(callback, EarlyStopping) and isinstance(waited, int) and waited >= callback.patience
+
+
+def _has_own(callback: Any, hooks: Iterable[str]) -> bool:
+    """Whether a callback does something in one of these hooks; any other object might."""
+    own = type(callback)
+    return not isinstance(callback, Callback) or any(
+        getattr(own, each) is not getattr(Callback, each) for each in hooks
+    )
+
+
+def _is_at_begin(raised: TracebackType | None) -> bool:
+    return any(frame.f_code.co_name in _BEGINS for frame, _ in traceback.walk_tb(raised))
+
+
+def _names(callbacks: Iterable[Any]) -> str:
+    return ", ".join(dict.fromkeys(type(each).__name__ for each in callbacks))
 
 
 def _is_in(some: Iterable[Any], one: Any) -> bool:

@@ -232,6 +232,7 @@ class Registrar(Callback):
         """Count the step, and register its saves."""
         now = time.monotonic()
         self._steps.end_step()
+        self._keeper.end_step()
         self._times.ends(now, self._session.progress.global_step)
         if self._layout_is_due:  # the step was compiled: what MindSpore writes of the layout is there
             self._layout_is_due = False
@@ -301,7 +302,7 @@ class Registrar(Callback):
         with self.surviving("the start of the next training"):
             self._forget_start(is_wrong=is_wrong_result(raised))
         session.progress.has_failed = name is not None
-        left = InterruptedStep.NOT_DONE
+        left, doubt = InterruptedStep.NOT_DONE, ""
         if name is not None:
             session.launch.adopt_at_exit()
             if isinstance(raised, OSError) and raised.errno == errno.ENOSPC:
@@ -312,7 +313,8 @@ class Registrar(Callback):
                 session.network.check_device()
             left = InterruptedStep.UNKNOWN
             with self.surviving("the interrupted step"):
-                left = self._steps.interrupted(trace)
+                begun, left = self._steps.has_begun_next, self._steps.interrupted(trace)
+                doubt = self._keeper.doubt(trace, begun=begun, done=left is InterruptedStep.DONE)
                 if left is InterruptedStep.DONE:
                     self._steps.end_step()
         with self.surviving("looking for the last saves"):
@@ -321,7 +323,7 @@ class Registrar(Callback):
             with self.surviving(f"the end of {type(watch.callback).__name__}"):
                 watch.end(session)
         with self.surviving("the end of training"):
-            self._end(name, left)
+            self._end(name, left, doubt)
         self._close()
 
     def _close(self) -> None:
@@ -344,21 +346,22 @@ class Registrar(Callback):
         if self._is_first:
             begin_anew(self._session.params.train_dataset)
 
-    def _end(self, error: str | None, left: InterruptedStep) -> None:
+    def _end(self, error: str | None, left: InterruptedStep, doubt: str) -> None:
         session = self._session
         if left in (InterruptedStep.DONE, InterruptedStep.NOT_DONE) and session.network.is_readable:
             session.record_ending(error)
             if error is not None:
                 with self.surviving("save_on_exception"):
-                    self._save_at_exception()
+                    self._save_at_exception(doubt)
             return
         log.warning("how far training had come is not certain: nothing is saved at this exception")
         if left is InterruptedStep.HALF_DONE:
             session.record_ending(error, half_done=True)
 
-    def _save_at_exception(self) -> None:
+    def _save_at_exception(self, doubt: str) -> None:
+        """Save, unless there is a doubt of what would go beside the parameters."""
         if self._dying_gasp is not None:
-            self._dying_gasp.save(self._session)
+            self._dying_gasp.save(self._session, doubt)
 
     def _poll(self) -> bool:
         """Hand over the saves since the last time; return whether there were any."""

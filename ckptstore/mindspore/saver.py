@@ -179,15 +179,12 @@ class Saver(Registrar):
         if self._session.progress.global_step > self._writer.saved_step:
             self._save(Kind.PERIODIC)
 
-    def _save_at_exception(self) -> None:
+    def _save_at_exception(self, doubt: str) -> None:
         step, saved = self._session.progress.global_step, self._writer.saved_step
         if self._keeper.awaits_epoch_end:
-            log.warning(
-                "step %d is not saved: the exception came before all callbacks had handled the end of its epoch. The "
-                "next start goes on after step %d",
-                step,
-                saved,
-            )
+            doubt = "the exception came before all callbacks had handled the end of its epoch"
+        if doubt and step > saved:
+            log.warning("step %d is not saved: %s. The next start goes on after step %d", step, doubt, saved)
         elif step > saved:
             self._save(Kind.DYING_GASP)
 
@@ -220,9 +217,9 @@ class Saver(Registrar):
     def _ended_by(self, raised: type[BaseException] | None) -> str | None:
         return None if self._leaves else super()._ended_by(raised)
 
-    def _end(self, error: str | None, left: InterruptedStep) -> None:
+    def _end(self, error: str | None, left: InterruptedStep, doubt: str) -> None:
         self._writer.wait()
-        super()._end(error, left)
+        super()._end(error, left, doubt)
         self._writer.wait()
 
     def _close(self) -> None:

@@ -102,6 +102,11 @@ class StepCount:
         self._session.network.outputs = self._session.params.get("net_outputs")
 
     @property
+    def has_begun_next(self) -> bool:
+        """Whether the step after the last one that was counted has begun."""
+        return self._in_step
+
+    @property
     def in_network(self) -> int:
         """How many steps are in the network, where callbacks earlier in the list have heard of one and we have not."""
         if self._in_step and self._session.params.get("net_outputs") is not self._outputs_before:
@@ -127,8 +132,8 @@ class StepCount:
             return InterruptedStep.NOT_DONE
         if self._session.params.get("net_outputs") is not self._outputs_before:
             listed = self._session.params.list_callback
-            left = _from_where_it_was_raised(raised, listed)
-            return InterruptedStep.HALF_DONE if any(map(sets_parameters, left)) else InterruptedStep.DONE
+            unheard = from_where_it_was_raised(raised, listed) or listed
+            return InterruptedStep.HALF_DONE if any(map(sets_parameters, unheard)) else InterruptedStep.DONE
         step, updates = self._counter_seen
         now = self._session.network.optimizer_step()
         if updates is None or now is None:
@@ -230,10 +235,10 @@ def _was_raised_in_optimizer(raised: TracebackType | None) -> bool:
     return any(isinstance(frame.f_locals.get("self"), OPTIMIZERS) for frame in frames)
 
 
-def _from_where_it_was_raised(raised: TracebackType | None, callbacks: Sequence[Any]) -> Sequence[Any]:
-    """The callback that raised and those behind it; all, if none did."""
+def from_where_it_was_raised(raised: TracebackType | None, callbacks: Sequence[Any]) -> Sequence[Any]:
+    """The callback that raised and those behind it; none, if it was no callback."""
     inside = {id(frame.f_locals.get("self")) for frame, _ in traceback.walk_tb(raised)}
-    return callbacks[next((place for place, each in enumerate(callbacks) if id(each) in inside), 0) :]
+    return callbacks[next((place for place, each in enumerate(callbacks) if id(each) in inside), len(callbacks)) :]
 
 
 def interrupted_step(

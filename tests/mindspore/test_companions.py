@@ -22,6 +22,7 @@ from ckptstore.mindspore.extra_state import Remembered
 from ckptstore.retention.policy import Policy
 from ckptstore.training.companions import Companions
 from tests.mindspore.trainings import (
+    DoAt,
     ExitAt,
     Job,
     RaiseAt,
@@ -176,6 +177,115 @@ def test_a_callback_of_the_users_goes_on_and_draws_what_came_next(
     job = train(tmp_path, after, epochs=4, keeps=[after])
     assert (after.steps, after.epochs) == (24, 4)
     assert after.drawn[-(24 - job.start.global_step) :] == undisturbed.drawn[job.start.global_step :]
+
+
+class RaiseInStep(DoAt):
+    """An exception in the step after so many, when it has begun."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(step + 1, on_purpose)
+
+    def on_train_step_begin(self, run_context: object) -> None:
+        super().on_train_step_end(run_context)
+
+    def on_train_step_end(self, run_context: object) -> None:
+        pass
+
+
+class Beginning(Callback):
+    """A callback with a state that hears of the begin of steps only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps = state["steps"]
+
+    def on_train_step_begin(self, run_context: Any) -> None:
+        self.steps += 1
+
+
+class Drawing(nn.TrainOneStepCell):
+    """A step that draws from NumPy's random numbers, in PyNative mode, and may raise after that."""
+
+    raises_after: int | None = None
+
+    def __init__(self, network: nn.Cell, optimizer: nn.Cell) -> None:
+        super().__init__(network, optimizer)
+        self.drawn: list[float] = []
+
+    def construct(self, x: ms.Tensor, y: ms.Tensor) -> ms.Tensor:
+        self.drawn.append(float(np.random.random()))
+        if len(self.drawn) - 1 == self.raises_after:
+            on_purpose()
+        return super().construct(x * self.drawn[-1], y)
+
+
+def train_and_save(
+    directory: Path, how: str, *, before: Any = (), kept: Any = (), after: Any = (), fails: bool = False, **asked: Any
+) -> Job:
+    """A launch with a way to save at exceptions."""
+    ms.set_seed(1)
+    job = Job(launch=ckptstore.mindspore.join(directory.name), **asked)
+    if how == "saver":
+        saves = [*kept, job.launch.saver(directory, every=5)]
+    else:
+        ckpt_cb = saving(directory, save_checkpoint_steps=5)
+        saves = [ckpt_cb, *kept, job.registrar(ckpt_cb, save_on_exception=True)]
+    (job.fail if before or after or fails else job.train)(*before, *saves, *after, epochs=4)
+    return job
+
+
+@pytest.mark.parametrize("how", ["saver", "registrar"])
+@pytest.mark.usefixtures("catalog")
+@pytest.mark.parametrize(
+    "case",
+    [
+        (Beginning, "after", lambda: RaiseInStep(13), 10, "Beginning may have handled the begin of the next step"),
+        (Telling, "after", lambda: RaiseInEpoch(2), 10, "Telling may have handled the begin of the next step"),
+        (Telling, "before", lambda: RaiseAt(16), 15, "Telling may not have handled its end"),
+        (Beginning, "before", lambda: RaiseAt(16), 16, ""),
+        (Telling, "after", lambda: RaiseAt(16), 16, ""),
+    ],
+    ids=["in a step", "in an epoch's begin", "before it heard", "heard before", "between steps"],
+)
+def test_what_a_kept_callback_counts_is_that_of_the_saved_step(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str, case: Any
+) -> None:
+    make, where, fault, restored, why = case
+    train_and_save(tmp_path / "run", how, kept=[make()], **{where: [fault()]})
+    assert any(
+        f"is not saved{'' if how == 'saver' else ' at this exception'}: {why}" in each for each in complaints(caplog)
+    ) == bool(why)
+    after = make()
+    job = train_and_save(tmp_path / "run", how, kept=[after])
+    assert job.start.global_step == restored
+    assert after.steps == 24
+
+
+@pytest.mark.parametrize("how", ["saver", "registrar"])
+def test_what_an_interrupted_step_draws_is_drawn_again(
+    tmp_path: Path, catalog: Catalog, set_mode: Callable[[int], None], how: str
+) -> None:
+    set_mode(ms.PYNATIVE_MODE)
+
+    def train_one(run: str, raises_after: int | None = None) -> tuple[Job, list[float]]:
+        ms.set_seed(1)
+        model = create_model(cell=Drawing)
+        model.train_network.raises_after = raises_after
+        job = train_and_save(tmp_path / run, how, model=model, fails=raises_after is not None)
+        return job, model.train_network.drawn
+
+    whole, undisturbed = train_one("whole")
+    train_one("run", raises_after=16)
+    job, drawn = train_one("run")
+    assert job.start.global_step == 16
+    assert drawn == undisturbed[16:]
+    assert weights(job) == weights(whole)
 
 
 def test_nothing_is_written_where_nothing_is_to_be_kept(tmp_path: Path, catalog: Catalog) -> None:
