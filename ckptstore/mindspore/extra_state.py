@@ -19,6 +19,7 @@ from mindspore.train import Callback, EarlyStopping, ReduceLROnPlateau
 
 from ckptstore.core.text import count
 from ckptstore.mindspore.data import randomness
+from ckptstore.mindspore.load_guard import sets_parameters
 from ckptstore.mindspore.state import OF_BATCH_NORM, RATE, named
 from ckptstore.mindspore.step_count import from_where_it_was_raised
 from ckptstore.training.companions import read
@@ -216,7 +217,7 @@ class Keeper:
         self._random_after = self._progress.global_step, now if self._has_drawn else None
 
     def doubt(self, raised: TracebackType | None, *, begun: bool, done: bool) -> str:
-        """Why the kept state may not be that after the last step; empty if it is.
+        """Why the kept state, or a rate, may not be that after the last step; empty if it is.
 
         The step after it has `begun`, or not. `done`: the exception came while callbacks handled the end of a step.
         """
@@ -228,6 +229,7 @@ class Keeper:
             early = [each for each in hears if _is_in(unheard, each)]
             return f"{_names(early)} may not have handled its end" if early else ""
         begun = begun or self._begun_epoch == self._progress.global_step or _is_at_begin(raised)
+        hears += [each for each in self._params.list_callback if sets_parameters(each, _BEGINS)]
         if begun and hears:
             return f"{_names(hears)} may have handled the begin of the next step"
         step, after = self._random_after

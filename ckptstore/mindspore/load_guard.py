@@ -125,9 +125,9 @@ def set_after_save(callbacks: Iterable[Any]) -> list[str]:
     return found
 
 
-def sets_parameters(callback: object) -> bool:
-    """Whether a callback sets parameters at the end of a step. What it calls tells, as far as it stands in the hook."""
-    hooks = (getattr(callback, name, None) for name in ("step_end", "on_train_step_end"))
+def sets_parameters(callback: object, at: Iterable[str] = ("step_end", "on_train_step_end")) -> bool:
+    """Whether a callback sets parameters in one of these hooks. What it calls tells, as far as it stands there."""
+    hooks = (getattr(callback, name, None) for name in at)
     called = (getattr(getattr(hook, "__code__", None), "co_names", ()) for hook in hooks)
     return not _SETTERS.isdisjoint(chain.from_iterable(called))
 

@@ -288,6 +288,20 @@ def test_what_an_interrupted_step_draws_is_drawn_again(
     assert weights(job) == weights(whole)
 
 
+@pytest.mark.parametrize("how", ["saver", "registrar"])
+def test_a_rate_that_the_next_step_has_set_is_not_saved(tmp_path: Path, catalog: Catalog, how: str) -> None:
+    class Decaying(Callback):
+        def on_train_step_begin(self, run_context: Any) -> None:
+            rate = run_context.original_args().optimizer.learning_rate
+            ms.ops.assign(rate, rate * 0.9)
+
+    whole = train_and_save(tmp_path / "whole", how, kept=[Decaying()])
+    train_and_save(tmp_path / "run", how, kept=[Decaying()], after=[RaiseInStep(13)])
+    job = train_and_save(tmp_path / "run", how, kept=[Decaying()])
+    assert job.start.global_step == 10
+    assert weights(job) == weights(whole)
+
+
 def test_nothing_is_written_where_nothing_is_to_be_kept(tmp_path: Path, catalog: Catalog) -> None:
     train(tmp_path, epochs=2)
     assert not list(tmp_path.rglob("*.companion"))
