@@ -37,6 +37,7 @@ _MINDSPORE_NAMES = {"BOOL": "Bool", "BF16": "BFloat16", "C64": "Complex64"}
 _MINDSPORE_NAMES |= {f"F{bits}": f"Float{bits}" for bits in (16, 32, 64)}
 _MINDSPORE_NAMES |= {f"I{bits}": f"Int{bits}" for bits in (8, 16, 32, 64)}
 _MINDSPORE_NAMES |= {f"U{bits}": f"UInt{bits}" for bits in (8, 16, 32, 64)}
+_BEYOND = 1 << 64  # the library reads numbers below that
 _PACKED = "Int4"  # two in a byte: stored as Int8, and the metadata has the parameter's name with this type
 
 
@@ -106,14 +107,16 @@ def _entries(declared: dict[str, Any], metadata: Mapping[str, str], start: int, 
 
 def _entry(name: str, tensor: object, metadata: Mapping[str, str], start: int, path: Path) -> Entry:
     match tensor:
-        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(begin), int(stop)]}:
+        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(begin), int(stop)]} if (
+            max(abs(begin), abs(stop)) < _BEYOND
+        ):
             pass
         case _:
             raise _bad(path, f"{name!r} is not described as a tensor is")
     if (
         dtype not in _BITS
         or len(shape) > header.MOST_DIMS
-        or not all(type(size) is int and size >= 0 for size in shape)
+        or not all(type(size) is int and 0 <= size < _BEYOND for size in shape)
     ):
         raise _bad(path, f"{name!r} has a type or shape that no tensor has")
     if (stop - begin) * 8 != math.prod(shape) * _BITS[dtype] or begin < 0:

@@ -32,6 +32,10 @@ def content(header: object, tensors: bytes = b"") -> bytes:
     return len(text).to_bytes(8, "little") + text + tensors
 
 
+LONGEST = 10**4300 - 1
+"""The longest number that Python reads from text. It writes none that is longer."""
+
+
 def tensor(dtype: object = "F32", shape: object = (2,), offsets: object = (0, 8)) -> dict[str, object]:
     return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
 
@@ -110,6 +114,9 @@ HOSTILE = [
     (content({"w": tensor(shape=[2**63] * 60)}), "which is not what its shape says"),
     (content({"w": tensor(offsets=[0, 7])}, bytes(7)), "which is not what its shape says"),
     (content({"w": tensor(offsets=[-8, 0])}), "which is not what its shape says"),
+    (content({"w": tensor(shape=[0, 1 << 64], offsets=[0, 0])}), "type or shape that no tensor has"),
+    (content({"w": tensor(shape=[0], offsets=[LONGEST, LONGEST])}), "not described as a tensor is"),
+    (content({"w": tensor(offsets=[-LONGEST, LONGEST])}), "not described as a tensor is"),
     (content({"w": tensor(offsets=[8, 16])}, bytes(16)), "'w' begins at byte"),
     (content({"v": tensor(), "w": tensor()}, bytes(8)), "'w' begins at byte"),
     (content({"w": tensor(shape=[1 << 40], offsets=[0, 4 << 40])}, bytes(8)), "its header says"),
