@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ckptstore.core.model import Grade, Kind
+from ckptstore.core.model import Content, Grade, Kind
 from ckptstore.core.text import count
 from ckptstore.evidence.launch_groups import NEAR_NS, NEAR_PART, Group, Ranked, group
 from ckptstore.evidence.unregistered import BY_HAND, OF_LENGTH, PlacedFile, Trusted, Uncertain
@@ -119,6 +119,7 @@ def reconstruct(
     mixed = _mixed(by_evidence)
     if Trusted.NUMBERS in stated.trusted:
         mixed = {path: one for path, one in mixed.items() if one.contradicted}
+    mixed = _under_another_prefix(by_evidence) | mixed
     for each, verdicts in judged:
         placed = [one for one in verdicts if isinstance(one, PlacedFile) and one.file.path not in mixed]
         uncertain += [one for one in verdicts if isinstance(one, Uncertain)]
@@ -242,6 +243,29 @@ def _mixed(launches: Iterable[Iterable[PlacedFile]]) -> dict[str, Uncertain]:
             for one in files
         }
     return mixed
+
+
+def _under_another_prefix(launches: Iterable[Iterable[PlacedFile]]) -> dict[str, Uncertain]:
+    """Files of a step that some ranks have under a prefix, and others, which use it too, under another one only.
+
+    Two trainings that save into one directory at one time look like one with two callbacks. Taken together, their
+    files of one step would be a state of both.
+    """
+    reason = "some ranks have a file of this step under another prefix only: they may be of two trainings"
+    found: dict[str, Uncertain] = {}
+    for files in launches:
+        users: dict[str, set[int]] = defaultdict(set)
+        steps: dict[int, dict[str, list[PlacedFile]]] = defaultdict(lambda: defaultdict(list))
+        for one in files:
+            if one.file.kind is Kind.PERIODIC and one.file.content is not Content.WEIGHTS:
+                users[one.file.family].add(one.rank)
+                steps[one.global_step][one.file.family].append(one)
+        for step, families in steps.items():
+            ranks = {one.rank for some in families.values() for one in some}
+            for family, some in families.items():
+                if {one.rank for one in some} != ranks <= users[family]:
+                    found |= {one.file.path: Uncertain(one.file.path, step, reason) for one in some}
+    return found
 
 
 def _interleave(step: int, saves: Mapping[int, Sequence[PlacedFile]]) -> bool:

@@ -66,3 +66,38 @@ def test_two_starts_that_were_equally_fast(catalog: Catalog, tmp_path: Path, apa
     assert all("of two launches, or copied one rank after another" in each.reason for each in done.uncertain)
     assert catalog.scan(root, world_size=2, trust=["numbers"]).uncertain == ()
     assert catalog.resolve("job").plan.global_step == 3
+
+
+@pytest.mark.parametrize(
+    ("lacking", "left", "taken"),
+    [([("a", 1)], [("a", 0)], 3), ([("a", 1), ("b", 0)], [("a", 0), ("b", 1)], 2)],
+    ids=["one has saved the step whole", "neither has"],
+)
+def test_two_trainings_at_once_with_a_prefix_each(
+    catalog: Catalog, tmp_path: Path, lacking: list[tuple[str, int]], left: list[tuple[str, int]], taken: int
+) -> None:
+    """They save side by side, and both are killed in a save. One training with two callbacks looks the same."""
+    root = tmp_path / "job"
+    for prefix in ("a", "b"):
+        for rank in (0, 1):
+            steps = (1, 2) if (prefix, rank) in lacking else (1, 2, 3)
+            save(root, *steps, rank=rank, prefix=prefix, at=1000)
+    done = catalog.scan(root, world_size=2)
+    paths = [str(root / f"rank_{rank}" / f"{prefix}-1_3.ckpt") for prefix, rank in left]
+    assert [each.path for each in done.uncertain] == paths
+    assert {(each.best_guess, each.reason) for each in done.uncertain} == {
+        (3, "some ranks have a file of this step under another prefix only: they may be of two trainings")
+    }
+    plan = catalog.resolve("job").plan
+    assert plan.global_step == taken
+    assert len({Path(item.source.path).name for item in plan.ranks}) == 1
+    stated = dict.fromkeys(paths, 3)
+    assert catalog.scan(root, world_size=2, steps=stated).uncertain == ()
+
+
+def test_what_one_rank_alone_saves_is_no_other_training(catalog: Catalog, tmp_path: Path) -> None:
+    root = tmp_path / "job"
+    for rank in (0, 1):
+        save(root, 1, 2, 3, rank=rank, at=1000)
+    save(root, 3, prefix="best", at=1000)
+    assert catalog.scan(root, world_size=2).uncertain == ()
