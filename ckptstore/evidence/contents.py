@@ -117,15 +117,16 @@ def cut(header: Header, expected: Iterable[str]) -> str:
 def cut_among(files: Mapping[str, tuple[Hashable, Contents]]) -> dict[str, str]:
     """Files that end where others of their callback and rank go on, and why they may be cut; by path.
 
-    Each file is given with its callback and rank.
+    Each file is given with its callback and rank. If files of several steps end at one parameter, none of them is cut:
+    the script was changed.
     """
-    of_writer: dict[Hashable, set[tuple[str, ...]]] = defaultdict(set)
+    of_writer: dict[Hashable, dict[tuple[str, ...], set[int | None]]] = defaultdict(lambda: defaultdict(set))
     for writer, each in files.values():
-        of_writer[writer].add(each.network.parameters)
+        of_writer[writer][each.network.parameters].add(each.header.optimizer_step)
     found = {}
     for path, (writer, each) in files.items():
         own, others = each.network.parameters, of_writer[writer]
-        if len(others) > 1 and each.header.complete is not True:
+        if len(others) > 1 == len(others[own]) and each.header.complete is not True:
             longer = (names for names in sorted(others) if names[: len(own)] == own and len(names) > len(own))
             if (names := next(longer, None)) is not None:
                 found[path] = _lacks(names[len(own)])

@@ -426,6 +426,17 @@ def test_a_file_that_is_cut_between_two_parameters_is_not_adopted(catalog: Catal
     assert [(Path(skipped.path), skipped.reason) for skipped in done.skipped] == [(six, reason)]
 
 
+def test_files_that_end_at_one_parameter_are_not_cut(catalog: Catalog, tmp_path: Path) -> None:
+    """The script was changed: its newest files lack what came last. To go on from an older one would hide them."""
+    root = tmp_path / "job"
+    three, six, nine = save(root, 3, 6, 9)
+    three.write_bytes(ckpt_bytes.checkpoint(3) + ckpt_bytes.value("ema.weight", "Float32", (2,), bytes(8)))
+    with pytest.raises(RefusedError, match="is of another network than .*: it lacks ema.weight; "):
+        catalog.scan(root, world_size=1)
+    nine.unlink()
+    assert [Path(each.path) for each in catalog.scan(root, world_size=1, dry_run=True).skipped] == [six]
+
+
 def step_num(step: int) -> bytes:
     return ckpt_bytes.value("step_num", "Int64", (), step.to_bytes(8, "little"))
 
