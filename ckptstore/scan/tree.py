@@ -9,6 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from ckptstore.core.classify import Named, What, bare_rank, classify, prefixes
+from ckptstore.core.limits import MOST_RANKS
 from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Kind, Skipped
 from ckptstore.core.naming import FOREIGN, parse_rank_directory
 from ckptstore.core.sighting import Sighting, compare, is_as_recorded
@@ -115,7 +116,8 @@ def _ranks_of(strategy: Path) -> set[int]:
     if not isinstance(found, Strategy) or not found.parameters:
         return set()
     of_a_stage = max(prod(parameter.dev_matrix) for parameter in found.parameters)
-    return {of_a_stage * (max(found.stages, default=0) + 1) - 1}
+    highest = of_a_stage * (max(found.stages, default=0) + 1) - 1
+    return {highest} if 0 <= highest < MOST_RANKS else set()  # else it is damaged
 
 
 def read_files(tree: Tree, paths: Sequence[str]) -> tuple[list[FoundFile], list[Skipped]]:

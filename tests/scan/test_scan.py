@@ -1,5 +1,6 @@
 """Scanning a tree: what is adopted, what is left alone, and that nothing changes when nothing has changed."""
 
+import json
 import os
 import shutil
 from datetime import datetime, timedelta, timezone
@@ -424,6 +425,20 @@ def test_a_file_that_is_cut_between_two_parameters_is_not_adopted(catalog: Catal
     assert [Path(file.path) for file in done.adopted] == [three]
     reason = "it lacks 'moments.weight', which other files of its rank have: it may be cut"
     assert [(Path(skipped.path), skipped.reason) for skipped in done.skipped] == [(six, reason)]
+
+
+@pytest.mark.parametrize("grid", [[1 << 40], [10**4000] * 2], ids=["too many ranks", "a number that is not printed"])
+def test_a_strategy_file_of_more_ranks_than_there_are_is_damaged(
+    catalog: Catalog, tmp_path: Path, grid: list[int]
+) -> None:
+    root = tmp_path / "job"
+    save(root, 3)
+    lists = {"tensor_map": [0], "param_split_shape": [], "indices_offset": []}
+    numbers = dict.fromkeys(("field", "opt_weight_shard_step", "opt_weight_shard_size"), 0)
+    layout = {"dev_matrix": grid, **lists, **numbers}
+    (root / "strategy.json").write_text(json.dumps({"parallel_layout_item": {"weight": layout}}))
+    done = catalog.scan(root)
+    assert (done.world_size, len(done.adopted)) == (1, 1)
 
 
 def test_files_that_end_at_one_parameter_are_not_cut(catalog: Catalog, tmp_path: Path) -> None:
