@@ -313,10 +313,11 @@ class Registrar(Callback):
                 session.network.check_device()
             left = InterruptedStep.UNKNOWN
             with self.surviving("the interrupted step"):
-                begun, left = self._steps.has_begun_next, self._steps.interrupted(trace)
-                doubt = self._keeper.doubt(trace, begun=begun, done=left is InterruptedStep.DONE)
-                if left is InterruptedStep.DONE:
+                begun, found = self._steps.has_begun_next, self._steps.interrupted(trace)
+                doubt = self._keeper.doubt(trace, begun=begun, done=found is InterruptedStep.DONE)
+                if found is InterruptedStep.DONE:
                     self._steps.end_step()
+                left = found
         with self.surviving("looking for the last saves"):
             self._poll()
         for watch in self._watches:

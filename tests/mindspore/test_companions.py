@@ -18,7 +18,7 @@ import ckptstore.mindspore
 from ckptstore.api import Catalog
 from ckptstore.core.model import Assignment, FileState, RestorePlan
 from ckptstore.mindspore import extra_state
-from ckptstore.mindspore.extra_state import Remembered
+from ckptstore.mindspore.extra_state import Keeper, Remembered
 from ckptstore.retention.policy import Policy
 from ckptstore.training.companions import Companions
 from tests.mindspore.trainings import (
@@ -213,13 +213,14 @@ class Drawing(nn.TrainOneStepCell):
     """A step that draws from NumPy's random numbers, in PyNative mode, and may raise after that."""
 
     raises_after: int | None = None
+    draws_from = 0
 
     def __init__(self, network: nn.Cell, optimizer: nn.Cell) -> None:
         super().__init__(network, optimizer)
         self.drawn: list[float] = []
 
     def construct(self, x: ms.Tensor, y: ms.Tensor) -> ms.Tensor:
-        self.drawn.append(float(np.random.random()))
+        self.drawn.append(float(np.random.random()) if len(self.drawn) >= self.draws_from else 1.0)
         if len(self.drawn) - 1 == self.raises_after:
             on_purpose()
         return super().construct(x * self.drawn[-1], y)
@@ -286,6 +287,27 @@ def test_what_an_interrupted_step_draws_is_drawn_again(
     assert job.start.global_step == 16
     assert drawn == undisturbed[16:]
     assert weights(job) == weights(whole)
+
+
+def test_nothing_is_saved_where_the_interrupted_step_was_the_first_to_draw(
+    tmp_path: Path, catalog: Catalog, set_mode: Callable[[int], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The numbers before that draw were not noted: to do so after each step takes time."""
+    set_mode(ms.PYNATIVE_MODE)
+    model = create_model(cell=Drawing)
+    model.train_network.raises_after = model.train_network.draws_from = 16
+    train_and_save(tmp_path / "run", "saver", model=model, fails=True)
+    (told,) = complaints(caplog)
+    assert "step 16 is not saved: the first random numbers were drawn after it" in told
+    assert catalog.resolve("run").plan.global_step == 15
+
+
+def test_nothing_is_saved_where_it_cannot_be_told_of_which_step_the_kept_state_is(
+    tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Keeper, "doubt", lambda *_, **__: 1 / 0)
+    train_and_save(tmp_path / "run", "saver", after=[RaiseInStep(13)])
+    assert catalog.resolve("run").plan.global_step == 10
 
 
 @pytest.mark.parametrize("how", ["saver", "registrar"])
