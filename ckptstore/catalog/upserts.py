@@ -1,4 +1,4 @@
-"""Inserts of rows that may be there, in one statement: of two processes that look first, both would find none."""
+"""Inserts rows that may exist already, each in one statement: two processes that looked first would both insert."""
 
 from __future__ import annotations
 

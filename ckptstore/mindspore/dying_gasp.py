@@ -50,8 +50,9 @@ class DyingGasp:
         self._saved_step = step
 
     def save(self, session: Session, doubt: str) -> None:
-        """Save, unless no step was done since the start or the last save, there is a doubt, or that was just now.
+        """Save, unless no step was done since the start or the last save, or the last save here is too recent.
 
+        `doubt` is why the state beside the parameters may be of another step: nothing is saved then.
         The record is in the journal before the file is begun, so that it is found whatever happens next.
         """
         step = session.progress.global_step

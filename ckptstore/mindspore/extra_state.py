@@ -19,7 +19,7 @@ from mindspore.train import Callback, EarlyStopping, ReduceLROnPlateau
 
 from ckptstore.core.text import count
 from ckptstore.mindspore.data import randomness
-from ckptstore.mindspore.load_guard import sets_parameters
+from ckptstore.mindspore.load_guard import STEP_ENDS, sets_parameters
 from ckptstore.mindspore.state import OF_BATCH_NORM, RATE, named
 from ckptstore.mindspore.step_count import from_where_it_was_raised
 from ckptstore.training.companions import read
@@ -46,7 +46,6 @@ _OF_ONE_RANK = {
 _ARRAY = "__array__"
 
 _BEGINS = ("step_begin", "on_train_step_begin", "epoch_begin", "on_train_epoch_begin")
-_ENDS = ("step_end", "on_train_step_end")
 
 RandomState: TypeAlias = "tuple[Any, Any]"
 
@@ -224,7 +223,7 @@ class Keeper:
         if self._params is None:
             return ""
         unheard = from_where_it_was_raised(raised, self._params.list_callback)
-        hears = [each for each in self._kept.values() if _has_own(each, _ENDS if done else _BEGINS)]
+        hears = [each for each in self._kept.values() if _has_own(each, STEP_ENDS if done else _BEGINS)]
         if done:
             early = [each for each in hears if _is_in(unheard, each)]
             return f"{_names(early)} may not have handled its end" if early else ""

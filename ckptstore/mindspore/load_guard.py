@@ -24,6 +24,9 @@ Digests: TypeAlias = "dict[str, tuple[tuple[int, ...], bytes]]"
 _MAX_PARAMETERS = 32
 _MAX_BYTES = 1 << 20
 
+STEP_ENDS = ("step_end", "on_train_step_end")
+"""The hooks of a callback for the end of a step: MindSpore's older name, and the present one."""
+
 _OWN = ("mindspore.", "ckptstore.")
 _SETTERS = frozenset({"assign", "load_checkpoint", "load_param_into_net", "set_data"})
 
@@ -125,7 +128,7 @@ def set_after_save(callbacks: Iterable[Any]) -> list[str]:
     return found
 
 
-def sets_parameters(callback: object, at: Iterable[str] = ("step_end", "on_train_step_end")) -> bool:
+def sets_parameters(callback: object, at: Iterable[str] = STEP_ENDS) -> bool:
     """Whether a callback sets parameters in one of these hooks. What it calls tells, as far as it stands there."""
     hooks = (getattr(callback, name, None) for name in at)
     called = (getattr(getattr(hook, "__code__", None), "co_names", ()) for hook in hooks)
