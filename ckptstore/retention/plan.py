@@ -204,9 +204,10 @@ def protected_since(decision: Decision, key: Key, protection: Protection) -> str
     """Why a state that was to go must stay by now; empty if nothing protects it. Ask under the lock of the run."""
     if key[1] in protection.pinned or key[1] in protection.tags:
         return "pinned or tagged since the plan was made"
-    made = {verdict.state.launch for verdict in decision.keep if verdict.state.restorable}
-    if not made.issuperset(protection.held.get(key, ())):
-        return "a launch has begun to start from it"
+    if holders := protection.held.get(key):
+        made = {verdict.state.launch for verdict in decision.keep if verdict.state.restorable}
+        if not made.issuperset(holders):
+            return "a launch has begun to start from it"
     return decide.needed_by(protection.needed[key]) if key in protection.needed else ""
 
 
