@@ -126,7 +126,8 @@ def cut_among(files: Mapping[str, tuple[Hashable, Contents]]) -> dict[str, str]:
     found = {}
     for path, (writer, each) in files.items():
         own, others = each.network.parameters, of_writer[writer]
-        if len(others) > 1 == len(others[own]) and each.header.complete is not True:
+        is_alone = len(others) > 1 and len(others[own]) == 1
+        if is_alone and each.header.complete is not True:
             longer = (names for names in sorted(others) if names[: len(own)] == own and len(names) > len(own))
             if (names := next(longer, None)) is not None:
                 found[path] = _lacks(names[len(own)])

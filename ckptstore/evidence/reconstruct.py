@@ -263,7 +263,8 @@ def _under_another_prefix(launches: Iterable[Iterable[PlacedFile]]) -> dict[str,
         for step, families in steps.items():
             ranks = {one.rank for some in families.values() for one in some}
             for family, some in families.items():
-                if {one.rank for one in some} != ranks <= users[family]:
+                lacking = ranks - {one.rank for one in some}
+                if lacking and ranks <= users[family]:
                     found |= {one.file.path: Uncertain(one.file.path, step, reason) for one in some}
     return found
 
