@@ -391,7 +391,7 @@ def test_what_is_said(catalog: Catalog, tmp_path: Path) -> None:
         "run run has not left in time: ranks 0-1 saved nothing since the request; a restart goes on after step 10",
     ]
     leaves(job, ranks[:1], 17, ends=False)
-    said = exit_(catalog, "run", "--wait", "--timeout", "60s")
+    said = exit_(catalog, "run", "--wait", "--timeout", "2s")
     assert said.code == 0, "the file of rank 0 serves all"
     assert followed(said) == [
         "rank 0 saved step 17; not yet: rank 1",
