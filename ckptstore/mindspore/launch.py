@@ -35,7 +35,7 @@ from ckptstore.mindspore.resume import check_arguments, load
 from ckptstore.mindspore.saver import Saver, check_saver
 from ckptstore.mindspore.schedule import Schedule
 from ckptstore.mindspore.session import Session
-from ckptstore.mindspore.state import TrainState, first_names, fixed_rates
+from ckptstore.mindspore.state import TrainState, first_names, fixed_rates, settle_names
 from ckptstore.mindspore.state_writer import StateWriter
 from ckptstore.mindspore.train_call import LOOP, is_finished, watch_calls, watch_evaluations
 from ckptstore.mindspore.watches import PeriodicWatch, watches_for
@@ -150,6 +150,7 @@ class TrainingLaunch(RankLaunch):
         differs from its record.
         """
         check_arguments(model, dataset)
+        settle_names(model.train_network)
         warm = Warm(initial, initial_optimizer, rename, strict).checked()
         query = _query(step=step, lineage=lineage, take_quarantined=take_quarantined, fresh=fresh, initial=initial)
         decryption = {"dec_key": dec_key, "dec_mode": dec_mode}

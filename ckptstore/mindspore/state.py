@@ -173,6 +173,7 @@ class NetworkState:
     """
 
     def __init__(self, network: Any, complaints: Complaints) -> None:
+        settle_names(network)
         self._network = network
         self.parameters = {name: item for name, item in named(network).items() if is_saved(item)}
         self.names = {name for name, item in self.parameters.items() if is_state(item)}
@@ -266,6 +267,15 @@ def _tensor(name: str, kind: str, value: Any) -> Tensor:
 def is_special(parameter: Any) -> bool:
     """Whether MindSpore saves and loads it in a way of its own."""
     return parameter.has_init or parameter.param_info.is_pipeline_shared_param or isinstance(parameter, MapParameter)
+
+
+def settle_names(network: Any) -> None:
+    """Give parameters of one name the names that MindSpore gives them when the network is first called (`nn/cell.py`).
+
+    Two optimizers in a train cell each have a `global_step`, for example.
+    """
+    if isinstance(network, nn.Cell):
+        network.check_names_and_refresh_name()
 
 
 def named(network: Any) -> dict[str, Any]:

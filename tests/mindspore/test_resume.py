@@ -28,6 +28,7 @@ from tests.foreign_bytes import pytorch
 from tests.mindspore.trainings import (
     Job,
     RaiseAt,
+    assert_same,
     complaints,
     create_dataset,
     create_model,
@@ -106,6 +107,56 @@ def test_a_schedule_of_learning_rates_is_the_scripts(
     assert all(np.array_equal(now[name], before[name]) for name in now)
     (told,) = (message for message in caplog.messages if "learning_rate" in message)
     assert told == "learning_rate is the script's: a schedule is not restored, and the saved one differs"
+
+
+class Two(nn.Cell):
+    """A network and its critic, each with an optimizer: both have a `global_step`, until MindSpore renames them."""
+
+    def __init__(self) -> None:
+        super().__init__(auto_prefix=False)
+        self.first, self.second = nn.Dense(3, 4), nn.Dense(3, 4)
+        for name in ("first", "second"):
+            getattr(self, name).update_parameters_name(f"{name}.")
+        self.by_first = nn.Adam(self.first.trainable_params(), 0.1)
+        self.by_second = nn.Adam(self.second.trainable_params(), 0.05)
+        self.loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+        self.grad = ms.ops.GradOperation(get_by_list=True)
+
+    def construct(self, x: ms.Tensor, y: ms.Tensor) -> ms.Tensor:
+        for _ in range(2):
+            self.by_second(self.grad(self.of_second, self.by_second.parameters)(x, y))
+        self.by_first(self.grad(self.of_first, self.by_first.parameters)(x, y))
+        return self.of_first(x, y)
+
+    def of_first(self, x: ms.Tensor, y: ms.Tensor) -> ms.Tensor:
+        return self.loss(self.first(x), y)
+
+    def of_second(self, x: ms.Tensor, y: ms.Tensor) -> ms.Tensor:
+        return self.loss(self.second(x), y)
+
+
+@pytest.mark.parametrize("saves", ["saver", "registrar"])
+def test_two_optimizers_of_a_train_cell_go_on(
+    catalog: Catalog, tmp_path: Path, set_mode: Callable[[int], None], saves: str
+) -> None:
+    set_mode(ms.PYNATIVE_MODE)
+
+    def train_one(run: str, *faults: Callback) -> Job:
+        ms.set_seed(1)
+        job = Job(Model(Two()), launch=ckptstore.mindspore.join(run))
+        ckpt_cb = saving(tmp_path / run)
+        callbacks = (
+            [job.launch.saver(tmp_path / run, every=2)] if saves == "saver" else [ckpt_cb, job.registrar(ckpt_cb)]
+        )
+        (job.fail if faults else job.train)(*callbacks, *faults, epochs=2)
+        return job
+
+    whole = train_one("whole")
+    train_one("run", RaiseAt(8))
+    job = train_one("run")
+    assert job.start.global_step == 8
+    assert values(job.model)["by_second.global_step"] == 2 * values(job.model)["by_first.global_step"] == 24
+    assert_same(job.model, whole.model)
 
 
 def test_parameters_that_the_network_has_no_more_are_named(
