@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import mindspore
@@ -110,7 +111,7 @@ class TrainState(Parameters):
         for prefix, each in self.networks.items():
             self._add(prefix, each.get_parameters())
         for prefix, each in self.optimizers.items():
-            self._add(prefix, (*each.get_parameters(), *_of_groups(each)))
+            self._add(prefix, (*each.get_parameters(), *_of_groups(each), *_in_lists(each)))
         for item in self.named.values():
             if item.has_init:
                 item.init_data()
@@ -364,6 +365,14 @@ def _of_groups(optimizer: Any) -> Iterator[Parameter]:
     """Learning rates that a scheduler sets: they are no parameters of the cell (`mindspore.experimental.optim`)."""
     groups = getattr(optimizer, "param_groups", ())
     return (value for group in groups for value in group.values() if isinstance(value, Parameter))
+
+
+def _in_lists(optimizer: Any) -> Iterator[Parameter]:
+    """Parameters that an optimizer keeps in lists are none of the cell either: `mu_product` of `NAdam` is."""
+    groups = getattr(optimizer, "param_groups", ())
+    for each in chain(vars(optimizer).values(), *(group.values() for group in groups)):
+        if isinstance(each, (list, tuple)):
+            yield from (item for item in each if isinstance(item, Parameter))
 
 
 def _counter(optimizer: Any) -> int | None:

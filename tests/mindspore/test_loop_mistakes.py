@@ -60,6 +60,22 @@ def test_every_optimizer_comes_back(tmp_path: Path, optimizer: Callable[[Any], A
     assert list(again) == []
 
 
+@pytest.mark.parametrize("optimizer", [optim.NAdam, pytest.param(optim.ASGD, marks=pytest.mark.long)])
+def test_an_optimizer_that_keeps_state_in_lists_goes_on(tmp_path: Path, optimizer: Any) -> None:
+    """`mu_product` of NAdam, `mu` and `eta` of ASGD are lists of parameters, and none of the cell."""
+
+    def trained(run: str, epochs: int) -> Trained:
+        ms.set_seed(1)
+        made = Trained(lambda of: optimizer(of, lr=0.1))
+        made.train(tmp_path / run, launch=ckptstore.mindspore.join(run), epochs=epochs)
+        return made
+
+    whole = trained("whole", 2)
+    trained("run", 1)
+    again = trained("run", 2)
+    assert again.values() == whole.values()
+
+
 def test_each_save_tells_what_it_took(catalog: Catalog, tmp_path: Path) -> None:
     Trained().train(tmp_path / "ckpt", every=1)
     first, *others = [file.timing for file in sorted(catalog.files("run"), key=lambda each: each.global_step)]
