@@ -45,7 +45,9 @@ _OF_ONE_RANK = {
 }
 _ARRAY = "__array__"
 
-_BEGINS = ("step_begin", "on_train_step_begin", "epoch_begin", "on_train_epoch_begin")
+_STEP_BEGINS = ("step_begin", "on_train_step_begin")
+_EPOCH_BEGINS = ("epoch_begin", "on_train_epoch_begin")
+_EPOCH_ENDS = ("epoch_end", "on_train_epoch_end")
 
 RandomState: TypeAlias = "tuple[Any, Any]"
 
@@ -106,8 +108,8 @@ class Remembered:
         """The callback that had stopped training, and would stop it again; empty if none."""
         return next((name for name, waited in self.stopped.items() if _is_enough(callbacks.get(name), waited)), "")
 
-    def bring_back(self, callbacks: Mapping[str, Any], *, with_random: bool) -> None:
-        """Restore the state of callbacks and of the process's random generators."""
+    def bring_back(self, callbacks: Mapping[str, Any], setters: Iterable[str], *, with_random: bool) -> None:
+        """Restore the state of callbacks and of the random generators; `setters` set parameters at an epoch's end."""
         lacking = [name for name in callbacks if name not in self.callbacks]
         if lacking:
             log.warning(
@@ -115,10 +117,10 @@ class Remembered:
                 self.source.path,
                 ", ".join(lacking),
             )
-        elif callbacks and not self.heard_all:
+        elif not self.heard_all and (hear := dict.fromkeys([*callbacks, *setters])):
             log.warning(
                 "the process ended before %s handled the end of the epoch: this start does not call it for that end",
-                ", ".join(callbacks),
+                ", ".join(hear),
             )
         for name in callbacks.keys() & self.callbacks.keys():
             try:
@@ -146,10 +148,11 @@ class Keeper:
         self._progress, self._complaints = session.progress, session.complaints
         self._keeps = tuple(keeps)
         self._kept: dict[str, Any] = {}
+        self._setters: list[str] = []
         self._an_epoch = 1
         self._files: list[str] = []
         self._step = self._heard_epoch = -1
-        self._at_stop: tuple[int, dict[str, Any]] = (-1, {})
+        self._at_stop: tuple[int, dict[str, Any], dict[str, Any]] = (-1, {}, {})
         self._random_after: tuple[int, Any] = (-1, None)
         self._begun_epoch = -1
         self._params: Any = None
@@ -172,12 +175,14 @@ class Keeper:
         listed = list(params.list_callback)
         self._kept = self.callbacks(listed, registrar)
         self._warn(listed)
+        self._setters = [type(each).__name__ for each in listed if sets_parameters(each, _EPOCH_ENDS)]
         self._rates = [name for name, item in network.parameters.items() if RATE in name and item.size == 1]
+        self._rates_before = values_of(network, self._rates)
         self._averages = averages_of(self._session)
         self._an_epoch, self._last_epoch = int(params.batch_num), 0
         self._dataset_draws = randomness(params.train_dataset).threads > 0
         self._random_first, self._has_drawn = random_state(), False
-        self._files, self._step, self._at_stop = [], -1, (-1, {})
+        self._files, self._step, self._at_stop = [], -1, (-1, {}, {})
         self._random_after, self._begun_epoch = (-1, None), -1
         self._heard_epoch = self._progress.global_step  # a state that training begins with has heard all
         self._remembered = remembered
@@ -191,7 +196,24 @@ class Keeper:
             return
         self._last_epoch = self._last_epoch or self._params.cur_epoch_num - 1 + self._params.epoch_num
         self._begun_epoch = self._progress.global_step
+        if self._remembered is not None:
+            self._put_back_rates()
         self.bring_back()
+
+    def _put_back_rates(self) -> None:
+        """Undo what callbacks set at the begin of the epoch that a restart goes on with: it had begun before."""
+        now = values_of(self._network, self._rates)
+        for name, rate in self._rates_before.items():
+            if now[name] != rate:
+                log.warning(
+                    "%s was set to %.7g at the begin of epoch %d, which had begun before this start: it stays %.7g",
+                    name,
+                    now[name].item(),
+                    self._params.cur_epoch_num,
+                    rate.item(),
+                )
+                there = self._network.parameters[name]
+                mindspore.ops.assign(there, mindspore.Tensor(rate, there.dtype))
 
     def bring_back(self) -> None:
         """Restore the callbacks' state, once.
@@ -200,7 +222,7 @@ class Keeper:
         """
         remembered, self._remembered = self._remembered, None
         if remembered is not None:
-            remembered.bring_back(self._kept, with_random=not self._dataset_draws)
+            remembered.bring_back(self._kept, self._setters, with_random=not self._dataset_draws)
             self._has_drawn = remembered.random is not None
 
     def end_step(self) -> None:
@@ -218,30 +240,44 @@ class Keeper:
     def doubt(self, raised: TracebackType | None, *, begun: bool, done: bool) -> str:
         """Why the kept state, or a rate, may not be that after the last step; empty if it is.
 
-        The step after it has `begun`, or not. `done`: the exception came while callbacks handled the end of a step.
+        The step after it has `begun`, or not. `done`: the exception came while callbacks handled its end.
         """
         if self._params is None:
             return ""
-        unheard = from_where_it_was_raised(raised, self._params.list_callback)
-        hears = [each for each in self._kept.values() if _has_own(each, STEP_ENDS if done else _BEGINS)]
-        if done:
-            early = [each for each in hears if _is_in(unheard, each)]
-            return f"{_names(early)} may not have handled its end" if early else ""
-        begun = begun or self._begun_epoch == self._progress.global_step or _is_at_begin(raised)
-        hears += [each for each in self._params.list_callback if sets_parameters(each, _BEGINS)]
-        if begun and hears:
+        doubt = self._doubt_of_its_end(raised, done=done)
+        if doubt or done:
+            return doubt
+        now = self._progress.global_step
+        of_step = begun or _is_in_hook(raised, _STEP_BEGINS)
+        of_epoch = self._begun_epoch == now or _is_in_hook(raised, _EPOCH_BEGINS)
+        hooks = [*(_STEP_BEGINS if of_step else ()), *(_EPOCH_BEGINS if of_epoch else ())]
+        hears = [each for each in self._kept.values() if _has_own(each, hooks)]
+        hears += [each for each in self._params.list_callback if sets_parameters(each, hooks)]
+        if hears:
             return f"{_names(hears)} may have handled the begin of the next step"
         step, after = self._random_after
-        if begun and step == self._progress.global_step and after is None and not self._dataset_draws:
+        if hooks and step == now and after is None and not self._dataset_draws:
             drawn = not is_same(random_state(), self._random_first)
             return "the first random numbers were drawn after it, or shortly before" if drawn else ""
         return ""
+
+    def _doubt_of_its_end(self, raised: TracebackType | None, *, done: bool) -> str:
+        listed, now = self._params.list_callback, self._progress.global_step
+        unheard = from_where_it_was_raised(raised, listed)
+        early = [each for each in self._kept.values() if _has_own(each, STEP_ENDS) and _is_in(unheard, each)]
+        if done and early:
+            return f"{_names(early)} may not have handled its end"
+        if not self.ends_epoch(now) or self._heard_epoch == now:
+            return ""
+        left = unheard if _is_in_hook(raised, ["on_train_epoch_end"]) else listed
+        early = [each for each in left if sets_parameters(each, _EPOCH_ENDS)]
+        return f"{_names(early)} may not have handled the end of its epoch" if early else ""
 
     def stop(self) -> None:
         """Note that training stops after this step: in mid-epoch MindSpore still calls the hook for the epoch's end."""
         step = self._progress.global_step
         if self._params is not None and not self.ends_epoch(step):
-            self._at_stop = step, self._state()
+            self._at_stop = step, self._state(), values_of(self._network, self._rates)
 
     def end_epoch(self) -> None:
         """Note that the hooks for an epoch's end have run: the callbacks' state now goes with its last step's saves."""
@@ -273,11 +309,13 @@ class Keeper:
         step = self._progress.global_step
         if self._params is None or self._progress.start is None or not self._network.is_readable:
             return {}
+        rates = values_of(self._network, self._rates)
         if self._step != step:
-            self._files, self._step = [], step
+            self._files, self._step, self._rates_before = [], step, rates
         if path not in self._files:
             self._files.append(path)
-        return self._at_stop[1] if self._at_stop[0] == step else self._state()
+        state, right = self._at_stop[1:] if self._at_stop[0] == step else (self._state(), rates)
+        return state if right == rates == self._rates_before else {**state, "rates": right}  # the file has others
 
     def _warn(self, listed: Sequence[Any]) -> None:
         late = [each for each in listed if _has_state(each) and not _is_in(self._kept.values(), each)]
@@ -305,7 +343,7 @@ class Keeper:
     def _state(self) -> dict[str, Any]:
         """The present state to keep; empty if there is none."""
         state: dict[str, Any] = {}
-        if self._kept:
+        if self._kept or self._setters:
             told = dict(self._states())
             alike = {name for name, each in self._kept.items() if isinstance(each, _ALIKE)}
             state["callbacks"] = {name: each for name, each in told.items() if name not in alike}
@@ -387,16 +425,15 @@ def _is_enough(callback: Any, waited: Any) -> bool:
     return isinstance(callback, EarlyStopping) and isinstance(waited, int) and waited >= callback.patience
 
 
-def _has_own(callback: Any, hooks: Iterable[str]) -> bool:
+def _has_own(callback: Any, hooks: Sequence[str]) -> bool:
     """Whether a callback does something in one of these hooks; any other object might."""
-    own = type(callback)
-    return not isinstance(callback, Callback) or any(
-        getattr(own, each) is not getattr(Callback, each) for each in hooks
-    )
+    if not isinstance(callback, Callback):
+        return bool(hooks)
+    return any(getattr(type(callback), each) is not getattr(Callback, each) for each in hooks)
 
 
-def _is_at_begin(raised: TracebackType | None) -> bool:
-    return any(frame.f_code.co_name in _BEGINS for frame, _ in traceback.walk_tb(raised))
+def _is_in_hook(raised: TracebackType | None, hooks: Iterable[str]) -> bool:
+    return any(frame.f_code.co_name in hooks for frame, _ in traceback.walk_tb(raised))
 
 
 def _names(callbacks: Iterable[Any]) -> str:

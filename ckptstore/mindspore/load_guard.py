@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import contextmanager
-from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -129,10 +128,15 @@ def set_after_save(callbacks: Iterable[Any]) -> list[str]:
 
 
 def sets_parameters(callback: object, at: Iterable[str] = STEP_ENDS) -> bool:
-    """Whether a callback sets parameters in one of these hooks. What it calls tells, as far as it stands there."""
-    hooks = (getattr(callback, name, None) for name in at)
-    called = (getattr(getattr(hook, "__code__", None), "co_names", ()) for hook in hooks)
-    return not _SETTERS.isdisjoint(chain.from_iterable(called))
+    """Whether a callback sets parameters in one of these hooks: what these call tells, and methods of the user's."""
+    methods = [getattr(callback, name, None) for name in at]
+    called: set[str] = set()
+    for method in methods:
+        names = set(getattr(getattr(method, "__code__", None), "co_names", ())) - called
+        called |= names
+        own = (getattr(type(callback), name, None) for name in names)
+        methods += (each for each in own if not str(getattr(each, "__module__", _OWN[0])).startswith(_OWN))
+    return not _SETTERS.isdisjoint(called)
 
 
 def _refusal(changed: Sequence[str], callbacks: Sequence[Any], step: int, *, restored: bool) -> RefusedError:

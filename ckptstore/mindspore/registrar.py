@@ -314,9 +314,9 @@ class Registrar(Callback):
             left = InterruptedStep.UNKNOWN
             with self.surviving("the interrupted step"):
                 begun, found = self._steps.has_begun_next, self._steps.interrupted(trace)
-                doubt = self._keeper.doubt(trace, begun=begun, done=found is InterruptedStep.DONE)
                 if found is InterruptedStep.DONE:
                     self._steps.end_step()
+                doubt = self._keeper.doubt(trace, begun=begun, done=found is InterruptedStep.DONE)
                 left = found
         with self.surviving("looking for the last saves"):
             self._poll()

@@ -209,6 +209,21 @@ class Beginning(Callback):
         self.steps += 1
 
 
+class Decaying(Callback):
+    """Multiplies the rate in one hook, itself or in a method of its own."""
+
+    def __init__(self, hook: str, *, in_method: bool = False) -> None:
+        super().__init__()
+        setattr(self, hook, self.call if in_method else self.decay)
+
+    def call(self, run_context: Any) -> None:
+        self.decay(run_context)
+
+    def decay(self, run_context: Any) -> None:
+        rate = run_context.original_args().optimizer.learning_rate
+        ms.ops.assign(rate, rate * 0.9)
+
+
 class Drawing(nn.TrainOneStepCell):
     """A step that draws from NumPy's random numbers, in PyNative mode, and may raise after that."""
 
@@ -312,15 +327,77 @@ def test_nothing_is_saved_where_it_cannot_be_told_of_which_step_the_kept_state_i
 
 @pytest.mark.parametrize("how", ["saver", "registrar"])
 def test_a_rate_that_the_next_step_has_set_is_not_saved(tmp_path: Path, catalog: Catalog, how: str) -> None:
-    class Decaying(Callback):
-        def on_train_step_begin(self, run_context: Any) -> None:
-            rate = run_context.original_args().optimizer.learning_rate
-            ms.ops.assign(rate, rate * 0.9)
+    def decaying() -> Decaying:
+        return Decaying("on_train_step_begin")
 
-    whole = train_and_save(tmp_path / "whole", how, kept=[Decaying()])
-    train_and_save(tmp_path / "run", how, kept=[Decaying()], after=[RaiseInStep(13)])
-    job = train_and_save(tmp_path / "run", how, kept=[Decaying()])
+    whole = train_and_save(tmp_path / "whole", how, kept=[decaying()])
+    train_and_save(tmp_path / "run", how, kept=[decaying()], after=[RaiseInStep(13)])
+    job = train_and_save(tmp_path / "run", how, kept=[decaying()])
     assert job.start.global_step == 10
+    assert weights(job) == weights(whole)
+
+
+@pytest.mark.parametrize("how", ["saver", "registrar"])
+@pytest.mark.parametrize(
+    ("hook", "before", "fault", "restored"),
+    [
+        ("on_train_epoch_end", True, lambda: RaiseAfterEpoch(2), 10),
+        ("on_train_epoch_end in a method", True, lambda: RaiseAfterEpoch(2), 10),
+        ("on_train_epoch_end", True, lambda: RaiseAt(12), 10),
+        ("on_train_epoch_end", False, lambda: RaiseInEpoch(2), 12),
+        ("on_train_epoch_begin", False, lambda: RaiseInStep(13), 13),
+        ("on_train_epoch_begin", False, lambda: RaiseInStep(12), 10),
+        ("on_train_epoch_begin", False, lambda: RaiseAt(16), 16),
+    ],
+    ids=[
+        "before an epoch's end",
+        "seen in a method",
+        "in its last step",
+        "after it",
+        "in an epoch",
+        "in its first step",
+        "between steps",
+    ],
+)
+def test_a_rate_that_is_set_once_an_epoch_goes_on(
+    tmp_path: Path,
+    catalog: Catalog,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    how: str,
+    hook: str,
+    before: bool,
+    fault: Callable[[], Callback],
+    restored: int,
+) -> None:
+    def decaying() -> Decaying:
+        return Decaying(hook.partition(" ")[0], in_method=hook.endswith("method"))
+
+    whole = train_and_save(tmp_path / "whole", how, kept=[decaying()])
+    train_and_save(tmp_path / "run", how, kept=[decaying()], **{"before" if before else "after": [fault()]})
+    job = train_and_save(tmp_path / "run", how, kept=[decaying()])
+    assert job.start.global_step == restored
+    assert weights(job) == weights(whole)
+    assert any("which had begun before this start: it stays" in each for each in complaints(caplog)) == (
+        hook == "on_train_epoch_begin"
+    )
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_a_rate_that_is_set_after_the_last_save_of_an_epoch_goes_on(
+    tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, *, is_seen: bool
+) -> None:
+    """MindSpore saves before an epoch ends; the code of the callback need not tell what it does."""
+    if not is_seen:
+        monkeypatch.setattr(extra_state, "sets_parameters", lambda *_: False)
+
+    def train_one(run: str, *faults: Callback) -> Job:
+        return train(tmp_path, Decaying("on_train_epoch_end"), *faults, run=run, every=6, epochs=4)
+
+    whole = train_one("whole")
+    train_one("run", RaiseAt(14))
+    job = train_one("run")
+    assert job.start.global_step == 12
     assert weights(job) == weights(whole)
 
 
@@ -452,6 +529,25 @@ def test_a_graceful_exit_keeps_what_callbacks_were_before_it(tmp_path: Path, cat
     assert content["heard_all"]
     assert watched.wait == 1
     assert content["alike"]["EarlyStopping"]["wait"] == 0
+
+
+def test_a_rate_that_is_set_when_training_stops_in_mid_epoch_is_not_restored(
+    tmp_path: Path, catalog: Catalog, exits: None
+) -> None:
+    """MindSpore calls the hooks for the epoch's end then; OnRequestExit saves after them."""
+
+    def train_one(run: str, *faults: Callback) -> Job:
+        ms.set_seed(1)
+        job = Job(launch=ckptstore.mindspore.join(run))
+        exit_cb = leaving(tmp_path / run)
+        job.train(*faults, exit_cb, Decaying("on_train_epoch_end"), job.registrar(exit_cb), epochs=4)
+        return job
+
+    whole = train_one("whole")
+    train_one("run", ExitAt(9))
+    job = train_one("run")
+    assert job.start.step_in_epoch not in {0, AN_EPOCH}
+    assert weights(job) == weights(whole)
 
 
 def test_debris_of_companions_is_found(tmp_path: Path, catalog: Catalog) -> None:
