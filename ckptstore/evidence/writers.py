@@ -213,7 +213,7 @@ def doubt_of(new: UnregisteredFile, header: Header, here: FileFacts, facts: Laun
     if _is_older(here, own):
         return f"it was written before launch {own.id} began"
     if new.kind is Kind.TTP:
-        return _doubt_of_ttp(new, here, facts, replaced=replaced)
+        return _doubt_of_ttp(new, header, here, facts, replaced=replaced)
     if new.kind is Kind.PERIODIC and own.parent is None and own.key not in facts.registered:
         return f"launch {own.id} has registered nothing: another program may have written it"
     if new.is_breakpoint and _ended_otherwise(new.source, header, facts):
@@ -238,12 +238,14 @@ def unproven(other: Source, run: str, launch: str) -> str:
     return f"launch {other.launch}{of_other} may have written it, and nothing proves that {launch}{of_own} did"
 
 
-def _doubt_of_ttp(new: UnregisteredFile, here: FileFacts, facts: LaunchFacts, *, replaced: bool) -> str:
+def _doubt_of_ttp(new: UnregisteredFile, header: Header, here: FileFacts, facts: LaunchFacts, *, replaced: bool) -> str:
     """Launches that fail at one step write one name: a file that was there before is not its own, unless `replaced`.
 
     The newer one's is what may have come since.
     """
     own = facts.launches[new.source.launch_key]
+    if "step_num" not in header.info:
+        return "it lacks 'step_num', which MindSpore appends: it may be cut"
     if was_there(new.source, new.path) and not replaced:
         return f"it was there before launch {own.id} began"
     for other in facts.sources.get(new.source.directory, ()):

@@ -179,3 +179,18 @@ def test_a_left_file_that_is_no_good_or_still_there_is_taken_for_nobody(
     assert loaded(catalog.resolve("run").plan)[1] == 20
     assert f"it is what launch L1 wrote to {job.path(0)}" in caplog.text
     assert [directory for _, directory, _ in job.states(catalog, "L1")] == [FIRST]
+
+
+def test_a_file_that_lacks_what_is_appended_last_is_cut(
+    catalog: Catalog, job: Hybrid, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It ends between two parameters, and is the first file of its rank: nothing else shows what it lacks."""
+    ranks = job.begin()
+    job.watch(ranks)
+    for launch in ranks:
+        job.fault(launch, recorded=False)
+    whole = job.path(3).read_bytes()
+    job.path(3).write_bytes(whole[: whole.index(b"global_step") - 4])
+    assert loaded(catalog.resolve("run").plan) == ("L1", 20, [1.0] * 4)
+    assert [rank for rank, _, _ in job.states(catalog, "L1")] == [0, 1, 2]
+    assert "it lacks 'step_num', which MindSpore appends: it may be cut" in caplog.text
