@@ -120,9 +120,14 @@ def parse_exit_name(name: str) -> ExitName | None:
     return ExitName(match["file_name"], None if match["step"] is None else int(match["step"]))
 
 
-def exit_name(file_name: str, global_step: int, repeat: int = 0) -> str:
-    """The name under which a graceful exit's file is kept; `repeat` counts those of one step from 0."""
+def exit_name(file_name: str, global_step: int | None, repeat: int = 0) -> str:
+    """The name under which a graceful exit's file is kept; `repeat` counts those of one step from 0.
+
+    Without a step it is one that no callback gives.
+    """
     again = f"_{repeat}" if repeat else ""
+    if global_step is None:
+        return f"{file_name}-kept{again}_train.ckpt"
     return f"{file_name}_train-step_{global_step}{again}.ckpt"
 
 

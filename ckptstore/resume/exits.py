@@ -16,6 +16,7 @@ from ckptstore.core.model import FileState, Kind
 from ckptstore.core.naming import exit_name, parse_exit_name
 from ckptstore.disk import files
 from ckptstore.errors import UnreadableError
+from ckptstore.evidence.witnesses import whole_number
 from ckptstore.formats.inspect import read_checkpoint
 from ckptstore.journal.recorder import Recorder, shared
 from ckptstore.outside import Path
@@ -30,7 +31,7 @@ log = logging.getLogger("ckptstore")
 _GRAPH = ".mindir"
 
 
-def kept_path(path: str, global_step: int) -> str:
+def kept_path(path: str, global_step: int | None) -> str:
     """A path beside `path`, which has MindSpore's fixed name, with the step in its name, and that is not taken yet."""
     parsed = parse_exit_name(Path(path).name)
     if parsed is None:
@@ -72,15 +73,13 @@ def keep_graph(path: str, new_path: str) -> None:
 def keep_unknown(path: str) -> str | None:
     """Rename an exit's file that no catalog knows, before the next exit overwrites it; its new path.
 
-    The step in its name is its own, MindSpore's count or the optimizer's; it is not proven, and the file is
-    not registered. None where it cannot be read or renamed: it stays what and where it is.
+    The step in its name is MindSpore's count. After an exit by a signal it has none (mindspore.md §3), and no name may
+    prove what nothing has proved. None where it cannot be read or renamed: it stays what and where it is.
     """
     try:
-        header = read_checkpoint(Path(path))
-        step = header.info.get("step_num", header.optimizer_step)
-        new_path = kept_path(path, int(step or 0))
+        new_path = kept_path(path, whole_number(read_checkpoint(Path(path)).info.get("step_num")))
         files.move(path, new_path)
-    except (UnreadableError, OSError, ValueError, TypeError):
+    except (UnreadableError, OSError, ValueError):
         return None
     keep_graph(path, new_path)
     return new_path

@@ -101,6 +101,12 @@ def test_the_name_that_an_exit_is_kept_under_can_be_read_again(again: tuple[int,
     assert parse_exit_name(name) == ExitName("LeNet", 18)
 
 
+@pytest.mark.parametrize(("again", "kept"), [(0, "LeNet-kept"), (2, "LeNet-kept_2")])
+def test_an_exit_of_an_unknown_step_is_kept_under_a_name_that_says_none(again: int, kept: str) -> None:
+    name = exit_name("LeNet", None, again)
+    assert parse_exit_name(name) == ExitName(kept, None)
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

@@ -6,6 +6,8 @@ import pytest
 
 from ckptstore.api import Catalog
 from ckptstore.core.model import Kind
+from ckptstore.resume.exits import keep_unknown
+from tests import ckpt_bytes
 from tests.jobs import Job
 
 pytestmark = pytest.mark.of_files
@@ -28,3 +30,22 @@ def test_the_file_of_an_exit_that_died_before_it_had_renamed_it(
     assert (f"{path} could not be renamed (File name too long)" in caplog.text) != is_renamed
     kept = path.with_name("net_train-step_10.ckpt") if is_renamed else path
     assert [rank.source.path for rank in catalog.resolve("run").plan.ranks] == [str(kept)]
+
+
+@pytest.mark.parametrize(("has_count", "step"), [(True, 17), (False, 10)])
+def test_no_name_that_an_unregistered_exit_is_kept_under_proves_a_step(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_count: bool, step: int
+) -> None:
+    """One step had brought no update. An exit by a signal leaves nothing but the optimizer's counter."""
+    job = Job(catalog, tmp_path, world_size=1)
+    (launch,) = job.begin()
+    job.save([launch], 10)
+    path = job.folder(0) / "net_train.ckpt"
+    told = ckpt_bytes.checkpoint(16)
+    counted = ckpt_bytes.value("step_num", "Int64", (), (17).to_bytes(8, "little"))
+    bare = told[: told.index(b"step_num") - 4]
+    path.write_bytes(bare + counted if has_count else bare)
+    kept = keep_unknown(str(path))
+    assert kept == str(path.with_name("net_train-step_17.ckpt" if has_count else "net-kept_train.ckpt"))
+    launch.add_source(str(path.parent), kind=Kind.GRACEFUL_EXIT, prefix="net", breakpoint_prefix="", names_before=())
+    assert job.begin()[0].facts.parent_step == step
