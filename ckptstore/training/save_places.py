@@ -16,8 +16,9 @@ from ckptstore.disk import name_claims
 from ckptstore.disk.files import facts_if_seen, listed, names_in, real_directory, remove_own
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.run_directories import remember, root_of
-from ckptstore.errors import CatalogUnavailableError, CkptstoreError, RefusedError
+from ckptstore.errors import CatalogUnavailableError, CkptstoreError, RefusedError, UnreadableError
 from ckptstore.evidence.writers import wrote
+from ckptstore.formats.inspect import read_checkpoint
 from ckptstore.journal import jsonl
 from ckptstore.journal.sync import found_below, take_up_found
 from ckptstore.outside import Path, os
@@ -27,7 +28,7 @@ from ckptstore.training.start import unknown_run, unregistered, without_record
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ckptstore.core.model import Checkpoint
+    from ckptstore.core.model import Checkpoint, RestorePlan
     from ckptstore.journal.sync import Synced
     from ckptstore.training.rank_launch import RankLaunch
     from ckptstore.training.recorder_thread import RecorderThread
@@ -112,17 +113,17 @@ class SavePlaces:
             try:
                 appeared = sorted(names_in(directory) - before)
                 new = [name for name in appeared if name.endswith(_SUFFIXES)]
-                path = without_record(self._view(directory).database, directory, new) if new else None
-                if path is None and directory not in self._of_iterations:
-                    path = next((f"{directory}/{name}" for name in appeared if _is_of_save(name)), None)
+                unwatched = without_record(self._view(directory).database, directory, new) if new else []
+                if directory not in self._of_iterations:
+                    unwatched += [f"{directory}/{name}" for name in appeared if _is_of_save(name)]
             except (OSError, CkptstoreError):
                 continue  # whoever saves there is told
-            if path is not None:
+            if unwatched:
                 self._names_before = {}
                 log.warning(
                     "%s was saved, but by no callback that this launch watches: it is not registered, and no start "
                     "finds it; if a run is to go on from it, save it with a ModelCheckpoint, or call launch.register",
-                    path,
+                    unwatched[0],
                 )
                 return
 
@@ -181,21 +182,46 @@ class SavePlaces:
         if overlooked is not None:
             self._take_up_for_next(directory)
             raise RefusedError(overlooked[0], "start again: it is found now; or start a run of another name")
-        if start is None or not start.fresh or not start.known.keys() <= {launch.id}:
+        if start is None:
+            return
+        if start.plan is not None:
+            self._say_newer(view, names, start, start.plan)
+            return
+        if not start.known.keys() <= {launch.id}:
             return
         if launch.rank == 0:
             self._say_whose(view, names)
-        path = unregistered(view.database, directory, names)
-        if path is not None and start.by_journals:
-            raise unknown_run(path, launch.name)
-        if path is not None and launch.rank == 0:
-            log.warning(
-                "%s is in no journal, and the catalog knows no save of run %s: if the run is to go on from this file, "
-                "stop the job, run %s, and start the job again",
-                path,
-                launch.name,
-                Command("scan", root_of(directory), "--run", launch.name),
-            )
+        paths = unregistered(view.database, directory, names)
+        if paths and start.by_journals:
+            raise unknown_run(paths[0], launch.name)
+        if paths and launch.rank == 0:
+            self._say_unregistered(paths[0], f"the catalog knows no save of run {launch.name}")
+
+    def _say_newer(self, view: View, names: frozenset[str] | OSError, start: Start, plan: RestorePlan) -> None:
+        """Warn of an unregistered checkpoint that was saved after the state of a plan, as without ckptstore.
+
+        Rank 0 looks, if the catalog can be used: what a scan took in, only the journal of the tree's root tells.
+        """
+        launch = self._launch
+        is_asked = launch.rank == 0 and not start.launch.branched and view.database is launch.database
+        if not is_asked or isinstance(names, OSError):
+            return
+        written = max(each.source.mtime_ns or 0 for each in plan.ranks)
+        updates = max(each.source.optimizer_step or 0 for each in plan.ranks)
+        for path in unregistered(view.database, view.directory, names):
+            here = facts_if_seen(path)
+            if here is not None and here.mtime_ns > written and _updates_in(path) > updates:
+                self._say_unregistered(path, f"holds more updates than step {plan.global_step}, which is loaded")
+                return
+
+    def _say_unregistered(self, path: str, what: str) -> None:
+        log.warning(
+            "%s is in no journal, and %s: if the run is to go on from this file, stop the job, run %s, and start the "
+            "job again",
+            path,
+            what,
+            Command("scan", root_of(path.rpartition("/")[0]), "--run", self._launch.name),
+        )
 
     def _say_whose(self, view: View, names: frozenset[str] | OSError) -> None:
         """Warn of the newest state of another run in a directory that this new run is about to save to."""
@@ -321,6 +347,14 @@ def _or_raised(names: frozenset[str] | OSError) -> frozenset[str]:
     if isinstance(names, OSError):
         raise names
     return names
+
+
+def _updates_in(path: str) -> int:
+    """How many updates the optimizer of a checkpoint has counted; 0 where it does not tell."""
+    try:
+        return read_checkpoint(Path(path)).optimizer_step or 0
+    except (OSError, UnreadableError):
+        return 0
 
 
 def _is_of_save(name: str) -> bool:

@@ -288,8 +288,7 @@ def _check_known(launch: RankLaunch, database: Database, known: Iterable[str]) -
             return
     for root in known:
         for directory in (root, f"{root}/rank_{launch.rank}"):
-            path = unregistered(database, directory, listed(directory))
-            if path is not None:
+            for path in unregistered(database, directory, listed(directory)):
                 raise unknown_run(path, launch.name)
 
 
@@ -299,29 +298,28 @@ def _without_catalog(database: Database, facts: Launch, rank: int) -> RankLaunch
     return launch
 
 
-def unregistered(database: Database, directory: str, names: frozenset[str] | OSError) -> str | None:
-    """As `without_record`, of what a directory has (`disk.files.listed`): a file that may hold steps.
+def unregistered(database: Database, directory: str, names: frozenset[str] | OSError) -> list[str]:
+    """As `without_record`, of what a directory has (`disk.files.listed`): the files that may hold steps.
 
     Raises `CkptstoreError` where the directory could not be read.
     """
     if isinstance(names, NotADirectoryError):
-        return None
+        return []
     if isinstance(names, OSError):
         raise CkptstoreError(f"{directory} cannot be read ({names.strerror})")
     return without_record(database, directory, sorted(filter(_may_hold_steps, names)))
 
 
-def without_record(database: Database, directory: str, names: Sequence[str]) -> str | None:
-    """The first of these files without a record, where the database has taken up the directory's journals; or None.
+def without_record(database: Database, directory: str, names: Sequence[str]) -> list[str]:
+    """Those of these files that have no record, where the database has taken up the directory's journals.
 
-    `scan` may have taken it for this run's, or it may be of any other.
+    `scan` may have taken one for this run's, or it may be of any other.
     """
     with database.read() as connection:
-        known = reads.files_at_paths(connection, [f"{directory}/{name}" for name in names])
-        unknown = [name for name in names if f"{directory}/{name}" not in known]
-        sources = reads.sources_in(connection, directory) if unknown else []
-    left = (name for name in unknown if not any(wrote(source, name) for source in sources))
-    return next((f"{directory}/{name}" for name in left), None)
+        sources = reads.sources_in(connection, directory) if names else []
+        left = [f"{directory}/{name}" for name in names if not any(wrote(source, name) for source in sources)]
+        known = reads.files_at_paths(connection, left) if left else {}
+    return [path for path in left if path not in known]
 
 
 def _may_hold_steps(name: str) -> bool:

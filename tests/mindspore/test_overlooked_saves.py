@@ -1,6 +1,8 @@
 """Saves that the catalog does not know of, where a launch begins or while it trains."""
 
 import os
+import re
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,17 @@ from ckptstore.training.save_places import newer_state
 from tests import ckpt_bytes
 from tests.cli.advice import follow
 from tests.contents import back_up
-from tests.mindspore.trainings import Job, complaints, create_dataset, create_model, saving, train, trained
+from tests.mindspore.trainings import (
+    DoAt,
+    Job,
+    complaints,
+    create_dataset,
+    create_model,
+    on_purpose,
+    saving,
+    train,
+    trained,
+)
 
 
 @pytest.mark.parametrize(("saved", "begins"), [(False, "from the beginning"), (True, "after step 6")])
@@ -99,3 +111,28 @@ def test_a_first_start_beside_older_files_is_told_of_them(tmp_path: Path, caplog
     (said,) = complaints(caplog)
     assert "older-2_5.ckpt is in no journal, and the catalog knows no save of run run" in said
     assert follow(os.environ["CKPTSTORE_URL"], said[said.index("stop the job") :]).code == 0
+
+
+@pytest.mark.parametrize("what", ["training", "copy"])
+def test_a_start_is_told_of_what_was_saved_without_ckptstore_since_the_scan(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    """The script trained on, and nobody scanned again; a copy of the state that is loaded is no newer one."""
+    home = tmp_path / "ckpt"
+    model, dataset = create_model(), create_dataset()
+    model.train(1, dataset, callbacks=[saving(home, "plain")])
+    catalog.scan(home, run="run", world_size=1)
+    if what == "training":
+        model.train(2, dataset, callbacks=[saving(home, "plain")], initial_epoch=1)
+    else:
+        shutil.copy(home / "plain-1_6.ckpt", home / "kept-1_6.ckpt")
+    job = Job()
+    assert job.start.global_step == 6
+    job.fail(DoAt(1, on_purpose), saving(home), job.registrar(), epochs=2)
+    said = complaints(caplog)
+    if what == "copy":
+        assert said == []
+        return
+    assert re.search(r"plain_1-2_\d.ckpt is in no journal, and holds more updates than step 6, which is", said[0])
+    assert follow(os.environ["CKPTSTORE_URL"], said[0][said[0].index("stop the job") :]).code == 0
+    assert Job().start.global_step == 12
