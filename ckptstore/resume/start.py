@@ -418,7 +418,8 @@ def _check_fresh(database: Database, launch: Launch, run_id: int, resolution: Re
             raise NothingRestorableError(
                 f"{nothing}, though launch {went_on[-1].id} went on after step {went_on[-1].parent_step} of launch "
                 f"{went_on[-1].parent}: no record of the files of that step is found here",
-                f"start when the catalog is back; if it is lost: {Command('scan', 'DIRECTORY', '--run', run)}",
+                f"start when the catalog is back; if it is lost: {Command('scan', 'DIRECTORY', '--run', run)}; if the "
+                f"files are lost, start over: {Call('resume', 'model', 'dataset', fresh=True)}",
             )
     # Without this launch: other ranks had the answer before this one asked, and have trained since.
     saved = {each: steps[each] for each in since or steps if each in steps and each != launch.id}

@@ -1,6 +1,7 @@
 """Where a run goes on, with real files on disk, on both databases."""
 
 import os
+import shutil
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from ckptstore.api import Catalog
+from ckptstore.api import Catalog, connect
 from ckptstore.catalog.engine import Connection, Database
 from ckptstore.core.model import Kind, Launch, Resolution, Rule
 from ckptstore.disk import files as storage_files
@@ -18,6 +19,7 @@ from ckptstore.errors import NothingRestorableError, RefusedError, UnknownRunErr
 from ckptstore.outside import utc_now
 from ckptstore.resume import start
 from ckptstore.resume.register import describe
+from ckptstore.resume.resolver import Query
 from ckptstore.retention.policy import Policy
 from ckptstore.training.rank_launch import RankLaunch
 from ckptstore.training.start import begin, decide
@@ -288,6 +290,24 @@ def test_a_fresh_start_does_not_hide_that_a_branch_was_lost(catalog: Catalog, tm
     job.save(job.start(resume=False)[:1], 5)
     with pytest.raises(NothingRestorableError, match="step 10 was whole, but .* is gone; see: .* --all"):
         job.start()
+
+
+def test_a_run_whose_directory_and_catalog_are_lost_may_start_over(catalog: Catalog, tmp_path: Path) -> None:
+    """A later launch saves elsewhere, and its journal tells which state it went on from; no scan finds that."""
+    lost = connect(str(tmp_path / "lost.db"))
+    first, second = Job(lost, tmp_path / "first"), Job(lost, tmp_path / "second")
+    second.launches = 1
+    first.save(first.begin(), 10)
+    second.begin()
+    shutil.rmtree(tmp_path / "first")
+    catalog.sync(tmp_path / "second")
+    third = Job(catalog, tmp_path / "second")
+    third.launches = 2
+    with pytest.raises(NothingRestorableError, match="if the files are lost, start over: .*fresh=True"):
+        third.start()
+    third.launches = 3
+    launch = third.start(resume=False)[0]
+    assert launch.decide_start(catalog.database, Query(fresh=True)).plan is None
 
 
 def test_stated_replicas_are_those_of_the_launch_whose_state_is_asked_for(catalog: Catalog, tmp_path: Path) -> None:
