@@ -464,7 +464,7 @@ def adopt(
             continue
         back = [file for file in records if file.size is not None and is_as_recorded(file, here.size, here.mtime_ns)]
         gone_here = moved.get((new.source.launch, new.source.rank, here.size, here.mtime_ns), [])
-        is_copy = bool(back) and not gone_here and all(file.state is FileState.MOVED for file in back)
+        is_copy = bool(back) and not gone_here and all(_is_elsewhere(database, facts, file) for file in back)
         if is_copy or any(file.state is FileState.TRASHED for file in back):  # the latter gc has still to move
             continue
         before = recorded.get(before_rename(new.path), ())
@@ -490,6 +490,20 @@ def adopt(
             expected = partial(register.parameters_of, database, run_id, new.source.rank, but=new.path)
             record = _adopted(new, here, facts, reader, expected, replaced=replaced)
             yield record if isinstance(record, Skipped) else _if_as_recorded(record, records)
+
+
+def _is_elsewhere(database: Database, facts: LaunchFacts, file: Checkpoint) -> bool:
+    """Whether a file that was moved is recorded as whole where it was moved to."""
+    launch = facts.launches.get(file.launch_key)
+    if file.state is not FileState.MOVED or launch is None:
+        return False
+    with database.read() as connection:
+        others = reads.files_at(connection, launch, file.global_step)
+    of_file = file.kind, file.rank, file.size, file.mtime_ns
+    return any(
+        other.state is FileState.COMPLETE and (other.kind, other.rank, other.size, other.mtime_ns) == of_file
+        for other in others
+    )
 
 
 def _if_as_recorded(file: Checkpoint, records: Iterable[Checkpoint]) -> Checkpoint | Skipped:

@@ -341,6 +341,19 @@ def test_a_file_that_was_renamed_is_still_the_file(catalog: Catalog, tmp_path: P
     assert sorted(each.state for each in catalog.files("run")) == [FileState.COMPLETE, FileState.MOVED]
 
 
+def test_a_file_that_is_put_back_under_its_first_name_is_still_the_file(catalog: Catalog, tmp_path: Path) -> None:
+    """It was renamed, and somebody asked in between while it was nowhere: its first record says that it was moved."""
+    job, (rank,) = begun(catalog, tmp_path / "ckpt", 10, 20, world_size=1)
+    first, second = job.folder(0) / "net-2_10.ckpt", job.folder(0) / "net-3_9.ckpt"
+    rank.let_go()
+    first.rename(second)
+    assert chosen(catalog.resolve("run")) == ("L1", 20)
+    second.rename(tmp_path / "away")
+    assert chosen(catalog.resolve("run")) == ("L1", 10)
+    (tmp_path / "away").rename(first)
+    assert chosen(catalog.resolve("run")) == ("L1", 20)
+
+
 def test_a_file_in_another_directory_at_the_path_is_not_taken_and_that_is_told(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
