@@ -80,14 +80,15 @@ def reconcile(
     synced: Synced = _NOT_SYNCED,
     only: _OfRank | None = None,
     recorder: Recorder | None = None,
+    of_all: bool = False,
 ) -> Reconciled:
     """Adopt new files, finish those in progress, mark missing ones. Can be repeated.
 
     No file is adopted beside a journal that was not read when the run was `synced`, since it may tell of that file.
-    `only` names one launch and rank to do it for (None: every rank of the launches since the last reconciliation),
-    `recorder` who records it (None: this process, for others).
+    `only` names one launch and rank to do it for (None: every rank of the launches since the last reconciliation, or
+    `of_all` launches), `recorder` who records it (None: this process, for others).
     """
-    every, known = _gather(database, run_id, only)
+    every, known = _gather(database, run_id, only, of_all=of_all)
     listings = _listings(database, every)
     sources = _doubtful(every, listings, known)
     known_places = _places(database, sources)
@@ -354,21 +355,23 @@ def _by_id(files: Sequence[Checkpoint]) -> dict[str, Checkpoint]:
     return {file.id: file for file in files}
 
 
-def _gather(database: Database, run_id: int, only: _OfRank | None) -> tuple[dict[_OfRank, list[Source]], _Known]:
+def _gather(
+    database: Database, run_id: int, only: _OfRank | None, *, of_all: bool
+) -> tuple[dict[_OfRank, list[Source]], _Known]:
     with database.read() as connection:
         launches = reads.launches_of(connection, run_id)
         every = reads.sources_of(connection, run_id)
         if only is not None:
             every = [source for source in every if (source.launch_key, source.rank) == only]
-        recent = _recent(connection, launches, every)
+        asked = {source.launch_key for source in every} if of_all else _recent(connection, launches, every)
         sources: dict[_OfRank, list[Source]] = {}
         for source in every:
-            if source.launch_key in recent:
+            if source.launch_key in asked:
                 sources.setdefault((source.launch_key, source.rank), []).append(source)
-        if not recent:
+        if not asked:
             return {}, _Known(set(), set())
-        paths, has_unsettled = live.paths(connection, recent)
-        return sources, _Known(paths, live.unsettled(connection, recent) if has_unsettled else set())
+        paths, has_unsettled = live.paths(connection, asked)
+        return sources, _Known(paths, live.unsettled(connection, asked) if has_unsettled else set())
 
 
 def _places(database: Database, of_ranks: Iterable[_OfRank]) -> dict[_OfRank, list[Place]]:

@@ -147,7 +147,9 @@ class _Planner:
         self.synced = sync_below(database, Path(tree.root), asked.trust)
         self.run, self.run_id = self._run_to_fill()
         is_tried = catalog is not None or self.run_id is None
-        self.reconciled = Reconciled() if is_tried else reconcile(database, self.run_id or 0, synced=self.synced)
+        self.reconciled = (
+            Reconciled() if is_tried else reconcile(database, self.run_id or 0, synced=self.synced, of_all=True)
+        )
         self.recorded = known_files(database, self.run, Path(tree.root), tree, is_named=asked.run is not None)
         self.copies = copies_of_known(self.databases, tree, self.recorded, heard_before)
         self.is_run_of_copies = (

@@ -166,6 +166,24 @@ def test_what_a_scan_took_in_before_its_rank_registered_it_gives_nothing_up(
         assert (plan.launch.id, plan.global_step) == ("L1", 6)
 
 
+def test_a_scan_adopts_what_no_start_looks_for_any_more(catalog: Catalog, tmp_path: Path) -> None:
+    """The disk of one rank was not mounted when the next launch began, and that one has saved since."""
+    job = Job(catalog, tmp_path / "ckpt")
+    first = job.begin()
+    job.save(first, 10)
+    first[1].register(job.write(first[1], 15), global_step=15, optimizer_step=15)
+    late = job.write(first[0], 15)
+    late.rename(tmp_path / "away")
+    job.save(job.begin(), 20)
+    (tmp_path / "away").rename(late)
+    assert catalog.resolve("run", lineage="L1").plan.global_step == 10
+    done = catalog.scan(tmp_path / "ckpt", run="run")
+    assert [reason.path for reason in done.skipped] == []
+    plan = catalog.resolve("run", lineage="L1").plan
+    assert (plan.launch.id, plan.global_step) == ("L1", 15)
+    assert catalog.resolve("run").plan.launch.id == "L2"
+
+
 def train(catalog: Catalog, root: Path, run: str = "llama", *steps: int) -> None:
     """What a run leaves that is trained with ckptstore."""
     launch = catalog.join(run, launch_id=f"of-{run}")
