@@ -62,7 +62,7 @@ def show(done: Scanned, *, dry_run: bool, verbose: bool) -> None:
     for warning in done.warnings:
         line(f"warning: {warning}")
     for file in done.adopted if verbose else ():
-        line(f"adopted: {file.path}: step {file.global_step}, rank {file.rank}, {file.kind}, {file.grade}")
+        line(f"adopted: {file.path}: step {file.global_step}, rank {file.rank}, {file.kind}, {file.grade or 'proven'}")
 
 
 def _summary(done: Scanned, *, dry_run: bool) -> str:

@@ -102,6 +102,7 @@ class ScanPlan:
     back: tuple[Checkpoint, ...]  # known records that become complete: their files are there again
     overwritten: tuple[Checkpoint, ...]  # known records that become missing: other files are at their paths
     restated: tuple[Checkpoint, ...]  # known records that get another step, or are recorded as copies
+    taken: tuple[Checkpoint, ...]  # what the reconciliation before it has adopted: recorded already
     unplaced: tuple[Unplaced, ...]  # files that got no step
 
 
@@ -475,6 +476,7 @@ class _Planner:
         uncertain = [each for each in self.history.uncertain if each.path in self.is_new]
         contradicted = [each for each in self.history.uncertain if each.path not in self.is_new and each.contradicted]
         new_launches = (*self.in_parts.launches, *self.of_others)
+        taken = tuple(file for file in self.reconciled.adopted if self.tree.seen(file.path) is not None)
         there = (self.known.keys() & {*self.tree.checkpoints, *self.tree.foreign}) - self.recorded.replaced
         live = {file.path for file in self.recorded.below if file.state in LIVE}
         of_others = live & self.recorded.others.keys() & {*self.tree.checkpoints, *self.tree.foreign}
@@ -485,7 +487,7 @@ class _Planner:
             root=self.tree.root,
             world_size=self.history.world_size or max((each.world_size for each in new_launches), default=None),
             counts=dict(counts),
-            known=len(there - self.recorded.doubtful) + len(of_others) + registered,
+            known=len(there - self.recorded.doubtful - {file.path for file in taken}) + len(of_others) + registered,
             adopted=adopted,
             regraded=tuple(regraded),
             damaged=tuple(damaged),
@@ -512,6 +514,7 @@ class _Planner:
             back=tuple(back),
             overwritten=tuple(self.known[path] for path in self.rewritten - self.recorded.replaced),
             restated=(*(self.kept[file.path] for file in moved), *self.copies.told),
+            taken=taken,
             unplaced=tuple(
                 Unplaced(each.path, seen.size, seen.mtime_ns, each.best_guess, each.reason, each.remedy)
                 for each in (*uncertain, *unsure)

@@ -94,7 +94,9 @@ def scan(
     with database.read() as connection:
         found = reads.called(connection, plan.found.run)
     name, synced = found.name if found else plan.found.run, as_called(looked_at, plan.found.synced)
-    return replace(plan.found, run=name, trash=_new_trash(looked_at, name, trash_before), synced=synced)
+    adopted = (*plan.taken, *plan.found.adopted)
+    trash = _new_trash(looked_at, name, trash_before)
+    return replace(plan.found, run=name, adopted=adopted, trash=trash, synced=synced)
 
 
 def _checked(said: Stated, tree: Tree, root: Path) -> Stated:

@@ -178,7 +178,8 @@ def test_a_scan_adopts_what_no_start_looks_for_any_more(catalog: Catalog, tmp_pa
     (tmp_path / "away").rename(late)
     assert catalog.resolve("run", lineage="L1").plan.global_step == 10
     done = catalog.scan(tmp_path / "ckpt", run="run")
-    assert [reason.path for reason in done.skipped] == []
+    assert ([file.path for file in done.adopted], done.known, done.skipped) == ([str(late)], 5, ())
+    assert catalog.scan(tmp_path / "ckpt", run="run").adopted == ()
     plan = catalog.resolve("run", lineage="L1").plan
     assert (plan.launch.id, plan.global_step) == ("L1", 15)
     assert catalog.resolve("run").plan.launch.id == "L2"
