@@ -21,9 +21,10 @@ def database_url(url: str | os.PathLike[str] | None) -> sa.URL:
 
     Raises `UsageError` for what makes no sense.
     """
-    text = os.fspath(url or os.environ.get("CKPTSTORE_URL") or "")
-    if not text:
+    given = os.fspath(url or os.environ.get("CKPTSTORE_URL") or "")
+    if not given:
         return sa.URL.create("sqlite", database=str(users_own()))
+    text = given.strip()  # a variable that is made from a file ends with a line break
     if "://" not in text:
         return sa.URL.create("sqlite", database=str(_as_path(text)))
     return _parse(text)
@@ -36,7 +37,7 @@ def users_own() -> Path:
 
 def _as_path(text: str) -> Path:
     """The path of an SQLite file; what looks like a mistyped URL may hold a password, and is not repeated."""
-    if text.strip() in ("", ":memory:"):
+    if text in ("", ":memory:"):
         raise UsageError("an SQLite catalog needs a file: other processes must see it", _HINT)
     if _LIKE_A_URL.search(text):
         raise UsageError("the catalog is neither a URL nor the path of a file", _HINT)
@@ -83,6 +84,6 @@ def _without_secrets(url: sa.URL) -> sa.URL:
 
 
 def shown(url: sa.URL) -> str:
-    """The URL for messages: without its password, and of its options only those that say where the catalog is."""
+    """The URL for messages, as users write it: without its password, and only with options that say where it is."""
     places = {name: value for name, value in url.query.items() if name in _PLACES}
-    return url.set(query=places).render_as_string(hide_password=True)
+    return url.set(drivername=url.get_backend_name(), query=places).render_as_string(hide_password=True)

@@ -25,8 +25,16 @@ def test_which_catalog_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert open_database(None).file == tmp_path / "ckptstore" / "catalog.db"
     monkeypatch.setenv("CKPTSTORE_URL", str(tmp_path / "a.db"))
     assert open_database(None).file == tmp_path / "a.db"
+    monkeypatch.setenv("CKPTSTORE_URL", f"{tmp_path}/a.db\n")  # of a Secret that was made from a file
+    assert open_database(None).file == tmp_path / "a.db"
     assert open_database(tmp_path / "c.db").file == tmp_path / "c.db"
     assert open_database(f"sqlite:///{tmp_path}/b.db").file == tmp_path / "b.db"
+
+
+def test_a_catalog_is_named_as_it_is_written() -> None:
+    """Of our driver no other program knows, such as psql."""
+    told = "postgresql://trainer:***@db.example/ckptstore"
+    assert open_database("postgresql://trainer:s3cret@db.example/ckptstore?sslmode=require").name == told
 
 
 @pytest.mark.parametrize(
