@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ckptstore.cli.terminal import line
-from ckptstore.cli.watching import receiver_options, secret_in, watcher_of
+from ckptstore.cli.watching import receiver_options, secret, watcher_of
 from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.outside import Path, os, socket
 
@@ -91,7 +91,8 @@ def _rules(host: str, token_file: Path | None, *, allow_changes: bool, trust_pro
     """The rules for requests. Raises `UsageError` if others could read or change the catalog without a token."""
     from ckptstore.serve.guard import LOOPBACK, Rules
 
-    token = secret_in(token_file, "token").decode() if token_file is not None else os.environ.get(TOKEN) or None
+    found = secret(token_file, TOKEN, "token")
+    token = None if found is None else os.fsdecode(found)
     is_loopback = host in LOOPBACK
     if token is None and not is_loopback:
         raise UsageError(

@@ -110,20 +110,24 @@ def watcher_of(
         raise UsageError("both --webhook and --command are given", "give one of them, and watch twice for both")
     if command:
         return Watcher(database, Program(command), kinds, **more)
-    webhook = webhook or os.environ.get(WEBHOOK)
-    return Watcher(database, Webhook(webhook, _secret(secret_file)), kinds, **more) if webhook else None
+    webhook = webhook or os.environ.get(WEBHOOK, "").strip()
+    if not webhook:
+        return None
+    return Watcher(database, Webhook(webhook, secret(secret_file, SECRET, "secret")), kinds, **more)
 
 
-def _secret(file: Path | None) -> bytes | None:
-    return secret_in(file, "secret") if file is not None else os.environ.get(SECRET, "").encode() or None
+def secret(file: Path | None, variable: str, what: str) -> bytes | None:
+    """The secret of a file, else of a variable; None: there is none. `what` it is, for messages. Raises `UsageError`.
 
-
-def secret_in(file: Path, what: str) -> bytes:
-    """The secret that a file holds; `what` it is, for messages. Raises `UsageError`."""
+    Blanks and line breaks around it are no part of it: that of a file mostly ends with one, and so does a variable
+    that is made from a file.
+    """
+    if file is None:
+        return os.fsencode(os.environ.get(variable, "")).strip() or None
     try:
-        secret = file.read_bytes().strip()
+        found = file.read_bytes().strip()
     except OSError as error:
         raise UsageError(f"cannot read {file} ({error.strerror})", "check its name and permissions") from None
-    if not secret:
+    if not found:
         raise UsageError(f"{file} is empty", f"write the {what} into it")
-    return secret
+    return found

@@ -1,5 +1,6 @@
 """`ckptstore serve` says at once why it cannot start."""
 
+import os
 import socket
 from pathlib import Path
 
@@ -7,7 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from ckptstore.cli.main import cli
+from ckptstore.cli.serve import _rules
 from ckptstore.errors import CkptstoreError
+from ckptstore.serve.guard import Sessions
 
 
 def refused(sqlite_url: str, *asked: str) -> str:
@@ -34,6 +37,17 @@ def test_a_token_that_is_none(sqlite_url: str, tmp_path: Path) -> None:
     assert "cannot read" in refused(sqlite_url, "--token-file", str(file))
     file.write_text("\n")
     assert "is empty; write the token into it" in refused(sqlite_url, "--token-file", str(file))
+
+
+@pytest.mark.parametrize("kept_in", ["a file", "the environment"])
+def test_the_token_ends_before_a_line_break(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_in: str) -> None:
+    """That of a Secret made from a file has one; a browser and a header send none. It may be any bytes."""
+    file = tmp_path / "token"
+    file.write_bytes(b"t\xffken\n")
+    monkeypatch.setenv("CKPTSTORE_TOKEN", os.fsdecode(file.read_bytes()))
+    rules = _rules("::", file if kept_in == "a file" else None, allow_changes=True, trust_proxy=None)
+    assert rules.token is not None
+    assert Sessions(rules.token).is_token(b"t\xffken")
 
 
 def test_a_port_that_is_taken(sqlite_url: str) -> None:
