@@ -111,8 +111,10 @@ class Recorder:
         """Record the events that `decide` returns from its reading of the catalog, in the same transaction.
 
         `decide` returns the launches of the events, too. The events are in the journals before the transaction ends. An
-        error that `decide` raises is passed on, and nothing is recorded.
+        error that `decide` raises is passed on, and nothing is recorded. If the catalog fails after that, the error
+        that is raised says that it takes them up later.
         """
+        journalled: list[Span] = []
 
         def work(connection: Connection) -> list[str]:
             events, launches = decide(connection)
@@ -120,9 +122,18 @@ class Recorder:
                 return []
             found = {launch: reads.launch(connection, launch) for launch in launches}
             started = {key: LaunchStarted(launch.undecided()) for key, launch in found.items() if launch is not None}
-            return self._project(connection, self._append(self._by_home(events), started.get, started), events)
+            written = self._append(self._by_home(events), started.get, started)
+            journalled.extend(written.spans)
+            return self._project(connection, written, events)
 
-        take_up_own(self.database, self.database.in_write(work))
+        try:
+            lagging = self.database.in_write(work)
+        except CatalogUnavailableError as error:
+            if not journalled:
+                raise
+            later = "the change is in the journals, and reaches the catalog later"
+            raise type(error)(f"{error.message}; {later}", error.hint) from error
+        take_up_own(self.database, lagging)
 
     def record_files(self, files: Sequence[Checkpoint], outcome: LoadOutcome | None = None) -> list[Checkpoint]:
         """Record files, and with them the outcome of the restore plan of the launch that wrote them.

@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from ckptstore.api import Catalog, connect
-from ckptstore.errors import RefusedError
+from ckptstore.errors import CatalogUnavailableError, RefusedError
 from tests.cli.advice import advised
 from tests.command_line import ckptstore
 from tests.contents import contents
 from tests.jobs import Job
+from tests.small_disks import fill, small_disk
 
 
 @pytest.fixture
@@ -51,6 +52,21 @@ def test_a_catalog_made_anew_knows_what_was_forgotten_and_renamed(catalog: Catal
     assert advised(told) == ["forget", "run", "--apply"]
     assert ckptstore("--db", str(other.database.file), *advised(told)).code == 0
     assert other.runs() == []
+
+
+def test_a_change_that_only_the_journals_took_is_told_as_that(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "size=2m") as disk:
+        catalog = connect(str(disk / "catalog.db"))
+        job = Job(catalog, tmp_path / "data")
+        job.save(job.begin(), 10)
+        filler = fill(disk)
+        with pytest.raises(CatalogUnavailableError, match="in the journals, and reaches the catalog later") as failed:
+            catalog.rename("run", "thesis")
+        assert "database or disk is full" in failed.value.message
+        assert [row.run for row in catalog.runs()] == ["run"]
+        filler.unlink()
+        catalog.sync("run")
+        assert [row.run for row in catalog.runs()] == ["thesis"]
 
 
 def test_a_script_that_joins_the_old_name_goes_on_with_the_run_and_is_told(
