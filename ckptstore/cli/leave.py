@@ -10,7 +10,7 @@ from ckptstore.cli import values
 from ckptstore.cli.commands import Parsed, as_json, optional_run, seconds
 from ckptstore.cli.terminal import line
 from ckptstore.core.text import count, of_ranks
-from ckptstore.errors import CkptstoreError, UsageError
+from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
 from ckptstore.outside import os, threading, time
 
 if TYPE_CHECKING:
@@ -175,9 +175,18 @@ class _Exit:
             self._is_over.wait(max(0.0, self._began + self._patience - time.monotonic()))
         if self._failure is not None:
             raise self._failure
-        if self._patience is None or (self._asked is not None and self._asked.ending):
+        asked = self._asked
+        if asked is not None and asked.ending:
             return 0
-        return self._end()
+        if self._patience is not None:
+            return self._end()
+        if asked is not None and not asked.is_told:
+            raise CatalogUnavailableError(
+                f"launch {asked.launch.id} of run {self._run!r} was not asked to leave: neither the catalog nor a "
+                f"directory of it can be written to ({asked.away})",
+                "ask where one of them can be written to",
+            )
+        return 0
 
     def _work(self) -> None:
         from ckptstore.leave.ask import ask, follow
@@ -223,8 +232,8 @@ class _Exit:
         places += ["the catalog"] if asked.by_catalog else []
         ways = [f"a request in {' and in '.join(places)}"] if places else []
         ways += [f"SIGTERM to {count(len(asked.signalled), 'process', 'processes')}"] if asked.signalled else []
-        how = ", ".join(ways) or "no way"
-        self._line(f"run {self._run}, launch {asked.launch.id}: asked to save and leave, by {how}")
+        how = f"asked to save and leave, by {', '.join(ways)}" if asked.is_told else "no process could be asked"
+        self._line(f"run {self._run}, launch {asked.launch.id}: {how}")
         for directory, why in asked.unreached:
             self._line(f"  not in {directory}: {why}")
 

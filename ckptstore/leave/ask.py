@@ -51,6 +51,11 @@ class Asked:
     signalled: tuple[int, ...] = ()
     away: str = ""
 
+    @property
+    def is_told(self) -> bool:
+        """Whether a rank can hear of the request."""
+        return bool(self.reached or self.by_catalog or self.signalled)
+
 
 def ask(database: Database, run: str, reason: str, directories: Iterable[str] = ()) -> Asked:
     """Ask the newest launch of a run to save and leave when its step is done. Twice is as good as once.

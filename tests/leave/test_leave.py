@@ -33,6 +33,7 @@ from ckptstore.training.start import begin
 from tests import ckpt_bytes
 from tests.command_line import Result, ckptstore
 from tests.jobs import Job, begun, set_ending
+from tests.small_disks import fill, small_disk
 
 
 def flags(job: Job, launch: RankLaunch) -> list[bool]:
@@ -265,6 +266,24 @@ def test_a_directory_that_is_not_here(catalog: Catalog, tmp_path: Path) -> None:
     assert asked.reached == (str(job.folder(0)),)
     assert asked.unreached == ((str(job.folder(1)), "No such file or directory"),)
     assert not ranks[1].exit_requested
+
+
+def test_a_request_that_nobody_can_find_is_an_error(tmp_path: Path) -> None:
+    """The catalog can be read, but its disk is full; the directories of the ranks are on no disk of this machine."""
+    with small_disk(tmp_path / "disk", "size=2m") as disk:
+        catalog = connect(str(disk / "catalog.db"))
+        begun(catalog, tmp_path / "ckpt", 10)
+        (tmp_path / "ckpt").rename(tmp_path / "elsewhere")
+        fill(disk)
+        asked = ["--db", str(disk / "catalog.db"), "exit", "run"]
+        told = ckptstore(*asked)
+        assert told.code == CatalogUnavailableError.exit_code
+        assert "rank_1: No such file or directory" in told.out
+        assert "launch L1 of run 'run' was not asked to leave" in told.err
+        assert "database or disk is full" in told.err
+        found = ckptstore(*asked, "--json")
+        assert (found.code, found.out, json.loads(found.err)["exit_code"]) == (4, "", 4)
+        assert ckptstore(*asked, "--wait", "--timeout", "1s").code == leave.NOT_LEFT
 
 
 def test_no_link_is_followed(catalog: Catalog, tmp_path: Path) -> None:
