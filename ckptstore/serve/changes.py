@@ -10,6 +10,7 @@ from ckptstore.outside import ThreadPoolExecutor
 from ckptstore.retention import dicts, in_trash, stored_policy
 from ckptstore.retention.execute import collect
 from ckptstore.retention.policy import from_json
+from ckptstore.retention.protect import check_was_tag
 from ckptstore.serve.guard import VISIT
 from ckptstore.serve.problems import StillAtWorkError
 from ckptstore.serve.questions import policy_of
@@ -49,7 +50,12 @@ class Changes:
 
     async def untag(self, run: str, name: str) -> dict[str, Any]:
         """As `untag`."""
-        changed = await self._done(f"untag {run!a} {name!a}", lambda: self._catalog.untag(run, name))
+
+        def work() -> bool:
+            check_was_tag(self._catalog.database, run, name)
+            return self._catalog.untag(run, name)
+
+        changed = await self._done(f"untag {run!a} {name!a}", work)
         return {"run": run, "tag": name, "changed": changed}
 
     async def policy(self, run: str, rules: Mapping[str, Any] | None) -> dict[str, Any]:

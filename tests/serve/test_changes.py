@@ -121,6 +121,7 @@ def test_what_is_refused_has_its_hint(catalog: Catalog, script: TestClient, pers
         ("/policy", {"policy": {"keep_last": "5"}}, 400, "keep-last is '5'"),
         ("/policy", {"policy": {"keep_lots": 5}}, 400, "has unknown rules"),
         ("/policy", {"policy": {}}, 409, "no rule"),
+        ("/untag", {"tag": "never"}, 400, "run 'run' has no tag 'never'"),
         ("/undo", {}, 400, "nothing of run 'run' is in the trash"),
         ("/nothing", {}, 405, "this address takes no such method"),
     ],
