@@ -48,7 +48,8 @@ durations seconds.
 | `resolve --json` | Resolution |
 | `gc --json` | GcPlan; with `--all` a list of these |
 | `gc --tier NAME --json` | a list of `run`, `tier`, `applied`, `keep: Kept[]`, `remove: Removed[]`, `bytes_freed`, \
-`policy: Policy`, `refused`, `skipped: Skipped[]`, `purged_bytes`, `troubles` |
+`policy: Policy`, `refused`, `skipped: Skipped[]`, `purged_bytes`, `troubles`. Of a tier of level 0 as without \
+`--tier` |
 | `undo --json` | `run`, `files`, `bytes`, `gone`, `troubles` |
 | `purge --json` | `run`, `files`, `bytes`, `waiting`, `waiting_bytes`, `next_at`, `troubles` |
 | `undo --tier NAME --json`, `purge --tier NAME --json` | `run`, `tier`, `copies`, `bytes`, `purged`, `purged_bytes`, \
@@ -78,7 +79,10 @@ that copied |
 safetensors `metadata`; of a strategy file also `stages`; of a group info file `restore_ranks` and `groups` in place \
 of `parameters` |
 | `diff --json` | `first`, `second`, `ranks: [{ranks, paths, same_bytes, same, new, gone, reshaped, changed: \
-[{name, dtype, shape, relative, l2, max_abs, nan, inf}]}]`, `unmatched_ranks`; `same` is null if nothing was read |
+[{name, dtype, shape, relative, l2, max_abs, nan, inf}]}]`, `unmatched_ranks`. `first` and `second` are `{name, run, \
+launch, global_step, epoch, step_in_epoch, optimizer_step, metrics, world_size, layout}`, `new` and `gone` lists of \
+`{name, dtype, shape}`, `reshaped` one of `{name, first, second}`. `same` is null if nothing was read; `relative`, \
+`l2` and `max_abs` are null for a type without norms |
 | `exit --json` | `run`, `launch`, `world_size`, `ended_before`, `directories`, `unreached`, `by_catalog`, \
 `signalled`, `whole`, `step`, `missing_ranks`, `ended`, `restart_step`; with `--from-env` a list of these. From \
 `whole` on they are null without `--wait`; with `--cancel` `run`, `cancelled` |
