@@ -35,8 +35,7 @@ _WORDS = {
 def show(done: Scanned, *, dry_run: bool, verbose: bool) -> None:
     """What a scan found and did, and what it left alone; `verbose` names every file."""
     if done.synced.records or done.synced.spoiled:
-        damaged = count(done.synced.spoiled, "damaged line was", "damaged lines were")
-        spoiled = f"; {damaged} skipped" if done.synced.spoiled else ""
+        spoiled = f"; {count(done.synced.spoiled, 'line was', 'lines were')} skipped" if done.synced.spoiled else ""
         taken = "would be taken" if dry_run else "taken"
         line(f"{count(done.synced.records, 'record', 'records')} {taken} from journals{spoiled}")
     if len(done.synced.runs) > 1:

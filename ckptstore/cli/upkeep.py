@@ -53,7 +53,9 @@ def _show_sync(done: Synced) -> None:
     journals, records = count(done.journals, "journal", "journals"), count(done.records, "record", "records")
     line(f"{journals} read, {done.read} with new lines: {records} added")
     if done.spoiled:
-        line(f"{done.spoiled} lines skipped: incomplete, or written by another program")
+        or_refused = ", or refused for a reason below" if done.refused else ""
+        many = count(done.spoiled, "line was", "lines were")
+        line(f"{many} skipped: incomplete, or written by another program{or_refused}")
     skipped = sorted((*done.skipped, *done.refused), key=lambda each: each not in done.unreadable)
     for each in first(skipped, "skipped"):
         line(f"skipped: {each.path}: {each.reason}")

@@ -6,6 +6,8 @@ import pytest
 
 from ckptstore.api import Catalog, connect
 from ckptstore.errors import CatalogUnavailableError, RefusedError
+from ckptstore.retention import stored_policy
+from ckptstore.retention.policy import Policy
 from tests.cli.advice import advised
 from tests.command_line import ckptstore
 from tests.contents import contents
@@ -52,6 +54,15 @@ def test_a_catalog_made_anew_knows_what_was_forgotten_and_renamed(catalog: Catal
     assert advised(told) == ["forget", "run", "--apply"]
     assert ckptstore("--db", str(other.database.file), *advised(told)).code == 0
     assert other.runs() == []
+
+
+def test_a_line_that_is_refused_is_not_told_as_damaged(catalog: Catalog, other: Catalog, job: Job) -> None:
+    """Another catalog has stored a policy: the journal has it, and this one asks for a person's word."""
+    other.scan(job.directory)
+    stored_policy.store(catalog.database, "run", Policy(keep_last=3))
+    told = ckptstore("--db", str(other.database.file), "sync", "run").out.splitlines()
+    assert told[1] == "1 line was skipped: incomplete, or written by another program, or refused for a reason below"
+    assert "its policy is" in told[2]
 
 
 def test_a_change_that_only_the_journals_took_is_told_as_that(tmp_path: Path) -> None:
