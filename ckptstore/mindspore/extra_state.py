@@ -43,7 +43,7 @@ _OF_ONE_RANK = {
     "random": "its random numbers",
     "device": "those of its device",
 }
-_ARRAY = "__array__"
+_ARRAY, _TENSOR = "__array__", "__tensor__"
 
 _STEP_BEGINS = ("step_begin", "on_train_step_begin")
 _EPOCH_BEGINS = ("epoch_begin", "on_train_epoch_begin")
@@ -497,7 +497,7 @@ def set_device_state(told: Any) -> None:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON holds it: numbers, text, None, lists, dicts by text, arrays. Raises `TypeError` for others."""
+    """A number, text, None, array or tensor, or a list or dict of such, as JSON. Raises `TypeError` for others."""
     if isinstance(value, (bool, int, float, str, type(None))):
         return value
     if isinstance(value, dict) and all(isinstance(name, str) for name in value):
@@ -507,22 +507,51 @@ def plain(value: Any) -> Any:
     array = value.asnumpy() if hasattr(value, "asnumpy") else value
     if isinstance(array, (np.ndarray, np.generic)) and array.dtype.kind in "biufc":
         array = np.asarray(array)
-        return {_ARRAY: [array.dtype.str, array.shape, base64.b64encode(array.tobytes()).decode()]}
+        name = _TENSOR if isinstance(value, mindspore.Tensor) else _ARRAY
+        return {name: [array.dtype.str, array.shape, base64.b64encode(array.tobytes()).decode()]}
     raise TypeError(f"it holds {type(value).__name__}")
 
 
 def _array(found: dict[str, Any]) -> Any:
-    if found.keys() != {_ARRAY}:
+    name = next(iter(found), "")
+    if len(found) != 1 or name not in {_ARRAY, _TENSOR}:
         return found
-    dtype, shape, data = found[_ARRAY]
-    return np.frombuffer(base64.b64decode(data), np.dtype(dtype)).reshape(shape).copy()
+    dtype, shape, data = found[name]
+    array = np.frombuffer(base64.b64decode(data), np.dtype(dtype)).reshape(shape).copy()
+    return mindspore.Tensor(array) if name == _TENSOR else array
 
 
 def state_of(known: Any) -> dict[str, Any]:
-    """The `state_dict` of an object; without one, its numbers, text, arrays and parameters."""
+    """The `state_dict` of an object; without one, its numbers, text, arrays and parameters.
+
+    Those of objects in a list too, as the schedulers of `SequentialLR`.
+    """
     if hasattr(known, "state_dict"):
         return dict(known.state_dict())
-    return {name: value for name, value in vars(known).items() if not why_not(value)}
+    found = {name: _opened(value) for name, value in vars(known).items()}
+    return {name: value for name, value in found.items() if not why_not(value)}
+
+
+def _opened(value: Any) -> Any:
+    if isinstance(value, (list, tuple)) and all(map(_is_opened, value)):
+        return [{name: own for name, own in vars(each).items() if not why_not(own)} for each in value]
+    return value
+
+
+def _is_opened(value: Any) -> bool:
+    return hasattr(value, "__dict__") and not callable(value) and not isinstance(value, mindspore.Tensor)
+
+
+def networks_left_out(known: Any, saved: Iterable[Any]) -> list[str]:
+    """The attributes of an object with networks whose parameters are not `saved`: `state_of` has no networks."""
+    ids = set(map(id, saved))
+
+    def is_lacking(value: Any) -> bool:
+        if isinstance(value, (list, tuple)):
+            return any(map(is_lacking, value))
+        return isinstance(value, mindspore.nn.Cell) and any(id(each) not in ids for each in value.get_parameters())
+
+    return [name for name, value in vars(known).items() if not hasattr(known, "state_dict") and is_lacking(value)]
 
 
 def set_state_of(known: Any, state: dict[str, Any]) -> None:
@@ -537,6 +566,11 @@ def set_state_of(known: Any, state: dict[str, Any]) -> None:
 def _put(there: Any, value: Any) -> Any:
     if isinstance(there, (list, tuple)) and isinstance(value, list) and len(there) == len(value):
         return type(there)(_put(*pair) for pair in zip(there, value, strict=True))
+    if isinstance(there, dict) and isinstance(value, dict):
+        return {name: _put(there.get(name), each) for name, each in value.items()}
+    if isinstance(value, dict) and _is_opened(there):
+        set_state_of(there, value)
+        return there
     if not isinstance(there, mindspore.Tensor):
         return value
     tensor = mindspore.Tensor(value, there.dtype)

@@ -7,7 +7,10 @@ import inspect
 import json
 import logging
 import sys
+from itertools import chain
 from typing import TYPE_CHECKING, Any
+
+from mindspore import nn
 
 from ckptstore.core.model import Kind, epoch_and_step
 from ckptstore.errors import CkptstoreError, UsageError
@@ -75,6 +78,14 @@ class Loop:
         session.metrics = lambda: self._metrics
         self._counted = (self.global_step, state.counters())
         self._remembered = remembered
+        cells = [each for each in self._others.values() if isinstance(each, nn.Cell)]
+        saved = [*state.named.values(), *chain.from_iterable(each.get_parameters() for each in cells)]
+        for name, each in self._others.items():
+            if left := extra_state.networks_left_out(each, saved):
+                session.complaints.warn(
+                    f"others[{name!r}] is saved without the parameters of {', '.join(left)}: give each of these "
+                    "networks to others= too"
+                )
         self._bring_back()
         self._random_first = extra_state.random_state()
         self._draws = False

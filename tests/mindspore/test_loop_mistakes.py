@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mindspore import Parameter, mint, nn, ops
 from mindspore import dataset as ds
-from mindspore import mint, nn, ops
 from mindspore.experimental import optim
 
 import ckptstore.mindspore
@@ -58,6 +58,86 @@ def test_every_optimizer_comes_back(tmp_path: Path, optimizer: Callable[[Any], A
     assert again.global_step == 12
     assert second.values() == first.values()
     assert list(again) == []
+
+
+class Average:
+    """A moving average of a network's parameters, kept in one of several ways; it is none of the training's state."""
+
+    def __init__(self, network: nn.Cell, way: str) -> None:
+        self.network = network
+        first = {item.name: Parameter(item.copy(), name=item.name) for item in network.get_parameters()}
+        self.by_name = first if way != "network" else {}
+        self.copy = nn.Dense(3, 4) if way == "network" else None
+        self.given = {"average": self}
+        if way == "network":
+            self.given["copy"] = self.copy
+        if way == "of its own":
+            self.state_dict = lambda: {"by_name": self.by_name}
+            self.load_state_dict = self.load
+
+    def kept(self) -> dict[str, Parameter]:
+        return self.by_name or {item.name: item for item in self.copy.get_parameters()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        for name, value in state["by_name"].items():
+            self.by_name[name].set_data(value)
+
+    def update(self) -> None:
+        kept = self.kept()
+        for item in self.network.get_parameters():
+            ops.assign(kept[item.name], kept[item.name] * 0.5 + item * 0.5)
+
+    def values(self) -> dict[str, bytes]:
+        return {name: item.asnumpy().tobytes() for name, item in self.kept().items()}
+
+
+@pytest.mark.parametrize("way", ["dict", "network", "of its own"])
+def test_an_average_of_the_weights_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture, way: str) -> None:
+    def trained(run: str, epochs: int) -> Average:
+        ms.set_seed(1)
+        made = Trained()
+        average = Average(made.network, way)
+        launch = ckptstore.mindspore.join(run)
+        loop = made.loop(tmp_path / run, launch=launch, epochs=epochs, others=average.given)
+        for batch in loop:
+            loss = made.step(*batch)
+            average.update()
+            loop.step(loss=loss)
+        return average
+
+    whole = trained("whole", 2)
+    trained("run", 1)
+    assert trained("run", 2).values() == whole.values()
+    assert complaints(caplog) == []
+
+
+def test_a_network_that_is_not_saved_with_an_object_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made = Trained()
+    made.loop(tmp_path, others={"average": Average(made.network, "network")})
+    (told,) = complaints(caplog)
+    assert told.startswith("others['average'] is saved without the parameters of copy: ")
+
+
+def test_a_schedule_of_several_ones_goes_on(tmp_path: Path) -> None:
+    def trained(run: str, epochs: int) -> Trained:
+        ms.set_seed(1)
+        made = Trained(lambda of: optim.SGD(of, lr=0.1))
+        each = (
+            optim.lr_scheduler.ConstantLR(made.optimizer, 0.1, 3),
+            optim.lr_scheduler.ExponentialLR(made.optimizer, 0.9),
+        )
+        schedule = optim.lr_scheduler.SequentialLR(made.optimizer, list(each), [4])
+        loop = made.loop(
+            tmp_path / run, launch=ckptstore.mindspore.join(run), epochs=epochs, others={"schedule": schedule}
+        )
+        for batch in loop:
+            loop.step(loss=made.step(*batch))
+            schedule.step()
+        return made
+
+    whole = trained("whole", 2)
+    trained("run", 1)
+    assert trained("run", 2).values() == whole.values()
 
 
 @pytest.mark.parametrize("optimizer", [optim.NAdam, pytest.param(optim.ASGD, marks=pytest.mark.long)])
