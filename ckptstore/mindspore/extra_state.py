@@ -20,7 +20,7 @@ from mindspore.train import Callback, EarlyStopping, ReduceLROnPlateau
 from ckptstore.core.text import count
 from ckptstore.mindspore.data import randomness
 from ckptstore.mindspore.load_guard import STEP_ENDS, sets_parameters
-from ckptstore.mindspore.state import OF_BATCH_NORM, RATE, named
+from ckptstore.mindspore.state import OF_BATCH_NORM, RATE, first_names, named, outside_of
 from ckptstore.mindspore.step_count import from_where_it_was_raised
 from ckptstore.training.companions import read
 
@@ -87,8 +87,15 @@ class Remembered:
         self.callbacks |= self._alike
 
     def put(self, network: Any) -> None:
-        """Set values that the file lacks: learning rates that were set after the save, and this rank's averages."""
-        parameters = named(network)
+        """Set values that the file lacks: learning rates that it has not, or that were set later; own averages."""
+        outside = outside_of(network)
+        if unknown := sorted(outside.keys() - self._rates.keys()):
+            log.warning(
+                "no saved state was found beside %s for %s: training goes on with those of the script",
+                self.source.path,
+                first_names(unknown),
+            )
+        parameters = {**named(network), **outside}
         lacking = {name for name in parameters if name.endswith(OF_BATCH_NORM)} if self._lacks_own else set()
         averages = _part(self._own, "averages") if self._lacks_own else {}
         for name, value in {**self._rates, **averages}.items():
@@ -176,8 +183,9 @@ class Keeper:
         self._kept = self.callbacks(listed, registrar)
         self._warn(listed)
         self._setters = [type(each).__name__ for each in listed if sets_parameters(each, _EPOCH_ENDS)]
-        self._rates = [name for name, item in network.parameters.items() if RATE in name and item.size == 1]
-        self._rates_before = values_of(network, self._rates)
+        rates = {name: item for name, item in network.parameters.items() if RATE in name and item.size == 1}
+        self._rates = {**rates, **network.outside}
+        self._rates_before = self._rates_now()
         self._averages = averages_of(self._session)
         self._an_epoch, self._last_epoch = int(params.batch_num), 0
         self._dataset_draws = randomness(params.train_dataset).threads > 0
@@ -202,7 +210,7 @@ class Keeper:
 
     def _put_back_rates(self) -> None:
         """Undo what callbacks set at the begin of the epoch that a restart goes on with: it had begun before."""
-        now = values_of(self._network, self._rates)
+        now = self._rates_now()
         for name, rate in self._rates_before.items():
             if now[name] != rate:
                 log.warning(
@@ -212,8 +220,11 @@ class Keeper:
                     self._params.cur_epoch_num,
                     rate.item(),
                 )
-                there = self._network.parameters[name]
+                there = self._rates[name]
                 mindspore.ops.assign(there, mindspore.Tensor(rate, there.dtype))
+
+    def _rates_now(self) -> dict[str, Any]:
+        return {name: np.array(item.asnumpy()) for name, item in self._rates.items()}
 
     def bring_back(self) -> None:
         """Restore the callbacks' state, once.
@@ -277,7 +288,7 @@ class Keeper:
         """Note that training stops after this step: in mid-epoch MindSpore still calls the hook for the epoch's end."""
         step = self._progress.global_step
         if self._params is not None and not self.ends_epoch(step):
-            self._at_stop = step, self._state(), values_of(self._network, self._rates)
+            self._at_stop = step, self._state(), self._rates_now()
 
     def end_epoch(self) -> None:
         """Note that the hooks for an epoch's end have run: the callbacks' state now goes with its last step's saves."""
@@ -309,7 +320,7 @@ class Keeper:
         step = self._progress.global_step
         if self._params is None or self._progress.start is None or not self._network.is_readable:
             return {}
-        rates = values_of(self._network, self._rates)
+        rates = self._rates_now()
         if self._step != step:
             self._files, self._step, self._rates_before = [], step, rates
         if path not in self._files:
@@ -343,12 +354,12 @@ class Keeper:
     def _state(self) -> dict[str, Any]:
         """The present state to keep; empty if there is none."""
         state: dict[str, Any] = {}
-        if self._kept or self._setters:
+        if self._kept or self._setters or self._network.outside:
             told = dict(self._states())
             alike = {name for name, each in self._kept.items() if isinstance(each, _ALIKE)}
             state["callbacks"] = {name: each for name, each in told.items() if name not in alike}
             state["alike"] = {name: each for name, each in told.items() if name in alike}
-            state["rates"] = values_of(self._network, self._rates)
+            state["rates"] = self._rates_now()
             state["stopped"] = self._stopped()
         if self._averages:
             state["averages"] = values_of(self._network, self._averages)

@@ -169,7 +169,8 @@ class NetworkState:
     """The train network of one training.
 
     `parameters` are those that are saved, by name, `names` those that every whole file has, `outputs` what it returned
-    last: an evaluation inside `fit` puts its own into MindSpore's callback parameters. `is_readable` is False once the
+    last: an evaluation inside `fit` puts its own into MindSpore's callback parameters. `outside` are parameters of its
+    optimizers that it does not have, by name. `is_readable` is False once the
     device did not answer.
     """
 
@@ -178,6 +179,7 @@ class NetworkState:
         self._network = network
         self.parameters = {name: item for name, item in named(network).items() if is_saved(item)}
         self.names = {name for name, item in self.parameters.items() if is_state(item)}
+        self.outside = outside_of(network)
         self.outputs: Any = None
         self.is_readable = True
         self._counter = self.parameters.get(OPTIMIZER_STEP, _state_step(self.parameters))
@@ -365,6 +367,20 @@ def _of_groups(optimizer: Any) -> Iterator[Parameter]:
     """Learning rates that a scheduler sets: they are no parameters of the cell (`mindspore.experimental.optim`)."""
     groups = getattr(optimizer, "param_groups", ())
     return (value for group in groups for value in group.values() if isinstance(value, Parameter))
+
+
+def outside_of(network: Any) -> dict[str, Any]:
+    """Single numbers that optimizers in a train network hold as parameters, and that are none of that network's.
+
+    Such are the rates in `param_groups` of `mindspore.experimental.optim`: MindSpore's files lack them. By their names,
+    and the optimizer's place in the network.
+    """
+    if isinstance(network, Parameters):
+        return {}
+    known = {id(item) for item in network.get_parameters()}
+    optimizers = ((name, each) for name, each in network.cells_and_names() if isinstance(each, OPTIMIZERS))
+    found = ((name, item) for name, each in optimizers for item in (*_of_groups(each), *_in_lists(each)))
+    return {f"{name}.{item.name}": item for name, item in found if id(item) not in known and item.size == 1}
 
 
 def _in_lists(optimizer: Any) -> Iterator[Parameter]:

@@ -12,6 +12,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import nn
+from mindspore.experimental import optim
 from mindspore.train import Callback, EarlyStopping, ReduceLROnPlateau
 
 import ckptstore.mindspore
@@ -529,6 +530,63 @@ def test_a_graceful_exit_keeps_what_callbacks_were_before_it(tmp_path: Path, cat
     assert content["heard_all"]
     assert watched.wait == 1
     assert content["alike"]["EarlyStopping"]["wait"] == 0
+
+
+class Experimental(nn.Cell):
+    """A train cell with an optimizer of `mindspore.experimental`, whose rates are no parameters of the cell."""
+
+    def __init__(self, loss: nn.Cell, optimizer: nn.Cell) -> None:
+        super().__init__(auto_prefix=False)
+        self.loss, self.optimizer = loss, optimizer
+        self.grad = ms.ops.GradOperation(get_by_list=True)
+
+    def construct(self, x: ms.Tensor, y: ms.Tensor) -> ms.Tensor:
+        self.optimizer(self.grad(self.loss, self.optimizer.parameters)(x, y))
+        return self.loss(x, y)
+
+
+class Scheduling(Callback):
+    def __init__(self, optimizer: nn.Cell) -> None:
+        super().__init__()
+        self.schedule = optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+
+    def on_train_step_end(self, run_context: Any) -> None:
+        self.schedule.step()
+
+
+@pytest.mark.parametrize("how", ["saver", "registrar"])
+def test_what_an_optimizer_holds_outside_of_the_train_cell_goes_on(
+    tmp_path: Path,
+    catalog: Catalog,
+    set_mode: Callable[[int], None],
+    caplog: pytest.LogCaptureFixture,
+    *,
+    how: str,
+) -> None:
+    """The rate, and `mu_product` of NAdam."""
+    set_mode(ms.PYNATIVE_MODE)
+
+    def train_one(run: str, *faults: Callback) -> Job:
+        ms.set_seed(1)
+
+        def optimizer(parameters: Any, learning_rate: float) -> nn.Cell:
+            return optim.NAdam(parameters, lr=learning_rate)
+
+        model = create_model(optimizer=optimizer, cell=Experimental)
+        schedule = Scheduling(model.train_network.optimizer)
+        return train_and_save(tmp_path / run, how, model=model, kept=[schedule], after=faults)
+
+    whole = train_one("whole")
+    train_one("run", RaiseAt(12))
+    job = train_one("run")
+    assert job.start.global_step == 12
+    assert weights(job) == weights(whole)
+    assert complaints(caplog) == []
+    for path in (tmp_path / "run").glob("*.companion"):
+        path.unlink()
+    train_one("run")
+    (told,) = complaints(caplog)
+    assert "for optimizer.learning_rate_group_0, optimizer.mu_product_bias, optimizer.mu_product_weight: " in told
 
 
 def test_a_rate_that_is_set_when_training_stops_in_mid_epoch_is_not_restored(
