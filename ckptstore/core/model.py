@@ -245,6 +245,11 @@ class Source:
         """The key of its launch."""
         return launch_key(self.run, self.launch)
 
+    @property
+    def is_nested(self) -> bool:
+        """Whether each save has a directory of its own below this one: of TTP, and of iterations."""
+        return self.kind is Kind.TTP or self.content is Content.PART
+
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:

@@ -142,7 +142,7 @@ class _Seen:
 
 def _listings(database: Database, sources: Mapping[_OfRank, Sequence[Source]]) -> dict[str, frozenset[str] | OSError]:
     every = (source for own in sources.values() for source in own)
-    directories = list(dict.fromkeys(source.directory for source in every if source.kind is not Kind.TTP))
+    directories = list(dict.fromkeys(source.directory for source in every if not source.is_nested))
     return dict(zip(directories, for_each(listed, directories, between=database.let_go_if_idle), strict=True))
 
 
@@ -167,8 +167,7 @@ def _doubtful(
 
     def is_doubtful(source: Source) -> bool:
         directory = source.directory
-        is_deep = source.kind is Kind.TTP or source.content is Content.PART
-        if is_deep or directory in missing or isinstance(listings[directory], OSError):
+        if source.is_nested or directory in missing or isinstance(listings[directory], OSError):
             return True
         return any(wrote(source, name) for name in new.get(directory, ()))
 
@@ -195,7 +194,7 @@ def _look(
                 seen.skipped.append(Skipped(source.directory, error.strerror or str(error)))
                 continue
             there |= found
-            if source.kind is Kind.TTP or source.content is Content.PART:
+            if source.is_nested:
                 roots.add(source.directory)
             seen.unknown += unregistered_files(source, found, (place.path for place in own))
         for place in own:
@@ -263,7 +262,7 @@ def _without_later(
         directory, _, name = file.path.rpartition("/")
         for source in (each for own in sources.values() for each in own if each.directory == directory):
             is_later = orders.get(source.launch_key, 0) > orders.get(file.launch_key, 0)
-            if is_later and wrote(source, name) and name not in source.names_before:
+            if is_later and wrote(source, name):
                 found[file.path] = Skipped(file.path, unproven(source, file.run, file.launch))
     seen.skipped += found.values()
     return [file for file in growing if file.path not in found]
