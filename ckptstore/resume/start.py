@@ -25,6 +25,7 @@ from ckptstore.errors import CatalogUnavailableError, NothingRestorableError, Re
 from ckptstore.evidence.witnesses import fits
 from ckptstore.journal.jsonl import short
 from ckptstore.journal.recorder import record_of_run, shared
+from ckptstore.journal.sync import Synced, beside_unread
 from ckptstore.outside import token_hex, utc_now
 from ckptstore.resume import exits, position, remedies
 from ckptstore.resume.resolve import bring_up_to_date, choose, choose_initial
@@ -101,11 +102,12 @@ def decide_start(
             _check_overtaken(connection, launch)
             return stored
         run = called_in(connection, database, launch.run)
-    unread = (*unread, *bring_up_to_date(database, run.id).failed)
+    reconciled = bring_up_to_date(database, run.id)
+    unread, left_out = (*unread, *reconciled.failed), [each.path for each in reconciled.skipped]
     exits.set_aside(database, run.id)
     with database.connected():
         for _ in range(_TRIES):
-            decision = _decide(database, launch, run, query, ask_ranks, unread=unread)
+            decision = _decide(database, launch, run, query, ask_ranks, unread=unread, left_out=left_out)
             decided = _store(database, launch, run, query, decision)
             if decided is not None:
                 break
@@ -133,8 +135,12 @@ def _decide(
     ask_ranks: AskRanks,
     *,
     unread: Sequence[Skipped],
+    left_out: Sequence[str],
 ) -> _Decision:
-    """Choose where the launch starts; `unread` are journals. Raises as `decide_start` does for what must not start."""
+    """Choose where the launch starts; `unread` are journals, `left_out` the paths of files that were not adopted.
+
+    Raises as `decide_start` does for what must not start.
+    """
     if query.fresh:
         resolution = Resolution(run=run.name, plan=None)
         return _Decision(resolution, initial=_initial(database, launch, run, query))
@@ -150,7 +156,7 @@ def _decide(
         raise _not_there(resolution, query)
     if not query.goes_back:
         _check_unplaced(resolution, query)
-        _check_unread(database, run.id, resolution, unread)
+        _check_unread(database, run.id, resolution, unread, left_out)
     if plan is None:
         _check_fresh(database, launch, run.id, resolution, query)
         return _Decision(resolution, initial=_initial(database, launch, run, query))
@@ -350,11 +356,13 @@ def _check_unplaced(resolution: Resolution, query: Query) -> None:
     )
 
 
-def _check_unread(database: Database, run_id: int, resolution: Resolution, unread: Sequence[Skipped]) -> None:
+def _check_unread(
+    database: Database, run_id: int, resolution: Resolution, unread: Sequence[Skipped], left_out: Sequence[str]
+) -> None:
     """Raise `RefusedError` if a journal that could not be read may tell of a newer state.
 
-    That is one of a rank of a launch of which the catalog knows nothing, and not older than the state that was chosen:
-    clocks of two machines may differ by `CLOCKS_DIFFER`.
+    That is one of a rank of a launch of which the catalog knows nothing, or one beside which a file was left out, and
+    not older than the state that was chosen: clocks of two machines may differ by `CLOCKS_DIFFER`.
     """
     if not unread:
         return
@@ -366,9 +374,10 @@ def _check_unread(database: Database, run_id: int, resolution: Resolution, unrea
     step = f"step {plan.global_step}" if plan else "the beginning"
     other = Call("resume", step=plan.global_step) if plan else Call("resume", fresh=True)
     for each in unread:
-        name, seen = each.path.rpartition("/")[2], facts_if_seen(each.path)
+        name = each.path.rpartition("/")[2]
         is_new = name.startswith("rank_") and not name.startswith(tuple(told))
-        if not is_new or seen is None or seen.mtime_ns < oldest:
+        newer = [each.path] if is_new else beside_unread(Synced(skipped=(each,)), left_out)
+        if all((seen := facts_if_seen(path)) is None or seen.mtime_ns < oldest for path in newer):
             continue
         raise RefusedError(
             f"run {resolution.run!r} would start from {step}, and {each.path}, which may tell of a newer state, cannot "

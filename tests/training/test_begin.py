@@ -126,6 +126,31 @@ ONE = {"steps": 10, "batch_size": 8, "shards": 1}
 """The data of a single rank."""
 
 
+def test_a_journal_that_tells_of_an_adopted_file_stops_a_start_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second launch went on from a breakpoint that it had adopted; then the catalog was lost."""
+    job = Job(connect(tmp_path / "lost.db"), tmp_path / "ckpt", world_size=1)
+    (launch,) = job.begin()
+    job.save([launch], 10)
+    job.write(launch, 15, name="net-2_5_breakpoint.ckpt")
+    assert job.begin()[0].facts.parent_step == 15
+    (hidden,) = (path for path in jsonl.journals_in(str(job.folder(0))) if jsonl.SHARED in path)
+    read = jsonl.read
+
+    def refuse(path: str, *asked: int) -> jsonl.Contents:
+        if path == hidden:
+            raise OSError(errno.EIO, "Input/output error")
+        return read(path, *asked)
+
+    monkeypatch.setattr(jsonl, "read", refuse)
+    anew = connect(tmp_path / "new.db").database
+    with pytest.raises(RefusedError, match=f"{hidden}, which may tell of a newer state, cannot be read"):
+        decided(anew, tmp_path / "ckpt", 1, ONE, None)
+    monkeypatch.undo()
+    assert decided(anew, tmp_path / "ckpt", 1, ONE, None).plan.global_step == 15
+
+
 def old_files(directory: Path, *steps: int) -> list[Path]:
     """What a ModelCheckpoint left that no registrar watched."""
     names = [f"net-{(step - 1) // 10 + 1}_{(step - 1) % 10 + 1}.ckpt" for step in steps]
