@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -62,7 +63,8 @@ def serve(context: click.Context, /, *, host: str, port: int, **asked: Any) -> N
     with listening:
         if watcher is not None:
             watcher.begin()
-        server(make_app(catalog, rules)).run(sockets=[listening])
+        with suppress(KeyboardInterrupt):  # Ctrl-C, which the server handles, and then raises again
+            server(make_app(catalog, rules)).run(sockets=[listening])
     if watcher is not None:
         watcher.end()
     database.disconnect()

@@ -1,8 +1,12 @@
 """`ckptstore serve` says at once why it cannot start."""
 
 import os
+import signal
 import socket
+import subprocess
+from functools import partial
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from click.testing import CliRunner
@@ -11,6 +15,8 @@ from ckptstore.cli.main import cli
 from ckptstore.cli.serve import _rules
 from ckptstore.errors import CkptstoreError
 from ckptstore.serve.guard import Sessions
+from tests.command_line import COMMAND
+from tests.starting import LIBRARY, warm_python
 
 
 def refused(sqlite_url: str, *asked: str) -> str:
@@ -55,3 +61,16 @@ def test_a_port_that_is_taken(sqlite_url: str) -> None:
         port = str(taken.getsockname()[1])
         found = refused(sqlite_url, "--port", port)
     assert found.startswith(f"cannot listen at 127.0.0.1, port {port} (Address already in use")
+
+
+def test_ctrl_c_is_how_it_is_ended(sqlite_url: str) -> None:
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a job in the background of a shell ignores it
+    command = [*warm_python(*LIBRARY), COMMAND, "--db", sqlite_url, "serve", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heard) as it:  # noqa: PLW1509
+        assert it.stdout is not None
+        address = it.stdout.readline().split()[0]
+        with urlopen(f"{address}healthz") as answer:  # noqa: S310 — of our own server
+            assert answer.read() == b"ok\n"
+        it.send_signal(signal.SIGINT)
+        _, told = it.communicate()
+    assert (it.returncode, told) == (0, "")
