@@ -120,6 +120,8 @@ def metrics(context: click.Context, *, textfile: Path | None) -> None:
     from ckptstore.cli.commands import catalog
     from ckptstore.disk.files import replace_text
 
+    if textfile is not None and textfile.exists() and not textfile.is_file():
+        raise UsageError(f"{textfile} is no regular file", "name one; without --textfile the metrics are printed")
     shown = text(measure(catalog(context).database)).decode()
     if textfile is None:
         click.echo(shown, nl=False)

@@ -63,6 +63,15 @@ def test_a_port_that_is_taken(sqlite_url: str) -> None:
     assert found.startswith(f"cannot listen at 127.0.0.1, port {port} (Address already in use")
 
 
+def test_metrics_take_the_place_of_no_device(sqlite_url: str, tmp_path: Path) -> None:
+    """Root would replace /dev/null, or the link /dev/stdout, by a file; a named pipe stands for both."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    done = CliRunner().invoke(cli, ["--db", sqlite_url, "metrics", "--textfile", str(pipe)])
+    assert pipe.is_fifo()
+    assert str(done.exception) == f"{pipe} is no regular file; name one; without --textfile the metrics are printed"
+
+
 def test_ctrl_c_is_how_it_is_ended(sqlite_url: str) -> None:
     heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a job in the background of a shell ignores it
     command = [*warm_python(*LIBRARY), COMMAND, "--db", sqlite_url, "serve", "--port", "0"]
