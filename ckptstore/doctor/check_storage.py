@@ -15,7 +15,7 @@ from ckptstore.doctor.run_facts import folder_of, room_of, roots, sizes_of, unre
 from ckptstore.journal import jsonl
 from ckptstore.journal.accept import unconfirmed
 from ckptstore.outside import Path
-from ckptstore.resume.uncertainty import of_absent, of_unmoved
+from ckptstore.resume.uncertainty import of_absent, of_gone, of_unmoved
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -75,7 +75,7 @@ def _directories(facts: RunFacts) -> Check:
         detail = f"{len(away)} of {every} cannot be seen: {first}{away[0].directory} ({away[0].trouble})"
         hint = (
             "mount the disks, or run this on a machine that sees all; for a directory that was moved to NEW: "
-            f"{Command('scan', 'NEW', '--run', facts.run)}"
+            f"{Command('scan', 'NEW', '--run', facts.run)}; {of_gone(facts.run)}"
         )
         return facts.check("directories", Status.WARNING, detail, hint)
     return facts.check("directories", Status.OK, f"{every} at or below {some(roots(facts.directories))}")

@@ -167,14 +167,17 @@ def gather(database: Database, run: str, run_id: int, now: datetime) -> RunFacts
         )
     around = look_around(sorted({*facts.directories, *map(jsonl.directory_of, facts.journals)}))
     ends = read_so_far(database, facts.journals, sizes_of(around))
-    absent = _absent(database, run_id)
-    return replace(facts, around={each.directory: each for each in around}, journals=ends, absent=absent)
-
-
-def _absent(database: Database, run_id: int) -> dict[str, str]:
-    """The directories with files of a run, of any launch, that are not there, as gc judges that; and the reasons."""
     with database.read() as connection:
         known = of_files.of_live_files(connection, run_id)
+    absent = _absent(database, run_id, known)
+    has_files = {presence.directory_of(path) for path, _ in known}
+    doubled = facts.doubled if has_files.issuperset(facts.doubled or ()) else None
+    around_by_path = {each.directory: each for each in around}
+    return replace(facts, around=around_by_path, journals=ends, absent=absent, doubled=doubled)
+
+
+def _absent(database: Database, run_id: int, known: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """The directories with files of a run, of any launch, that are not there, as gc judges that; and the reasons."""
     seen = for_each(facts_if_seen, [path for path, _ in known])
     unseen = [each for each, facts in zip(known, seen, strict=True) if facts is None]
     places: Mapping[str, set[str]] = {}

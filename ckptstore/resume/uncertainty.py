@@ -93,9 +93,14 @@ class Uncertainties:
 
 def of_absent(run: str) -> str:
     """What to do about directories for which gc keeps states of a run."""
+    return f"mount the disk, check the permissions, or update ckptstore; {of_gone(run)}"
+
+
+def of_gone(run: str) -> str:
+    """What to do about directories that will not come back: until then they count as unmounted."""
     return (
-        "mount the disk, check the permissions, or update ckptstore; if a directory or its .ckptstore is gone for "
-        f"good, tell the catalog: mkdir -p DIRECTORY/.ckptstore, then {Command('scan', 'DIRECTORY', '--run', run)}"
+        "if a directory or its .ckptstore is gone for good, tell the catalog: mkdir -p DIRECTORY/.ckptstore, then "
+        f"{Command('scan', 'DIRECTORY', '--run', run)}"
     )
 
 

@@ -197,6 +197,22 @@ FOUND = [
 ]
 
 
+def test_the_old_place_of_a_moved_run_is_no_copy_once_it_is_told_to_be_gone(
+    catalog: Catalog, database_url: str, tmp_path: Path
+) -> None:
+    """What the check of directories advises is done to its end."""
+    job = Job(catalog, tmp_path / "old")
+    saved_twice(job)
+    job.directory.rename(tmp_path / "new")
+    catalog.scan(tmp_path / "new", run="run")
+    assert "if a directory or its .ckptstore is gone for good" in checks(database_url)["directories"].hint
+    for rank in range(job.world_size):
+        place = tmp_path / "old" / f"rank_{rank}"
+        (place / ".ckptstore").mkdir(parents=True)
+        catalog.scan(place, run="run")
+    assert "copies" not in checks(database_url)
+
+
 @pytest.mark.parametrize("case", FOUND)
 def test_what_is_found(
     sqlite_url: str, tmp_path: Path, case: tuple[Callable[[Job], None], timedelta, str, str, str]
