@@ -466,7 +466,7 @@ def adopt(
             continue
         back = [file for file in records if file.size is not None and is_as_recorded(file, here.size, here.mtime_ns)]
         gone_here = moved.get((new.source.launch, new.source.rank, here.size, here.mtime_ns), [])
-        is_copy = bool(back) and not gone_here and all(_is_elsewhere(database, facts, file) for file in back)
+        is_copy = bool(back) and not gone_here and all(_is_copy(database, facts, file) for file in back)
         if is_copy or any(file.state is FileState.TRASHED for file in back):  # the latter gc has still to move
             continue
         before = recorded.get(before_rename(new.path), ())
@@ -491,30 +491,40 @@ def adopt(
             replaced = bool(before) and not any(is_as_recorded(file, here.size, here.mtime_ns) for file in before)
             expected = partial(register.parameters_of, database, run_id, new.source.rank, but=new.path)
             record = _adopted(new, here, facts, reader, expected, replaced=replaced)
-            yield record if isinstance(record, Skipped) else _if_as_recorded(record, records)
+            yield from _if_as_recorded(database, facts, record, records)
 
 
-def _is_elsewhere(database: Database, facts: LaunchFacts, file: Checkpoint) -> bool:
-    """Whether a file that was moved is recorded as whole where it was moved to."""
-    launch = facts.launches.get(file.launch_key)
-    if file.state is not FileState.MOVED or launch is None:
+def _is_copy(database: Database, facts: LaunchFacts, file: Checkpoint) -> bool:
+    """Whether the file at the path of one that was moved is a copy: not if that one is gone from its new name there."""
+    if file.state is not FileState.MOVED:
         return False
+    launch = facts.launches.get(file.launch_key)
     with database.read() as connection:
-        others = reads.files_at(connection, launch, file.global_step)
-    of_file = file.kind, file.rank, file.size, file.mtime_ns
-    return any(
-        other.state is FileState.COMPLETE and (other.kind, other.rank, other.size, other.mtime_ns) == of_file
-        for other in others
-    )
+        others = () if launch is None else reads.files_at(connection, launch, file.global_step)
+    renamed = [other.state for other in others if _place_of(other) == _place_of(file)]
+    return not renamed or any(state is not FileState.MISSING for state in renamed)
 
 
-def _if_as_recorded(file: Checkpoint, records: Iterable[Checkpoint]) -> Checkpoint | Skipped:
-    """A file that comes back in place of one that was recorded, if it has its bytes: a copy may be damaged."""
-    before = next((each for each in records if each.id == file.id), None)
-    if before is None or before.digest in (None, file.digest):
-        return file
-    detail = f"its bytes are not those that were recorded for step {file.global_step} of launch {file.launch}"
-    return Skipped(file.path, detail)
+def _place_of(file: Checkpoint) -> tuple[object, ...]:
+    """What does not change where a file is renamed in its directory."""
+    return file.path.rpartition("/")[0], file.save_id, file.rank, file.size, file.mtime_ns
+
+
+def _if_as_recorded(
+    database: Database, facts: LaunchFacts, file: Checkpoint | Skipped, records: Iterable[Checkpoint]
+) -> Iterator[Checkpoint | Skipped]:
+    """A file that comes back in place of one that was recorded, if it has its bytes: a copy may be damaged.
+
+    Nothing where it is a copy of one that was moved, with another time.
+    """
+    before = None if isinstance(file, Skipped) else next((each for each in records if each.id == file.id), None)
+    if isinstance(file, Skipped) or before is None:
+        yield file
+    elif before.digest not in (None, file.digest):
+        detail = f"its bytes are not those that were recorded for step {file.global_step} of launch {file.launch}"
+        yield Skipped(file.path, detail)
+    elif not _is_copy(database, facts, before):
+        yield file
 
 
 def _copied(new: UnregisteredFile, records: Sequence[Checkpoint], here: files.FileFacts) -> list[Checkpoint]:

@@ -9,6 +9,7 @@ from ckptstore.api import Catalog, connect
 from ckptstore.catalog import reads
 from ckptstore.core.model import FileState, Grade
 from ckptstore.errors import RefusedError, UsageError
+from ckptstore.retention.policy import Policy
 from tests.cli import advice
 from tests.jobs import Job
 from tests.scan.builders import save, stamp
@@ -20,7 +21,7 @@ def copied(root: Path, how: str) -> Path:
     backup = shutil.copytree(root, root.parent / "backup", ignore=ignored)
     if "p" not in how.split(maxsplit=1)[0]:
         for path in backup.rglob("*.ckpt"):
-            stamp(path, 1_000_000)
+            path.touch()
     return backup
 
 
@@ -116,6 +117,10 @@ def test_the_copy_of_a_registered_run_does_not_double_it(catalog: Catalog, tmp_p
     assert [(save.global_step, save.bytes) for save in catalog.saves("run")] == before
     job.start()  # nor does a start take it up again
     assert [(save.global_step, save.bytes) for save in catalog.saves("run")] == before
+    for _ in range(2):  # nor takes gc the copy for what it has removed before
+        catalog.execute(catalog.plan_gc("run", Policy(keep_last=1, floor=1)))
+        assert len(list(backup.rglob("*.ckpt"))) == 4
+    catalog.undo("run")
     done = catalog.scan(backup, run="new")
     assert {(file.global_step, file.grade, file.metrics["loss"]) for file in done.adopted} == {
         (5, Grade.PROVEN, 5),
