@@ -515,16 +515,31 @@ def _if_as_recorded(
 ) -> Iterator[Checkpoint | Skipped]:
     """A file that comes back in place of one that was recorded, if it has its bytes: a copy may be damaged.
 
-    Nothing where it is a copy of one that was moved, with another time.
+    Nothing where it is a copy.
     """
-    before = None if isinstance(file, Skipped) else next((each for each in records if each.id == file.id), None)
-    if isinstance(file, Skipped) or before is None:
+    if isinstance(file, Skipped):
         yield file
-    elif before.digest not in (None, file.digest):
+        return
+    before = next((each for each in records if each.id == file.id), None)
+    if before is not None and before.digest not in (None, file.digest):
         detail = f"its bytes are not those that were recorded for step {file.global_step} of launch {file.launch}"
         yield Skipped(file.path, detail)
-    elif not _is_copy(database, facts, before):
+    elif not (_is_copy(database, facts, before) if before else _has_original(database, facts, file)):
         yield file
+
+
+def _has_original(database: Database, facts: LaunchFacts, file: Checkpoint) -> bool:
+    """Whether its rank has recorded the same bytes in another directory, where they still are: a tree was copied."""
+    with database.read() as connection:
+        others = reads.files_at(connection, facts.launches[file.launch_key], file.global_step)
+    home = file.path.rpartition("/")[0]
+    alike = (file.kind, file.rank, file.digest, FileState.COMPLETE)
+    for other in others:
+        if (other.kind, other.rank, other.digest, other.state) == alike and other.path.rpartition("/")[0] != home:
+            here = files.facts_if_seen(other.path)
+            if here is not None and is_as_recorded(other, here.size, here.mtime_ns):
+                return True
+    return False
 
 
 def _copied(new: UnregisteredFile, records: Sequence[Checkpoint], here: files.FileFacts) -> list[Checkpoint]:

@@ -130,6 +130,29 @@ def test_the_copy_of_a_registered_run_does_not_double_it(catalog: Catalog, tmp_p
     assert [(save.global_step, save.bytes) for save in catalog.saves("run")] == before
 
 
+@pytest.mark.parametrize("is_gone", [False, True])
+@pytest.mark.parametrize("how", ["-r", "-rp"])
+def test_the_copy_of_an_adopted_file_is_taken_only_where_that_is_gone(
+    catalog: Catalog, tmp_path: Path, how: str, *, is_gone: bool
+) -> None:
+    """The copy was made before a start adopted it, so that no journal in the copy tells of it."""
+    job = Job(catalog, tmp_path / "job", world_size=1)
+    (launch,) = job.begin()
+    job.save([launch], 10)
+    path = job.write(launch, 15, name="net-2_5_breakpoint.ckpt")
+    launch.let_go()
+    backup = copied(tmp_path / "job", how)
+    assert catalog.resolve("run").plan.global_step == 15
+    if is_gone:
+        path.unlink()
+    catalog.scan(backup, run="run")
+    plan = catalog.resolve("run").plan
+    there = backup / "rank_0" / path.name if is_gone else path
+    assert (plan.global_step, plan.ranks[0].source.path) == (15, str(there))
+    live = [file.path for file in catalog.show("run", 15) if file.state is FileState.COMPLETE]
+    assert live == [plan.ranks[0].source.path]
+
+
 def test_a_catalog_made_anew_knows_which_is_the_copy(catalog: Catalog, plain: Path, tmp_path: Path) -> None:
     backup = copied(plain, "-r")
     catalog.scan(backup)
