@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from ckptstore.core.ids import derived_id
 from ckptstore.core.model import Content, FileState
 from ckptstore.core.naming import SEVERAL
 
 if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint
+
+_LONGEST, _CUT = 200, 160  # the digest of a file stands before its name
 
 
 def is_copied(file: Checkpoint) -> bool:
@@ -30,6 +33,10 @@ def folder_of(run: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """A name in letters that no store has a meaning for: `~20` stands for a space."""
+    """A name in letters that no store has a meaning for: `~20` stands for a space.
+
+    A file system takes no name of more than 255 bytes: a long one is cut, and an id of all of it is put behind `~-`.
+    """
     dots = name if name.strip(".") else name.replace(".", "%2E")
-    return quote(dots, safe="%" if dots != name else "").replace("~", "%7E").replace("%", "~")
+    plain = quote(dots, safe="%" if dots != name else "").replace("~", "%7E").replace("%", "~")
+    return plain if len(plain) <= _LONGEST else f"{plain[:_CUT]}~-{derived_id(name)}"

@@ -34,7 +34,7 @@ from ckptstore.replicate.replicator import Done, Replicator, StoppedError
 from ckptstore.tiers import facts
 from ckptstore.training import companions
 from tests import ckpt_bytes
-from tests.jobs import begun
+from tests.jobs import Job, begun
 from tests.replicate.rounds import AT_ONCE, copies_below, files_below, one_round, states
 from tests.tiers.jobs import declared
 
@@ -62,6 +62,25 @@ def test_what_a_tier_lacks_is_copied_with_what_belongs_to_it_and_not_again(
         store.get(beside.key, str(target / beside.name), beside.size, beside.digest)
         assert json.loads((target / beside.name).read_text())["content"]["kept"] == 1
     assert len(copies_below(tmp_path / "far")) == 3  # both ranks have the same bytes under one name: one object
+
+
+def test_names_that_are_too_long_for_a_file_system_are_copied(catalog: Catalog, tmp_path: Path) -> None:
+    """Escaped, they have more than 255 bytes: the tier counted as unreachable, and no later run was copied."""
+    far = declared(catalog, tmp_path / "far")
+    job = Job(catalog, tmp_path / "long", 1, run="lr=0.001,bs=32," * 12)
+    later = Job(catalog, tmp_path / "z", 1, run="z")
+    (rank,) = job.begin()
+    file = rank.register(job.write(rank, 10, name="=" * 200 + ".ckpt"), global_step=10, optimizer_step=10)
+    content = Path(file.path).read_bytes()
+    (other,) = later.save(later.begin(), 10)
+    assert one_round(catalog).files == 2
+    assert states(catalog, [file, other]) == [[CopyState.READY]] * 2
+    Path(file.path).unlink()
+    plan = catalog.resolve(job.run).plan
+    assert plan is not None
+    assert [copy.tier.name for some in plan.copies.values() for copy in some] == [far.name]
+    (loaded,) = rank.fetched(plan).ranks
+    assert Path(loaded.source.path).read_bytes() == content
 
 
 @pytest.mark.of_files
