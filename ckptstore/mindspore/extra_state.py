@@ -274,7 +274,7 @@ class Keeper:
 
     def _doubt_of_its_end(self, raised: TracebackType | None, *, done: bool) -> str:
         listed, now = self._params.list_callback, self._progress.global_step
-        unheard = from_where_it_was_raised(raised, listed)
+        unheard = from_where_it_was_raised(raised, listed) or listed
         early = [each for each in self._kept.values() if _has_own(each, STEP_ENDS) and _is_in(unheard, each)]
         if done and early:
             return f"{_names(early)} may not have handled its end"

@@ -27,7 +27,18 @@ STEP_ENDS = ("step_end", "on_train_step_end")
 """The hooks of a callback for the end of a step: MindSpore's older name, and the present one."""
 
 _OWN = ("mindspore.", "ckptstore.")
-_SETTERS = frozenset({"assign", "load_checkpoint", "load_param_into_net", "set_data"})
+_SETTERS = frozenset(
+    {
+        "assign",
+        "assign_add",
+        "assign_sub",
+        "assign_value",
+        "copy_",
+        "load_checkpoint",
+        "load_param_into_net",
+        "set_data",
+    }
+)
 
 _HALF_LOADED: WeakValueDictionary[int, Any] = WeakValueDictionary()
 """The ids of parameters in which a load failed halfway; for the whole process: a later launch may train them."""

@@ -13,13 +13,15 @@ import numpy as np
 import pytest
 from mindspore import nn
 from mindspore.experimental import optim
-from mindspore.train import Callback, EarlyStopping, ReduceLROnPlateau
+from mindspore.train import Callback, EarlyStopping, LambdaCallback, ReduceLROnPlateau
+from mindspore.train.callback._callback import CallbackManager
 
 import ckptstore.mindspore
 from ckptstore.api import Catalog
 from ckptstore.core.model import Assignment, FileState, RestorePlan
 from ckptstore.mindspore import extra_state
 from ckptstore.mindspore.extra_state import Keeper, Remembered
+from ckptstore.mindspore.load_guard import sets_parameters
 from ckptstore.retention.policy import Policy
 from ckptstore.training.companions import Companions
 from tests.mindspore.trainings import (
@@ -282,6 +284,44 @@ def test_what_a_kept_callback_counts_is_that_of_the_saved_step(
     job = train_and_save(tmp_path / "run", how, kept=[after])
     assert job.start.global_step == restored
     assert after.steps == 24
+
+
+def test_nothing_is_saved_where_an_exception_comes_before_any_callback_heard(
+    tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one of a signal handler does."""
+    tell = CallbackManager.on_train_step_end
+
+    def raise_at_16(self: CallbackManager, run_context: Any) -> None:
+        if run_context.original_args().cur_step_num == 16:
+            on_purpose()
+        tell(self, run_context)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CallbackManager, "on_train_step_end", raise_at_16)
+        train_and_save(tmp_path / "run", "saver", kept=[Telling()], fails=True)
+    assert any("step 16 is not saved: Telling may not have handled its end" in each for each in complaints(caplog))
+    after = Telling()
+    train_and_save(tmp_path / "run", "saver", kept=[after])
+    assert after.steps == 24
+
+
+def _adds(rate: Any) -> None:
+    ms.ops.assign_sub(rate, rate * 0.1)
+
+
+def _copies(rate: Any) -> None:
+    rate.copy_(rate * 0.9)
+
+
+def _sets(rate: Any) -> None:
+    rate.set_data(ms.Tensor(float(rate) * 0.9, rate.dtype))
+
+
+@pytest.mark.parametrize("hook", [_adds, _copies, _sets])
+def test_a_callback_that_sets_parameters_is_known_by_its_code(hook: Any) -> None:
+    assert sets_parameters(LambdaCallback(on_train_step_end=hook))
+    assert not sets_parameters(LambdaCallback(on_train_step_begin=hook))
 
 
 @pytest.mark.parametrize("how", ["saver", "registrar"])
