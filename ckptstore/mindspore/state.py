@@ -365,8 +365,7 @@ def _other_than_updated(items: Iterable[Parameter], optimizers: Iterable[Any]) -
 
 def _of_groups(optimizer: Any) -> Iterator[Parameter]:
     """Learning rates that a scheduler sets: they are no parameters of the cell (`mindspore.experimental.optim`)."""
-    groups = getattr(optimizer, "param_groups", ())
-    return (value for group in groups for value in group.values() if isinstance(value, Parameter))
+    return (value for group in _groups(optimizer) for value in group.values() if isinstance(value, Parameter))
 
 
 def outside_of(network: Any) -> dict[str, Any]:
@@ -384,11 +383,20 @@ def outside_of(network: Any) -> dict[str, Any]:
 
 
 def _in_lists(optimizer: Any) -> Iterator[Parameter]:
-    """Parameters that an optimizer keeps in lists are none of the cell either: `mu_product` of `NAdam` is."""
-    groups = getattr(optimizer, "param_groups", ())
-    for each in chain(vars(optimizer).values(), *(group.values() for group in groups)):
+    """Parameters that an optimizer keeps in lists are none of the cell either: `mu_product` of `NAdam` is.
+
+    Those of `mindspore.nn` keep in lists only the rates that they have made their own from (`group_lr`).
+    """
+    own = () if isinstance(optimizer, nn.Optimizer) else vars(optimizer).values()
+    for each in chain(own, *(group.values() for group in _groups(optimizer))):
         if isinstance(each, (list, tuple)):
             yield from (item for item in each if isinstance(item, Parameter))
+
+
+def _groups(optimizer: Any) -> list[Mapping[str, Any]]:
+    """The `param_groups` of an optimizer; a class of the user's may have others under that name."""
+    found = getattr(optimizer, "param_groups", ())
+    return [each for each in found if isinstance(each, Mapping)] if isinstance(found, (list, tuple)) else []
 
 
 def _counter(optimizer: Any) -> int | None:

@@ -442,8 +442,14 @@ def test_a_rate_that_is_set_after_the_last_save_of_an_epoch_goes_on(
     assert weights(job) == weights(whole)
 
 
-def test_nothing_is_written_where_nothing_is_to_be_kept(tmp_path: Path, catalog: Catalog) -> None:
-    train(tmp_path, epochs=2)
+@pytest.mark.parametrize("groups", [False, True])
+def test_nothing_is_written_where_nothing_is_to_be_kept(tmp_path: Path, catalog: Catalog, *, groups: bool) -> None:
+    """Not the rate either that MindSpore's optimizer keeps of each group until it has made one of all."""
+
+    def optimizer(parameters: Any, learning_rate: float) -> nn.Cell:
+        return nn.Adam([{"params": [each]} for each in parameters] if groups else parameters, learning_rate)
+
+    train(tmp_path, model=create_model(optimizer=optimizer), epochs=2)
     assert not list(tmp_path.rglob("*.companion"))
 
 

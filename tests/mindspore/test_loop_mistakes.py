@@ -156,6 +156,20 @@ def test_an_optimizer_that_keeps_state_in_lists_goes_on(tmp_path: Path, optimize
     assert again.values() == whole.values()
 
 
+def test_groups_of_parameters_with_one_rate_go_on(tmp_path: Path) -> None:
+    """MindSpore's optimizer keeps parameters in a list from which it has made its one rate."""
+
+    def trained(run: str, epochs: int) -> Trained:
+        ms.set_seed(1)
+        made = Trained(lambda of: nn.Adam([{"params": of[:1], "weight_decay": 0.1}, {"params": of[1:]}], 0.1))
+        made.train(tmp_path / run, launch=ckptstore.mindspore.join(run), epochs=epochs)
+        return made
+
+    whole = trained("whole", 2)
+    trained("run", 1)
+    assert trained("run", 2).values() == whole.values()
+
+
 def test_each_save_tells_what_it_took(catalog: Catalog, tmp_path: Path) -> None:
     Trained().train(tmp_path / "ckpt", every=1)
     first, *others = [file.timing for file in sorted(catalog.files("run"), key=lambda each: each.global_step)]
