@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import sqlalchemy as sa
 
 from ckptstore.catalog import rows
-from ckptstore.catalog.any_of import any_of
-from ckptstore.catalog.reads import GIVEN_UP
+from ckptstore.catalog.any_of import any_of, one_of
+from ckptstore.catalog.reads import GIVEN_UP, files_by_id
 from ckptstore.catalog.rows import many
 from ckptstore.catalog.tables import (
     FILES_OF_LAUNCHES,
@@ -19,6 +19,7 @@ from ckptstore.catalog.tables import (
     runs,
     saves,
     sources,
+    trash,
 )
 from ckptstore.core.model import FileState
 
@@ -107,13 +108,43 @@ def below(connection: sa.Connection, directory: str) -> set[str]:
 
 
 def written_at(connection: sa.Connection, moments: Iterable[int]) -> list[Checkpoint]:
-    """The complete files of any run that were written at one of these times, in nanoseconds since 1970."""
-    return _complete_of(connection, checkpoints.c.mtime_ns, moments)
+    """The files of any run that were written at one of these times, in nanoseconds since 1970.
+
+    Only complete files, and those that gc moved to the trash or deleted.
+    """
+    query = rows.FILE_QUERY.where(_is_known_place(checkpoints), any_of(checkpoints.c.mtime_ns, "own_values"))
+    return list(rows.files(connection.execute(query, {"own_values": list(moments)})))
+
+
+def doubles_of(connection: sa.Connection, ids: Iterable[str]) -> list[Checkpoint]:
+    """Those of these files, and others, of which a record tells that is the same but for its path.
+
+    Only complete files, and those that gc moved to the trash or deleted.
+    """
+    own, other = checkpoints.alias(), checkpoints.alias()
+    alike = [own.c[name] == other.c[name] for name in ("save_id", "rank", "size", "mtime_ns")]
+    query = (
+        sa.select(own.c.id, other.c.id)
+        .join_from(own, other, sa.and_(*alike, own.c.id != other.c.id))
+        .where(any_of(own.c.id, "own_ids"), _is_known_place(own), _is_known_place(other))
+    )
+    found = {each for pair in connection.execute(query, {"own_ids": list(ids)}) for each in pair}
+    return list(files_by_id(connection, sorted(found)).values())
+
+
+def _is_known_place(file: sa.FromClause) -> sa.ColumnElement[bool]:
+    """Whether a file is at its path, or gc removed it from there."""
+    is_absent = one_of(file.c.state, FileState.TRASHED.value, FileState.MISSING.value)
+    went = sa.select(trash.c.id).where(trash.c.checkpoint_id == file.c.id).exists()
+    return (file.c.state == FileState.COMPLETE.value) | (is_absent & went)
 
 
 def of_sizes(connection: sa.Connection, sizes: Iterable[int]) -> list[Checkpoint]:
     """The complete files of any run that have one of these sizes."""
-    return _complete_of(connection, checkpoints.c.size, sizes)
+    query = rows.FILE_QUERY.where(
+        checkpoints.c.state == FileState.COMPLETE.value, any_of(checkpoints.c.size, "own_values")
+    )
+    return list(rows.files(connection.execute(query, {"own_values": list(sizes)})))
 
 
 def written_within(connection: sa.Connection, begin_ns: int, end_ns: int) -> Iterator[Recorded]:
@@ -148,8 +179,3 @@ def at_the_paths_of(connection: sa.Connection, ids: Iterable[str]) -> Iterator[R
 def _is_below(directory: str) -> sa.ColumnElement[bool]:
     prefix = f"{directory.rstrip('/')}/"
     return sa.func.substr(_PATH, 1, sa.func.length(prefix)) == prefix
-
-
-def _complete_of(connection: sa.Connection, column: sa.Column[Any], values: Iterable[int]) -> list[Checkpoint]:
-    query = rows.FILE_QUERY.where(checkpoints.c.state == FileState.COMPLETE.value, any_of(column, "own_values"))
-    return list(rows.files(connection.execute(query, {"own_values": list(values)})))

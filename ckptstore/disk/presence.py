@@ -229,6 +229,15 @@ def _known(opened: int, identities: set[str]) -> str:
     return ""
 
 
+def identity_path(directory: str, identity: str) -> str:
+    """The empty file that gives a directory an identity."""
+    return f"{directory}/{FOLDER}/{_identity_name(identity)}"
+
+
+def _identity_name(identity: str) -> str:
+    return f"identity-{identity}"
+
+
 def _identities(opened: int) -> list[str]:
     """The identities of an opened directory: two, where two processes gave it one at the same moment."""
     with suppress(FileNotFoundError, NotADirectoryError), records_in(opened) as folder:
@@ -255,7 +264,7 @@ def _make_identity(opened: int) -> str:
         os.mkdir(FOLDER, dir_fd=opened)  # never the directory: whoever removed it had reasons
     identity = token_hex(8)
     with records_in(opened) as folder:
-        os.close(os.open(f"identity-{identity}", _NEW, 0o644, dir_fd=folder))
+        os.close(os.open(_identity_name(identity), _NEW, 0o644, dir_fd=folder))
         os.fsync(folder)
     with readable(opened) as above:
         os.fsync(above)

@@ -31,6 +31,7 @@ from ckptstore.disk.walk import shown
 from ckptstore.errors import UnknownRunError, UsageError
 from ckptstore.journal import jsonl, summaries
 from ckptstore.journal.accept import Acceptor, why_not
+from ckptstore.journal.doubles import copies_in
 from ckptstore.journal.jsonl import SHARED, JournalWriter, nearest
 from ckptstore.journal.layouts import layout_by
 from ckptstore.outside import Path, os, token_hex
@@ -279,6 +280,7 @@ def _take_up_grown(
         total = _added(total, reading.read(portion, new))
     if look and new:
         _mark_gone(database, new)
+        _mark_copies(database, new)
     return replace(total, new=tuple(new))
 
 
@@ -474,6 +476,13 @@ def _mark_gone(database: Database, ids: Sequence[str]) -> None:
     gone = presence.gone(unseen, presence.unidentified((file.path, file.directory_id) for file in found))
     if gone:
         events = [FileRecorded(file.amended(state=FileState.MISSING)) for file in gone]
+        database.in_write(lambda connection: project(connection, events))
+
+
+def _mark_copies(database: Database, ids: Sequence[str]) -> None:
+    """Record which of the files that were just projected are copies, so that no state has its files twice."""
+    if copies := copies_in(database, ids):
+        events = [FileRecorded(file.amended(state=FileState.MOVED)) for file in copies]
         database.in_write(lambda connection: project(connection, events))
 
 

@@ -13,11 +13,12 @@ from ckptstore.catalog import directories, reads
 from ckptstore.core.classify import What
 from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Grade, Skipped, moment
 from ckptstore.core.replicas import stand_alone
-from ckptstore.core.sighting import Sighting, is_as_recorded
+from ckptstore.core.sighting import Sighting
 from ckptstore.disk import files
 from ckptstore.evidence.launch_groups import NEAR_NS
 from ckptstore.evidence.reconstruct import rank_of
 from ckptstore.evidence.unregistered import ScannedLaunch, launch_id
+from ckptstore.journal.doubles import age_of, but_for_path, is_original
 from ckptstore.resume.resolve import stated_layout
 from ckptstore.scan.tree import sighted
 
@@ -60,12 +61,12 @@ def copies_of_known(
     paths below the root that had a record before its journals were taken up.
     """
 
-    def order(file: Checkpoint) -> tuple[bool, bool, str]:
+    def order(file: Checkpoint) -> tuple[bool, bool, tuple[int, str]]:
         """Which of two files that journals tell of alike is the original: the lower one."""
         is_inside = file.path.startswith(f"{tree.root.rstrip('/')}/")
         here = tree.seen(file.path) or files.facts_if_seen(file.path)
         is_touched = here is None or here.mtime_ns != file.mtime_ns
-        return is_inside and file.path not in heard_before, is_touched, file.path
+        return is_inside and file.path not in heard_before, is_touched, age_of(file)
 
     copies: dict[str, Checkpoint] = {}
     told: list[Checkpoint] = []
@@ -77,7 +78,8 @@ def copies_of_known(
         and tree.seen(file.path) is not None
     ]
     for file, other in _doubles(databases, own):
-        if _is_there(other) and order(other) < order(file) and _is_double(file, other, tree):
+        is_first = other.state is not FileState.COMPLETE or order(other) < order(file)
+        if is_first and is_original(other) and _is_double(file, other, tree):
             copies.setdefault(file.path, other)
             told += [file] if file.state is not FileState.MOVED else []
     sizes = {
@@ -87,7 +89,7 @@ def copies_of_known(
     }
     for path, original in _alike(databases, tree, sizes):
         is_new = path not in copies and original.path not in copies
-        if is_new and _is_there(original) and _has_bytes_of(path, tree.seen(path), original):
+        if is_new and is_original(original) and _has_bytes_of(path, tree.seen(path), original):
             copies[path] = original
     return Copies(copies, tuple(told))
 
@@ -104,22 +106,13 @@ def _doubles(databases: Sequence[Database], own: Sequence[Checkpoint]) -> list[t
             for file in directories.written_at(
                 connection, {file.mtime_ns for file in own if file.mtime_ns is not None}
             ):
-                found[_but_for_path(file)][file.path] = file
+                found[but_for_path(file)][file.path] = file
     return [
         (file, other)
         for file in own
-        for other in found.get(_but_for_path(file), {}).values()
+        for other in found.get(but_for_path(file), {}).values()
         if other.path != file.path and other.digest in (None, file.digest or other.digest)
     ]
-
-
-def _but_for_path(file: Checkpoint) -> tuple[object, ...]:
-    return file.save_id, file.rank, file.size, file.mtime_ns
-
-
-def _is_there(file: Checkpoint) -> bool:
-    here = files.facts_if_seen(file.path)
-    return here is not None and is_as_recorded(file, here.size, here.mtime_ns)
 
 
 def _is_double(own: Checkpoint, other: Checkpoint, tree: Tree) -> bool:

@@ -1,0 +1,74 @@
+"""Records that are the same but for their paths: a journal was copied with its directory, as by `cp -r`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from ckptstore.catalog import directories
+from ckptstore.core.model import FileState
+from ckptstore.core.sighting import is_as_recorded
+from ckptstore.disk import files
+from ckptstore.disk.presence import absence_beside, directory_of, identity_path
+from ckptstore.outside import os
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from ckptstore.catalog.engine import Database
+    from ckptstore.core.model import Checkpoint
+
+
+def but_for_path(file: Checkpoint) -> tuple[object, ...]:
+    """What the records of a file and of its copy have in common."""
+    return file.save_id, file.rank, file.size, file.mtime_ns
+
+
+def age_of(file: Checkpoint) -> tuple[int, str]:
+    """Which of two files that are recorded alike is the original: the lower one.
+
+    It is in the directory that got its identity first. `cp -a` gives a copy the times of the original, but not this.
+    """
+    try:
+        found = os.stat(identity_path(directory_of(file.path), file.directory_id))
+    except OSError:
+        return 0, file.path
+    return found.st_ctime_ns, file.path
+
+
+def is_original(file: Checkpoint) -> bool:
+    """Whether a file that was recorded is at its path, or gc removed it from there: one that is alike is a copy.
+
+    One that is gone with its directory is none: the directory was moved.
+    """
+    if file.state is FileState.COMPLETE:
+        here = files.facts_if_seen(file.path)
+        return here is not None and is_as_recorded(file, here.size, here.mtime_ns)
+    return not absence_beside(file)
+
+
+def copies_in(database: Database, ids: Sequence[str]) -> list[Checkpoint]:
+    """Which of these new records are of copies: the original is in another directory, or gc removed it from there.
+
+    The original is the file that was known before, or else the older one.
+    """
+    alike: dict[tuple[object, ...], list[Checkpoint]] = defaultdict(list)
+    with database.read() as connection:
+        for file in directories.doubles_of(connection, ids):
+            alike[but_for_path(file)].append(file)
+    new = frozenset(ids)
+    return [copy for some in alike.values() for copy in _copies_among(some, new)]
+
+
+def _copies_among(alike: Sequence[Checkpoint], new: AbstractSet[str]) -> Iterator[Checkpoint]:
+    originals = [file for file in alike if is_original(file)]
+    if not originals:
+        return
+    first = min(originals, key=lambda file: (file.id in new, age_of(file)))
+    for file in alike:
+        is_elsewhere = directory_of(file.path) != directory_of(first.path)
+        is_alike = None in (file.digest, first.digest) or file.digest == first.digest
+        is_another = files.identity(file.path) not in (None, files.identity(first.path))  # one file has two mounts
+        if file.id in new and file.state is FileState.COMPLETE and is_elsewhere and is_alike and is_another:
+            yield file

@@ -1,0 +1,131 @@
+"""A directory that was copied with its journals, as by `cp -r`: a start and a sync read these too."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ckptstore.api import Catalog, connect
+from ckptstore.disk.run_directories import remember
+from ckptstore.retention.policy import Policy
+from ckptstore.training.start import begin
+from tests.jobs import Job, begun
+
+ONE = Policy(keep_last=1, floor=1)
+HOW = ("cp -r", "cp -a", "cp -al")
+
+
+def copied(source: Path, how: str, target: Path) -> Path:
+    target.parent.mkdir(exist_ok=True)
+    subprocess.run([*how.split(), source, target], check=True)
+    return target
+
+
+def files_in(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.glob("*.ckpt"))
+
+
+def sizes(catalog: Catalog) -> list[tuple[int, int]]:
+    return [(save.global_step, save.bytes) for save in catalog.saves("run")]
+
+
+def read_by_a_start(catalog: Catalog, job: Job) -> None:
+    """The directories of the run's ranks, and all below them, as a start of another process reads them."""
+    remember(catalog.database.name, "run", str(job.folder(0)))
+    begin(catalog.database, "run", rank=0, world_size=1, launch_id="N", layout=None).let_go()
+
+
+@pytest.mark.of_files
+@pytest.mark.parametrize("place", ["backup", "rank_0.bak", "older/rank_0"])
+@pytest.mark.parametrize("how", HOW)
+def test_a_start_does_not_take_a_backup_below_its_directory_for_files_of_the_run(
+    catalog: Catalog, tmp_path: Path, how: str, place: str
+) -> None:
+    job, ranks = begun(catalog, tmp_path / "ckpt", 5, 10, world_size=1)
+    backup = copied(job.folder(0), how, tmp_path / "ckpt" / place)
+    job.save(ranks, 15)
+    before = sizes(catalog)
+    read_by_a_start(catalog, job)
+    assert sizes(catalog) == before
+    for _ in range(2):
+        catalog.execute(catalog.plan_gc("run", ONE))
+        catalog.purge("run", now=True)
+        assert files_in(backup) == ["net-1_10.ckpt", "net-1_5.ckpt"]
+        read_by_a_start(catalog, job)
+    assert files_in(job.folder(0)) == ["net-2_5.ckpt"]
+
+
+@pytest.mark.of_files
+@pytest.mark.parametrize("read", [Catalog.sync, Catalog.scan])
+@pytest.mark.parametrize("is_purged", [False, True])
+@pytest.mark.parametrize("how", HOW)
+def test_a_backup_that_is_read_after_gc_brings_nothing_back(
+    catalog: Catalog, tmp_path: Path, how: str, read: Callable[[Catalog, Path], object], *, is_purged: bool
+) -> None:
+    begun(catalog, tmp_path / "ckpt", 5, 10, 15, world_size=1)
+    backup = copied(tmp_path / "ckpt", how, tmp_path / "backup")
+    catalog.execute(catalog.plan_gc("run", ONE), now=is_purged)
+    before = sizes(catalog)
+    read(catalog, backup)
+    assert sizes(catalog) == before
+    catalog.execute(catalog.plan_gc("run", ONE))
+    assert files_in(backup / "rank_0") == ["net-1_10.ckpt", "net-1_5.ckpt", "net-2_5.ckpt"]
+    if not is_purged:
+        catalog.undo("run")
+        assert catalog.plan_gc("run", ONE).bytes_freed == 2 * sum(size for _, size in before)
+
+
+@pytest.mark.of_files
+@pytest.mark.parametrize("place", ["backup", "rank_0.bak", "older/rank_0"])
+@pytest.mark.parametrize("how", HOW)
+def test_a_lost_catalog_does_not_make_the_copy_the_original(
+    catalog: Catalog, tmp_path: Path, how: str, place: str
+) -> None:
+    job, _ = begun(catalog, tmp_path / "ckpt", 5, 10, 15, world_size=1)
+    backup = copied(job.folder(0), how, tmp_path / "ckpt" / place)
+    anew = connect(tmp_path / "anew.db")
+    anew.scan(tmp_path / "ckpt", world_size=1)
+    if how != "cp -al":  # its files are the same two times: nothing tells which was there first
+        assert [each.source.path for each in anew.resolve("run").plan.ranks] == [str(job.folder(0) / "net-2_5.ckpt")]
+    assert sizes(anew) == sizes(catalog)
+    anew.execute(anew.plan_gc("run", ONE))
+    assert how == "cp -al" or len(files_in(backup)) == 3
+
+
+@pytest.mark.of_files
+@pytest.mark.parametrize("how", HOW)
+def test_an_original_that_undo_brought_back_stays_the_original(catalog: Catalog, tmp_path: Path, how: str) -> None:
+    """A rename changes the newest of its times; that of its directory's identity stays."""
+    job, _ = begun(catalog, tmp_path / "ckpt", 5, 10, 15, world_size=1)
+    copied(tmp_path / "ckpt", how, tmp_path / "a backup")
+    catalog.execute(catalog.plan_gc("run", ONE))
+    catalog.undo("run")
+    anew = connect(tmp_path / "anew.db")
+    anew.sync(tmp_path)
+    assert how == "cp -al" or {file.path for file in anew.files("run") if file.state == "complete"} == {
+        str(job.folder(0) / name) for name in files_in(job.folder(0))
+    }
+
+
+@pytest.mark.of_files
+@pytest.mark.parametrize("is_purged", [False, True])
+def test_a_catalog_that_is_made_anew_after_gc_has_no_more_files(
+    catalog: Catalog, tmp_path: Path, *, is_purged: bool
+) -> None:
+    begun(catalog, tmp_path / "ckpt", 5, 10, 15, world_size=1)
+    copied(tmp_path / "ckpt", "cp -r", tmp_path / "backup")
+    catalog.execute(catalog.plan_gc("run", ONE), now=is_purged)
+    anew = connect(tmp_path / "anew.db")
+    anew.sync(tmp_path)
+    assert sizes(anew) == sizes(catalog)
+
+
+@pytest.mark.of_files
+def test_a_copy_is_taken_where_the_original_is_gone(catalog: Catalog, tmp_path: Path) -> None:
+    job, _ = begun(catalog, tmp_path / "ckpt", 5, 10, world_size=1)
+    backup = copied(tmp_path / "ckpt", "cp -r", tmp_path / "backup")
+    (job.folder(0) / "net-1_10.ckpt").unlink()
+    catalog.sync(backup)
+    plan = catalog.resolve("run").plan
+    assert (plan.global_step, plan.ranks[0].source.path) == (10, str(backup / "rank_0" / "net-1_10.ckpt"))
