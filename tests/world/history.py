@@ -52,6 +52,7 @@ _WEIGHTS = {
     "move": 1,
     "move_tree": 1,
     "copy": 1,
+    "back_up": 2,
     "touch": 1,
     "unmount": 5,
     "mount": 5,
@@ -105,6 +106,7 @@ _FOLLOWS = {
     "catalog_away": ("start", "save", "pin"),
     "lose_catalog": ("scan", "start", "spoil"),
     "delete": ("gc", "start", "resolve"),
+    "back_up": ("start", "gc", "scan", "lose_catalog"),
     "cut": ("gc", "start", "resolve"),
     "flip": ("start", "resolve"),
     "take_out": ("take_out", "undo", "start", "resolve"),
@@ -145,6 +147,7 @@ _STORIES = (
     ("move_tree", "start?", "lose_catalog?", "gc|start|scan"),
     ("save!", "power_loss", "start|gc|undo"),
     ("gc!|undo!|purge!", "power_loss", "undo|start|gc"),
+    ("save", "save", "back_up", "start|scan|sync|gc", "gc|undo|lose_catalog|save", "start|scan|gc"),
     ("flip|cut|delete|touch|copy|move", "resolve|start|gc|verify"),
 )
 """Steps that make one situation, the faults and users of which are drawn: `!` has a fault, `?` may be left out, `@1` is
@@ -501,6 +504,7 @@ _ARGUMENTS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
     "move": _choose(which=_MANY),
     "touch": lambda chance: {"which": chance.choice(_MANY)} | ({"every": True} if chance.random() < 0.3 else {}),
     "copy": _choose(which=_MANY, times=[False, True]),
+    "back_up": _choose(which=_MANY, times=[False, True]),
     "unmount": _choose(which=range(4), gone=[False, False, True]),
     "fill": _choose(which=range(4), room=[0, 50, 300, 5000]),
     "protect": _choose(which=range(4)),

@@ -45,6 +45,7 @@ LATE = f"{ROOT}/late"
 _STRANGERS = (("notes.txt", b"mine"), ("net.tmp.bak", b"x"), ("other-1_1.ckpt", b"mine too"))
 _LINKED = "/tmp/linked.ckpt"  # noqa: S108 — of a stranger
 _BELOW = "below:"
+_BACKUP = "backup-"
 _TRAINING = ("save", "end")
 STEPS_PER_EPOCH = 10
 RUN = "run"
@@ -196,6 +197,9 @@ class World:
         self.operator = self._boot(0, "operator")
         self.in_trash: dict[str, InTrash] = {}
         self._strangers = self._make_strangers()
+        self.backups: dict[str, bytes] = {}
+        """Copies that a user has made of registered files, with their journals."""
+        self._in_trash_before: set[bytes] = set()
         self._went_on = 0
 
     # Helpers.
@@ -1213,6 +1217,7 @@ class World:
         path = self._checkpoint(which)
         if path is None:
             return
+        self.is_shaken |= bool(self.backups)  # the copy may count
         system = self.machine.system
 
         def work() -> None:
@@ -1234,16 +1239,22 @@ class World:
         if not any(each.registered for each in known):  # nobody knows what it was
             self.rotten[path] = damaged
 
+    def _checkpoints(self) -> list[str]:
+        """The paths of the checkpoints that can be seen, without those in the trash and in backups."""
+        there = self.there().items()
+        known = (path for path, at in there if at in self.truth.contents)
+        return sorted(path for path in known if "/.ckptstore/" not in path and _BACKUP not in path)
+
     def _checkpoint(self, which: int) -> str | None:
         """The path of one of the checkpoints that can be seen."""
-        there = self.there().items()
-        paths = sorted(path for path, at in there if at in self.truth.contents and "/.ckptstore/" not in path)
+        paths = self._checkpoints()
         return paths[which % len(paths)] if paths else None
 
     def delete(self, which: int = 0) -> None:
         """A user deletes a checkpoint."""
         path = self._checkpoint(which)
         if path is not None:
+            self.is_shaken |= bool(self.backups)
             self._dropped.add(self.everything().get(path, b""))
             with suppress(ViolationError):
                 self._run(self.operator, lambda: self.machine.system.unlink(path), "delete")
@@ -1252,6 +1263,7 @@ class World:
         """A user gives a checkpoint another name."""
         path = self._checkpoint(which)
         if path is not None:
+            self.is_shaken |= bool(self.backups)
             other = f"{path.removesuffix('.ckpt')}-old.ckpt"
             with suppress(ViolationError):
                 self._run(self.operator, lambda: self.machine.system.rename(path, other), "move")
@@ -1292,6 +1304,52 @@ class World:
         with suppress(ViolationError):
             self._run(self.operator, work, "copy")
 
+    def back_up(self, which: int = 0, times: bool = False) -> None:  # noqa: FBT001, FBT002
+        """A user copies a directory with its journals into one below it, with the times of its files or without."""
+        folders = sorted({path.rpartition("/")[0] for path in self._checkpoints()})
+        if not folders or not self.is_quiet:
+            return
+        source = folders[which % len(folders)]
+        target = f"{source}/{_BACKUP}{self.done['back up']}"
+        self.done["back up"] += 1
+        system = self.machine.system
+        inside = sorted(path for path in self.there() if path.startswith(f"{source}/") and _BACKUP not in path)
+
+        def work() -> None:
+            for path in inside:
+                other = target + path.removeprefix(source)
+                system.makedirs(other.rpartition("/")[0], exist_ok=True)
+                with system.open_file(path, "rb") as file, system.open_file(other, "wb") as copy:
+                    copy.write(file.read())
+                if times:
+                    at = system.stat(path).st_mtime_ns
+                    system.utime(other, ns=(at, at))
+
+        with suppress(ViolationError):
+            self._run(self.operator, work, "copy")
+        for disk in self.disks.values():
+            disk.sync_all()
+        known = {each.content for each in self.truth.every_file() if each.registered}
+        self.backups |= {
+            path: content
+            for path, content in self.everything().items()
+            if path.startswith(f"{target}/") and "/.ckptstore/" not in path and content in known
+        }
+
+    def _check_backups(self, after: dict[str, bytes]) -> None:
+        """No copy of a registered file is touched while the original is there, or where gc removed it."""
+        homes = {each.content: each.path for each in self.truth.every_file()}
+        trashed = {at for path, at in after.items() if "/.ckptstore/trash/" in path and _BACKUP not in path}
+        for path, content in list(self.backups.items()):
+            is_original_there = after.get(homes[content]) == content
+            if is_original_there or content in trashed | self._in_trash_before:
+                if after.get(path) != content:
+                    raise ViolationError(f"{path} of a backup was touched")
+                self.checked["backups"] += 1
+            else:
+                del self.backups[path]
+        self._in_trash_before = trashed
+
     def move_tree(self) -> None:
         """A user moves all that the run saved to another path, and has the next launch save there."""
         self._end_trainers()
@@ -1315,6 +1373,7 @@ class World:
         for launch in self.truth.launches:
             launch.plan = {rank: at(path) for rank, path in launch.plan.items()}
         self.rotten = {at(path): content for path, content in self.rotten.items()}
+        self.backups = {at(path): content for path, content in self.backups.items()}
         self._strangers = {at(path): content for path, content in self._strangers.items()}
         self.neighbours = {at(path): content for path, content in self.neighbours.items()}
         self._end_neighbour()
@@ -1630,6 +1689,7 @@ class World:
         if self.nodes[0].disk.everything().get(_LINKED[1:]) != b"linked":
             raise ViolationError(f"{_LINKED} was touched, which a link leads to")
         self.checked["strangers"] += 1
+        self._check_backups(after)
 
     def _check_start(
         self,
