@@ -73,6 +73,13 @@ def lacking(connection: sa.Connection, run: int, tier: Tier, *, most: int | None
     return list(rows.files(connection.execute(_lacking(run, tier).order_by(*newest_first).limit(most))))
 
 
+def failed_in(connection: sa.Connection, tier: Tier) -> list[str]:
+    """The ids of the files whose copy in a tier has failed."""
+    is_failed = copies.c.state == CopyState.FAILED.value
+    query = sa.select(copies.c.checkpoint_id).where(copies.c.tier_id == tier.id, is_failed)
+    return list(connection.execute(query).scalars())
+
+
 class Tally(NamedTuple):
     """How many copies of a state a tier has, their bytes, and since when the oldest is in that state."""
 

@@ -111,7 +111,7 @@ class Replicator:
         for tier in self._targets(declared):
             for each in runs:
                 lacking = facts.lacking(self._database, each, tier, most=_MOST)
-                self._note_failed(lacking, tier)
+                self._note_failed(tier)
                 nearer = [file for file in lacking if _level_of(file, declared) < tier.level]
                 self._copy_all(self._settled(nearer, settled_for), tier, done)
         return done
@@ -144,17 +144,10 @@ class Replicator:
         left = [rest.until - time.monotonic() for rest in self._rests.values() if rest.until]
         return max(min(left), 0.0) if left else 0.0
 
-    def _note_failed(self, lacking: Sequence[Checkpoint], tier: Tier) -> None:
+    def _note_failed(self, tier: Tier) -> None:
         """Remember which files have a failed copy in a tier: that copy is not trusted."""
         with self._database.read() as connection:
-            has_any = any((each.tier, each.state) == (tier.id, CopyState.FAILED) for each in copies.tallies(connection))
-            known = copies.copies_of(connection, [file.id for file in lacking]) if has_any else {}
-        self._failed = {
-            (file, copy.tier)
-            for file, some in known.items()
-            for copy in some
-            if copy.state is CopyState.FAILED and copy.tier.id == tier.id
-        }
+            self._failed = {(file, tier) for file in copies.failed_in(connection, tier)}
 
     def _targets(self, declared: Sequence[Tier]) -> list[Tier]:
         found = [tier for tier in declared if tier.level > facts.NODE_LEVEL]

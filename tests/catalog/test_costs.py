@@ -2,17 +2,20 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from ckptstore.catalog import directories
 from ckptstore.catalog.engine import Connection, in_memory
 from ckptstore.catalog.project import project
-from ckptstore.core.events import FileRecorded, FilesRemoved, LaunchStarted, RemovedFile
+from ckptstore.core.copies import CopyState, Tier
+from ckptstore.core.events import CopyRecorded, FileRecorded, FilesRemoved, LaunchStarted, RemovedFile, TierDeclared
 from ckptstore.core.model import Checkpoint, FileState, Kind, Launch, Location
 from ckptstore.core.replicas import stand_alone
+from ckptstore.replicate.replicator import Replicator
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 HOUR_NS = 3600 * 10**9
@@ -64,3 +67,40 @@ def written_at_once(connection: Connection, files: list[Checkpoint]) -> None:
 def test_it_does_not_grow_with_what_others_did(work: Cost) -> None:
     """Of two indexes SQLite took that of the run for the quicker one, and read all that the run had lost."""
     assert instructions(work, 1000) <= instructions(work, 20) + 2
+
+
+def looked_at_by_a_round(runs: int) -> int:
+    """What SQLite does, in hundreds, when a tier has all files of so many runs, and an agent looks for others."""
+    database, tier = in_memory(), Tier("far", "file:///far", 1)
+    with database.write() as connection:
+        project(connection, [TierDeclared("", tier, declared=True, at=START)])
+        for run in map(str, range(runs)):
+            launch = Launch(id="L1", run=run, order=0, world_size=1, layout=stand_alone(), created_at=START)
+            files = [
+                Checkpoint(run=run, launch="L1", kind=Kind.PERIODIC, global_step=step, rank=0, path=f"/d/{run}/{step}")
+                for step in range(20)
+            ]
+            known = {"created_at": START, "state": FileState.COMPLETE, "size": 1, "digest": "0" * 64}
+            files = [replace(file, **known) for file in files]
+            copied = [CopyRecorded.of(each, tier, CopyState.READY, START) for each in files]
+            project(connection, [LaunchStarted(launch), *map(FileRecorded, files), *copied])
+    counted = 0
+
+    def count() -> int:
+        nonlocal counted
+        counted += 1
+        return 0
+
+    def watch(connection: Any, *_: object) -> None:
+        connection.connection.dbapi_connection.set_progress_handler(count, EACH)
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", watch)
+    try:
+        assert Replicator(database).round(settled_for=timedelta(0)).files == 0
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", watch)
+    return counted
+
+
+def test_an_agent_does_not_read_all_copies_again_for_each_run() -> None:
+    assert looked_at_by_a_round(80) <= 5 * looked_at_by_a_round(20)
