@@ -40,13 +40,13 @@ class Api:
             Route("/openapi.json", self._document),
             Route("/runs", self._runs),
             Route("/doctor", self._doctor),
-            Route("/runs/{run:path}/saves/{step:step}", self._save),
-            Route("/runs/{run:path}/saves", self._saves),
-            Route("/runs/{run:path}/resolution", self._resolution),
-            Route("/runs/{run:path}/history", self._history),
-            Route("/runs/{run:path}/gc", self._gc),
-            Route("/runs/{run:path}/policy", self._policy),
-            Route("/runs/{run:path}", self._run),
+            Route("/runs/{run:run}/saves/{step:step}", self._save),
+            Route("/runs/{run:run}/saves", self._saves),
+            Route("/runs/{run:run}/resolution", self._resolution),
+            Route("/runs/{run:run}/history", self._history),
+            Route("/runs/{run:run}/gc", self._gc),
+            Route("/runs/{run:run}/policy", self._policy),
+            Route("/runs/{run:run}", self._run),
         ]
 
     async def _document(self, request: Request) -> Response:

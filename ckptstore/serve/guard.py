@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from typing import TYPE_CHECKING
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
@@ -29,6 +29,9 @@ SIGNED_IN_SECONDS = 12 * 3600
 
 _OPEN = ("/healthz", "/readyz", SIGN_IN)
 """What a cluster asks, and the page that asks for the token: they tell nothing of runs."""
+
+SLASH = "\0"
+"""A slash of a name, which an address has as `%2F`: run `a/policy` is not the policy of run `a`. No name holds it."""
 
 _STATIC = "/static/"
 _HEADERS = {
@@ -140,6 +143,8 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+
+        scope = {**scope, "path": _path(scope)}
 
         async def strict(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -270,6 +275,11 @@ class _Asked:
 
     def _told_by_proxy(self, name: bytes) -> str:
         return self._first(name).decode("latin-1").strip() if self.is_by_proxy else ""
+
+
+def _path(scope: Scope) -> str:
+    raw: bytes = scope["raw_path"]
+    return unquote(raw.replace(b"%2f", b"%2F").replace(b"%2F", SLASH.encode()).decode("latin-1"))
 
 
 def _same_address(peer: str, proxy: str) -> bool:

@@ -60,10 +60,10 @@ class Pages:
         return [
             Route("/", self._runs),
             Route("/doctor", self._doctor),
-            Route("/runs/{run:path}/saves/{step:step}", self._save),
-            Route("/runs/{run:path}/launches", self._launches),
-            Route("/runs/{run:path}/retention", self._retention),
-            Route("/runs/{run:path}", self._run),
+            Route("/runs/{run:run}/saves/{step:step}", self._save),
+            Route("/runs/{run:run}/launches", self._launches),
+            Route("/runs/{run:run}/retention", self._retention),
+            Route("/runs/{run:run}", self._run),
         ]
 
     def _page(self, name: str, title: str, status: int = 200, **values: Any) -> Response:

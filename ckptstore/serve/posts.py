@@ -104,7 +104,7 @@ class Posts:
 
 
 def _route(path: str, take: Callable[[Request], Awaitable[Response]]) -> Route:
-    return Route(f"/runs/{{run:path}}{path}", take, methods=["POST"])
+    return Route(f"/runs/{{run:run}}{path}", take, methods=["POST"])
 
 
 def _taking_json(change: Change) -> Callable[[Request], Awaitable[Response]]:

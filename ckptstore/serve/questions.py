@@ -16,6 +16,7 @@ from ckptstore.retention import dicts as retention_dicts
 from ckptstore.retention import stored_policy
 from ckptstore.retention.execute import collect
 from ckptstore.retention.policy import from_json
+from ckptstore.serve.guard import SLASH
 from ckptstore.serve.metrics import measure
 from ckptstore.tiers import facts
 
@@ -53,7 +54,20 @@ class _Step(Convertor[int]):
         return str(value)
 
 
+class _Run(Convertor[str]):
+    """The name of a run in an address; it may hold a slash, as it is or as `%2F`."""
+
+    regex = ".*"
+
+    def convert(self, value: str) -> str:
+        return value.replace(SLASH, "/")
+
+    def to_string(self, value: str) -> str:
+        return value.replace("/", SLASH)
+
+
 register_url_convertor("step", _Step())
+register_url_convertor("run", _Run())
 
 
 @dataclass(frozen=True)

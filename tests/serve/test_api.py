@@ -64,6 +64,18 @@ def test_names_that_hold_a_slash(catalog: Catalog, client: TestClient, job: Job)
     assert job.run == "run"
 
 
+@pytest.mark.parametrize("name", ["a/policy", "a/history", "a/gc", "a/saves", "a/saves/7", "a/launches", "a/retention"])
+def test_a_name_that_ends_as_an_address_is_not_taken_for_one(
+    catalog: Catalog, client: TestClient, job: Job, name: str
+) -> None:
+    catalog.rename("run", "a")
+    begun(catalog, job.directory / "other", 5, run=name)
+    quoted = name.replace("/", "%2F")
+    assert client.get(f"/api/v1/runs/{quoted}").json()["run"] == name
+    assert items(client, f"/runs/{quoted}/saves")[0]["global_step"] == 5
+    assert f"<h1>Run {name}" in client.get(f"/runs/{quoted.lower()}").text
+
+
 def test_pages_of_rows(catalog: Catalog, client: TestClient, job: Job) -> None:
     """A save that comes between two pages moves none to another one."""
     first = client.get("/api/v1/runs/run/saves?limit=1").json()
