@@ -116,7 +116,7 @@ def _cursor(place: list[Any]) -> str:
 def _place_in(cursor: str) -> list[Any]:
     try:
         place = json.loads(urlsafe_b64decode(cursor.encode()))
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _no_cursor(cursor) from None
     if not isinstance(place, list):
         raise _no_cursor(cursor)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,7 @@ def test_pages_of_rows(catalog: Catalog, client: TestClient, job: Job) -> None:
         ("/runs/run/saves?limit=0", 400, "limit is '0'"),
         ("/runs/run/saves?cursor=%25", 400, "'%' is no cursor"),
         ("/runs/run/saves?cursor=WyJhIl0=", 400, "is no cursor"),
+        (f"/runs/run/saves?cursor={b64encode(b'[' * 30_000).decode()}", 400, "is no cursor"),
         ("/runs/run/gc?keep_lots=1", 400, "keep_lots='1' is no rule"),
         ("/runs/run/gc?keep_last=-1", 400, "keep_last is '-1'"),
         ("/runs/run/gc", 409, "no rule says what to keep"),
