@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sqlalchemy as sa
 
 from ckptstore.catalog.any_of import any_of, one_of
-from ckptstore.catalog.tables import FILES, FILES_OF_LAUNCHES, IS_THERE, checkpoints, launches, saves
+from ckptstore.catalog.tables import FILES, FILES_OF_LAUNCHES, IS_THERE, checkpoints, copies, launches, saves
 from ckptstore.core.metrics import mean_metrics
 from ckptstore.core.model import Content, FileState, Grade, Kind
 
@@ -54,9 +54,14 @@ _HIGHEST_STEPS = sa.select(launches.c.name, sa.func.coalesce(_HIGHEST, 0)).where
 )
 
 
-def tallies(connection: sa.Connection, runs: Sequence[int]) -> list[Tally]:
-    """The saves of these runs with the files that are there; of a run newest launch first, then newest step."""
+def tallies(connection: sa.Connection, runs: Sequence[int], step: int | None = None) -> list[Tally]:
+    """The saves of these runs, or of a step of them, with the files that are there; of a run newest launch first.
+
+    A save without a file there is left out, unless its launch has copies.
+    """
     query = _tallies().where(any_of(launches.c.run_id, "own_runs"))
+    if step is not None:
+        query = query.where(saves.c.global_step == step)
     return [_tally(row) for row in connection.execute(query, {"own_runs": list(runs)})]
 
 
@@ -71,6 +76,8 @@ def _tallies() -> sa.Select[Any]:
     complete = checkpoints.c.state == FileState.COMPLETE.value
     full = complete & (checkpoints.c.content == Content.FULL.value)
     share = complete & one_of(checkpoints.c.content, *_IN_PIECES)
+    files = sa.func.sum(sa.case((IS_THERE, 1), else_=0))
+    has_copies = sa.exists().where(copies.c.launch_id == launches.c.id)
     return (
         sa.select(
             saves.c.id,
@@ -81,7 +88,7 @@ def _tallies() -> sa.Select[Any]:
             saves.c.created_at,
             sa.func.max(checkpoints.c.epoch),
             sa.func.max(checkpoints.c.step_in_epoch),
-            sa.func.sum(sa.case((IS_THERE, 1), else_=0)),
+            files,
             sa.func.count(sa.distinct(sa.case((IS_THERE, checkpoints.c.rank)))),
             sa.func.count(sa.distinct(sa.case((full, checkpoints.c.rank)))),
             sa.func.count(sa.distinct(sa.case((share, checkpoints.c.rank)))),
@@ -89,7 +96,8 @@ def _tallies() -> sa.Select[Any]:
             sa.func.sum(sa.case((IS_THERE, sa.func.coalesce(checkpoints.c.size, 0)), else_=0)),
         )
         .select_from(FILES_OF_LAUNCHES)
-        .group_by(saves.c.id, launches.c.run_id, launches.c.name, launches.c.launch_order)
+        .group_by(saves.c.id, launches.c.id, launches.c.run_id, launches.c.name, launches.c.launch_order)
+        .having((files > 0) | has_copies)
         .order_by(launches.c.launch_order.desc(), saves.c.global_step.desc(), saves.c.kind)
     )
 

@@ -417,7 +417,9 @@ def unpin(context: click.Context, run: str, step: int | None, *, as_json: bool) 
 
 def every_save(opened: Catalog, run: str, step: int) -> str:
     """The step in words, with the number of its saves that are there, if several: a protection holds for all."""
-    saves = len({row.launch.id for row in opened.saves(run) if row.tally.global_step == step})
+    from ckptstore.resume import overview
+
+    saves = len({row.launch.id for row in overview.saves(opened.database, run, step=step)})
     every = f" (all {saves} saves)" if saves > 2 else " (both saves)" if saves == 2 else ""  # noqa: PLR2004
     return f"step {step} of {run}{every}"
 

@@ -122,19 +122,20 @@ def saves(
     database: Database,
     run: str | None,
     *,
+    step: int | None = None,
     kind: str | None = None,
     since: timedelta | None = None,
     limit: int | None = None,
 ) -> list[SaveRow]:
     """The saves of a run, or of all, of which a file is there, or in a tier; newest launch first, then newest step.
 
-    `since` selects saves of that time, `limit` is their largest number.
+    `step` selects those of one step, `since` saves of that time, `limit` is their largest number.
     """
     _check(kind)
     with database.read() as connection:
         names = _named_runs(connection, database, run)
         known = _known(connection, list(names))
-        found = tallies.tallies(connection, list(names))
+        found = tallies.tallies(connection, list(names), step)
         rows = _save_rows(connection, known, names, found)
     rows.sort(key=lambda row: row.run)  # of each run they are in their order
     after = _after(since)

@@ -138,12 +138,11 @@ class Pages:
         name, step = request.path_params["run"], request.path_params["step"]
         files, saves, state, hosts, in_tiers = await asyncio.gather(
             self._ask.save(name, step),
-            self._ask.saves(name),
+            self._ask.saves_of(name, step),
             self._ask.state(name, step),
             self._ask.hosts(name, step),
             self._ask.tiers_with(name, step),
         )
-        of_step = [save for save in saves if save.global_step == step]
         loaded_by: dict[str, list[int]] = {}
         for rank, source in state.plan.ranks if state.plan else ():
             loaded_by.setdefault(source.path, []).append(rank)
@@ -160,8 +159,8 @@ class Pages:
             groups=[ranges(group) for group in state.plan.launch.layout.groups] if state.plan else [],
             load=f"ckptstore.mindspore.load({f'{name}@{step}'!r}, network)",
             command=str(Command("resolve", name, "--step", step)),
-            pinned=any(save.pinned for save in of_step),
-            tags=sorted({tag for save in of_step for tag in save.tags}),
+            pinned=any(save.pinned for save in saves),
+            tags=sorted({tag for save in saves for tag in save.tags}),
         )
 
     async def _launches(self, request: Request) -> Response:

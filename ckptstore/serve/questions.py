@@ -107,6 +107,12 @@ class Questions:
         """The saves of a run."""
         return await self._answers.get(("saves", run), lambda: self._catalog.saves(run))
 
+    async def saves_of(self, run: str, step: int) -> list[SaveRow]:
+        """The saves of a step of a run."""
+        return await self._answers.get(
+            ("saves", run, step), lambda: overview.saves(self._catalog.database, run, step=step)
+        )
+
     async def save(self, run: str, step: int) -> Listing[Checkpoint]:
         """The files of a step."""
         return await self._answers.get(("save", run, step), lambda: self._catalog.show(run, step))

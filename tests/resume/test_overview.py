@@ -1,14 +1,20 @@
 """`runs` asks the same number of questions for any number of runs, and says of each what `list` says of its saves."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ckptstore.api import Catalog
+from ckptstore.catalog.tables import checkpoints
+from ckptstore.core.model import FileState
+from ckptstore.resume import overview
 from ckptstore.resume.overview import RunRow
 from ckptstore.retention.policy import Policy
 from tests.jobs import Job, set_ending
-from tests.resume.wide import statements
+from tests.resume.wide import RUN, Wide, statements
+
+HISTORY = 300  # saves
 
 
 def by_its_saves(catalog: Catalog, row: RunRow) -> tuple[object, object, int]:
@@ -33,6 +39,35 @@ def test_runs_cost_no_statements(catalog: Catalog, tmp_path: Path) -> None:
             assert len(catalog.saves()) == 2 * len(rows)
         counts.append(len(asked_of_saves))
     assert counts[:2] == counts[2:]
+
+
+def rows_read(catalog: Catalog, work: Callable[[], object]) -> int:
+    """How many rows the database gives meanwhile."""
+    with statements() as asked:
+        work()
+    with catalog.database.read() as connection:
+        return sum(len(connection.exec_driver_sql(each.text, each.values).fetchall()) for each in asked)
+
+
+def test_saves_without_a_file_are_not_read(catalog: Catalog, tmp_path: Path) -> None:
+    wide = Wide(tmp_path / "ckpt", 2, kept=3)
+    wide.write()
+    wide.fill(catalog, HISTORY, gone=True)
+    assert [save.global_step for save in catalog.saves(RUN)] == [HISTORY, HISTORY - 1, HISTORY - 2]
+    assert rows_read(catalog, lambda: catalog.saves(RUN)) < HISTORY / 3
+    with catalog.database.write() as connection:
+        connection.execute(checkpoints.update().values(state=FileState.MISSING.value))
+    assert catalog.runs()[0].last is None
+    assert rows_read(catalog, catalog.runs) < HISTORY / 3
+
+
+def test_the_saves_of_a_step_are_read_alone(catalog: Catalog, tmp_path: Path) -> None:
+    wide = Wide(tmp_path / "ckpt", 2)
+    wide.write()
+    wide.fill(catalog, HISTORY)
+    (save,) = overview.saves(catalog.database, RUN, step=7)
+    assert save == next(each for each in catalog.saves(RUN) if each.global_step == 7)
+    assert rows_read(catalog, lambda: overview.saves(catalog.database, RUN, step=7)) < HISTORY / 3
 
 
 @pytest.mark.parametrize("database_url", ["sqlite", pytest.param("postgres", marks=pytest.mark.long)], indirect=True)
