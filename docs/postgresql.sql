@@ -66,7 +66,7 @@ GRANT INSERT, UPDATE, DELETE ON exit_requests TO ckptstore_trainer, ckptstore_op
 GRANT INSERT, UPDATE, DELETE ON gc_locks, collections, trash TO ckptstore_operator;
 
 -- What `watch` has told to whom.
-GRANT INSERT, UPDATE, DELETE ON notifications TO ckptstore_operator;
+GRANT INSERT, UPDATE ON notifications TO ckptstore_operator;
 
 -- What gc did is in journals, which trainers take up.
 GRANT INSERT, UPDATE ON collections, trash TO ckptstore_trainer;

@@ -45,15 +45,20 @@ def put_off(connection: sa.Connection, receiver: str, fact: str, owner: str, len
     connection.execute(_PUT_OFF, {**asked, "held_until": clock(connection) + length})
 
 
-def told_before(connection: sa.Connection, receiver: str, kind: str, length: timedelta) -> set[str]:
-    """The facts of a kind that the receiver accepted longer than `length` ago."""
-    asked = {"own_receiver": receiver, "own_kind": kind, "own_before": clock(connection) - length}
-    return set(connection.execute(_TOLD_BEFORE, asked).scalars())
+def told(connection: sa.Connection, receiver: str, kind: str) -> set[str]:
+    """The facts of a kind that the receiver accepted."""
+    return set(connection.execute(_TOLD_OF_KIND, {"own_receiver": receiver, "own_kind": kind}).scalars())
 
 
-def forget(connection: sa.Connection, receiver: str, facts: Collection[str]) -> None:
-    """Delete the records of facts that are no longer true: if one is true again, the receiver is notified again."""
-    connection.execute(_FORGET, {"own_receiver": receiver, "own_facts": list(facts)})
+def end(connection: sa.Connection, receiver: str, facts: Collection[str], length: timedelta) -> None:
+    """Record that facts are no longer true: if one is true again, the receiver is notified again.
+
+    But not earlier than `length` after it accepted the fact.
+    """
+    asked = {"own_receiver": receiver, "own_facts": list(facts)}
+    for fact, at in connection.execute(_TOLD_AT, asked).all():
+        ended = {"own_receiver": receiver, "own_fact": fact, "told_at": None, "held_until": at + length}
+        connection.execute(_NOTE, ended)
 
 
 _IS_OF_RECEIVER = notifications.c.receiver == sa.bindparam("own_receiver")
@@ -66,9 +71,7 @@ _TOLD = sa.select(notifications.c.fact).where(_IS_OF_RECEIVER, _ARE_FACTS, sa.or
 _HOLD = notifications.update().where(_IS_FACT, sa.not_(_IS_TOLD), sa.or_(sa.not_(_IS_HELD), _IS_OWN))
 _NOTE = notifications.update().where(_IS_FACT)
 _PUT_OFF = notifications.update().where(_IS_FACT, _IS_OWN, sa.not_(_IS_TOLD))
-_TOLD_BEFORE = sa.select(notifications.c.fact).where(
-    _IS_OF_RECEIVER,
-    notifications.c.kind == sa.bindparam("own_kind"),
-    notifications.c.told_at < sa.bindparam("own_before"),
+_TOLD_OF_KIND = sa.select(notifications.c.fact).where(
+    _IS_OF_RECEIVER, notifications.c.kind == sa.bindparam("own_kind"), _IS_TOLD
 )
-_FORGET = notifications.delete().where(_IS_OF_RECEIVER, _ARE_FACTS, _IS_TOLD)
+_TOLD_AT = sa.select(notifications.c.fact, notifications.c.told_at).where(_IS_OF_RECEIVER, _ARE_FACTS, _IS_TOLD)

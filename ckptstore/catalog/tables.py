@@ -410,7 +410,9 @@ notifications = sa.Table(
     sa.Column("held_until", UtcDateTime, nullable=False),
     sa.Column("told_at", UtcDateTime),
 )
-"""Which facts `watch` has told to which receiver (`told_at` NULL: not yet; `owner` tries to until `held_until`).
+"""Which facts `watch` has told to which receiver (`told_at` NULL: not yet, or the fact was over since).
+
+Until `held_until` the `owner` tries to tell it, or it is not told.
 
 Of a receiver its address is not kept, which may have a password in it.
 """

@@ -106,10 +106,12 @@ class Watcher:
         over: set[str] = set()
         with self._database.read() as connection:
             for kind in self._kinds:
-                over |= seen.over(kind, notifications.told_before(connection, receiver, kind, _TOLD_AT_MOST_EVERY))
+                over |= seen.over(kind, notifications.told(connection, receiver, kind))
             new = notifications.not_told(connection, receiver, [notice.id for notice in seen.notices])
         if over:
-            self._database.in_write(lambda connection: notifications.forget(connection, receiver, over))
+            self._database.in_write(
+                lambda connection: notifications.end(connection, receiver, over, _TOLD_AT_MOST_EVERY)
+            )
         told: list[Notice] = []
         failed: list[tuple[Notice, str]] = []
         for notice in seen.notices:

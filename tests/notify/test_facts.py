@@ -6,9 +6,11 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog import leases
+from ckptstore.catalog.tables import notifications
 from ckptstore.core.model import launch_key
 from ckptstore.doctor.checkup import Status
 from ckptstore.notify.facts import KINDS, look
@@ -43,15 +45,20 @@ def told(catalog: Catalog, *kinds: str, at: datetime | None = None) -> list[tupl
     return [(notice.kind, notice.run) for notice in outcome.told]
 
 
+def let_an_hour_pass(catalog: Catalog) -> None:
+    with catalog.database.write() as connection:
+        for fact, until in connection.execute(sa.select(notifications.c.fact, notifications.c.held_until)).all():
+            earlier = notifications.update().where(notifications.c.fact == fact)
+            connection.execute(earlier.values(held_until=until - timedelta(hours=1)))
+
+
 def test_a_run_that_is_well_is_no_news(catalog: Catalog, tmp_path: Path) -> None:
     begun(catalog, tmp_path, 10, 20)
     assert told(catalog) == []
     assert look(connect(str(catalog.database.file)).database, KINDS, now()).notices == ()
 
 
-def test_a_damaged_state_is_told_once_and_again_when_it_was_repaired(
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_state_is_told_once_and_again_when_it_was_repaired(catalog: Catalog, tmp_path: Path) -> None:
     job, _ = begun(catalog, tmp_path, 10, 20)
     path = job.folder(1) / "net-2_10.ckpt"
     whole = path.read_bytes()
@@ -66,11 +73,13 @@ def test_a_damaged_state_is_told_once_and_again_when_it_was_repaired(
     path.write_bytes(whole)
     catalog.verify("run")
     assert look(catalog.database, ("damaged",), now()).notices == ()
-    monkeypatch.setattr("ckptstore.notify.watcher._TOLD_AT_MOST_EVERY", timedelta(0))
     assert told(catalog, "damaged") == []
     path.write_bytes(whole[:-1])
     catalog.verify("run")
+    assert told(catalog, "damaged") == [], "within the hour"
+    let_an_hour_pass(catalog)
     assert told(catalog, "damaged") == [("damaged", "run")]
+    assert told(catalog, "damaged") == []
 
 
 def test_a_quarantined_state(catalog: Catalog, tmp_path: Path) -> None:
@@ -128,9 +137,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
         yield home
 
 
-def test_a_disk_that_fills_gets_room_and_fills_again(
-    catalog: Catalog, small: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_fills_gets_room_and_fills_again(catalog: Catalog, small: Path) -> None:
     begun(catalog, small / "data", 10, 20)
     assert told(catalog, "disk") == []
     fill(small)
@@ -142,11 +149,8 @@ def test_a_disk_that_fills_gets_room_and_fills_again(
     assert told(catalog, "disk") == []
     give_room(small, "1m")
     assert told(catalog, "disk") == [], "within the hour: a disk at its limit would be told at each save"
-    give_room(small, "2m")
-    monkeypatch.setattr("ckptstore.notify.watcher._TOLD_AT_MOST_EVERY", timedelta(0))
-    assert told(catalog, "disk") == []
-    fill(small)
-    assert told(catalog, "disk") == [("disk", "run")]
+    let_an_hour_pass(catalog)
+    assert told(catalog, "disk") == [("disk", "run")], "it is still full"
 
 
 def test_a_disk_that_cannot_be_seen_ends_nothing(
