@@ -27,7 +27,7 @@ def tier() -> None:
 @click.option(
     "--level",
     type=Whole(0, 2**31 - 1),
-    help="0: the node's own disk. Default: 1 for a directory, 2 for a bucket.",
+    help="0: the node's own disk. Default: 1 for a directory, 2 for a bucket; the level of a declared tier stays.",
 )
 @as_json
 @click.pass_context
@@ -43,7 +43,9 @@ def add(context: click.Context, name: str, url: str, level: int | None, *, as_js
 
     declared = facts.tier_of(name, url, level)
     open_tier(declared.url)  # says which package is missing, if one is
-    changed = facts.add(catalog(context).database, declared)
+    database = catalog(context).database
+    changed = facts.add(database, declared, keeps_level=level is None)
+    declared = facts.named(database, name)
     text = f"tier {name} is {declared.url}, level {declared.level}{'' if changed else ', as before'}"
     values.report({**declared._asdict(), "changed": changed}, text, as_json=as_json)
 

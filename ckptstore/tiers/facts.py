@@ -54,12 +54,12 @@ def tier_of(name: str, url: str, level: int | None = None) -> Tier:
         raise UsageError(f"the URL of tier {name} cannot be used", hint) from None  # it may hold a password
 
 
-def add(database: Database, tier: Tier) -> bool:
+def add(database: Database, tier: Tier, *, keeps_level: bool = False) -> bool:
     """Declare a tier, and make its directory; whether that is new.
 
-    One that is declared already is left as it is: while its disk is not mounted, nothing is made in the mount point,
-    which would count as the tier then. Raises `RefusedError` where another one has its name or its URL, and
-    `StoreError` where the directory cannot be made.
+    One that is declared already is left as it is (`keeps_level`: whatever its level is). While its disk is not mounted,
+    nothing is made in the mount point, which would count as the tier then. Raises `RefusedError` where another one has
+    its name or its URL, and `StoreError` where the directory cannot be made.
     """
     with database.read() as connection:
         known = copies.tiers_of(connection)
@@ -70,7 +70,8 @@ def add(database: Database, tier: Tier) -> bool:
                 f"tier {each.tier.name} is {each.tier.url}",
                 f"take that back with {Command('tier', 'remove', each.tier.name)}",
             )
-    if any(each.declared and each.tier == tier for each in known):
+    there = [each.tier for each in known if each.declared and each.tier.id == tier.id]
+    if tier in there or (there and keeps_level):
         return False
     if tier.url.startswith(ON_NODE) and tier.level != NODE_LEVEL:
         open_tier(tier.url).prepare()

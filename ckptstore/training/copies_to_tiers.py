@@ -58,6 +58,6 @@ class CopiesToTiers:
 
     def _declare(self, tier: Tier) -> None:
         try:
-            facts.add(self._launch.database, tier)
+            facts.add(self._launch.database, tier, keeps_level=True)
         except CkptstoreError as error:
             log.warning("tier %s is not declared: %s; copies to it are tried all the same", tier.name, error)

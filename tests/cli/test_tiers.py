@@ -23,6 +23,7 @@ def test_a_tier_is_declared_listed_and_taken_back(tmp_path: Path) -> None:
     assert told(*far) == f"tier far is file://{tmp_path}/far, level 2\n"
     rmtree(tmp_path / "far")  # as if its disk were not mounted
     assert told(*far) == f"tier far is file://{tmp_path}/far, level 2, as before\n"
+    assert told(*far[:3]) == f"tier far is file://{tmp_path}/far, level 2, as before\n", "without a level it stays"
     assert not (tmp_path / "far").exists()
     assert [each["name"] for each in json.loads(told("list", "--json"))] == ["shared", "far"]
     assert told("list").splitlines()[1] == f"far  level 2  file://{tmp_path}/far  0 copies, 0 B"

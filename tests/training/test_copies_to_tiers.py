@@ -32,6 +32,18 @@ def test_each_rank_copies_what_it_registers(catalog: Catalog, tmp_path: Path) ->
     assert facts.lacking(catalog.database, "run", facts.named(catalog.database, "shared")) == []
 
 
+def test_a_job_leaves_the_level_that_a_tier_was_declared_with(catalog: Catalog, tmp_path: Path) -> None:
+    """Else nothing of a shared directory of level 1 would be copied to it any more."""
+    job, ranks = begun(catalog, tmp_path / "ckpt", world_size=1)
+    archive = facts.tier_of("archive", str(tmp_path / "archive"), 2)
+    facts.add(catalog.database, archive)
+    thread = CopiesToTiers(ranks[0], {"archive": str(tmp_path / "archive")})
+    thread.file_registered(*job.save(ranks, 5))
+    thread.finish(30)
+    assert facts.declared(catalog.database) == [archive]
+    assert facts.lacking(catalog.database, "run", archive) == []
+
+
 def test_a_name_that_is_another_tier_is_said_and_stops_nothing(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
