@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, recent
+from ckptstore.catalog.copies import copies_of_state
 from ckptstore.core.hints import Command
 from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.core.model import FileState, Kind, Observed, RestorePlan, Rule, moment
@@ -78,9 +80,11 @@ def _restorable(facts: RunFacts, found: RestorePlan | None, rejected: Sequence[R
             name, Status.PROBLEM, f"none of {count(len(rejected), 'saved state', 'saved states')} can be restored", ask
         )
     files = [assignment.source for assignment in found.ranks]
+    fetched = {file.id for file in files if file.id in found.copies}
     saved_at = max((file.created_at for file in files if file.created_at), default=facts.now)
     detail = f"step {found.global_step}, saved {span(facts.now - saved_at)} ago, according to the catalog"
     older = f"{Command('resolve', facts.run)} shows what else can be restored"
+    files = [file for file in files if file.id not in fetched]
     unseen = [file for file, is_seen in zip(files, for_each(_is_seen, files), strict=True) if not is_seen]
     beside = {presence.directory_of(file.path): file for file in unseen}
     away = [f"{path} {why}" for path, file in beside.items() if (why := presence.absence_beside(file))]
@@ -92,12 +96,14 @@ def _restorable(facts: RunFacts, found: RestorePlan | None, rejected: Sequence[R
         gone = sorted({file.path for file in unseen})
         detail += f"; but {count(len(gone), 'file', 'files')} of it cannot be seen: {gone[0]}"
         return facts.check(name, Status.PROBLEM, detail, f"bring it back; if it is lost: {older}")
+    if fetched:
+        detail += f"; {count(len(fetched), 'file', 'files')} of it must be fetched from a tier: a start does that"
     bad = [(each, each.reasons[0].detail) for each in rejected if each.reasons[0].rule is Rule.QUARANTINED]
     if rejected:
         detail += f"; {count(len(rejected), 'newer one', 'newer ones')} cannot be restored"
     for each, fault in bad[:1]:
         detail += f"; step {each.global_step} of launch {each.launch} is quarantined: {fault}"
-    status = Status.WARNING if bad else Status.NOTE if rejected else Status.OK
+    status = Status.WARNING if bad else Status.NOTE if rejected or fetched else Status.OK
     return facts.check(name, status, detail, ask if rejected else "")
 
 
@@ -108,7 +114,7 @@ def _is_seen(file: Checkpoint) -> bool:
 def _newest_restorable(database: Database, facts: RunFacts) -> tuple[RestorePlan | None, list[Rejection]]:
     """The newest state that the catalog takes for whole, and the newer ones that it does not; no file is looked at.
 
-    Of a tree that was moved it knows two places: files in a directory that can be seen count first.
+    Of a tree that was moved it knows two places: files in a directory that can be seen count first, then copies.
     """
     away = {directory for directory, seen in facts.around.items() if seen.device is None}
     segments = lineage(list(facts.launches), facts.saved)
@@ -118,6 +124,10 @@ def _newest_restorable(database: Database, facts: RunFacts) -> tuple[RestorePlan
         as_recorded = {file.path: Observed(sizes[file.path], mtime_ns=file.mtime_ns) for file in state.files}
         here = {path: Observed(None) if folder_of(path) in away else seen for path, seen in as_recorded.items()}
         verdict = judge(state, here)
+        if state.launch.has_copies and not isinstance(verdict, RestorePlan):
+            with database.read() as connection:
+                copies = copies_of_state(connection, state.launch.key, state.global_step)
+            verdict = judge(replace(state, copies=copies), here)
         if away and not isinstance(verdict, RestorePlan):
             verdict = judge(state, as_recorded)
         if isinstance(verdict, RestorePlan):

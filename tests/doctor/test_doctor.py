@@ -28,6 +28,7 @@ from ckptstore.training.rank_launch import RankLaunch
 from tests.doctor.checkups import checks, said, unchanged
 from tests.jobs import Job, set_ending, started
 from tests.resume.wide import RUN, Wide, statements
+from tests.tiers import jobs as tiers
 
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
@@ -438,3 +439,19 @@ def test_a_file_of_the_newest_state_that_is_gone(sqlite_url: str, tmp_path: Path
     found = checks(sqlite_url)["restorable"]
     assert found.status is Status.PROBLEM
     assert found.detail.endswith(f"; but 1 file of it cannot be seen: {gone}")
+
+
+def test_a_state_that_a_tier_has_can_be_restored(sqlite_url: str, tmp_path: Path) -> None:
+    catalog = connect(sqlite_url)
+    job, _ = started(catalog, tmp_path / "ckpt", 10, 20)
+    tiers.copied(catalog, tiers.declared(catalog, tmp_path / "shared"), catalog.files(RUN))
+    lost, *_ = catalog.show(RUN, 20)
+    Path(lost.path).unlink()
+    catalog.verify(RUN)
+    status, detail = said(checks(sqlite_url)["restorable"])
+    assert (status, detail.partition(", ")[0]) == ("note", "step 20")
+    assert detail.endswith("; 1 file of it must be fetched from a tier: a start does that")
+    shutil.rmtree(job.directory)
+    status, detail = said(checks(sqlite_url)["restorable"])
+    assert (status, detail.partition(", ")[0]) == ("note", "step 20")
+    assert detail.endswith("; 2 files of it must be fetched from a tier: a start does that")
