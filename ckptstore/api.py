@@ -170,9 +170,9 @@ class Catalog:
         steps that are known to you, by the paths of files, prefixes of TensorFlow or directories that are a checkpoint,
         `replicas` as in `resolve`. `dry_run` writes nothing and tells the same. `trust` names users as in `sync`, and
         witnesses that are enough alone: "counter", "name", "info". `progress` hears how many more files were looked at.
-        Where `directory` is the URL of a tier, its journals are brought back `into` a directory, which is scanned.
+        Where `directory` is a tier, its journals are brought back `into` a directory, which is scanned.
         """
-        if "://" in str(directory):
+        if into is not None or "://" in str(directory):
             from ckptstore.replicate.journals import brought_back
 
             directory = brought_back(str(directory), into)

@@ -473,7 +473,7 @@ def inspect(file: Path, *, as_json: bool) -> None:
     help="The step of a file, of a prefix of TensorFlow's files, or of a directory that is one checkpoint.",
 )
 @replicas
-@click.option("--into", metavar="DIR", help="Where to write the journals, if DIRECTORY is a tier's URL.")
+@click.option("--into", metavar="DIR", help="Where to write the journals, if DIRECTORY is a tier.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and record nothing.")
 @click.option("--verbose", is_flag=True, help="Name every file.")
 @times

@@ -51,12 +51,12 @@ class JournalCopies:
 
 def brought_back(url: str, into: str | Path | None) -> str:
     """The directory into which the journals of a tier were brought back. Raises as `bring_back` does, `UsageError`."""
-    if into is None:
+    if not into:
         hint = f"say where: {Command('scan', url, '--into', 'DIR')}"
         raise UsageError(f"the journals of {url} are brought back into a directory before they are read", hint)
     directory = real_directory(into)
     if not bring_back(open_tier(url), directory):
-        raise UsageError(f"{url} has no journals", "give the URL of a tier, as it was declared")
+        raise UsageError(f"{url} has no journals", "give a tier, as it was declared")
     return directory
 
 

@@ -34,6 +34,8 @@ def test_a_tier_alone_makes_a_catalog_anew_and_gives_the_newest_state(
     shutil.rmtree(tmp_path / "ckpt")
     with pytest.raises(UsageError, match="are brought back into a directory"):
         other.scan(far.url)
+    with pytest.raises(UsageError, match="are brought back into a directory"):
+        other.scan(far.url, into="")  # it is not the working directory
     other.scan(far.url, into=tmp_path / "back")
     assert lines(tmp_path / "back") == told
     found = other.resolve("run")
@@ -42,7 +44,8 @@ def test_a_tier_alone_makes_a_catalog_anew_and_gives_the_newest_state(
     sources = [each.source for each in found.plan.ranks]
     here = Fetched().local(other.database, found.plan, sources)
     assert {each.rank: Path(each.source.path).read_bytes() for each in here.ranks} == kept
-    other.scan(far.url, into=tmp_path / "back")  # it can be repeated
+    again = other.scan(far.directory, into=tmp_path / "back")  # it can be repeated, and its directory may be named
+    assert again.counts == {}, "no copy is taken for another checkpoint"
     assert lines(tmp_path / "back") == told
 
 
