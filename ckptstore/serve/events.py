@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from starlette.responses import StreamingResponse
@@ -49,12 +50,14 @@ class Events:
                 continue
             now = before if rows is seen else {row.run: row for row in rows}
             found = [] if rows is seen else list(news(before, now))
+            changed = {data["run"] for _, data in found}
+            changed.update(run for run, row in now.items() if run in before and _is_other(before[run], row))
             seen = rows
-            for _, data in found:
-                self._ask.outdate(data["run"])
+            for run in changed:
+                self._ask.outdate(run)
             told = "".join(_event(*each) for each in found)
-            before, quiet = now, 0 if told else quiet + 1
-            if told:
+            before, quiet = now, 0 if changed else quiet + 1
+            if changed:
                 yield told + _event("changed", {})
             elif quiet >= _SAY_NOTHING_FOR:
                 quiet = 0
@@ -75,6 +78,10 @@ def news(before: Mapping[str, RunRow], now: Mapping[str, RunRow]) -> Iterator[tu
             yield "gc", {"run": run, "trash_bytes": row.trash_bytes}
     for run in before.keys() - now.keys():
         yield "forgotten", {"run": run}
+
+
+def _is_other(old: RunRow, row: RunRow) -> bool:
+    return replace(old, status=_kind_of(old.status)) != replace(row, status=_kind_of(row.status))
 
 
 def _kind_of(status: str) -> str:

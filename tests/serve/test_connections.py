@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from starlette.testclient import TestClient
 
 from ckptstore.api import Catalog, connect
+from ckptstore.retention.policy import Policy
 from ckptstore.serve import connections
 from ckptstore.serve.app import make_app
 from ckptstore.serve.guard import Rules
@@ -122,6 +123,17 @@ def test_event_streams_that_nobody_reads(catalog: Catalog, monkeypatch: pytest.M
             again.close()
         for each in (*streams, again):
             each.close()
+
+
+@pytest.mark.usefixtures("job")
+def test_a_page_hears_of_what_has_no_event_of_its_own(catalog: Catalog) -> None:
+    catalog.execute(catalog.plan_gc("run", Policy(keep_last=1, floor=1)))
+    with served(catalog) as address:
+        stream = asking(address, b"GET /api/v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        told(stream, b": watching\n\n")
+        catalog.undo("run")
+        assert b"event: changed" in told(stream, b"\n\n")
+        stream.close()
 
 
 @pytest.mark.usefixtures("job", "patient")
