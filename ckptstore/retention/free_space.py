@@ -112,7 +112,7 @@ def _free_on(database: Database, run: str, run_id: int, policy: Policy, disk: Di
         worker.refuse_unless_all_is_read()
         worker.recover()
         for collection in sorted(worker.collections(), key=lambda each: each.created_at):
-            if disk.is_short:
+            if disk.is_short and not worker.may_need({collection.id}):
                 worker.purge({collection.id}, disk.has)
     states: list[int] = []
     plan = plan_gc(database, run, Policy(keep_last=max(1, policy.floor), floor=policy.floor))

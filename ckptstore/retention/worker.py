@@ -6,6 +6,7 @@ are settled like any others.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import reads, removals, user_events
 from ckptstore.catalog.engine import clock
 from ckptstore.catalog.runs import find_called
+from ckptstore.core.hints import Command
 from ckptstore.core.model import FileState, Location, Skipped
 from ckptstore.disk import presence
 from ckptstore.disk.files import FileFacts
@@ -27,6 +29,8 @@ from ckptstore.journal.recorder import homes, shared
 from ckptstore.journal.sync import sync_run, unheard_states, why_unheard
 from ckptstore.outside import time
 from ckptstore.resume.examine import Unseen, Whole, examine
+from ckptstore.resume.resolve import choose
+from ckptstore.resume.resolver import Query
 from ckptstore.retention.authority import Authority
 
 if TYPE_CHECKING:
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint, LaunchKey
     from ckptstore.disk.trash import Settled
 
+log = logging.getLogger("ckptstore")
 
 PORTION = 1000
 """The number of files moved between two records in the catalog."""
@@ -231,8 +236,23 @@ class Worker:
         return ended
 
     def purge_due(self, now: datetime) -> None:
-        """Delete trash after its grace, which begins when its gc has ended."""
-        self.purge({each.id for each in self.collections() if each.ended and each.purged_from <= now})
+        """Delete trash after its grace, which begins when its gc has ended, unless the run may need it."""
+        due = {each.id for each in self.collections() if each.ended and each.purged_from <= now}
+        if not self.may_need(due):
+            self.purge(due)
+
+    def may_need(self, gcs: AbstractSet[str]) -> bool:
+        """Whether these gcs have checkpoints in the trash, and the run has no other state to go on from; warns then."""
+        if not any(item.checkpoint and item.collection in gcs for item in self.items(settled=True)):
+            return False
+        name = find_called(self.database, self.lock.run).name
+        if choose(self.database, name, self.lock.run_id, Query(fetches=True)).plan is not None:
+            return False
+        log.warning(
+            "nothing of run %s can be restored, so its trash stays; %s brings files back, %s deletes them",
+            *(name, Command("undo", name), Command("purge", name, "--now")),
+        )
+        return True
 
     def purge(self, gcs: AbstractSet[str], chosen: Callable[[str], bool] = lambda _: True) -> None:
         """Delete what these gcs have in the trash of the chosen directories, except pinned or tagged steps."""

@@ -4,7 +4,7 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from ckptstore.errors import NothingRestorableError, RefusedError
 from ckptstore.retention.execute import Collected, execute
 from ckptstore.retention.in_trash import purge, undo
 from ckptstore.retention.plan import plan_gc
+from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes
 from tests.conftest import new_postgres_database
 from tests.jobs import begun
@@ -117,3 +118,25 @@ def test_what_goes_with_a_pinned_file_stays_with_it(catalog: Catalog, tmp_path: 
         "exit_0/net_train-step_5.mindir",
         "exit_1/net_train-step_5.mindir",
     }
+
+
+@pytest.mark.of_files
+def test_the_trash_stays_while_nothing_else_can_be_restored(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk spoils what gc kept: the trash is all that is left, and its grace is over."""
+    job, _ = begun(catalog, tmp_path / "data", *TO_40)
+    gc(catalog)
+    for name in ("net-3_10.ckpt", "net-4_10.ckpt"):
+        os.truncate(job.folder(1) / name, 20)
+    later = datetime.now(timezone.utc) + timedelta(days=2)
+    monkeypatch.setattr("ckptstore.retention.execute.utc_now", lambda: later)
+    assert gc(catalog).purged_files == 0
+    assert purge(catalog.database, "run", now=later).waiting == 4
+    assert "nothing of run run can be restored, so its trash stays; ckptstore undo run" in caplog.text
+    undo(catalog.database, "run")
+    resolution = catalog.resolve("run")
+    assert resolution.plan is not None
+    assert resolution.plan.global_step == 20
+    gc(catalog, Policy(keep_last=1, floor=1))
+    assert purge(catalog.database, "run", now=later + timedelta(days=2)).files == 2
