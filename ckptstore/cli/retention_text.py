@@ -100,7 +100,7 @@ def purged(done: Purged) -> None:
     line(f"run {done.run}: {count(done.files, 'file', 'files')} deleted for good, {size(done.bytes)}")
     if done.waiting:
         until = f" until {moment(done.next_at)}" if done.next_at else ""
-        marked = "" if done.next_at or done.troubles else "; undo brings back pinned and tagged states"
+        marked = "; undo brings back pinned and tagged states" if done.is_marked and not done.next_at else ""
         waits = count(done.waiting, "file waits", "files wait")
         line(f"{waits} in the trash{until}, {size(done.waiting_bytes)}{marked}")
 

@@ -79,6 +79,7 @@ class Purged:
     waiting_bytes: int
     next_at: datetime | None  # when purge deletes the next of them
     troubles: tuple[Skipped, ...]
+    is_marked: bool  # a pin or tag is why some of them stay
 
 
 def purge(
@@ -107,7 +108,7 @@ def purge(
             worker.purge_due(now)
         unmarked, marked = worker.in_trash_by_mark()
         ends = {each.id: each.purged_from for each in worker.collections()}
-        due = [ends[item.collection] for item in unmarked if item.collection in ends]
+        due = [ends[item.collection] for item in unmarked if ends.get(item.collection, now) > now]
     return Purged(
         run=run,
         files=worker.done.purged["files"],
@@ -116,4 +117,5 @@ def purge(
         waiting_bytes=sum(item.size for item in (*unmarked, *marked)),
         next_at=min(due, default=None),
         troubles=tuple(worker.done.troubles),
+        is_marked=bool(marked) and not worker.away,
     )

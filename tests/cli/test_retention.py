@@ -69,6 +69,13 @@ def test_gc_says_from_when_on_purge_deletes(url: str, job: Job) -> None:
     assert f"the first gc or purge after {told} deletes them" in shown
 
 
+def test_purge_names_marks_only_if_there_are_some(url: str, job: Job) -> None:
+    assert ckptstore("--db", url, "gc", "run", "--keep-last", "5", "--apply").code == 0
+    job.directory.rename(job.directory.with_name("unmounted"))
+    waits = ckptstore("--db", url, "purge", "run")
+    assert (waits.code, waits.out.splitlines()[1]) == (0, "2 files wait in the trash, 212 B")
+
+
 def test_one_run_that_fails_does_not_stop_the_others(url: str, job: Job, catalog: Catalog) -> None:
     catalog.join("aaa")
     for run in ("aaa", "run"):
