@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 from datetime import timedelta
+from operator import itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from ckptstore.core.hints import Command
 from ckptstore.core.model import SCANNED, Content, FileState, Grade
 from ckptstore.evidence.launch_groups import NEAR_NS
 from ckptstore.evidence.unregistered import ScannedLaunch
@@ -80,6 +82,27 @@ def at_the_time_of_others(
                 "keep copies of its files in another directory"
             )
     return warnings
+
+
+def going_back(
+    run: str, known: Sequence[Launch], recorded: Sequence[ScannedLaunch], steps: Iterable[tuple[str, int]]
+) -> list[str]:
+    """A warning if the newest launch is a new one, and its steps are behind those of a known one.
+
+    The run then goes on from it, as after a return to an older state. `steps` are those of the saves, by launch.
+    """
+    ids = {launch.id for launch in known}
+    new = [launch for launch in recorded if launch.id not in ids]
+    if not known or not new:
+        return []
+    newest = max(new, key=lambda launch: launch.began)
+    step = max(file.global_step for file in newest.files)
+    left, highest = max(steps, key=itemgetter(1), default=("", 0))
+    if step >= highest or any(each.created_at is None or each.created_at >= newest.began for each in known):
+        return []
+    told = f"the files of step {step} were written after those of step {highest} of launch {left}"
+    back = f"run {run} is taken to have gone back, and goes on after step {step}"
+    return [f"{told}: {back}; if they are copies: {Command('resolve', run, '--lineage', left, '--branch')}"]
 
 
 def still_saved(known: Launch, new: ScannedLaunch, last_saved: Mapping[str, datetime]) -> bool:

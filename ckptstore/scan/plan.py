@@ -32,7 +32,7 @@ from ckptstore.scan.experiments import apart, are_several, commands, strangers
 from ckptstore.scan.foreign import Foreign
 from ckptstore.scan.iteration_saves import saves_in_parts
 from ckptstore.scan.known_files import is_inside, is_trained, known_files, newest_elsewhere, unowned_files, unwatched
-from ckptstore.scan.order import at_the_time_of_others, dated, fill, in_order_of_time, still_saved
+from ckptstore.scan.order import at_the_time_of_others, dated, fill, going_back, in_order_of_time, still_saved
 from ckptstore.scan.tree import changed, is_rewritten, read_files
 
 if TYPE_CHECKING:
@@ -249,10 +249,12 @@ class _Planner:
             if file.launch.startswith(SCANNED) and path in tree.checkpoints and not tree.is_part(path)
         ]
         self.launches_known: list[Launch] = []  # of the run by the catalog, oldest first
+        self.steps: set[tuple[str, int]] = set()  # of its saves, each with its launch
         self.saved: dict[str, datetime] = {}  # when each saved last
         if self.run_id is not None and (self.new or before or self.foreign.placed or self.copies.of):
             with self.database.read() as connection:
                 self.launches_known = reads.launches_of(connection, self.run_id)
+                self.steps = reads.steps_of(connection, self.run_id)
                 saved = recent.last_written(connection, self.run_id)
             self.saved = {launch: moment(at) for launch, at in saved.items()}
         self.sizes = {launch.id: launch.world_size for launch in self.launches_known}
@@ -503,6 +505,7 @@ class _Planner:
                 *(() if self.history.world_size else self.foreign.warnings),
                 *self.in_parts.warnings,
                 *at_the_time_of_others(self.launches_known, self.launches, self.saved),
+                *going_back(self.run, self.launches_known, launches, self.steps),
                 *self._keep_their_ranks(launches),
                 *([_OPAQUE_ONLY] if opaque and not has_others else []),
             ),

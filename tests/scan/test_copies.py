@@ -1,5 +1,6 @@
 """A tree that was copied beside itself: copies are told, and not taken, unless they are to be a run of their own."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -128,6 +129,27 @@ def test_the_copy_of_a_registered_run_does_not_double_it(catalog: Catalog, tmp_p
     }
     assert catalog.resolve("new").plan.global_step == 10
     assert [(save.global_step, save.bytes) for save in catalog.saves("run")] == before
+
+
+def test_a_scan_that_takes_a_run_back_says_so(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
+    """Copies with new times of steps that gc has removed since: nothing tells them from a launch that went back."""
+    job = Job(catalog, tmp_path / "job", world_size=2)
+    job.save(job.begin(), 5, 10, 15, 20)
+    backup = copied(tmp_path / "job", "-rp alone")
+    for path in backup.rglob("*.ckpt"):
+        later = path.stat().st_mtime + 7200
+        path.unlink() if "net-2" in path.name else os.utime(path, (later, later))
+    catalog.execute(catalog.plan_gc("run", Policy(keep_last=2)), now=True)
+    dry = catalog.scan(backup, run="run", world_size=2, dry_run=True)
+    done = catalog.scan(backup, run="run", world_size=2)
+    again = "ckptstore resolve run --lineage L1 --branch"
+    assert done.warnings == dry.warnings
+    assert [each.partition("if they are copies: ")[2] for each in done.warnings] == [again]
+    assert "run run is taken to have gone back, and goes on after step 10" in done.warnings[0]
+    assert catalog.resolve("run").plan.global_step == 10
+    assert advice.follow(database_url, again).code == 0
+    assert catalog.resolve("run").plan.global_step == 20
+    assert catalog.scan(backup, run="run", world_size=2).warnings == ()
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
