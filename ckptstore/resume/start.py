@@ -28,6 +28,7 @@ from ckptstore.journal.recorder import record_of_run, shared
 from ckptstore.journal.sync import Synced, beside_unread
 from ckptstore.outside import token_hex, utc_now
 from ckptstore.resume import exits, position, remedies
+from ckptstore.resume.liveness import living
 from ckptstore.resume.resolve import bring_up_to_date, choose, choose_initial
 from ckptstore.resume.resolver import NEWEST, NOT_LINEAGE, Query
 
@@ -291,7 +292,21 @@ def branch(database: Database, plan: RestorePlan) -> str:
         return [start_event(launch, plan, now, start_step=plan.global_step, branched=True)], files
 
     record_of_run(database, decide)
+    _warn_of_the_living(database, run)
     return launch_id
+
+
+def _warn_of_the_living(database: Database, run: str) -> None:
+    """Warn that a launch of the run trains on beside a decision to go back: its saves are of the abandoned branch."""
+    called = find_called(database, run)
+    with database.read() as connection:
+        key = living(connection, called.id)
+        launch = reads.launch(connection, key) if key else None
+    if launch is not None:
+        log.warning(
+            "launch %s of run %s is training, and what it saves is given up too: stop it, as with: %s",
+            *(launch.id, called.name, Command("exit", called.name)),
+        )
 
 
 def start_event(

@@ -131,3 +131,20 @@ def test_a_load_that_failed_for_another_reason_than_the_file_speaks_against_noth
     job.save(job.start(), 5)
     job.start()[1].load_failed(None, "No such file or directory")
     assert newest(catalog) == 5
+
+
+def test_to_go_back_while_a_launch_trains_is_warned_of(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job, ranks = started(catalog, tmp_path, 10, 20)
+    ranks[0].signs.begin()
+    plan = catalog.resolve("run", step=10).plan
+    assert plan is not None
+    catalog.branch(plan)
+    assert "launch L1 of run run is training, and what it saves is given up too: stop it" in caplog.text
+    ranks[0].signs.end()
+    caplog.clear()
+    catalog.branch(plan)
+    assert caplog.text == ""
+    job.save(ranks, 30)
+    assert [state.global_step for state in catalog.saves("run") if not state.abandoned] == [10]
