@@ -244,7 +244,7 @@ def list_(context: click.Context, /, run: str | None, *, files: bool, as_json: b
         if as_json:
             values.write(saves.to_dicts())
         else:
-            text.saves(saves, opened.database.name)
+            text.saves(saves, opened.database.name, is_part=bool(asked["kind"] or asked["since"]))
             if run is not None:
                 text.unplaced(run, opened.unplaced(run))
                 retention_text.unmoved(run, overview.waiting(opened.database, run))

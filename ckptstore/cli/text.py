@@ -39,8 +39,8 @@ def runs(rows: Sequence[RunRow]) -> None:
     shown.print("no runs yet")
 
 
-def saves(rows: Sequence[SaveRow], catalog: str) -> None:
-    """A line a save; the catalog's name if it has none."""
+def saves(rows: Sequence[SaveRow], catalog: str, *, is_part: bool) -> None:
+    """A line a save; the catalog's name if there is none. `is_part`: only saves of a kind or a time were asked for."""
     has_tags = any(row.pinned or row.tags for row in rows)
     has_loss = any("loss" in row.metrics for row in rows)
     has_begun = any(row.began for row in rows)
@@ -71,7 +71,7 @@ def saves(rows: Sequence[SaveRow], catalog: str) -> None:
             *([_copies(row)] if has_copies else []),
             colour="red" if tally.quarantined else "" if row.restorable else "yellow",
         )
-    shown.print(f"no saves yet in {catalog}")
+    shown.print(f"no such saves in {catalog}" if is_part else f"no saves yet in {catalog}")
     _doubts((row.launch.id, row.grade, row.doubt) for row in rows)
     for row in first([row for row in rows if row.quarantine], "quarantined"):
         line(f"quarantined: step {row.global_step} of launch {row.launch.id}: {row.quarantine}")
