@@ -10,7 +10,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from ckptstore.catalog import leases, reads, tallies
+from ckptstore.catalog import leases, reads, recent, tallies
 from ckptstore.catalog.copies import ready_copies
 from ckptstore.catalog.project import project
 from ckptstore.catalog.runs import called_in, find_called
@@ -152,7 +152,7 @@ def _decide(
         resolution = choose(database, run.name, run.id, query)
     plan = resolution.plan
     if resolution.lost:
-        raise _lost(resolution)
+        raise _lost(database, run.id, resolution)
     if plan is None and query.goes_back:
         raise _not_there(resolution, query)
     if not query.goes_back:
@@ -436,7 +436,7 @@ def _check_fresh(database: Database, launch: Launch, run_id: int, resolution: Re
                 "run of another name",
             )
         if every.lost:
-            raise _lost(every, "--all")
+            raise _lost(database, run_id, every, "--all")
         went_on = [each for each in others if each.parent]
         if went_on:
             raise NothingRestorableError(
@@ -625,11 +625,14 @@ def _first_reason(resolution: Resolution) -> str:
     return next(reasons, "")
 
 
-def _lost(resolution: Resolution, *flags: str) -> NothingRestorableError:
+def _lost(database: Database, run_id: int, resolution: Resolution, *flags: str) -> NothingRestorableError:
     """The error for a run whose states were whole once and are not; `flags` of `resolve` show them."""
     lost = [rejection for rejection in resolution.rejections if rejection.was_whole]
     newest = lost[0]
     reasons, remedy = newest.reasons[:1], "bring the files back"
+    with database.read() as connection:
+        if any(each.files for each in recent.waiting(connection, run_id)):
+            remedy = f"{Command('undo', resolution.run)} brings back what gc moved to the trash"
     if reasons[0].rule is Rule.WORLD_SIZE:
         reasons, remedy = newest.reasons[:2], newest.remedies[0]
     elif reasons[0].rule is Rule.OTHER_EPOCHS:

@@ -134,6 +134,9 @@ def test_the_trash_stays_while_nothing_else_can_be_restored(
     assert gc(catalog).purged_files == 0
     assert purge(catalog.database, "run", now=later).waiting == 4
     assert "nothing of run run can be restored, so its trash stays; ckptstore undo run" in caplog.text
+    with pytest.raises(NothingRestorableError) as lost:
+        job.start()
+    assert "; ckptstore undo run brings back what gc moved to the trash, or start over: " in lost.value.hint
     undo(catalog.database, "run")
     resolution = catalog.resolve("run")
     assert resolution.plan is not None
