@@ -235,16 +235,16 @@ def list_(context: click.Context, /, run: str | None, *, files: bool, as_json: b
     from ckptstore.cli import retention_text, text
     from ckptstore.resume import overview
 
-    opened = catalog(context)
+    opened, is_part = catalog(context), bool(asked["kind"] or asked["since"])
     if files:
         found = opened.files(run, **asked)
-        values.write(found.to_dicts()) if as_json else text.files(found)
+        values.write(found.to_dicts()) if as_json else text.files(found, is_part=is_part)
     else:
         saves = opened.saves(run, **asked)
         if as_json:
             values.write(saves.to_dicts())
         else:
-            text.saves(saves, opened.database.name, is_part=bool(asked["kind"] or asked["since"]))
+            text.saves(saves, opened.database.name, is_part=is_part)
             if run is not None:
                 text.unplaced(run, opened.unplaced(run))
                 retention_text.unmoved(run, overview.waiting(opened.database, run))

@@ -134,8 +134,8 @@ def _origin(launch: Launch) -> str:
     return f"step {launch.parent_step}" + (f" of {launch.parent}" if launch.branched else "")
 
 
-def files(found: Sequence[Checkpoint]) -> None:
-    """A line a file."""
+def files(found: Sequence[Checkpoint], *, is_part: bool = True) -> None:
+    """A line a file. `is_part`: not all files of the catalog were asked for."""
     has_loss = any("loss" in file.metrics for file in found)
     has_launches = len({(file.run, file.launch) for file in found}) > len({file.run for file in found})
     columns = ("run", *(["launch"] if has_launches else []), ">step", "kind", ">rank", ">size", "state", "saved")
@@ -154,7 +154,7 @@ def files(found: Sequence[Checkpoint]) -> None:
             file.path,
             colour="red" if file.quarantine or file.state is FileState.DAMAGED else "",
         )
-    shown.print("no files yet")
+    shown.print("no such files" if is_part else "no files yet")
     _doubts((file.launch, file.grade, file.doubt) for file in found)
     for file in found:
         if file.quarantine:

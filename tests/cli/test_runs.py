@@ -120,6 +120,7 @@ def test_list_by_time_and_number(url: str) -> None:
     assert len(ckptstore("--db", url, "list", "--files", "--limit", "3", "--json").json) == 3
     assert_one_line(ckptstore("--db", url, "list", "--since", "soon"), 2, "'soon' is not a duration")
     assert ckptstore("--db", url, "list", "run", "--kind", "ttp").out.startswith("no such saves in ")
+    assert ckptstore("--db", url, "list", "run", "--kind", "ttp", "--files").out == "no such files\n"
     assert_one_line(ckptstore("--db", url, "list", "--limit", "0"), 2, "--limit")
 
 
