@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import mindspore
 import numpy as np
+from mindspore.experimental.optim import lr_scheduler
 from mindspore.train import Callback, EarlyStopping, ReduceLROnPlateau
 
 from ckptstore.core.text import count
@@ -38,6 +39,7 @@ log = logging.getLogger("ckptstore")
 _MOST_AVERAGES = 16 << 20
 _ALIKE = (EarlyStopping, ReduceLROnPlateau)
 """Callbacks with the same state on every rank: they sum up their values over the ranks, and all stop together."""
+_SCHEDULERS = (lr_scheduler.LRScheduler, lr_scheduler.SequentialLR, lr_scheduler.ReduceLROnPlateau)
 _OF_ONE_RANK = {
     "averages": "its moving averages of BatchNorm",
     "random": "its random numbers",
@@ -377,7 +379,7 @@ class Keeper:
     def _states(self) -> Iterator[tuple[str, Any]]:
         for name, each in self._kept.items():
             try:
-                yield name, plain(_state_of(each))
+                yield name, plain(_state_of(each, whole=_is_in(self._keeps, each)))
             except Exception as error:  # noqa: BLE001, PERF203 — the user's: whatever it raises, training goes on
                 self._complaints.warn(f"the state of {name} is not kept, and starts over after a restart: {error}")
 
@@ -457,17 +459,27 @@ def _is_in(some: Iterable[Any], one: Any) -> bool:
 
 def _has_state(callback: Any) -> bool:
     is_told = hasattr(callback, "state_dict") and hasattr(callback, "load_state_dict")
-    return is_told or isinstance(callback, _ALIKE)
+    return is_told or isinstance(callback, _ALIKE) or bool(_schedulers(callback))
 
 
-def _state_of(callback: Any) -> dict[str, Any]:
+def _schedulers(callback: Any) -> dict[str, Any]:
+    """The attributes of a callback that are MindSpore's schedulers of learning rates, or lists with such."""
+
+    def has_any(value: Any) -> bool:
+        return any(isinstance(each, _SCHEDULERS) for each in (value if isinstance(value, (list, tuple)) else [value]))
+
+    return {name: value for name, value in vars(callback).items() if has_any(value)}
+
+
+def _state_of(callback: Any, *, whole: bool) -> dict[str, Any]:
+    """The state of a callback: all that can be kept of one that the user named (`whole`)."""
     if hasattr(callback, "state_dict"):
         return state_of(callback)
     if isinstance(callback, EarlyStopping):
         return {name: getattr(callback, name) for name in ("best", "wait", "stopped_epoch")}
     if isinstance(callback, ReduceLROnPlateau):
         return {name: getattr(callback, name) for name in ("best", "wait", "cooldown_counter")}
-    return state_of(callback)
+    return state_of(callback) if whole else {name: _opened(value) for name, value in _schedulers(callback).items()}
 
 
 def loaded(told: str) -> Any:
@@ -535,7 +547,7 @@ def _array(found: dict[str, Any]) -> Any:
 def state_of(known: Any) -> dict[str, Any]:
     """The `state_dict` of an object; without one, its numbers, text, arrays and parameters.
 
-    Those of objects in a list too, as the schedulers of `SequentialLR`.
+    Those of a scheduler in it, and of objects in a list too, as the schedulers of `SequentialLR`.
     """
     if hasattr(known, "state_dict"):
         return dict(known.state_dict())
@@ -545,8 +557,17 @@ def state_of(known: Any) -> dict[str, Any]:
 
 def _opened(value: Any) -> Any:
     if isinstance(value, (list, tuple)) and all(map(_is_opened, value)):
-        return [{name: own for name, own in vars(each).items() if not why_not(own)} for each in value]
-    return value
+        return [_parts(each) for each in value]
+    return _parts(value) if isinstance(value, _SCHEDULERS) else value
+
+
+def _parts(value: Any) -> dict[str, Any]:
+    """What can be kept of an object in another one; of a scheduler not the rates, which are the optimizer's."""
+    found = dict(vars(value))
+    if isinstance(value, _SCHEDULERS):
+        found.pop("_last_lr", None)
+        found = {name: _opened(own) for name, own in found.items()}
+    return {name: own for name, own in found.items() if not why_not(own)}
 
 
 def _is_opened(value: Any) -> bool:

@@ -592,14 +592,23 @@ class Experimental(nn.Cell):
 
 
 class Scheduling(Callback):
-    def __init__(self, optimizer: nn.Cell) -> None:
+    def __init__(self, hook: str, schedule: Any) -> None:
         super().__init__()
-        self.schedule = optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
-
-    def on_train_step_end(self, run_context: Any) -> None:
-        self.schedule.step()
+        self.schedule = schedule
+        setattr(self, hook, lambda _: self.schedule.step())
 
 
+def every_fifth(optimizer: nn.Cell) -> Any:
+    return optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
+
+
+def one_after_the_other(optimizer: nn.Cell) -> Any:
+    schedules = [every_fifth(optimizer), optim.lr_scheduler.CosineAnnealingLR(optimizer, 5)]
+    return optim.lr_scheduler.SequentialLR(optimizer, schedules, [3])
+
+
+@pytest.mark.parametrize("make", [every_fifth, one_after_the_other])
+@pytest.mark.parametrize("hook", ["on_train_step_end", "on_train_epoch_end"])
 @pytest.mark.parametrize("how", ["saver", "registrar"])
 def test_what_an_optimizer_holds_outside_of_the_train_cell_goes_on(
     tmp_path: Path,
@@ -608,8 +617,10 @@ def test_what_an_optimizer_holds_outside_of_the_train_cell_goes_on(
     caplog: pytest.LogCaptureFixture,
     *,
     how: str,
+    hook: str,
+    make: Callable[[nn.Cell], Any],
 ) -> None:
-    """The rate, and `mu_product` of NAdam."""
+    """The rate, and `mu_product` of NAdam; of a scheduler what it counts."""
     set_mode(ms.PYNATIVE_MODE)
 
     def train_one(run: str, *faults: Callback) -> Job:
@@ -619,13 +630,13 @@ def test_what_an_optimizer_holds_outside_of_the_train_cell_goes_on(
             return optim.NAdam(parameters, lr=learning_rate)
 
         model = create_model(optimizer=optimizer, cell=Experimental)
-        schedule = Scheduling(model.train_network.optimizer)
+        schedule = Scheduling(hook, make(model.train_network.optimizer))
         return train_and_save(tmp_path / run, how, model=model, kept=[schedule], after=faults)
 
     whole = train_one("whole")
-    train_one("run", RaiseAt(12))
+    train_one("run", RaiseAt(13))
     job = train_one("run")
-    assert job.start.global_step == 12
+    assert job.start.global_step == 13
     assert weights(job) == weights(whole)
     assert complaints(caplog) == []
     for path in (tmp_path / "run").glob("*.companion"):
