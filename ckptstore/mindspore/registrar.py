@@ -191,10 +191,10 @@ class Registrar(Callback):
                 )
         if not self._watches:
             self._nothing_else_saves()
-        for name in set_after_save(params.list_callback):
+        for name, called in set_after_save(params.list_callback).items():
             self._session.complaints.warn(
-                f"{name} changes parameters at the end of a step, but ModelCheckpoint saves before that, so the files "
-                f"lack the changes: put {name} before ModelCheckpoint in the callbacks"
+                f"{name} calls {called} at the end of a step, but ModelCheckpoint saves before that: if this sets "
+                f"parameters, the files lack the new values; put {name} before ModelCheckpoint in the callbacks"
             )
 
     def _nothing_else_saves(self) -> None:

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import mindspore as ms
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from mindspore import nn
 from mindspore.experimental import optim
-from mindspore.train import Callback, EarlyStopping, LambdaCallback, ReduceLROnPlateau
+from mindspore.train import Callback, EarlyStopping, LambdaCallback, LearningRateScheduler, ReduceLROnPlateau
 from mindspore.train.callback._callback import CallbackManager
 
 import ckptstore.mindspore
@@ -314,14 +315,49 @@ def _copies(rate: Any) -> None:
     rate.copy_(rate * 0.9)
 
 
+def _multiplies(rate: Any) -> None:
+    rate.mul_(0.9)
+
+
 def _sets(rate: Any) -> None:
     rate.set_data(ms.Tensor(float(rate) * 0.9, rate.dtype))
 
 
-@pytest.mark.parametrize("hook", [_adds, _copies, _sets])
+def _has_each_set(rates: Any) -> list[Any]:
+    return [ms.ops.assign(rate, rate * 0.9) for rate in rates]
+
+
+def _asks_another(rate: Any) -> None:
+    _sets(rate)
+
+
+@pytest.mark.parametrize("hook", [_adds, _copies, _multiplies, _sets, _has_each_set, _asks_another])
 def test_a_callback_that_sets_parameters_is_known_by_its_code(hook: Any) -> None:
     assert sets_parameters(LambdaCallback(on_train_step_end=hook))
     assert not sets_parameters(LambdaCallback(on_train_step_begin=hook))
+
+
+class Inheriting(LearningRateScheduler):
+    """It does more in the hook of MindSpore's callback."""
+
+    def step_end(self, run_context: Any) -> None:
+        super().step_end(run_context)
+
+
+class Plotting(Callback):
+    """It has the line of a plot follow the loss, by a method that parameters have too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = SimpleNamespace(set_data=lambda *_: None)
+
+    def on_train_step_end(self, run_context: Any) -> None:
+        self.line.set_data([1], [float(run_context.original_args().net_outputs)])
+
+
+def test_a_callback_that_inherits_its_hook_sets_parameters_and_one_that_draws_does_not() -> None:
+    assert sets_parameters(Inheriting(lambda rate, _: rate))
+    assert not sets_parameters(Plotting())
 
 
 @pytest.mark.parametrize("how", ["saver", "registrar"])
