@@ -201,11 +201,7 @@ class Loop:
                     )
                 self._in_body = False
                 self._end_body()
-            if self.global_step % self._an_epoch:
-                self._session.complaints.warn(
-                    f"an epoch ended after step {self.global_step}, but the dataset reports "
-                    f"{self._an_epoch} batches per epoch: after a restart, training goes on with another batch"
-                )
+            self._session.check_epoch(self._an_epoch)
 
     def _end_body(self) -> None:
         """The script is done with a step: save what it left, and leave, if it is time."""

@@ -103,7 +103,7 @@ class Registrar(Callback):
         self._times = StepTimes()
         self._layout_is_due = False
         self._is_training = self._is_first = self._is_wrong = False
-        self._depth = 0
+        self._depth = self._began_after = 0
         self._next_look = 0.0
         disarm()
 
@@ -143,6 +143,8 @@ class Registrar(Callback):
         given = max((watch.steps_given() for watch in self._periodic()), default=0)
         session.check_forgotten(begins_anew=not (given or params.train_dataset.get_init_step()))
         is_repair = progress.has_failed and any(isinstance(watch, TtpWatch) for watch in self._watches)
+        if not is_repair:
+            self._began_after = progress.global_step if progress.has_trained else 0
         progress.has_trained, progress.has_failed = True, False
         progress.evaluated = self._evaluated
         session.record_steps_per_epoch()
@@ -251,9 +253,12 @@ class Registrar(Callback):
             self._session.launch.keep_layout_file(path)
 
     @never_stops_training
-    def on_train_epoch_end(self, run_context: Any) -> None:  # noqa: ARG002
+    def on_train_epoch_end(self, run_context: Any) -> None:
         """Register the saves at the end of the epoch, and look for unwatched files once in a while."""
         self._poll()
+        counts = self._session.is_resumed and self._session.sets_count
+        if counts and not run_context.get_stop_requested():
+            self._session.check_epoch(int(self._session.params.batch_num), began_after=self._began_after)
         self._evaluated(self._session.params.get("eval_results") or {})  # MindSpore takes them away after this hook
         with self.surviving("what callbacks keep"):
             self._keeper.end_epoch()

@@ -83,6 +83,7 @@ class Session:
         self.reset_exit_flag = reset_exit_flag
         self.sets_count = check_restored is None
         self.check_restored = check_restored or _unchecked
+        self._is_uneven = False
         self._good = GoodStates(launch.name, progress)
         self._retention = RetentionThread(launch, retention) if retention is not None and launch.rank == 0 else None
         self._copies = copies
@@ -130,6 +131,18 @@ class Session:
                 f"run {launch.name!r} has saved up to step {launch.saved_before}, and training would begin at step 0",
                 f"call {Call('launch.resume', 'model', 'dataset')} before model.train; to start over on purpose: "
                 f"{Call('launch.begin_fresh')}",
+            )
+
+    def check_epoch(self, steps: int, *, began_after: int = 0) -> None:
+        """At the end of an epoch, warn once if the epochs so far did not have so many steps each.
+
+        `began_after` is the step after which the first of them began.
+        """
+        if not self._is_uneven and (self.progress.global_step - began_after) % steps:
+            self._is_uneven = True
+            self.complaints.warn(
+                f"an epoch ended after step {self.progress.global_step}, but the dataset reports {steps} batches per "
+                "epoch: after a restart, training goes on with another batch"
             )
 
     def seed_step(self, networks: Iterable[Any]) -> None:

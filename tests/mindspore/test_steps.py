@@ -1,16 +1,19 @@
 """The dataset's step and the optimizer's, told apart where they differ; and the counts that a script brings along."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import mindspore as ms
+import numpy as np
 import pytest
+from mindspore import dataset as ds
 from mindspore.train import CheckpointConfig, Model, ModelCheckpoint
 
 import ckptstore.mindspore
 from ckptstore.api import Catalog
 from tests.mindspore.cells import accumulating, overflowing, varied_dataset
-from tests.mindspore.trainings import Job, RaiseAt, assert_same, saving
+from tests.mindspore.trainings import Job, RaiseAt, assert_same, complaints, saving
 
 STEPS = 6
 
@@ -95,3 +98,38 @@ def test_the_loss_and_what_the_user_adds_are_kept_with_a_save(
     assert set(four.metrics) == {"loss"}
     assert caplog.text.count("metrics that are not finite are not stored: bad") == 1
     assert caplog.text.count("metrics= failed, saves are registered without: ZeroDivisionError: on purpose") == 1
+
+
+def rows_by_epoch(*rows: int) -> ds.Dataset:
+    """Two rows to a batch, and so many rows in each epoch; it reports the batches of the first one."""
+    left = list(rows)
+
+    class Rows:
+        def __iter__(self) -> Iterator[Any]:
+            for _ in range(left.pop(0)):
+                yield np.ones(3, np.float32), np.int32(0)
+
+        def __len__(self) -> int:
+            return rows[0]
+
+    return ds.GeneratorDataset(Rows(), ["x", "y"], shuffle=False).batch(2)
+
+
+def test_epochs_of_several_lengths_are_told_once(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = Job(dataset=rows_by_epoch(12, 10, 12, 10))
+    job.train(job.launch.saver(tmp_path, every=100), epochs=4)
+    (said,) = complaints(caplog)
+    assert said.startswith("an epoch ended after step 11, but the dataset reports 6 batches per epoch: after a restart")
+
+
+def test_two_trainings_with_epochs_of_two_lengths_are_not_told(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = Job(dataset=rows_by_epoch(10))
+    saver = job.launch.saver(tmp_path, every=100)
+    job.train(saver)
+    job.dataset = rows_by_epoch(12, 12)
+    job.train(saver, epochs=2)
+    assert [each for each in complaints(caplog) if "an epoch ended" in each] == []
