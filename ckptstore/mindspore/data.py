@@ -80,6 +80,14 @@ def steps_of(dataset: Any, world_size: int) -> Steps:
     return Steps(an_epoch, batch_size, shards)
 
 
+def an_epoch_of(params: Any) -> int:
+    """The steps of one epoch as MindSpore counts it, by its callback parameters: with data sinks it is one sink.
+
+    `batch_num` is the `sink_size` that was asked for, also where nothing sinks, as on CPU.
+    """
+    return int(params.batch_num if params.get("dataset_sink_mode") else params.train_dataset.get_dataset_size())
+
+
 def check_start(params: Any, first: int, earlier: Callable[[Callable[[int], bool]], int | None]) -> None:
     """Raise `RefusedError` unless MindSpore will go on after the first `first` steps, as `resume` has set the dataset.
 

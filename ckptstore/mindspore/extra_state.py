@@ -19,7 +19,7 @@ from mindspore.experimental.optim import lr_scheduler
 from mindspore.train import Callback, EarlyStopping, ReduceLROnPlateau
 
 from ckptstore.core.text import count
-from ckptstore.mindspore.data import randomness
+from ckptstore.mindspore.data import an_epoch_of, randomness
 from ckptstore.mindspore.load_guard import STEP_ENDS, sets_parameters
 from ckptstore.mindspore.state import OF_BATCH_NORM, RATE, first_names, named, outside_of
 from ckptstore.mindspore.step_count import from_where_it_was_raised
@@ -189,7 +189,7 @@ class Keeper:
         self._rates = {**rates, **network.outside}
         self._rates_before = self._rates_now()
         self._averages = averages_of(self._session)
-        self._an_epoch, self._last_epoch = int(params.batch_num), 0
+        self._an_epoch, self._last_epoch = an_epoch_of(params), 0
         self._dataset_draws = randomness(params.train_dataset).threads > 0
         self._random_first, self._has_drawn = random_state(), False
         self._files, self._step, self._at_stop = [], -1, (-1, {}, {})

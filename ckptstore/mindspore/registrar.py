@@ -28,7 +28,7 @@ from ckptstore.core.limits import text
 from ckptstore.core.model import Content, Kind
 from ckptstore.disk.files import facts
 from ckptstore.errors import RefusedError, UsageError
-from ckptstore.mindspore.data import begin_anew, check_start
+from ckptstore.mindspore.data import an_epoch_of, begin_anew, check_start
 from ckptstore.mindspore.graceful_exit import disarm
 from ckptstore.mindspore.load_guard import set_after_save
 from ckptstore.mindspore.step_count import InterruptedStep, StepCount, StepTimes, is_wrong_result
@@ -258,7 +258,7 @@ class Registrar(Callback):
         self._poll()
         counts = self._session.is_resumed and self._session.sets_count
         if counts and not run_context.get_stop_requested():
-            self._session.check_epoch(int(self._session.params.batch_num), began_after=self._began_after)
+            self._session.check_epoch(an_epoch_of(self._session.params), began_after=self._began_after)
         self._evaluated(self._session.params.get("eval_results") or {})  # MindSpore takes them away after this hook
         with self.surviving("what callbacks keep"):
             self._keeper.end_epoch()

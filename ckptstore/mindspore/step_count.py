@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import mindspore
 
 from ckptstore.core.model import Timing
+from ckptstore.mindspore.data import an_epoch_of
 from ckptstore.mindspore.load_guard import sets_parameters
 from ckptstore.mindspore.state import OPTIMIZERS
 
@@ -72,7 +73,7 @@ class StepCount:
             return
         self._has_epoch = True
         params, done = self._session.params, self._progress.global_step
-        steps = int(params.batch_num)  # of what MindSpore calls an epoch: sink_size, where one is given
+        steps = an_epoch_of(params)
         epochs_before = params.cur_epoch_num - 1
         if self._is_repair:
             self._go_on_from(_repaired_step(params, epochs_before * steps))

@@ -1,6 +1,7 @@
 """The dataset's step and the optimizer's, told apart where they differ; and the counts that a script brings along."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import dataset as ds
-from mindspore.train import CheckpointConfig, Model, ModelCheckpoint
+from mindspore.train import CheckpointConfig, LambdaCallback, Model, ModelCheckpoint
 
 import ckptstore.mindspore
 from ckptstore.api import Catalog
@@ -133,3 +134,27 @@ def test_two_trainings_with_epochs_of_two_lengths_are_not_told(
     job.dataset = rows_by_epoch(12, 12)
     job.train(saver, epochs=2)
     assert [each for each in complaints(caplog) if "an epoch ended" in each] == []
+
+
+@pytest.mark.parametrize("sink_size", [1, 4, 12])
+def test_a_sink_that_is_asked_for_where_nothing_sinks_is_no_epoch(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, sink_size: int
+) -> None:
+    """MindSpore tells its size all the same, and an epoch ends with the dataset."""
+
+    def train(epochs: int, *faults: RaiseAt) -> tuple[int, int]:
+        job = Job()
+        rate = job.model.train_network.optimizer.learning_rate
+        sets = LambdaCallback(on_train_epoch_end=lambda _: ms.ops.assign(rate, rate * 1))
+        callbacks = [*faults, sets, job.launch.saver(tmp_path, every=100)]
+        first = job.start.initial_epoch
+        with pytest.raises(RuntimeError, match="on purpose") if faults else nullcontext():
+            job.model.train(
+                epochs, job.dataset, callbacks, dataset_sink_mode=True, sink_size=sink_size, initial_epoch=first
+            )
+        return job.start.global_step, job.launch.global_step
+
+    assert train(2, RaiseAt(8)) == (0, 8)
+    assert train(2) == (8, 12)
+    assert train(3) == (12, 18)
+    assert complaints(caplog) == []
