@@ -7,10 +7,12 @@ random numbers continue where they were at the save.
 from __future__ import annotations
 
 import base64
+import inspect
 import json
 import logging
 import random
 import traceback
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import mindspore
@@ -50,6 +52,7 @@ _ARRAY, _TENSOR = "__array__", "__tensor__"
 _STEP_BEGINS = ("step_begin", "on_train_step_begin")
 _EPOCH_BEGINS = ("epoch_begin", "on_train_epoch_begin")
 _EPOCH_ENDS = ("epoch_end", "on_train_epoch_end")
+_HOOKS = (*_STEP_BEGINS, *STEP_ENDS, *_EPOCH_BEGINS, *_EPOCH_ENDS)
 
 RandomState: TypeAlias = "tuple[Any, Any]"
 
@@ -337,6 +340,11 @@ class Keeper:
                 f"{name} comes after the registrar in the callbacks, and starts over after a restart: put the "
                 "registrar last"
             )
+        for name in sorted({type(each).__name__ for each in listed if _borrows_scheduler(each, self._keeps)}):
+            self._complaints.warn(
+                f"{name} uses a scheduler of learning rates that is not one of its attributes, so the scheduler starts "
+                "over after a restart: make it an attribute of the callback"
+            )
         if any(isinstance(each, EarlyStopping) and each.restore_best_weights for each in self._kept.values()):
             self._complaints.warn(
                 "EarlyStopping(restore_best_weights=True) keeps the best weights in memory only: after a restart "
@@ -469,6 +477,24 @@ def _schedulers(callback: Any) -> dict[str, Any]:
         return any(isinstance(each, _SCHEDULERS) for each in (value if isinstance(value, (list, tuple)) else [value]))
 
     return {name: value for name, value in vars(callback).items() if has_any(value)}
+
+
+def _borrows_scheduler(callback: Any, keeps: Sequence[Any]) -> bool:
+    """Whether a hook of a callback uses a scheduler by a name of the script, so that no companion has it."""
+    if hasattr(callback, "state_dict"):
+        return False
+    hooks = (inspect.unwrap(getattr(callback, name)) for name in _HOOKS if hasattr(callback, name))
+    functions = [hook for each in hooks if inspect.isfunction(hook := getattr(each, "__func__", each))]
+    own = [*keeps, *_schedulers(callback).values()]
+    return any(isinstance(used, _SCHEDULERS) and not _is_in(own, used) for each in functions for used in _used_by(each))
+
+
+def _used_by(function: Any) -> Iterator[Any]:
+    """The values of a function's names that are not its own."""
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # it has no value yet
+            yield cell.cell_contents
+    yield from (function.__globals__.get(name) for name in function.__code__.co_names)
 
 
 def _state_of(callback: Any, *, whole: bool) -> dict[str, Any]:

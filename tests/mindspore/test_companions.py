@@ -682,6 +682,30 @@ def test_what_an_optimizer_holds_outside_of_the_train_cell_goes_on(
     assert "for optimizer.learning_rate_group_0, optimizer.mu_product_bias, optimizer.mu_product_weight: " in told
 
 
+@pytest.mark.parametrize("has_own", [False, True])
+def test_a_scheduler_that_no_callback_has_is_told(
+    tmp_path: Path,
+    catalog: Catalog,
+    set_mode: Callable[[int], None],
+    caplog: pytest.LogCaptureFixture,
+    *,
+    has_own: bool,
+) -> None:
+    set_mode(ms.PYNATIVE_MODE)
+
+    def optimizer(parameters: Any, learning_rate: float) -> nn.Cell:
+        return optim.Adam(parameters, lr=learning_rate)
+
+    model = create_model(optimizer=optimizer, cell=Experimental)
+    schedule = every_fifth(model.train_network.optimizer)
+    steps = LambdaCallback(on_train_epoch_end=lambda _: schedule.step())
+    steps.schedule = schedule if has_own else None
+    train_and_save(tmp_path / "run", "saver", model=model, kept=[steps])
+    assert [each.partition(" that ")[0] for each in complaints(caplog)] == (
+        [] if has_own else ["LambdaCallback uses a scheduler of learning rates"]
+    )
+
+
 def test_a_rate_that_is_set_when_training_stops_in_mid_epoch_is_not_restored(
     tmp_path: Path, catalog: Catalog, exits: None
 ) -> None:
