@@ -71,7 +71,7 @@ def at_the_time_of_others(
     registered = [launch for launch in known if not launch.id.startswith(SCANNED)]
     warnings = []
     for launch in found:
-        if launch.id in ids or all(file.content is Content.PART for file in launch.files):
+        if launch.id in ids or _is_in_parts(launch):
             continue
         overlapping = [other.id for other in registered if still_saved(other, launch, last_saved)]
         if overlapping:
@@ -92,17 +92,24 @@ def going_back(
     The run then goes on from it, as after a return to an older state. `steps` are those of the saves, by launch.
     """
     ids = {launch.id for launch in known}
-    new = [launch for launch in recorded if launch.id not in ids]
-    if not known or not new:
+    new = [launch for launch in recorded if launch.id not in ids and not _is_in_parts(launch)]
+    before = [launch for launch in known if not launch.foreign]
+    if not before or not new:
         return []
     newest = max(new, key=lambda launch: launch.began)
     step = max(file.global_step for file in newest.files)
-    left, highest = max(steps, key=itemgetter(1), default=("", 0))
-    if step >= highest or any(each.created_at is None or each.created_at >= newest.began for each in known):
+    saved = {launch.id for launch in before}
+    left, highest = max((each for each in steps if each[0] in saved), key=itemgetter(1), default=("", 0))
+    if step >= highest or any(each.created_at is None or each.created_at >= newest.began for each in before):
         return []
     told = f"the files of step {step} were written after those of step {highest} of launch {left}"
     back = f"run {run} is taken to have gone back, and goes on after step {step}"
     return [f"{told}: {back}; if they are copies: {Command('resolve', run, '--lineage', left, '--branch')}"]
+
+
+def _is_in_parts(launch: ScannedLaunch) -> bool:
+    """Whether all of its files are parts of iterations: such a launch is left out of the history."""
+    return all(file.content is Content.PART for file in launch.files)
 
 
 def still_saved(known: Launch, new: ScannedLaunch, last_saved: Mapping[str, datetime]) -> bool:
