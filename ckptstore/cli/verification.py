@@ -100,13 +100,15 @@ def _verify_in_tier(database: Database, run: str | None, tier: str, *, digest: b
     done = in_tier.verify(database, run, facts.named(database, tier), digest=digest)
     if as_json:
         found = {name: reasons(getattr(done, name)) for name in ("damaged", "troubles")}
-        values.write({**fields(done, "tier checked bytes"), **found})
+        values.write({**fields(done, "tier checked bytes whole"), **found})
     else:
         what = "sizes and digests" if digest else "sizes"
         line(f"{count(done.checked, 'copy', 'copies')} in tier {done.tier} verified, {size(done.bytes)}: {what}")
         for word, some in (("damaged", done.damaged), ("not looked at", done.troubles)):
             for each in first(some, word):
                 line(f"{word}: {each.reason}")
+        for key in first(done.whole, "whole again"):
+            line(f"whole again: {key}: a start takes it")
         line(f"{count(len(done.damaged), 'copy is', 'copies are')} damaged" if done.damaged else "no damage was found")
     return DamageError.exit_code if done.damaged else 1 if done.troubles else 0
 

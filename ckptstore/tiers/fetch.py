@@ -134,6 +134,6 @@ def _clear_others(folder: Path) -> None:
 def _note_failure(database: Database, file: Checkpoint, copy: Copy, error: CkptstoreError) -> None:
     """Record that a tier has not what it should have: the next start takes another copy."""
     try:
-        record_copy(shared(database), file, copy.tier, CopyState.FAILED, detail=error.message)
+        record_copy(shared(database), file, copy.tier, CopyState.FAILED, beside=copy.beside, detail=error.message)
     except CatalogUnavailableError as unavailable:
         log.warning("%s. It is not recorded that %s lacks %s.", unavailable, copy.tier.name, copy.key)

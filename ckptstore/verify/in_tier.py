@@ -28,53 +28,70 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CopiesVerified:
-    """The findings: copies looked at, and their bytes; those that are cut, damaged or gone; and no answers."""
+    """The findings: copies looked at, and their bytes; those that are cut, damaged or gone; and no answers.
+
+    `whole` are copies that had failed, and proved to be whole.
+    """
 
     tier: str
     checked: int
     bytes: int
     damaged: tuple[Skipped, ...]
     troubles: tuple[Skipped, ...]
+    whole: tuple[str, ...]
 
 
 def verify(database: Database, run: str | None, tier: Tier, *, digest: bool = False) -> CopiesVerified:
-    """Look at the ready copies of a run, or of all runs, in a tier: sizes, and with `digest` every byte.
+    """Look at the copies of a run, or of all runs, in a tier: sizes, and with `digest` every byte.
 
-    One that is no good is recorded as failed, and no start takes it. Nothing is deleted. Raises `UnknownRunError`.
+    A ready one that is no good is recorded as failed, and no start takes it. Of a failed one every byte is read: it is
+    ready again if it is whole, as after a look at another server. Nothing is deleted. Raises `UnknownRunError`.
     """
-    held = [each for name in run_names(database, run) for each in _ready(database, find_run(database, name), tier)]
+    held = [each for name in run_names(database, run) for each in _held(database, find_run(database, name), tier)]
     store, recorder = open_tier(tier.url), shared(database)
     looks = for_each(partial(_look, store, digest), [copy for _, copy in held], waits=True)
-    looked_at, damaged, troubles = [], [], []
+    looked_at, damaged, troubles, whole = [], [], [], []
     for (file, copy), error in zip(held, looks, strict=True):
+        has_failed = copy.state is CopyState.FAILED
+        if has_failed and isinstance(error, DamageError | MissingError):
+            continue  # as recorded
         if error is not None and not isinstance(error, DamageError | MissingError):
             troubles.append(Skipped(copy.key, error.message))
             continue
         looked_at.append(copy)
         if error is not None:
-            record_copy(recorder, file, tier, CopyState.FAILED, detail=error.message)
+            record_copy(recorder, file, tier, CopyState.FAILED, beside=copy.beside, detail=error.message)
             damaged.append(Skipped(copy.key, error.message))
+        elif has_failed:
+            record_copy(recorder, file, tier, CopyState.READY, beside=copy.beside)
+            whole.append(copy.key)
     every = sum(copy.all_bytes for copy in looked_at)
-    return CopiesVerified(tier.name, len(looked_at), every, tuple(damaged), tuple(troubles))
+    return CopiesVerified(tier.name, len(looked_at), every, tuple(damaged), tuple(troubles), tuple(whole))
 
 
-def _ready(database: Database, run_id: int, tier: Tier) -> Iterator[tuple[Checkpoint, Copy]]:
+def _held(database: Database, run_id: int, tier: Tier) -> Iterator[tuple[Checkpoint, Copy]]:
+    """The ready and the failed copies of a run in a tier, of the files as they are recorded now."""
     with database.read() as connection:
         files = {file.id: file for file in reads.files_of(connection, run_id)}
-        known = copies.ready_copies(connection, files.values())
+        known = copies.copies_of(connection, list(files))
+    states = (CopyState.READY, CopyState.FAILED)
     for file, some in known.items():
-        yield from ((files[file], copy) for copy in some if copy.tier.id == tier.id)
+        for copy in some:
+            is_of_file = copy.digest is not None and copy.digest == files[file].digest
+            if copy.tier.id == tier.id and copy.state in states and is_of_file:
+                yield files[file], copy
 
 
 def _look(store: Store, digest: bool, copy: Copy) -> StoreError | None:  # noqa: FBT001 — `for_each` gives the last one
     """The fault of a copy, or of the files beside it; None if there is none."""
+    reads_bytes = digest or copy.state is CopyState.FAILED
     parts = [(copy.key, copy.size or 0, copy.digest), *((each.key, each.size, each.digest) for each in copy.beside)]
     try:
         for key, size, told in parts:
             seen = store.head(key)
             if seen is None:
                 return MissingError(f"{key} is not in {store.name}")
-            if seen.size != size or (digest and store.digest_of(key, size) != told):
+            if seen.size != size or (reads_bytes and store.digest_of(key, size) != told):
                 return WrongBytesError(f"{key} of {store.name} does not hold the recorded bytes")
     except StoreError as error:
         return error

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from ckptstore.api import Catalog
+from ckptstore.catalog import copies
 from ckptstore.cli.main import cli
 from ckptstore.core.copies import Tier
 from ckptstore.core.copy_keys import key_of
@@ -112,6 +113,33 @@ def test_verify_marks_the_copies_that_are_no_good(job: Job, tier: Tier, tmp_path
     assert "2 copies are damaged" in printed
     assert {file.global_step for file in facts.lacking(job.catalog.database, "run", tier)} == {10}
     assert in_tier.verify(job.catalog.database, None, tier, digest=digest).checked == 2
+
+
+@pytest.mark.of_files
+def test_a_failed_copy_that_is_whole_again_is_ready_again(job: Job, tier: Tier, tmp_path: Path) -> None:
+    """The files are lost, and a look at a wrong place found no copy: the right place must count again."""
+    database, files = job.catalog.database, job.catalog.show("run", 10)
+    Path(companion_of(files[0].path)).write_text("what goes with it")
+    copied(job.catalog, tier, files)
+    with database.read() as connection:
+        before = copies.ready_copies(connection, files)
+    away, there = tmp_path / "away", tmp_path / "far" / "run"
+    there.rename(away)
+    assert len(in_tier.verify(database, "run", tier).damaged) == 2
+    assert in_tier.verify(database, "run", tier).whole == ()
+    away.rename(there)
+    (there.parent / key_of(files[0])).chmod(0o600)
+    content = (there.parent / key_of(files[0])).read_bytes()
+    (there.parent / key_of(files[0])).write_bytes(bytes(len(content)))
+    assert in_tier.verify(database, "run", tier).whole == (), "of a failed one every byte is read"
+    (there.parent / key_of(files[0])).write_bytes(content)
+    shutil.rmtree(job.directory)
+    assert len(in_tier.verify(database, "run", tier).whole) == 2
+    with database.read() as connection:
+        after = copies.ready_copies(connection, files)
+    assert [[each.beside for each in some] for some in after.values()] == [
+        [each.beside for each in some] for some in before.values()
+    ]
 
 
 @pytest.mark.of_files
