@@ -630,7 +630,7 @@ def _adopted(
     doubt = doubt or doubt_of(new, header, here, facts, replaced=replaced)
     step = None if doubt else _step(launch, new, header, facts)
     if step is None:
-        return Skipped(new.path, doubt or "its name, its content and the launch's history disagree on its step")
+        return Skipped(new.path, doubt or _why_no_step(new.kind, header))
     try:
         described = register.describe(
             launch,
@@ -694,6 +694,12 @@ def _step(launch: Launch, new: UnregisteredFile, header: Header, facts: LaunchFa
         optimizer_step=header.optimizer_step,
         lag=lag,
     )
+
+
+def _why_no_step(kind: Kind, header: Header) -> str:
+    if header.optimizer_step is None and kind in (Kind.PERIODIC, Kind.DYING_GASP):
+        return "nothing in it counts its updates, so its step is not certain"
+    return "its name, its content and the launch's history disagree on its step"
 
 
 def _quarantine(new: UnregisteredFile, step: int, facts: LaunchFacts) -> str:

@@ -394,6 +394,19 @@ def test_a_save_under_a_prefix_that_the_launch_before_had_too(
     assert chosen(catalog.resolve("run")) == (("L2", 5) if step else None)
 
 
+def test_a_save_that_nothing_tells_the_step_of_is_named_with_the_reason(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its launch was killed right after it had written it. Not every optimizer counts."""
+    without_counters(monkeypatch)
+    job = Job(catalog, tmp_path, world_size=1)
+    (launch,) = job.begin()
+    launch.register(job.write(launch, 10), global_step=10)
+    path = job.write(launch, 20)
+    assert chosen(catalog.resolve("run")) == ("L1", 10)
+    assert f"{path} was not taken into the catalog: nothing in it counts its updates" in caplog.text
+
+
 def test_the_saves_of_a_script_that_does_without_are_not_those_of_a_launch_that_saved_nothing(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
