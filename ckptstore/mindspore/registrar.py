@@ -319,9 +319,10 @@ class Registrar(Callback):
             left = InterruptedStep.UNKNOWN
             with self.surviving("the interrupted step"):
                 begun, found = self._steps.has_begun_next, self._steps.interrupted(trace)
-                if found is InterruptedStep.DONE:
+                is_in_network = found is InterruptedStep.DONE or self._steps.in_network > session.progress.global_step
+                if is_in_network:  # what callbacks saved of it is of this step, even if others were kept from it
                     self._steps.end_step()
-                doubt = self._keeper.doubt(trace, begun=begun, done=found is InterruptedStep.DONE)
+                doubt = self._keeper.doubt(trace, begun=begun, done=is_in_network)
                 left = found
         with self.surviving("looking for the last saves"):
             self._poll()
@@ -362,7 +363,7 @@ class Registrar(Callback):
             return
         log.warning("how far training had come is not certain: nothing is saved at this exception")
         if left is InterruptedStep.HALF_DONE:
-            session.record_ending(error, half_done=True)
+            session.record_ending(error, half_done=True, is_counted=not self._steps.has_begun_next)
 
     def _save_at_exception(self, doubt: str) -> None:
         """Save, unless there is a doubt of what would go beside the parameters."""

@@ -212,13 +212,17 @@ class Session:
             self.complaints.warn(f"metrics that are not finite are not stored: {', '.join(unusable)}")
         return {name: value for name, value in measured.items() if math.isfinite(value)}
 
-    def record_ending(self, error: str | None, *, half_done: bool = False, at_exit: bool = False) -> None:
+    def record_ending(
+        self, error: str | None, *, half_done: bool = False, is_counted: bool = False, at_exit: bool = False
+    ) -> None:
         """Record the step that training ended at, and the exception's name if one ended it.
 
-        `half_done`: it came in the middle of an update, and what MindSpore saves now holds a part of that. `at_exit`:
-        here and now, since the interpreter ends; raises `CatalogUnavailableError` then.
+        `half_done`: it came in the middle of an update, and what MindSpore saves now holds a part of that; `is_counted`
+        tells that the step was counted already. `at_exit`: here and now, since the interpreter ends; raises
+        `CatalogUnavailableError` then.
         """
-        launch, step, now = self.launch, self.progress.global_step + half_done, utc_now()
+        under_way = half_done and not is_counted
+        launch, step, now = self.launch, self.progress.global_step + under_way, utc_now()
         quarantine = "an exception came in the middle of its update" if half_done else self.quarantine()
         counter = self.network.optimizer_step()
         ended = TrainingEnded(launch.run, launch.id, launch.rank, step, counter, error, quarantine, now)

@@ -19,7 +19,7 @@ from mindspore.train import Callback, CheckpointConfig, LearningRateScheduler, L
 
 import ckptstore.mindspore
 from ckptstore.api import Catalog, connect
-from ckptstore.core.model import Rule
+from ckptstore.core.model import Kind, Rule
 from ckptstore.disk import files
 from ckptstore.errors import NothingRestorableError
 from ckptstore.mindspore import registrar
@@ -226,6 +226,21 @@ def test_a_rate_that_the_exception_kept_from_being_set_is_not_restored(
     job.fail(*callbacks)
     job.launch.adopt()
     assert catalog.resolve("run").plan.global_step == (5 if is_set else 4)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_file_that_was_saved_before_the_exception_is_of_its_step(
+    catalog: Catalog, tmp_path: Path, *, own: bool
+) -> None:
+    """The callback that raises keeps another one from setting the rate, and the registrar from hearing of the step."""
+    job = Job()
+    ckpt_cb = saving(tmp_path, save_checkpoint_steps=4, exception_save=not own)
+    sets = LearningRateScheduler(lambda rate, _: rate)
+    job.fail(ckpt_cb, RaiseAt(4), sets, job.registrar(ckpt_cb, save_on_exception=own))
+    job.launch.adopt()
+    found = [(file.kind, file.global_step, file.optimizer_step, file.quarantine) for file in catalog.files("run")]
+    bad = (Kind.DYING_GASP, 4, 4, "an exception came in the middle of its update")
+    assert sorted(found, reverse=True) == [(Kind.PERIODIC, 4, 4, ""), *([] if own else [bad])]
 
 
 class FailsAt6(nn.SoftmaxCrossEntropyWithLogits):
