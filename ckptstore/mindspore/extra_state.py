@@ -131,7 +131,8 @@ class Remembered:
             )
         elif not self.heard_all and (hear := dict.fromkeys([*callbacks, *setters])):
             log.warning(
-                "the process ended before %s handled the end of the epoch: this start does not call it for that end",
+                "the process ended before %s handled the end of the step or epoch: this start does not call it for "
+                "that end",
                 ", ".join(hear),
             )
         for name in callbacks.keys() & self.callbacks.keys():
@@ -167,6 +168,7 @@ class Keeper:
         self._at_stop: tuple[int, dict[str, Any], dict[str, Any]] = (-1, {}, {})
         self._random_after: tuple[int, Any] = (-1, None)
         self._begun_epoch = -1
+        self._is_unheard = False
         self._params: Any = None
 
     def callbacks(self, listed: Sequence[Any], registrar: Any) -> dict[str, Any]:
@@ -196,7 +198,7 @@ class Keeper:
         self._dataset_draws = randomness(params.train_dataset).threads > 0
         self._random_first, self._has_drawn = random_state(), False
         self._files, self._step, self._at_stop = [], -1, (-1, {}, {})
-        self._random_after, self._begun_epoch = (-1, None), -1
+        self._random_after, self._begun_epoch, self._is_unheard = (-1, None), -1, False
         self._heard_epoch = self._progress.global_step  # a state that training begins with has heard all
         self._remembered = remembered
         self._params = params
@@ -261,6 +263,7 @@ class Keeper:
         if self._params is None:
             return ""
         doubt = self._doubt_of_its_end(raised, done=done)
+        self._is_unheard = bool(doubt)
         if doubt or done:
             return doubt
         now = self._progress.global_step
@@ -382,7 +385,8 @@ class Keeper:
         if (device := device_state()) is not None:
             state["device"] = device
         step = self._progress.global_step
-        return state and state | {"heard_all": self._heard_epoch == step or not self.ends_epoch(step)}
+        heard_all = not self._is_unheard and (self._heard_epoch == step or not self.ends_epoch(step))
+        return state and state | {"heard_all": heard_all}
 
     def _states(self) -> Iterator[tuple[str, Any]]:
         for name, each in self._kept.items():

@@ -287,6 +287,14 @@ def test_what_a_kept_callback_counts_is_that_of_the_saved_step(
     assert after.steps == 24
 
 
+def test_a_callback_that_did_not_hear_of_the_step_that_modelcheckpoint_saved_is_named(
+    tmp_path: Path, catalog: Catalog, caplog: pytest.LogCaptureFixture
+) -> None:
+    train_and_save(tmp_path / "run", "registrar", kept=[RaiseAt(5), Telling()], fails=True)
+    assert train_and_save(tmp_path / "run", "registrar", kept=[Telling()]).start.global_step == 5
+    assert any("ended before Telling handled the end of the step or epoch" in each for each in complaints(caplog))
+
+
 def test_nothing_is_saved_where_an_exception_comes_before_any_callback_heard(
     tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -517,7 +525,7 @@ def test_an_epoch_whose_end_nobody_heard_is_told(
     job.fail(ckpt_cb, RaiseFirst(2), first, job.registrar(ckpt_cb), epochs=4)
     after = stopping()
     assert train(tmp_path, after, epochs=4).start.global_step == 12
-    assert any("ended before EarlyStopping handled the end of the epoch" in each for each in complaints(caplog))
+    assert any("ended before EarlyStopping handled the end of the step or epoch" in each for each in complaints(caplog))
     assert after.best < np.inf
 
 
