@@ -24,7 +24,7 @@ from ckptstore.core.limits import purged_from
 from ckptstore.core.model import FileState, Kind, Location
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from datetime import datetime
 
     from ckptstore.core.model import LaunchKey
@@ -212,20 +212,6 @@ def waiting(connection: sa.Connection, run: int) -> list[Waiting]:
         .order_by(collections.c.purge_after)
     )
     return [Waiting(int(row[0]), int(row[1]), row[2], row[3], int(row[4])) for row in connection.execute(query)]
-
-
-def doubled_directories(connection: sa.Connection, keys: Iterable[LaunchKey]) -> tuple[str, str] | None:
-    """Two directories in which a rank of one of these launches seems to save the same; None where there are none."""
-    place = sources.c.directory
-    query = (
-        sa.select(sa.func.min(place), sa.func.max(place))
-        .where(sources.c.launch_id.in_(list(keys)))
-        .group_by(sources.c.launch_id, sources.c.rank, sources.c.kind, sources.c.prefix)
-        .having(sa.func.count(sa.distinct(place)) > 1)
-        .limit(1)
-    )
-    row = connection.execute(query).one_or_none()
-    return None if row is None else (row[0], row[1])
 
 
 def _newest(key: LaunchKey, count: int) -> sa.Select[tuple[str, int]]:

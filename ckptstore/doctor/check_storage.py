@@ -60,11 +60,6 @@ def disks(facts: RunFacts) -> Iterator[Check]:
         yield _disk(facts, device, directories)
     for directories in here.values():
         yield _file_system(facts, directories)
-    if facts.doubled and not any(facts.around[each].device is None for each in facts.doubled if each in facts.around):
-        one, other = facts.doubled
-        detail = f"a rank's files of one launch are in {one} and in {other}: one is a copy"
-        hint = f"move the copy that no job uses to another place, then: {Command('resolve', facts.run)}"
-        yield facts.check("copies", Status.WARNING, detail, hint)
 
 
 def _directories(facts: RunFacts) -> Check:

@@ -80,7 +80,6 @@ class RunFacts:
     damaged: tuple[BadState, ...]
     lock: Lock | None
     trash: tuple[Waiting, ...]
-    doubled: tuple[str, str] | None
     journals: Mapping[str, int]  # of the run, and all others in its directories: how far each was taken up
     around: Mapping[str, Surroundings] = field(default_factory=dict)  # of all these directories
     absent: Mapping[str, str] = field(default_factory=dict)  # directories that gc waits for, and why they are not there
@@ -162,7 +161,6 @@ def gather(database: Database, run: str, run_id: int, now: datetime) -> RunFacts
             damaged=tuple(gauges.damaged_states(connection, run_id)),
             lock=recent.lock_of(connection, run_id),
             trash=tuple(recent.waiting(connection, run_id)),
-            doubled=recent.doubled_directories(connection, [newest, *([saving.key] if saving else [])]),
             journals={path: each.end for path, each in journals.journals_of(connection, run_id).items()},
         )
     around = look_around(sorted({*facts.directories, *map(jsonl.directory_of, facts.journals)}))
@@ -170,10 +168,7 @@ def gather(database: Database, run: str, run_id: int, now: datetime) -> RunFacts
     with database.read() as connection:
         known = of_files.of_live_files(connection, run_id)
     absent = _absent(database, run_id, known)
-    has_files = {presence.directory_of(path) for path, _ in known}
-    doubled = facts.doubled if has_files.issuperset(facts.doubled or ()) else None
-    around_by_path = {each.directory: each for each in around}
-    return replace(facts, around=around_by_path, journals=ends, absent=absent, doubled=doubled)
+    return replace(facts, around={each.directory: each for each in around}, journals=ends, absent=absent)
 
 
 def _absent(database: Database, run_id: int, known: Sequence[tuple[str, str]]) -> dict[str, str]:

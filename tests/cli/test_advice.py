@@ -1,7 +1,6 @@
 """Commands that messages print do what the message says, in the situation that printed it."""
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
@@ -102,7 +101,7 @@ def test_a_start_that_passes_over_a_state(sqlite_url: str, job: Job, caplog: pyt
         assert "25" in follow(sqlite_url, message).out
 
 
-def test_what_doctor_says_of_journals_trash_and_copies(sqlite_url: str, tmp_path: Path) -> None:
+def test_what_doctor_says_of_journals_and_trash(sqlite_url: str, tmp_path: Path) -> None:
     job, ranks = begun(connect(sqlite_url), tmp_path / "data", 5, 10, 15, run=RUN)
     behind = str(tmp_path / "behind.db")
     connect(behind).scan(job.directory)
@@ -113,12 +112,6 @@ def test_what_doctor_says_of_journals_trash_and_copies(sqlite_url: str, tmp_path
     with job.catalog.database.write() as connection:
         connection.execute(collections.update().values(purge_after=datetime.now(timezone.utc) - timedelta(days=1)))
     assert follow(sqlite_url, hints(sqlite_url, "trash")).out.startswith(f"run {RUN}: 4 files")
-    shutil.copytree(job.directory, tmp_path / "copy", symlinks=True)
-    job.catalog.sync(tmp_path / "copy")
-    advice = hints(sqlite_url, "copies")
-    (tmp_path / "copy").rename(tmp_path / "away")
-    assert follow(sqlite_url, advice).code == 0
-    assert not [check for check in examine(sqlite_url, RUN).checks if check.name == "copies"]
 
 
 def test_a_damaged_catalog_is_made_anew(job: Job, sqlite_url: str) -> None:

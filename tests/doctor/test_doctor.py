@@ -188,7 +188,7 @@ FOUND = [
         "warning",
         "1 newer one cannot be restored; step 20 of launch L2 is quarantined: ",
     ),
-    (copied, NOW, "copies", "warning", "/copy"),
+    (copied, NOW, "journals", "ok", "4 journals, all in the catalog"),
     (journal_copied, NOW, "journals", "warning", "records not in the catalog"),
     (beside_another_run, NOW, "journals", "ok", "2 journals, all in the catalog"),
     (collected, NOW, "trash", "ok", "6 files"),
@@ -196,22 +196,6 @@ FOUND = [
     (collected, 25 * HOUR, "trash", "note", "for longer than the grace"),
     (lambda job: (collected(job), job.catalog.purge("run", now=True)), NOW, "trash", "ok", "empty"),
 ]
-
-
-def test_the_old_place_of_a_moved_run_is_no_copy_once_it_is_told_to_be_gone(
-    catalog: Catalog, database_url: str, tmp_path: Path
-) -> None:
-    """What the check of directories advises is done to its end."""
-    job = Job(catalog, tmp_path / "old")
-    saved_twice(job)
-    job.directory.rename(tmp_path / "new")
-    catalog.scan(tmp_path / "new", run="run")
-    assert "if a directory or its .ckptstore is gone for good" in checks(database_url)["directories"].hint
-    for rank in range(job.world_size):
-        place = tmp_path / "old" / f"rank_{rank}"
-        (place / ".ckptstore").mkdir(parents=True)
-        catalog.scan(place, run="run")
-    assert "copies" not in checks(database_url)
 
 
 @pytest.mark.parametrize("case", FOUND)
