@@ -11,7 +11,7 @@ from mindspore.train.callback import OnRequestExit
 from ckptstore.core.iterations import COMMON, METADATA, MODEL, OPTIMIZER, PartName, parse_iteration, parse_part
 from ckptstore.core.model import Content, Kind
 from ckptstore.core.naming import parse_name
-from ckptstore.disk.files import names_in, real_directory
+from ckptstore.disk.files import absolute, names_in, real_directory
 from ckptstore.mindspore import compat
 from ckptstore.mindspore.graceful_exit import ExitWatch
 from ckptstore.mindspore.session import Saved, Watch
@@ -85,7 +85,7 @@ class PeriodicWatch(Watch):
         if latest[0] == before[0] and self._written == written and not asynchronous:
             return None
         self._record_place(has_begun=True)
-        return Saved(latest[0], Kind.PERIODIC, self.content, asynchronous=asynchronous)
+        return Saved(absolute(latest[0]), Kind.PERIODIC, self.content, asynchronous=asynchronous)
 
     def _latest(self) -> tuple[str, int]:
         """Path and trigger of its last save: a callable prefix may give one name twice."""

@@ -142,6 +142,23 @@ def test_a_callable_directory_is_known_once_it_was_used(catalog: Catalog, tmp_pa
     assert ckptstore.mindspore.join("run").resume(create_model(), create_dataset()).global_step == 5
 
 
+def test_a_callable_directory_may_be_relative_or_a_link(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """MindSpore resolves a directory that is given as text, and leaves what a function returns as it is."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    job = Job()
+    ckpt_cb = ModelCheckpoint("net", lambda _: "link/ckpt", CheckpointConfig(save_checkpoint_steps=6))
+    job.train(ckpt_cb, job.registrar(ckpt_cb))
+    assert complaints(caplog) == []
+    assert [file.path for file in catalog.files("run")] == [str(tmp_path / "real/ckpt/net-1_6.ckpt")]
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert ckptstore.mindspore.join("run").resume(create_model(), create_dataset()).global_step == 6
+
+
 def test_an_optimizer_in_shares_makes_no_replicas(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     from ckptstore.mindspore import communication
 
