@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import mindspore
 
 from ckptstore.core.model import Timing
+from ckptstore.core.text import count
 from ckptstore.mindspore.data import an_epoch_of
 from ckptstore.mindspore.load_guard import sets_parameters
 from ckptstore.mindspore.state import OPTIMIZERS
@@ -62,10 +63,21 @@ class StepCount:
         """Start from where the launch stands; `is_repair`: MindSpore goes on in this process after a fault."""
         self._periodic, self._is_repair = periodic, is_repair
         if not self._progress.global_step:
-            self._progress.global_step = max((watch.steps_given() for watch in periodic), default=0)
+            self._progress.global_step = self._given()
         self.note_counter(self._progress.global_step, self._session.network.optimizer_step())
         if not is_repair:
             self._continue_count()
+
+    def _given(self) -> int:
+        """The steps done before, as the script says; `resume` knows better."""
+        given = max((watch.steps_given() for watch in self._periodic), default=0)
+        if given and self._session.is_resumed:
+            self._session.complaints.warn(
+                f"append_info says that {count(given, 'step was', 'steps were')} done before, but the run starts at "
+                "step 0: they are not counted"
+            )
+            return 0
+        return given
 
     def begin_epoch(self) -> None:
         """See, in the first epoch, which one that is: a script that restored by itself tells it so."""
@@ -81,7 +93,7 @@ class StepCount:
             self._progress.global_step = epochs_before * steps
             self._counter_seen = (self._progress.global_step, self._counter_seen[1])
             self._continue_count()
-        if epochs_before:
+        if epochs_before or self._session.is_resumed:
             for watch in self._periodic:
                 watch.count_epochs_once()
 

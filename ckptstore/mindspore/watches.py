@@ -59,11 +59,10 @@ class PeriodicWatch(Watch):
         if every and not compat.LAST_TRIGGERED_STEP.missing_in(self.callback):
             compat.LAST_TRIGGERED_STEP.put(self.callback, global_step // every * every)
             self.seen = self._latest()
-        if global_step:
-            compat.APPEND_STEP.put(self.callback, 0)
+        compat.APPEND_STEP.put(self.callback, 0)
 
     def count_epochs_once(self) -> None:
-        """Training starts in a later epoch than the first: a base in `append_info` would be added to that."""
+        """MindSpore's count of epochs is that of the run: a base in `append_info` would be added to it."""
         compat.APPEND_EPOCH.put(self.callback, 0)
 
     def steps_given(self) -> int:

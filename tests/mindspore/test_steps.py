@@ -66,6 +66,20 @@ def test_a_base_in_append_info_is_not_counted_twice(catalog: Catalog, tmp_path: 
             assert int(held["epoch_num"].asnumpy()) == file.epoch
 
 
+def test_a_base_in_append_info_of_a_run_that_starts_at_step_0_is_not_counted(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where weights of another training were loaded: a restart would leave out the batches of that."""
+    job = Job(accumulating(), varied_dataset())
+    ckpt_cb = saving(tmp_path, save_checkpoint_steps=3, append_info=[{"epoch_num": 2, "step_num": 2 * STEPS}])
+    job.train(ckpt_cb, job.registrar(ckpt_cb))
+    assert [file.global_step for file in catalog.files("run")] == [6, 3]
+    newest = ms.load_checkpoint(catalog.files("run")[0].path)
+    assert (int(newest["step_num"].asnumpy()), int(newest["epoch_num"].asnumpy())) == (6, 1)
+    (said,) = complaints(caplog)
+    assert said == "append_info says that 12 steps were done before, but the run starts at step 0: they are not counted"
+
+
 def test_a_script_that_restores_by_itself_says_its_steps_in_append_info(catalog: Catalog, tmp_path: Path) -> None:
     """As seed 003 trains on: weights loaded by hand, no `resume`, no `initial_epoch`."""
     model, dataset = accumulating(), varied_dataset()
