@@ -86,6 +86,11 @@ class PeriodicWatch(Watch):
         self._record_place(has_begun=True)
         return Saved(absolute(latest[0]), Kind.PERIODIC, self.content, asynchronous=asynchronous)
 
+    def end(self, session: Session) -> None:  # noqa: ARG002
+        """Record where MindSpore would write a breakpoint now: a callable directory may be another at each step."""
+        if compat.CONFIG.of(self.callback).exception_save:
+            self._record_place(has_begun=True)
+
     def _latest(self) -> tuple[str, int]:
         """Path and trigger of its last save: a callable prefix may give one name twice."""
         return self.callback.latest_ckpt_file_name, compat.LAST_TRIGGERED_STEP.get(self.callback, 0)
@@ -149,6 +154,9 @@ class IterationWatch(PeriodicWatch):
             Saved(f"{directory}/{name}", Kind.PERIODIC, self.content, asynchronous=asynchronous and name not in _NOTES)
             for name in self._names(directory, session)
         ]
+
+    def end(self, session: Session) -> None:
+        """Its directories are recorded from the beginning."""
 
     def _latest(self) -> tuple[str, int]:
         saved = self.callback.current_ckpt_step_list

@@ -28,6 +28,7 @@ from tests.mindspore.trainings import (
     complaints,
     create_dataset,
     create_model,
+    gasps,
     leaving,
     saving,
     two_ranks,
@@ -140,6 +141,16 @@ def test_a_callable_directory_is_known_once_it_was_used(catalog: Catalog, tmp_pa
     ckpt_cb = ModelCheckpoint("net", lambda _: str(tmp_path / "ckpt"), config)
     job.fail(RaiseAt(5), ckpt_cb, job.registrar(ckpt_cb))
     assert ckptstore.mindspore.join("run").resume(create_model(), create_dataset()).global_step == 5
+
+
+def test_a_breakpoint_in_a_callable_directory_that_has_no_save_is_found(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job()
+    config = CheckpointConfig(save_checkpoint_steps=100, exception_save=True)
+    ckpt_cb = ModelCheckpoint("net", lambda params: str(tmp_path / f"step_{params.cur_step_num}"), config)
+    job.fail(ckpt_cb, RaiseAt(5), job.registrar(ckpt_cb))
+    job.launch.adopt()
+    assert gasps(catalog) == [(5, "net-1_5_breakpoint.ckpt")]
+    assert Job().start.global_step == 5
 
 
 def test_a_callable_directory_may_be_relative_or_a_link(
