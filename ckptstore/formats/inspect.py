@@ -134,7 +134,7 @@ def is_cut(path: Path) -> bool:
     if format_of(path.name) == PYTORCH:
         return _zip_ends_too_early(path)
     if path.suffix != ".safetensors":
-        return False
+        return path.stat().st_size == 0
     with path.open("rb") as file:
         head = file.read(_SAFETENSORS_HEAD)
     if len(head) == _SAFETENSORS_HEAD and not head.endswith(b"{"):

@@ -235,6 +235,18 @@ def test_an_empty_or_cut_file_is_refused(catalog: Catalog, tmp_path: Path, endin
     assert launch.register(path, global_step=1).state is FileState.COMPLETE
 
 
+@pytest.mark.of_files
+@pytest.mark.parametrize("name", ["a.npz", "a.bin", "a"])
+def test_an_empty_file_of_a_format_that_is_not_known_is_refused(catalog: Catalog, tmp_path: Path, name: str) -> None:
+    launch = catalog.join("run")
+    (tmp_path / name).touch()
+    with pytest.raises(UsageError, match=f"{name} is empty or cut"):
+        launch.register(tmp_path / name, global_step=1)
+    with pytest.raises(UsageError, match="is empty or cut"):
+        launch.save(lambda path: Path(path).touch(), global_step=1, directory=tmp_path, name=name)
+    assert catalog.files("run") == []
+
+
 def whole_file(ending: str) -> bytes:
     if ending == "ckpt":
         return ckpt_bytes.checkpoint(1)
