@@ -7,7 +7,7 @@ has left on request (75) ends with 0 here, and what it meant is noted. This ends
 
     0        the training is finished
     75       it was asked to leave, and has: start it again
-    2 to 6   ckptstore refused: `exit_code` of the CkptstoreError that the script did not catch
+    2 to 6   ckptstore refused: `exit_code` of the CkptstoreError that ended the script
     1        anything else
 """
 
@@ -21,6 +21,7 @@ from pathlib import Path
 import ckptstore
 
 LEFT = 75
+REFUSED = range(2, 7)
 CODES = "NODE_CODES"
 
 
@@ -46,9 +47,10 @@ def rank():
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
     except SystemExit as end:
+        if end.code == LEFT or end.code in REFUSED:
+            tell(end.code)
         if end.code != LEFT:
             raise
-        tell(LEFT)
 
 
 def end_with_its_code(kind, error, trace):

@@ -52,6 +52,7 @@ if rank == "0":
     raise RefusedError("a newer state is there")
 threading.Event().wait()
 """
+CATCHES_IT = IS_REFUSED.replace("raise RefusedError", "sys.exit(RefusedError").replace('there")', 'there").exit_code)')
 
 
 @pytest.fixture
@@ -90,6 +91,11 @@ def test_a_refused_start_ends_with_its_code(programs: dict[str, str], tmp_path: 
     said = (tmp_path / "log" / "worker_0.log").read_text()
     assert "Traceback" in said
     assert "a newer state is there" in said
+
+
+def test_a_script_that_ends_with_the_code_of_an_error_is_heard(programs: dict[str, str], tmp_path: Path) -> None:
+    """As docs/how-to/schedulers.md has it."""
+    assert launched([sys.executable, str(NODE)], CATCHES_IT, programs, tmp_path) == RefusedError.exit_code
 
 
 @pytest.mark.parametrize(
