@@ -124,6 +124,17 @@ def test_the_script_of_the_docs_ends_with_codes_that_a_scheduler_can_act_on(
             Path(file.path).unlink(missing_ok=True)  # then no saved state can be restored
 
 
+def test_a_training_that_stopped_early_is_not_started_again_by_the_script_of_the_docs(
+    catalog: Catalog, tmp_path: Path, exits: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (script,) = re.findall(r"```python\n(.*?)```", SCHEDULERS.read_text(), re.DOTALL)
+    ckpt_cb = saving(tmp_path / "ckpt", save_checkpoint_steps=2)
+    monkeypatch.setattr(ckpt_cb, "step_begin", lambda run_context: run_context.request_stop())
+    names = {"model": create_model(), "dataset": create_dataset(), "ckpt_cb": ckpt_cb}
+    exec(script, {**names, "exit_cb": leaving(tmp_path)})  # noqa: S102
+    assert catalog.resolve("digits").plan.global_step < 10 * create_dataset().get_dataset_size()
+
+
 def test_plain_mindspore_loads_an_older_exit_over_the_restored_weights_and_ckptstore_does_not(
     catalog: Catalog, tmp_path: Path, exits: None
 ) -> None:
