@@ -309,7 +309,7 @@ def newest_launch(connection: Connection, run_id: int, run: str) -> Launch:
     newest = newest_begun(connection, run_id)
     if newest is None:
         raise UsageError(
-            f"run {run!r} was only scanned: there is nothing to ask", "give a run that trains with ckptstore"
+            f"no training of run {run!r} has begun: there is nothing to ask", "give a run that trains with ckptstore"
         )
     return newest
 

@@ -424,12 +424,15 @@ def test_what_is_said(catalog: Catalog, tmp_path: Path) -> None:
     assert exit_(catalog, "run", "--cancel", "--json").json == {"run": "run", "cancelled": False}
 
 
-def test_a_run_that_was_only_scanned(catalog: Catalog, tmp_path: Path) -> None:
+def test_a_run_that_was_only_scanned_or_imported(catalog: Catalog, tmp_path: Path) -> None:
     job, _ = begun(catalog, tmp_path / "ckpt", 10)
     shutil.copytree(job.directory, tmp_path / "plain", ignore=shutil.ignore_patterns(".ckptstore"))
     assert catalog.scan(tmp_path / "plain", run="found", world_size=2, steps_per_epoch=10).adopted
-    with pytest.raises(UsageError, match="run 'found' was only scanned"):
-        ask(catalog.database, "found", "")
+    catalog.export("run@10", tmp_path / "out")
+    catalog.import_(tmp_path / "out", tmp_path / "there", run="given")
+    for run in ("found", "given"):
+        with pytest.raises(UsageError, match=f"no training of run '{run}' has begun"):
+            ask(catalog.database, run, "")
 
 
 @contextmanager
