@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ckptstore")
 
+_UNNAMED = "net"
+"""The prefix of the file if that of the ModelCheckpoint is a function."""
+
 
 class DyingGasp:
     """Saves the train network when any exception ends training, as its ModelCheckpoint would.
@@ -44,6 +47,9 @@ class DyingGasp:
         self._saved_step = session.progress.global_step
         if self._callback is None:
             log.warning("save_on_exception needs a ModelCheckpoint with a directory: nothing is saved at an exception")
+        elif not isinstance(compat.EXCEPTION_PREFIX.of(self._callback), str):  # its watch records no such directory
+            directory = str(compat.DIRECTORY.of(self._callback))
+            session.places.add(directory, kind=Kind.DYING_GASP, prefix=_UNNAMED, names_before=breakpoints_among)
 
     def note_saved(self, step: int) -> None:
         """Note that another callback has saved the complete state after a step."""
@@ -108,4 +114,5 @@ class DyingGasp:
 
     @property
     def _prefix(self) -> str:
-        return str(compat.EXCEPTION_PREFIX.of(self._callback))
+        prefix = compat.EXCEPTION_PREFIX.of(self._callback)
+        return prefix if isinstance(prefix, str) else _UNNAMED

@@ -26,7 +26,17 @@ from ckptstore.mindspore import registrar
 from tests import ckpt_bytes
 from tests.mindspore.cells import overflowing
 from tests.mindspore.running import Run
-from tests.mindspore.trainings import Job, RaiseAt, create_dataset, create_model, fail, gasps, poisoned, saving
+from tests.mindspore.trainings import (
+    Job,
+    RaiseAt,
+    complaints,
+    create_dataset,
+    create_model,
+    fail,
+    gasps,
+    poisoned,
+    saving,
+)
 
 ON_EXCEPTION = {"save_on_exception": True}
 
@@ -63,6 +73,19 @@ def test_a_crash_loop_does_not_fill_the_disk(
     assert re.search(r"nothing is saved at this exception: the last such save was \d+ s ago", caplog.text)
     fail(catalog, tmp_path, 2, exception_interval=0)
     assert gasps(catalog) == [(5, "net-1_5_breakpoint.ckpt"), (3, "net-1_3_breakpoint.ckpt")]
+
+
+def test_a_callable_prefix_names_no_function(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing was saved before: the directory is recorded before the file is begun."""
+    for _ in range(2):
+        job = Job()
+        ckpt_cb = saving(tmp_path / "ckpt", prefix=lambda params: f"s{params.cur_step_num}", save_checkpoint_steps=100)
+        job.fail(RaiseAt(3), ckpt_cb, job.registrar(ckpt_cb, **ON_EXCEPTION, exception_interval=0))
+        assert complaints(caplog) == []
+    assert gasps(catalog) == [(6, "net-1_6_breakpoint.ckpt"), (3, "net-1_3_breakpoint.ckpt")]
+    assert (tmp_path / "ckpt" / ".ckptstore").is_dir()
 
 
 def test_what_was_just_saved_is_not_saved_again(catalog: Catalog, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def poisoned(step: int, steps: int = 12) -> ds.Dataset:
     return ds.NumpySlicesDataset({"x": x, "y": np.zeros(2 * steps, np.int32)}, shuffle=False).batch(2)
 
 
-def saving(directory: Path, prefix: str = "net", **config: Any) -> ModelCheckpoint:
+def saving(directory: Path, prefix: Any = "net", **config: Any) -> ModelCheckpoint:
     """It saves every second step, and deletes nothing."""
     settings = {"save_checkpoint_steps": 2, "keep_checkpoint_max": 50, **config}
     return ModelCheckpoint(prefix, str(directory), CheckpointConfig(**settings))
