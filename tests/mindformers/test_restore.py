@@ -63,20 +63,24 @@ def test_a_parameter_that_the_file_lacks_is_named_unless_mindformers_never_saves
 
 
 @pytest.mark.parametrize(
-    ("config", "path", "left"),
+    ("config", "wish", "left"),
     [
-        ({"resume_training": True, "load_checkpoint": "/a"}, "/a", ""),
-        ({"resume_training": "net_rank_0-1_5", "load_checkpoint": "/a"}, "/a", ""),
-        ({"resume_training": False, "load_checkpoint": "/pretrained"}, "", "/pretrained"),
-        ({"checkpoint": {"load_path": "/a", "no_load_optim": False}, "load_checkpoint": ""}, "/a", ""),
-        ({"checkpoint": {"load_path": "/pretrained", "no_load_optim": True}, "load_checkpoint": ""}, "", ""),
+        ({"resume_training": True, "load_checkpoint": "/a"}, Wish("/a", "resume_training"), ""),
+        ({"resume_training": "net_rank_0-1_5", "load_checkpoint": "/a"}, Wish("/a", "resume_training"), ""),
+        ({"resume_training": False, "load_checkpoint": "/pretrained"}, Wish(), "/pretrained"),
+        (
+            {"checkpoint": {"load_path": "/a", "no_load_optim": False}, "load_checkpoint": ""},
+            Wish("/a", "checkpoint.load_path"),
+            "",
+        ),
+        ({"checkpoint": {"load_path": "/pretrained", "no_load_optim": True}, "load_checkpoint": ""}, Wish(), ""),
     ],
 )
 def test_what_a_yaml_asks_to_resume_is_put_aside_and_pretrained_weights_stay(
-    config: dict[str, Any], path: str, left: str
+    config: dict[str, Any], wish: Wish, left: str
 ) -> None:
     made = MindFormerConfig(**config)
-    assert Wish.taken_from(made) == Wish(path)
+    assert Wish.taken_from(made) == wish
     assert (made.load_checkpoint, made.resume_training) == (left, False)
     if "checkpoint" in config:
-        assert made.checkpoint.load_path == ("" if path else "/pretrained")
+        assert made.checkpoint.load_path == ("" if wish.path else "/pretrained")
