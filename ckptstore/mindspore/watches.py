@@ -36,10 +36,12 @@ class PeriodicWatch(Watch):
         self._written = _facts(self.seen[0])
         self.content = Content.FULL
         self._session: Session | None = None
+        self._first_directory: object = None
 
     def begin(self, session: Session) -> None:
         """Decide what its files hold by comparison with the train network, and record where they go."""
         self._session = session
+        self._first_directory = compat.DIRECTORY.get(self.callback, None)
         config = compat.CONFIG.of(self.callback)
         saved = config.saved_network
         if config.remove_redundancy:
@@ -88,7 +90,8 @@ class PeriodicWatch(Watch):
 
     def end(self, session: Session) -> None:  # noqa: ARG002
         """Record where MindSpore would write a breakpoint now: a callable directory may be another at each step."""
-        if compat.CONFIG.of(self.callback).exception_save:
+        has_moved = compat.DIRECTORY.get(self.callback, None) != self._first_directory
+        if has_moved and compat.CONFIG.of(self.callback).exception_save:
             self._record_place(has_begun=True)
 
     def _latest(self) -> tuple[str, int]:
