@@ -1,1 +1,1 @@
-"""Takes a directory tree into the catalog that no registrar has seen."""
+"""Adds the unregistered checkpoints of a directory tree to the catalog."""

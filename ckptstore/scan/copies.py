@@ -1,6 +1,7 @@
-"""Tells copies from checkpoints of their own: files with the content of one that is known, and still there.
+"""Recognizes the copies among the files of a tree: files with the same content as a recorded file, or as another one.
 
-A copy that is taken for a launch would be one that went back: what came after its state would be given up.
+Copies must not be adopted as a launch of their own. Such a launch would look like a return to an older state, and the
+states after that one would be given up.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ class Copies:
     """The files of a tree that are copies of known ones."""
 
     of: Mapping[str, Checkpoint]  # the record of the original, by the path of its copy
-    told: tuple[Checkpoint, ...]  # records of a copied journal: by them the run has saved the copies there
+    told: tuple[Checkpoint, ...]  # records of a copied journal: they claim that the run saved the copies there
 
     def not_taken(self) -> list[Skipped]:
-        """Their reason."""
+        """The copies, each with the reason why it is not adopted."""
         return [Skipped(path, _reason(original.path, f"run {original.run!r}")) for path, original in self.of.items()]
 
 
@@ -55,14 +56,14 @@ def _reason(original: str, whose: str) -> str:
 def copies_of_known(
     databases: Sequence[Database], tree: Tree, recorded: KnownFiles, heard_before: AbstractSet[str]
 ) -> Copies:
-    """The copies of known files among those of a tree.
+    """The files of a tree that are copies of recorded files.
 
-    `databases` are what the tree is judged by and the user's own, which may have more runs. `heard_before` are the
-    paths below the root that had a record before its journals were taken up.
+    `databases` are the catalog that the scan plans with, and the user's catalog, which may have more runs.
+    `heard_before` are the paths below the root that had a record before the journals of the tree were taken up.
     """
 
     def order(file: Checkpoint) -> tuple[bool, bool, tuple[int, str]]:
-        """Which of two files that journals tell of alike is the original: the lower one."""
+        """A sort key of files whose records differ only in their paths: the original has the lowest."""
         is_inside = file.path.startswith(f"{tree.root.rstrip('/')}/")
         here = tree.seen(file.path) or files.facts_if_seen(file.path)
         is_touched = here is None or here.mtime_ns != file.mtime_ns
@@ -95,11 +96,12 @@ def copies_of_known(
 
 
 LIVE = (FileState.COMPLETE, FileState.DAMAGED)
-_WHOLE = (What.CHECKPOINT, What.OPAQUE)  # parts of all steps have one name; weights may be those of a state beside them
+# Not compared: parts have the same name at every step, and weights may equal those of a state beside them.
+_WHOLE = (What.CHECKPOINT, What.OPAQUE)
 
 
 def _doubles(databases: Sequence[Database], own: Sequence[Checkpoint]) -> list[tuple[Checkpoint, Checkpoint]]:
-    """Records, each with others that are the same but for the path: a copied journal tells of the same files."""
+    """Pairs of records that differ only in their paths: a copied journal describes the same files at other paths."""
     found: dict[tuple[object, ...], dict[str, Checkpoint]] = defaultdict(dict)
     for database in databases if own else ():
         with database.read() as connection:
@@ -116,7 +118,7 @@ def _doubles(databases: Sequence[Database], own: Sequence[Checkpoint]) -> list[t
 
 
 def _is_double(own: Checkpoint, other: Checkpoint, tree: Tree) -> bool:
-    """Whether the file of a record that is another's but for the path is what both tell of."""
+    """Whether the file at the path of `own` is the one that both records describe."""
     here = tree.seen(own.path)
     if here is None or here.size != own.size:
         return False
@@ -125,7 +127,7 @@ def _is_double(own: Checkpoint, other: Checkpoint, tree: Tree) -> bool:
 
 
 def _alike(databases: Sequence[Database], tree: Tree, sizes: Mapping[str, int]) -> Iterable[tuple[str, Checkpoint]]:
-    """Unrecorded files, with the known ones of the same name or time, size and rank."""
+    """Pairs of an unrecorded file and a recorded one of the same size and rank, and of the same name or time."""
     named: dict[tuple[int | None, object], dict[str, Checkpoint]] = defaultdict(dict)
     for database in databases if sizes else ():
         with database.read() as connection:
@@ -139,11 +141,11 @@ def _alike(databases: Sequence[Database], tree: Tree, sizes: Mapping[str, int]) 
 
 
 def _has_bytes_of(path: str, seen: Seen | None, original: Checkpoint) -> bool:
-    """Whether a file is a copy; one with name, size and time of the original is taken for one unread.
+    """Whether a file is a copy. With the name, size and time of the original, it counts as one without being read.
 
-    But not where the file system tells whole seconds only.
+    If the time is in whole seconds, both files are read: some file systems record no finer times.
     """
-    if files.identity(path) == files.identity(original.path):  # a link leads there: it is that file
+    if files.identity(path) == files.identity(original.path):  # a link leads there: it is the same file
         return False
     if seen is not None and seen.mtime_ns == original.mtime_ns and seen.mtime_ns % 1_000_000_000:
         return seen.name == original.path.rpartition("/")[2] or files.same_bytes(path, original.path)
@@ -151,9 +153,10 @@ def _has_bytes_of(path: str, seen: Seen | None, original: Checkpoint) -> bool:
 
 
 def copies_among(found: Sequence[FoundFile], is_same: Callable[[str, str], bool] = files.same_bytes) -> dict[str, str]:
-    """Copies among new files, each with its original: the one that was written first.
+    """The copies among new files, by path, each with the path of its original: the file that was written first.
 
-    A copy is in another directory under its name or with its time. Two callbacks write one state at nearly one time.
+    A copy is in another directory than its original, and has its name or its time. Files that were written one shortly
+    after the other are not copies: two callbacks may save the same state.
     """
     copies: dict[str, str] = {}
     originals: dict[tuple[object, ...], list[FoundFile]] = defaultdict(list)
@@ -178,17 +181,17 @@ def _may_be_copy(file: FoundFile, other: FoundFile) -> bool:
 
 
 def among_new(found: Sequence[FoundFile]) -> dict[str, str]:
-    """Why new files that are copies of other new ones are not taken in, by path."""
+    """Why new files that are copies of other new files are not adopted, by path."""
     return {path: _reason(original, "this run") for path, original in copies_among(found).items()}
 
 
 def as_a_run(
     run: str, copies: Copies, tree: Tree, databases: Sequence[Database], *, world_size: int | None, said: Stated
 ) -> list[ScannedLaunch]:
-    """The launches of a run that is made of copies: those that the originals are of, with the same steps.
+    """The launches of a run that consists of copies: those of the originals, with the same steps.
 
-    `world_size` and `said` are the user's word. It counts for launches whose number of ranks a scan had to guess.
-    Raises `UsageError` if the stated replicas are not of so many ranks.
+    `world_size` and `said` are stated by the user. They apply to launches whose number of ranks a scan had to guess.
+    Raises `UsageError` if the stated replicas do not fit that number of ranks.
     """
     of_launch: dict[str, list[Checkpoint]] = defaultdict(list)
     originals: dict[str, Launch] = {}

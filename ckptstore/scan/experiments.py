@@ -1,7 +1,7 @@
 """Tells the experiments of a tree apart: by their directories, and by their networks.
 
-Directories only suggest it: of one kind of checkpoint an experiment has one directory, with those of its ranks. Names
-and shapes of the parameters of one rank prove it: two networks are never one run.
+Directories are a hint: an experiment saves each kind of checkpoint to one directory, which may contain one for each
+rank. Networks are a proof: if two files of one rank differ in the names or shapes of parameters, they are of two runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _COMPARED = (Content.FULL, Content.PART)
 
 @dataclass(frozen=True)
 class Home:
-    """Where one callback saves: `key` is the same for all ranks, `directory` has all of them in it."""
+    """Where a callback saves: `key` is the same for all ranks, `directory` contains the directories of all ranks."""
 
     key: str
     directory: str
@@ -38,7 +38,7 @@ class Home:
 
 @lru_cache(maxsize=1024)
 def home_of(directory: str, root: str) -> Home:
-    """Where the callback saves whose files are in a directory, which may be a rank's, below the root of a tree."""
+    """The home of the files in a directory, which may be that of one rank. `root` is the root of the scanned tree."""
     parts = directory.split("/")
     key: list[str] = []
     above: int | None = None
@@ -56,16 +56,16 @@ def home_of(directory: str, root: str) -> Home:
 
 
 def are_several(homes: Iterable[tuple[Home, str]]) -> bool:
-    """Whether checkpoints of one kind are in two places: of two experiments, as far as directories tell."""
+    """Whether checkpoints of one kind have two homes: by their directories, they are of two experiments."""
     keys: dict[str, str] = {}
     return any(keys.setdefault(kind, home.key) != home.key for home, kind in homes)
 
 
 def apart(homes: Collection[tuple[Home, str]], claimed: Iterable[str] = ()) -> list[str]:
-    """The directories to scan one after another, so that each has one experiment that was not scanned before.
+    """The directories to scan, in this order: each has one experiment that the scans before it do not cover.
 
-    As far up as there is no other experiment in them: their names are more often those of the experiments. `claimed`
-    are keys of homes where some run saves.
+    Each directory is as high in the tree as possible without other experiments in it: a higher directory more often has
+    the name of the experiment. `claimed` are the keys of homes that a run saves to.
     """
     found: list[str] = []
     every = list(claimed)
@@ -95,7 +95,8 @@ def commands(
 ) -> str:
     """The commands that scan each of these directories as a run of its own, under names that no run has.
 
-    Where another run's home, of those `claimed` too, is inside of one, the name is said: a journal there tells another.
+    If another run's home, such as one in `claimed`, is inside a directory, its command names the run: a journal there
+    may name the other run.
     """
     names = [directory.rpartition("/")[2] for directory in directories]
     used = {*taken}
@@ -118,7 +119,7 @@ def commands(
 
 @dataclass(frozen=True)
 class Stranger:
-    """A file that is of another network than another one of its rank, and what proves it."""
+    """A file of another network than another file of its rank, and the difference that proves it."""
 
     path: str
     other: str
@@ -126,10 +127,12 @@ class Stranger:
 
 
 def strangers(new: Iterable[FoundFile], known: Iterable[FoundFile]) -> list[Stranger]:
-    """The new files that are of another network than the known ones of their rank, or than the first new one there.
+    """The new files whose network is not that of the known files of their rank.
 
-    Ranks of one network differ from each other. Shares, and weights that are kept apart, are not compared at all. A
-    share in a .ckpt does not say that it is one: what it lacks is in the files of the other ranks' same save.
+    - If a rank has no known files, its new files are compared with the most complete one of them.
+    - Files of different ranks are not compared: each rank of a network may have other parameters.
+    - Shares, and files with weights only, are not compared. A share in a `.ckpt` is not marked as one: the parameters
+      that it lacks are in the files of other ranks in the same save.
     """
     new, known = list(new), list(known)
     saves: dict[str, list[FoundFile]] = defaultdict(list)
@@ -163,17 +166,17 @@ def _place(file: FoundFile) -> Hashable:
 
 
 def _is_whole(file: FoundFile) -> bool:
-    """Whether it has the optimizer's state. Else it may be a part of another one, as with `saved_network`."""
+    """Whether a file has the optimizer's state. If not, it may be a part of another file, as with `saved_network`."""
     return file.optimizer_step is not None
 
 
 def _save(path: str) -> str:
-    """What the paths of all ranks' files of one save have in common."""
+    """A path without its rank: the same for the files of all ranks in one save."""
     return "/".join(_RANK if parse_rank_directory(part) is not None else part for part in path.split("/"))
 
 
 def _difference(one: FoundFile, other: FoundFile, saves: Mapping[str, Iterable[FoundFile]]) -> str:
-    """What proves that two files of a rank are of two networks; empty where nothing does."""
+    """The difference that proves that two files of a rank are of two networks; empty if there is none."""
     mine, theirs = one.shapes, other.shapes
     if mine is theirs or mine == theirs:
         return ""

@@ -1,6 +1,7 @@
 """Puts checkpoints that MindSpore cannot load into saves: files of PyTorch, prefixes of TensorFlow, directories.
 
-The step in their names is one witness, of unknown scripts: it counts if it is trusted.
+The step in a name is a single witness, and unknown scripts wrote these names. It counts if the user trusts names. In a
+complete directory of HyperParallel it counts without that.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ if TYPE_CHECKING:
 
 
 def gather(tree: Tree) -> None:
-    """Group several files under one path: the prefix, or a directory whose name has a step.
+    """Group the files of a checkpoint under one path: a prefix, or a directory of shards, whose name has a step.
 
-    A directory with checkpoints of MindSpore in it is none.
+    A directory that contains checkpoints of MindSpore is not one checkpoint.
     """
     found, tree.foreign = tree.foreign, {}
     of_shards = {path: _shards_above(path, tree) for path in found}
@@ -83,7 +84,7 @@ def gather(tree: Tree) -> None:
 
 
 def _facts(path: str) -> files.FileFacts | None:
-    """As `disk.files.facts`; raises `OSError` also for a time that no catalog holds."""
+    """As `disk.files.facts`; raises `OSError` also for a time that no catalog can store."""
     found = files.facts(path)
     if found is not None and abs(found.mtime_ns) > HIGHEST:
         raise OSError(errno.EOVERFLOW, TOO_LATE)
@@ -111,9 +112,9 @@ def _directory(path: str, tree: Tree) -> Named:
 
 
 def take_directory(tree: Tree, path: str) -> bool:
-    """Take a directory below the root for one checkpoint, as its user says; whether it is one of these directories.
+    """Treat a directory below the root as one checkpoint, as the user states; False if there is none at this path.
 
-    Raises `UsageError` where it has checkpoints of its own in it.
+    Raises `UsageError` if it contains checkpoints of MindSpore, or cannot be a checkpoint.
     """
     if not path.startswith(f"{tree.root.rstrip('/')}/") or not Path(path).is_dir():
         return False
@@ -131,11 +132,10 @@ def take_directory(tree: Tree, path: str) -> bool:
 
 
 class Foreign:
-    """The verdicts on those of a tree, by path: `placed` are those that have a step and a rank.
+    """The checkpoints of a tree that MindSpore cannot load, by path: `placed` are those that have a step and a rank.
 
-    `warnings` are what people must know of the launches.
-    Files that are as recorded keep their records, unread. A file in a directory that was recorded is no
-    checkpoint of its own.
+    `warnings` are about their launches. Files that are unchanged keep their records, and are not read. A file in a
+    directory that was recorded as a checkpoint is no checkpoint of its own.
     """
 
     def __init__(self, tree: Tree, said: Stated, world_size: int | None, recorded: KnownFiles) -> None:
@@ -144,7 +144,7 @@ class Foreign:
         self._world_size = world_size
         for path, file in recorded.known.items():
             if file.format == DIRECTORY and path not in tree.foreign:
-                with suppress(UsageError):  # it is none any more
+                with suppress(UsageError):  # it is no checkpoint any more
                     take_directory(tree, path)
         found = [found_file(tree, path) for path in tree.foreign if not is_inside(path, recorded.owners)]
         self._is_single = world_size == 1 or not (tree.ranks or any(file.rank is not None for file in found))
@@ -191,7 +191,7 @@ class Foreign:
         return Uncertain(file.path, named, reason, remedy)
 
     def launches(self, run: str, new: Iterable[str], known: Mapping[str, Checkpoint]) -> list[ScannedLaunch]:
-        """The launches of the new ones and of those that a scan found before: one for each place and format."""
+        """The launches of the new files, and of files that earlier scans found: one for each home and format."""
         before = [path for path in self.placed if path in known and known[path].launch.startswith(SCANNED)]
         homes: dict[tuple[str, str], list[PlacedFile]] = defaultdict(list)
         for path in (*(path for path in new if path in self.placed), *before):
@@ -213,9 +213,10 @@ class Foreign:
         return launches
 
     def left(self, recorded: Container[str], *, has_others: bool) -> tuple[tuple[Opaque, ...], list[Uncertain]]:
-        """Those that are not recorded, and of them those that a start must not pass over in silence.
+        """The files that are not recorded; and the uncertain ones among them that a start must report.
 
-        Weights that somebody trained before lie in many trees: they are no rank's, and there are other checkpoints.
+        If the tree has other checkpoints, uncertain files without a rank need no report: many trees contain pretrained
+        weights.
         """
         paths = sorted(path for path in (*self._uncertain, *self.placed) if path not in recorded)
         uncertain = [self._uncertain[path] for path in paths if path in self._uncertain]
@@ -226,12 +227,12 @@ class Foreign:
 
 
 def _is_sealed(file: FoundFile) -> bool:
-    """Whether it is a directory of HyperParallel's, whole: those of others may have any number in their names."""
+    """Whether it is a complete directory of HyperParallel. Other directories may have any number in their names."""
     return file.format == DIRECTORY and any(map(is_of_shards, files.names_in(file.path)))
 
 
 def _is_cut(file: FoundFile) -> bool:
-    """Whether a file of PyTorch is empty or cut; of one that cannot be opened nothing is known."""
+    """Whether a file of PyTorch is empty or cut; False if it cannot be opened."""
     with suppress(OSError):
         return file.format == PYTORCH and is_cut(Path(file.path))
     return False

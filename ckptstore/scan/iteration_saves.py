@@ -1,7 +1,6 @@
 """Puts the files of MindFormers 2.0 into saves, one for each directory of an iteration, by its `common.json`.
 
-They are catalogued, so that people see them, and never loaded: a state is spread over files that MindFormers alone puts
-together.
+The catalog lists them, but they are never loaded: a state is spread over files that only MindFormers can put together.
 """
 
 from __future__ import annotations
@@ -39,7 +38,10 @@ class PartsFound:
 def saves_in_parts(
     run: str, tree: Tree, new: Sequence[FoundFile], known: Mapping[str, Checkpoint], others: AbstractSet[str]
 ) -> PartsFound:
-    """Put the parts of a tree into saves and launches; `new` are those to take in, `others` those of other runs."""
+    """Put the parts of a tree into saves and launches.
+
+    `new` are the files to adopt. The paths in `others` are left out: they are, or may be, files of other runs.
+    """
     found = {file.path: file for file in new}
     directories: dict[str, list[str]] = defaultdict(list)
     for path in tree.checkpoints:

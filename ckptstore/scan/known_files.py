@@ -1,6 +1,6 @@
-"""What the catalog has of the paths that a scan sees, and which of the others belong to a run that records them itself.
+"""Finds the records of the files that a scan sees, and the unrecorded files that belong to a run with a registrar.
 
-A directory may be emptied and filled again. The record of a file that is gone claims its path only for that file.
+A directory may be emptied and filled again. So the record of a deleted file does not apply to a new file at its path.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class KnownFiles:
     """The records of a tree, by path."""
 
     known: dict[str, Checkpoint] = field(default_factory=dict)  # of this run
-    others: dict[str, str] = field(default_factory=dict)  # the runs of the files at other paths
+    others: dict[str, str] = field(default_factory=dict)  # the run of each path that is another run's
     owners: dict[str, str] = field(default_factory=dict)  # the run of every path that was ever recorded
-    replaced: set[str] = field(default_factory=set)  # of `known`: another file is there now, to be looked at as new
+    replaced: set[str] = field(default_factory=set)  # of `known`: another file is there now, and is judged as a new one
     doubtful: set[str] = field(default_factory=set)  # of `known`: another file may be there
     skipped: list[Skipped] = field(default_factory=list)  # why `doubtful` and `others` are not taken in
-    below: list[Checkpoint] = field(default_factory=list)  # all that was ever recorded there
+    below: list[Checkpoint] = field(default_factory=list)  # all records of files there
 
     def leave_out(self, paths: Collection[str]) -> None:
-        """Forget what records say of these paths: a copied journal tells of them."""
+        """Drop the records of these paths: they are from a copied journal."""
         for path in paths:
             self.known.pop(path, None)
             self.others.pop(path, None)
@@ -66,9 +66,9 @@ class KnownFiles:
 
 
 def recorded_below(connection: Connection, root: Path) -> tuple[list[Checkpoint], dict[str, Checkpoint]]:
-    """All records below a directory; and by their paths there, files recorded under one that is a link now.
+    """All records below a directory; and, by their paths there, files recorded in a directory that is a link to it now.
 
-    A run's disk may have been moved, and a link left in its place.
+    The data of a run may have been moved, and a link left in its place.
     """
     moved = {}
     for directory in directories.every_directory(connection):
@@ -83,10 +83,10 @@ def recorded_below(connection: Connection, root: Path) -> tuple[list[Checkpoint]
 
 
 def known_files(database: Database, run: str, root: Path, tree: Tree, *, is_named: bool) -> KnownFiles:
-    """What the catalog has below the root, held against the files that are there.
+    """The records below the root, compared with the files that are there.
 
-    Where the user names the run, the files of runs that were only scanned, and forgotten, are free: so a wrong scan is
-    corrected.
+    If the user names the run, files of runs that were only scanned and then forgotten can be adopted again. This is how
+    a wrong scan is corrected.
     """
     with database.read() as connection:
         recorded, moved = recorded_below(connection, root)
@@ -124,23 +124,24 @@ def known_files(database: Database, run: str, root: Path, tree: Tree, *, is_name
 
 
 def _claims(file: Checkpoint, here: Seen | None) -> bool:
-    """Whether the path is the record's: not where its file is gone, and another one is there."""
+    """Whether a record applies to its path: not if the recorded file is gone, and another one is there."""
     return (
         here is None or file.state not in _GONE or file.size is None or is_as_recorded(file, here.size, here.mtime_ns)
     )
 
 
 def _weight(file: Checkpoint, here: Seen | None) -> int:
-    """Which of several records of a path counts: a live one, one in the trash, one of the file there, the last."""
+    """The weight of a record at its path: the highest for a live file, then in the trash, then back, then gone."""
     if file.state in _GONE:
         return int(here is not None and is_as_recorded(file, here.size, here.mtime_ns))
     return 2 if file.state is FileState.TRASHED else 3
 
 
 def _is_another(file: Checkpoint, here: Seen) -> bool:
-    """Whether a file that is not as recorded is proven to be no copy of the recorded one that has lost its time.
+    """Whether a file that differs from its record is proven to be another file, and not a copy with another time.
 
-    To adopt such a copy would be a launch that went back. Unregistered files are judged by their headers alone.
+    Such a copy, if it was adopted, would look like a launch that went back to an older state. Files that a scan
+    recorded have no digest: for them another time is enough, and they are judged by their headers alone.
     """
     sighting = sighted(file, here)
     return sighting in (Sighting.CUT, Sighting.ANOTHER) or (
@@ -156,9 +157,9 @@ def _not_taken(file: Checkpoint, here: Seen) -> str:
 
 
 def newest_elsewhere(database: Database, run_id: int | None, tree: Tree, found: Iterable[FoundFile]) -> list[FoundFile]:
-    """The run's newest file outside the tree of each rank and kind that files of the tree have; those that can be read.
+    """The run's newest readable file outside the tree, for each rank and kind that the found files have.
 
-    Where nothing there names a rank, all are taken for rank 0's.
+    If none of them names a rank, all count as files of rank 0.
     """
     ranks = {(rank_of(file), file.kind) for file in found}
     is_unranked = all(rank is None for rank, _ in ranks)
@@ -168,7 +169,7 @@ def newest_elsewhere(database: Database, run_id: int | None, tree: Tree, found: 
     with database.read() as connection:
         files_of_run = reads.files_to_judge(connection, run_id)
     newest: dict[tuple[int, Kind], Checkpoint] = {}
-    tried: set[tuple[int, Kind, str]] = set()  # of a directory the newest only: where that is gone, others are too
+    tried: set[tuple[int, Kind, str]] = set()  # only the newest of a directory: if it is gone, the others are too
     for file in sorted(files_of_run, key=lambda each: (each.mtime_ns or 0, each.path), reverse=True):
         key, home = (file.rank, file.kind), file.path.rpartition("/")[0]
         is_sound = file.state is FileState.COMPLETE and file.content is Content.FULL and file.format not in FOREIGN
@@ -197,9 +198,10 @@ def is_inside(path: str, recorded: Collection[str]) -> bool:
 
 
 def unwatched(database: Database, run_id: int | None, paths: Iterable[str]) -> tuple[list[str], dict[str, str]]:
-    """Those of these paths that no registrar watches; and those that one of another run does, with the reason.
+    """The paths that no registrar watches; and those that a registrar of another run watches, with the reason.
 
-    What one of this run watches is in neither: reconciliation takes care of it, and knows what others may have written.
+    Paths that a registrar of this run watches are in neither: reconciliation handles them, and it knows which files
+    other launches may have written.
     """
     asked = list(paths)
     homes = {each for path in asked for each in (path.rpartition("/")[0], above_save(path)) if each}
@@ -223,7 +225,7 @@ def unwatched(database: Database, run_id: int | None, paths: Iterable[str]) -> t
 
 
 class _Watchers:
-    """Where registrars watch for which files."""
+    """The directories that registrars watch, and the names of the files that they expect there."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         real = {directory: real_directory(directory) for directory in {source.directory for source in sources}}
@@ -232,14 +234,14 @@ class _Watchers:
             self._by_home.setdefault(real[source.directory], []).append(source)
 
     def of(self, path: str) -> Source | None:
-        """One that writes files of this path's name there."""
+        """A source that writes files of this name to this place; None if there is none."""
         home, _, name = path.rpartition("/")
         above = [each for each in self._by_home.get(above_save(path), ()) if each.kind is Kind.TTP]
         return next((each for each in (*self._by_home.get(home, ()), *above) if wrote(each, name)), None)
 
 
 class Unowned(NamedTuple):
-    """What may not be taken in, and why; where the rest lies that is in no run's home; and the homes of all runs."""
+    """The paths that may not be adopted, and why; the unclaimed homes of the others; the keys of all claimed homes."""
 
     reasons: dict[str, str]
     homes: tuple[tuple[Home, str], ...]
@@ -247,7 +249,7 @@ class Unowned(NamedTuple):
 
 
 def is_trained(database: Database, run_id: int | None) -> bool:
-    """Whether a run trains with ckptstore, and was not only scanned: files of other runs are none of its own."""
+    """Whether a run trains with ckptstore, and was not only scanned. Then it never takes over files of other runs."""
     with database.read() as connection:
         known = [] if run_id is None else reads.launches_of(connection, run_id)
     return any(not launch.id.startswith(SCANNED) for launch in known)
@@ -264,7 +266,7 @@ def unowned_files(
     - a run that was scanned gets no files from a second directory that has the same saves as the first one;
     - no run gets files that lie among the files of another run.
 
-    `told` are the runs whose journals lie there.
+    `told` are the runs that the journals of the tree name.
     """
     runs_in: dict[str, set[str]] = {}
     for path, name in recorded.owners.items():

@@ -1,4 +1,4 @@
-"""Dates the launches that a scan found, so that they sort rightly among those of the catalog."""
+"""Dates the launches that a scan found, so that they sort correctly among those of the catalog."""
 
 from __future__ import annotations
 
@@ -36,11 +36,12 @@ def in_order_of_time(launches: Iterable[ScannedLaunch], more: Iterable[ScannedLa
 def dated(
     known: Sequence[Launch], found: Sequence[ScannedLaunch], last_saved: Mapping[str, datetime] = MappingProxyType({})
 ) -> list[ScannedLaunch]:
-    """The found launches, the new ones with moments at which they sort in the order in which they were found.
+    """The found launches; each new one gets a time of its beginning, so that they sort in the order of `found`.
 
-    A moment is that of the launch's first file if that fits, else the nearest that does. Known launches keep theirs. A
-    new launch is before a known one that still saved when its first file was written: launches of a run do not overlap,
-    so it was not the later one. `last_saved` tells when known launches saved last.
+    This time is that of the launch's first file, or the nearest one that keeps the order. Known launches keep their
+    times. A new launch sorts before a known one that was still saving when the new launch's first file was written:
+    launches of a run do not overlap, so the new one was not the later one. `last_saved` is when each known launch saved
+    last.
     """
     fixed = {launch.id: launch.created_at for launch in known if launch.created_at is not None}
     moments = [fixed.get(launch.id) or _after_equals(launch, known, last_saved) for launch in found]
@@ -58,7 +59,10 @@ def dated(
 
 
 def _after_equals(new: ScannedLaunch, known: Iterable[Launch], last_saved: Mapping[str, datetime]) -> datetime:
-    """When a new launch began; after a known one that began at that very moment and did not save on: one of a copy."""
+    """When a new launch began: one tick later if a known launch began at that moment and did not save on.
+
+    Times are equal if files of one launch are copies of the other's.
+    """
     is_taken = any(each.created_at == new.began and not still_saved(each, new, last_saved) for each in known)
     return new.began + _TICK if is_taken else new.began
 
@@ -66,7 +70,7 @@ def _after_equals(new: ScannedLaunch, known: Iterable[Launch], last_saved: Mappi
 def at_the_time_of_others(
     known: Sequence[Launch], found: Sequence[ScannedLaunch], last_saved: Mapping[str, datetime]
 ) -> list[str]:
-    """Warnings of new launches that began while one that was registered saved."""
+    """A warning for each new launch that began while a registered launch was saving."""
     ids = {launch.id for launch in known}
     registered = [launch for launch in known if not launch.id.startswith(SCANNED)]
     warnings = []
@@ -89,7 +93,8 @@ def going_back(
 ) -> list[str]:
     """A warning if the newest launch is a new one, and its steps are behind those of a known one.
 
-    The run then goes on from it, as after a return to an older state. `steps` are those of the saves, by launch.
+    The run then goes on from the new launch, as after a return to an older state. `steps` are the launch and step of
+    each known save.
     """
     ids = {launch.id for launch in known}
     new = [launch for launch in recorded if launch.id not in ids and not _is_in_parts(launch)]
@@ -113,7 +118,7 @@ def _is_in_parts(launch: ScannedLaunch) -> bool:
 
 
 def still_saved(known: Launch, new: ScannedLaunch, last_saved: Mapping[str, datetime]) -> bool:
-    """Whether a known launch had begun when the first file of a new one was written, and saved on."""
+    """Whether a known launch had begun when the first file of a new one was written, and was still saving."""
     last = last_saved.get(known.id)
     is_over = last is None or last + timedelta(microseconds=NEAR_NS / 1000) < new.began
     return not is_over and known.created_at is not None and known.created_at <= new.began
@@ -148,7 +153,7 @@ def fill(
 
 
 def _is_of(file: Checkpoint, save: Iterable[Checkpoint]) -> bool:
-    """Whether a file was saved with others: name and counter are theirs, and it was written near each in time."""
+    """Whether a file belongs to a save: name and counter are those of its files, and the times are near each other."""
     return file.optimizer_step is not None and all(
         (file.kind, file.content, file.optimizer_step) == (other.kind, other.content, other.optimizer_step)
         and file.path.rpartition("/")[2] == other.path.rpartition("/")[2]

@@ -1,7 +1,7 @@
 """Plans a scan: which files of a tree go into the catalog, which do not, and why.
 
-Before that the journals of the tree are synced, and the run's own directories compared with the disk. Planning writes
-no other record.
+First the journals of the tree are synced, and the run's own directories are reconciled with the disk. Planning writes
+nothing else to the catalog.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Scanned:
     - `root` is the directory, `synced` the result of reading its journals, `trash` the files in the trash that the
       catalog did not know.
     - `world_size` is the number of ranks of the adopted files (None: nothing was new).
-    - `counts` are the numbers of files by their kind (`What`). `known` counts the checkpoints, of any run, that were in
-      the catalog already; the steps of `regraded` of them are surer now.
+    - `counts` are the numbers of files by their kind (`What`). `known` is the number of checkpoints, of any run, that
+      were in the catalog already. `regraded` are the records whose steps are surer now.
     - Files that are `uncertain`, `skipped` or `opaque` were not adopted. `unread` are a part of `skipped`: directories
       that could not be read, and journals that could not be read to their end.
     """
@@ -102,7 +102,7 @@ class ScanPlan:
     back: tuple[Checkpoint, ...]  # known records that become complete: their files are there again
     overwritten: tuple[Checkpoint, ...]  # known records that become missing: other files are at their paths
     restated: tuple[Checkpoint, ...]  # known records that get another step, or are recorded as copies
-    taken: tuple[Checkpoint, ...]  # what the reconciliation before it has adopted: recorded already
+    taken: tuple[Checkpoint, ...]  # files that the reconciliation before it adopted: recorded already
     unplaced: tuple[Unplaced, ...]  # files that got no step
 
 
@@ -124,10 +124,12 @@ _MAY_BE_AWAY = (
 
 
 def make_plan(tree: Tree, asked: Asked, database: Database, *, catalog: Database | None = None) -> ScanPlan:
-    """Plan the scan of a tree, with a catalog that its journals are synced into: the user's, or a temporary one.
+    """Plan the scan of a tree, with a catalog that its journals are synced into.
+
+    `database` is this catalog: the user's, or a temporary one. If it is temporary, `catalog` is the user's.
 
     Raises `UsageError` if a new file is of a rank beyond the given number of ranks, `RefusedError` if the run was
-    forgotten or lives elsewhere, or if there are several experiments or networks.
+    forgotten, if its files are elsewhere, or if there are several experiments or networks.
     """
     planner = _Planner(tree, asked, database, catalog)
     planner.choose()
@@ -137,7 +139,7 @@ def make_plan(tree: Tree, asked: Asked, database: Database, *, catalog: Database
 
 
 class _Planner:
-    """Plans a scan in steps: each needs what those before it found."""
+    """Plans a scan in steps: each step needs the results of those before it."""
 
     def __init__(self, tree: Tree, asked: Asked, database: Database, catalog: Database | None) -> None:
         """Sync the journals of the tree, and compare its files with the records."""
@@ -161,16 +163,16 @@ class _Planner:
         self.recorded.leave_out(self.copies.of)
         self.known = self.recorded.known
         self.foreign = Foreign(tree, asked.said, asked.world_size, self.recorded)
-        # Why nobody knows whether these have a record: a journal beside them was not read.
+        # Files that may have a record in a journal beside them that was not read, and why.
         self.unheard = beside_unread(self.synced, (*tree.checkpoints, *tree.foreign))
-        self.rewritten = {  # paths of known files at which others are now
+        self.rewritten = {  # paths of known files where other files are now
             path
             for path in (*tree.checkpoints, *tree.foreign)
             if path in self.known
             and path not in self.unheard
             and (path in self.recorded.replaced or is_rewritten(self.known[path], tree))
         }
-        self.kept = {  # the records that stand, by path
+        self.kept = {  # the records that still hold, by path
             path: file
             for path, file in self.known.items()
             if path not in {*self.rewritten, *self.recorded.replaced, *self.recorded.doubtful}
@@ -180,7 +182,7 @@ class _Planner:
         """The run that the tree's files may join, and its id (None: it is new)."""
         told, root = self.synced.runs, Path(self.tree.root)
         name = self.asked.run or (told[0] if len(told) == 1 else self.asked.directory_name)
-        check_name("run", name)  # the root of all directories has none
+        check_name("run", name)  # the directory / has no name
         with self.database.read() as connection:
             found = reads.called(connection, name)
             if found is not None and found.forgotten:
@@ -204,7 +206,7 @@ class _Planner:
             and not is_inside(path, recorded.owners)
         )
         candidates, of_others = unwatched(self.database, self.run_id, (*unknown, *self.rewritten))
-        # Why files are not taken in.
+        # Why files are not adopted.
         self.reasons = {path: self.unheard[path] for path in (*candidates, *recorded.replaced) if path in self.unheard}
         self.reasons |= of_others
         if self.asked.run is None:
@@ -240,7 +242,7 @@ class _Planner:
         return () if self.asked.world_size is None else ("--world-size", self.asked.world_size)
 
     def read(self) -> None:
-        """Read the new files, and scanned ones that may be judged anew; drop files of other networks, and copies."""
+        """Read the new files, and scanned files that may be judged anew; drop files of other networks, and copies."""
         tree, of_mindspore = self.tree, [path for path in self.new if path not in self.tree.foreign]
         whole = [path for path in of_mindspore if not tree.is_part(path)]
         before = [
@@ -248,9 +250,9 @@ class _Planner:
             for path, file in self.kept.items()
             if file.launch.startswith(SCANNED) and path in tree.checkpoints and not tree.is_part(path)
         ]
-        self.launches_known: list[Launch] = []  # of the run by the catalog, oldest first
-        self.steps: set[tuple[str, int]] = set()  # of its saves, each with its launch
-        self.saved: dict[str, datetime] = {}  # when each saved last
+        self.launches_known: list[Launch] = []  # those of the run in the catalog, oldest first
+        self.steps: set[tuple[str, int]] = set()  # the launch and step of each of its saves
+        self.saved: dict[str, datetime] = {}  # when each launch saved last
         if self.run_id is not None and (self.new or before or self.foreign.placed or self.copies.of):
             with self.database.read() as connection:
                 self.launches_known = reads.launches_of(connection, self.run_id)
@@ -271,9 +273,9 @@ class _Planner:
     def _of_other_networks(self, read: Iterable[FoundFile]) -> dict[str, str]:
         """The new files of another network than the run's files of the same rank, and why.
 
-        They are compared with the newest registered file of each rank; where the tree has none, with the newest one
-        elsewhere. Raises `RefusedError` if the run has no file in the tree, and the new files are of several networks
-        or of another one; and if copies that are to join the run are of another one.
+        They are compared with the newest registered file of each rank in the tree; if the tree has none, with the
+        newest one elsewhere. Raises `RefusedError` if the run has no file in the tree, and the new files are of several
+        networks or of another network than the run's; and if copies that would join the run are of another network.
         """
         new = set(self.new)
         copies = self._copies_to_compare()
@@ -299,7 +301,7 @@ class _Planner:
         }
 
     def _copies_to_compare(self) -> list[FoundFile]:
-        """The newest file of each rank of the copies that are to be a part of the run."""
+        """The newest file of each rank among the copies that would join the run."""
         newest: dict[int, Checkpoint] = {}
         for path, file in self.copies.of.items() if self.is_run_of_copies else ():
             if file.content is Content.FULL and path in self.tree.checkpoints:
@@ -343,7 +345,8 @@ class _Planner:
     def _check_copies(self) -> None:
         """Raise `RefusedError` if copies of a scanned run have some ranks of a step, and new files have others.
 
-        No launch would have both, and that of the copies may count as whole: it has the originals' number of ranks.
+        No launch would have both. The launch of the copies might count as complete: it has the originals' number of
+        ranks.
         """
         new: dict[int, set[int]] = defaultdict(set)  # ranks by step
         taken = set(self.new)
@@ -384,9 +387,9 @@ class _Planner:
         return launches
 
     def _id_of(self, found: PlacedLaunch) -> str:
-        """The launch of the recorded files; a new one if that launch has another file of a step of a new file.
+        """The launch of the recorded files; a new one if that launch has a record of a new file's step at another path.
 
-        Another start may have overwritten some of its files: those are no part of its state then.
+        Another start may have overwritten some files of that launch. The new files are then no part of its states.
         """
         placed = {each.file.path: each for each in found.files}
         steps = {each.global_step for path, each in placed.items() if path in self.is_new}
@@ -409,8 +412,8 @@ class _Planner:
             if file.launch in launches and file.global_step in steps and file.path not in paths
         }
 
-    # A launch of one rank serves every rank: a state of several that was recorded with too few would give each rank
-    # another's file. So the stated number of ranks is held against the ranks of the files.
+    # Any rank may load the file of a launch of one rank. If a state of several ranks were recorded with too few, each
+    # rank would get the file of another. So the stated number of ranks is compared with the ranks of the files.
 
     def _check_world_size(self, world_size: int) -> None:
         """Raise `UsageError` if a new file is of a rank beyond the given number of ranks.
@@ -526,7 +529,10 @@ class _Planner:
         )
 
     def _skipped(self, away: Iterable[Checkpoint], adopted: Iterable[Checkpoint]) -> tuple[Skipped, ...]:
-        """The files not adopted, and why; without those adopted by their names though no journal has their launch."""
+        """The files that were not adopted, and why.
+
+        A file whose launch is in no journal may have been adopted by its name: then it is left out here.
+        """
         taken = {file.path for file in adopted}
         found = [
             *self.tree.skipped,
@@ -543,9 +549,9 @@ class _Planner:
         return _sorted(each for each in found if each.path not in taken)
 
     def _saved_but_by_originals(self) -> dict[str, datetime]:
-        """When each known launch saved last, without scanned ones whose lost files a new launch has the copies of.
+        """When each known launch saved last; without scanned launches whose lost files a new launch has copies of.
 
-        Copies with the times of their originals are not older than those.
+        Such copies have the times of their originals. The new launch must not sort before the known one for that.
         """
         saved = dict(self.saved)
         new = [launch for launch in self.launches if launch.id not in self.sizes]

@@ -1,8 +1,8 @@
-"""Takes a directory tree into the catalog that no catalog ever saw, or that has changed without it.
+"""Brings the catalog up to date with a directory tree that is new to it, or that has changed without a record.
 
-Names and headers of the files prove launches and saves (`evidence/reconstruct.py`); files that they do not prove are
-reported, and not adopted. Files of launches that a registrar watches are left to reconciliation, which knows more of
-them: a scan while training writes is safe.
+Names and headers of the files prove launches and saves (`evidence/reconstruct.py`). Files without such a proof are
+reported, not adopted. Files that a registrar of the run watches are left to reconciliation, which knows more about
+them. So a scan is safe while training writes.
 """
 
 from __future__ import annotations
@@ -60,16 +60,20 @@ def scan(
 ) -> Scanned:
     """Adopt the checkpoints below `directory` into a run. Can be repeated: then nothing changes.
 
-    Without `run` it is the one that the journals there tell of, if that is one, else the run of the directory's name;
-    and of a run that is trained with ckptstore only what lies in its own directories is taken in. `world_size` is the
-    number of ranks (None: by the files, with a warning), `said` what the user knows of its files. `dry_run` writes
-    nothing. `trust` says whose journals are believed (None: those whom the environment names). `progress` hears how
-    many more files were looked at. Raises `UsageError` for what makes no sense, as a `world_size` that a new file's
-    rank is beyond, or a step of a file that is no checkpoint there; `RefusedError` where the directory's name is that
-    of a run which lives elsewhere, and where there are several experiments, or networks.
+    - `run` is the name of the run. None: the run that the journals there name, if it is a single one, else the
+      directory's name. If that run trains with ckptstore, only files in its own directories are adopted then.
+    - `world_size` is the number of ranks (None: by the files, with a warning).
+    - `said` are the user's statements about the files.
+    - `dry_run` writes nothing.
+    - `trust` is the users whose journals are believed (None: those that the environment names).
+    - `progress` is called with the number of files that were looked at since its last call.
+
+    Raises `UsageError` if an argument makes no sense, such as a `world_size` that is too small for the rank of a new
+    file, or a step of a file that is no checkpoint there. Raises `RefusedError` if the directory's name is that of a
+    run whose files are elsewhere, if the run was forgotten, or if there are several experiments or networks.
     """
     root = checkpoint_tree(directory)
-    directory_name = Path(absolute(directory)).name  # where it is a link, its own
+    directory_name = Path(absolute(directory)).name  # if it is a link, the link's own
     if run is not None:
         check_name("run", run)
         run = _first_name(database, run)
@@ -100,7 +104,7 @@ def scan(
 
 
 def _checked(said: Stated, tree: Tree, root: Path) -> Stated:
-    """What the user says, with the paths as the tree has them. Raises `UsageError` for what makes no sense."""
+    """The user's statements, with the paths as the tree has them. Raises `UsageError` if they make no sense."""
     if said.steps_per_epoch is not None:
         validate.number("steps per epoch", said.steps_per_epoch, "give how many batches an epoch has", lowest=1)
     steps: dict[str, int] = {}
@@ -116,17 +120,17 @@ def _checked(said: Stated, tree: Tree, root: Path) -> Stated:
 
 
 def _first_name(database: Database, run: str) -> str:
-    """What the records of a run are made of, whatever it is called. Raises `UnknownRunError` for a forgotten one."""
+    """The first name of a run, which its records keep. Raises `UnknownRunError` if the run was forgotten."""
     with database.read() as connection:
         is_new = reads.run_id(connection, run) is None
     return run if is_new else find_called(database, run).first
 
 
 def _temporary_catalog(database: Database, root: Path, run: str) -> Database:
-    """A catalog in memory with what this one has of a run, and of the files below a directory with their runs.
+    """A catalog in memory with the records of a run, of the files below a directory, and of the runs of these files.
 
-    Of the journals it has all, so that one below the directory is taken up from where it was read to. What becomes of a
-    launch (its plan, its end) is not in it.
+    It knows how far each journal was read, so that the journals below the directory are read on from there. It lacks
+    the plans and the ends of launches.
     """
     now = utc_now()
     prefix = f"{str(root).rstrip('/')}/"
@@ -185,8 +189,8 @@ def _apply(database: Database, tree: Tree, plan: ScanPlan) -> None:
     unplaced = [FileUnplaced(found.run, each, now) for each in plan.unplaced if each not in known]
     changed = [FileRecorded(file) for file in (*gone, *damaged, *found.regraded)]
     left = (path for path in (*tree.checkpoints, *tree.foreign) if facts_if_seen(path) is not None)
-    recorded.places.update(presence.below(tree.root, path) for path in islice(left, 1))  # any may have gone since
-    if presence.absence(tree.root, recorded):  # an empty mount point, or what is left of a tree that was moved
+    recorded.places.update(presence.below(tree.root, path) for path in islice(left, 1))  # one that is still there
+    if presence.absence(tree.root, recorded):  # an empty mount point, or the rest of a tree that was moved
         database.in_write(lambda connection: project(connection, changed))
         return
     recorder = shared(database)

@@ -1,4 +1,4 @@
-"""Looks at a directory tree: what each file is by its path and its header, and which are not as they were recorded."""
+"""Looks at a directory tree: classifies files by path and header, and finds those that differ from their records."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class Tree:
 
     root: str
     checkpoints: dict[str, tuple[Named, Seen]] = field(default_factory=dict)  # by path
-    ranks: set[int] = field(default_factory=set)  # in names
-    counts: Counter[str] = field(default_factory=Counter)  # of files, by what they are
+    ranks: set[int] = field(default_factory=set)  # that names and strategy files state
+    counts: Counter[str] = field(default_factory=Counter)  # of files, by `What`
     skipped: list[Skipped] = field(default_factory=list)
-    unread: list[Skipped] = field(default_factory=list)  # of these, what the file system did not let be read
+    unread: list[Skipped] = field(default_factory=list)  # those of `skipped` that could not be read
     foreign: dict[str, tuple[Named, Seen]] = field(default_factory=dict)  # checkpoints that MindSpore cannot load
-    strangers: set[str] = field(default_factory=set)  # files whose names are none of a checkpoint: some are recorded
+    strangers: set[str] = field(default_factory=set)  # files without the name of a checkpoint: some are recorded
 
     def seen(self, path: str) -> Seen | None:
         """The checkpoint at a path, if there is one."""
@@ -62,7 +62,7 @@ class Tree:
         return found[1] if found else None
 
     def home(self, path: str) -> tuple[Home, str]:
-        """Where the callback saves that wrote a checkpoint of the tree, and what this one writes."""
+        """The home of a checkpoint of the tree, and its kind, or `part`, or the format that MindSpore cannot load."""
         if path in self.foreign:
             form = self.foreign[path][0].format
             root = self.root.rstrip("/")
@@ -80,7 +80,7 @@ class Tree:
 
 
 def look_at(root: Path, progress: Callable[[int], None]) -> Tree:
-    """Classify every file below the root; `progress` hears how many more were looked at."""
+    """Classify every file below the root; `progress` is called with the number of files in each directory."""
     tree = Tree(str(root))
     for directory in walk(str(root), skip=lambda name: name == FOLDER):
         tree.skipped += directory.passed
@@ -108,7 +108,7 @@ def look_at(root: Path, progress: Callable[[int], None]) -> Tree:
 
 
 def _ranks_of(strategy: Path) -> set[int]:
-    """The highest rank that a strategy file says there is, by the grid of a stage and the number of stages."""
+    """The highest rank by a strategy file: its device matrices and its stages show the number of ranks."""
     try:
         found = inspect(strategy)
     except (UnreadableError, OSError):
@@ -177,7 +177,7 @@ def is_rewritten(file: Checkpoint, tree: Tree) -> bool:
 
 
 def sighted(file: Checkpoint, here: Seen) -> Sighting:
-    """What became of a file that the tree shows, by its bytes where its time is another."""
+    """Compare a file of the tree with its record. If only the time differs, its bytes are read."""
     try:
         return compare(file, files.against(file.path, file, here))
     except OSError:
@@ -185,10 +185,14 @@ def sighted(file: Checkpoint, here: Seen) -> Sighting:
 
 
 def changed(known: Mapping[str, Checkpoint], tree: Tree) -> tuple[list[Checkpoint], ...]:
-    """Compare the catalog's files: those of another size, gone, back, and unreachable.
+    """Compare the recorded files with the disk: those of another size, gone, back, and unreachable.
 
-    A scan of a directory states that files missing in it are gone: but not if it is empty, or if one below it that had
-    an identity is not there, or has not got it any more. Those may be disks that are not mounted.
+    A file that a scan does not find is gone, except in two cases. Both may be disks that are not mounted:
+
+    - the scanned directory is empty;
+    - the file's directory had an identity, and does not exist or lacks this identity now.
+
+    Files below a path that was skipped are in no list.
     """
     unseen = [skipped.path for skipped in tree.skipped]
     damaged: list[Checkpoint] = []
@@ -196,10 +200,10 @@ def changed(known: Mapping[str, Checkpoint], tree: Tree) -> tuple[list[Checkpoin
     back: list[Checkpoint] = []
     away: list[Checkpoint] = []
     is_scanned = cache(is_used_as)
-    # A record may lack the identity, since the directory could not be read just then: others of it have it.
+    # A record lacks the identity if its directory could not be read then. Other records of that directory have it.
     identities = {directory_of(path): file.directory_id for path, file in known.items() if file.directory_id}
     for path, file in known.items():
-        # a registered file may have a name that is none of a checkpoint
+        # a registered file need not have the name of a checkpoint
         here = tree.seen(path) or files.facts_if_seen(path)
         if here is None:
             hidden = any(path == each or path.startswith(f"{each}/") for each in unseen)
