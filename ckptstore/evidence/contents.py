@@ -26,7 +26,7 @@ ABNORMAL = "MindFormers' health monitor found the state abnormal (ckpt_status in
 
 _ABNORMAL_STATUS = 1  # `CkptHealthStatus` in MindFormers' `checkpoint/utils.py`
 _MOST_COMMON = 1 << 16  # bytes; MindFormers writes about 200
-_SCHEDULE = "learning_rate"  # a table of it has another length where more epochs are trained
+_SCHEDULE = "learning_rate"  # a table of learning rates is longer if more epochs are trained
 _GATHERED = ("grad", "accu")
 _OF_OPTIMIZERS = frozenset({"accum", "accum_update", "mean_grad"})
 
@@ -37,12 +37,12 @@ class Network:
 
     parameters: tuple[str, ...]  # their names, in the order of the file
     shapes: Shapes  # of the parameters that tell one network from another
-    updates_every_step: bool  # nothing is known to let a step pass without an update
+    updates_every_step: bool  # no parameter is known to let a step pass without an update
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What a file holds that can be read to its end."""
+    """The content of a file that can be read to its end."""
 
     header: Header
     content: Content
@@ -50,16 +50,16 @@ class Contents:
 
 
 class ContentsReader:
-    """Reads what checkpoints of MindSpore hold. Threads may share it; of files that are alike it reads little."""
+    """Reads the content of MindSpore checkpoints, and only a little of files that are alike. Threads may share it."""
 
     def __init__(self) -> None:
         self._headers = AlikeReader()
         self._networks: dict[int, tuple[Header, Network]] = {}  # ranks and steps share the tuple of entries
 
     def read(self, path: str, content: Content, family: Hashable = "") -> Contents | Skipped:
-        """What a file holds, or why it cannot be read; `content` is what its name or its writer says of it.
+        """The contents of a file, or why it cannot be read. `content` is the kind that its name or its writer states.
 
-        Only files of one `family` are taken to be alike. That a file is a share only a `.safetensors` can tell.
+        Only files of one `family` are taken to be alike. Only a `.safetensors` file shows that it is a share.
         """
         try:
             header = self._headers.read(path, family)
@@ -84,7 +84,7 @@ def _network(header: Header) -> Network:
 
 
 def shapes_of(parameters: Iterable[Entry]) -> Shapes:
-    """What tells one network from another: its parameters of more than one value, but for tables of learning rates."""
+    """The shapes that tell one network from another: of parameters with several values, but no learning rate tables."""
     return {
         entry.name: entry.shape
         for entry in parameters
@@ -93,11 +93,11 @@ def shapes_of(parameters: Iterable[Entry]) -> Shapes:
 
 
 def _may_skip(name: str) -> bool:
-    """Whether a parameter is one with which a step may bring no update: a loss scale, or gathered gradients.
+    """Whether a step may pass without an update in a network with this parameter: a loss scale, or gathered gradients.
 
     A loss scale is `scale_sense` (MindSpore: `nn/wrap/loss_scale.py`). Gathered gradients are `accu_grads.…` and
     `grad_accumulation.…` in MindSpore, `accumulate_.…`, `inner_grads.…` and `grad_sum.…` in its tutorials; its
-    optimizers have `accum.…`, `accum_update.…` and `mean_grad.…`, which are none.
+    optimizers have `accum.…`, `accum_update.…` and `mean_grad.…`, which are no gathered gradients.
     """
     prefix = name.partition(".")[0]
     return prefix.startswith("scale_sense") or (
@@ -105,7 +105,7 @@ def _may_skip(name: str) -> bool:
     )
 
 
-# A `.ckpt` that is cut between two parameters looks whole (mindspore.md §1): other files tell what it lacks.
+# A `.ckpt` that is cut between two parameters looks whole (mindspore.md §1): only other files show what it lacks.
 
 
 def cut(header: Header, expected: Iterable[str]) -> str:
@@ -117,8 +117,8 @@ def cut(header: Header, expected: Iterable[str]) -> str:
 def cut_among(files: Mapping[str, tuple[Hashable, Contents]]) -> dict[str, str]:
     """Files that end where others of their callback and rank go on, and why they may be cut; by path.
 
-    Each file is given with its callback and rank. If files of several steps end at one parameter, none of them is cut:
-    the script was changed.
+    Each file is given with its callback and rank. If files of several steps end at the same parameter, none of them is
+    cut: the script was changed.
     """
     of_writer: dict[Hashable, dict[tuple[str, ...], set[int | None]]] = defaultdict(lambda: defaultdict(set))
     for writer, each in files.values():
@@ -139,9 +139,9 @@ def _lacks(name: str) -> str:
 
 
 def read_iteration(directory: Path, step: int, counters: Mapping[str, int | None]) -> Iteration:
-    """What the directory of an iteration of MindFormers tells of its step.
+    """The facts of an iteration of MindFormers, from the `common.json` in its directory.
 
-    `counters` are its parts, with the optimizer's counter in each.
+    `counters` are the optimizer's counters in its parts, by the name of the part.
     """
     common, trouble = None, ""
     try:

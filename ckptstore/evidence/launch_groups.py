@@ -1,4 +1,4 @@
-"""Groups unregistered files into launches, by their times, or by the numbers that MindSpore gave where times are lost.
+"""Groups unregistered files into launches: by their times, or, if these are lost, by the numbers that MindSpore gave.
 
 Files of several ranks are grouped only if that is evident; otherwise each rank has launches of its own.
 """
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from ckptstore.evidence.unregistered import FoundFile
 
 NEAR_NS = 2_000_000_000
-"""Files of one save are written within this time, and no launch gets from its start to a save in it: importing
-MindSpore alone takes as long (mindspore.md §10). In nanoseconds."""
+"""In nanoseconds. Files of one save are written within this time. No launch gets from its start to a save within this
+time: importing MindSpore alone takes as long (mindspore.md §10)."""
 
-_APART = 4  # files of one state are of one launch where they are nearer than this part of the time between two saves
+_APART = 4  # files of one state are of one launch if they are nearer than a quarter of the time between two saves
 NEAR_PART = 2
-"""Files of one save are nearer than this part of the time to the save before and after: a second start that writes the
-same state again takes about as long to it as the first one did, and the time to start."""
+"""Files of one save are nearer to each other than half of the time to the save before and after. A second start that
+writes the same state again needs about as much time as the first one, and the time to start."""
 
 _NUMBERED = (Kind.PERIODIC, Kind.DYING_GASP)
 
@@ -42,20 +42,20 @@ class Ranked:
 
     @property
     def line(self) -> tuple[str, str, int]:
-        """Whose file it is: of a kind, a family and a rank. A launch has one number of it."""
+        """The series of the file: its kind, family and rank. In one launch, all files of a line have one number."""
         return self.file.kind.value, self.file.family, self.rank
 
     @property
     def named(self) -> tuple[object, ...]:
-        """What the names of the files of one save and one callback have in common."""
+        """The part of the name that all files of one save and one callback share."""
         number = None if self.file.kind is Kind.DYING_GASP else self.file.relaunch  # each rank numbers its own
         return self.file.kind, self.file.family, number, self.epoch, self.step_in_epoch
 
     @property
     def of_one_launch(self) -> str:
-        """The same for files that are of one launch by their names.
+        """A key that is equal for files that are of one launch by their names.
 
-        MindSpore numbers those of a ModelCheckpoint once a launch, by a number that is not in use
+        MindSpore numbers the files of a ModelCheckpoint once a launch, with a number that is not in use
         (`_chg_ckpt_file_name_if_same_exist` in `train/callback/_checkpoint.py`).
         """
         numbered = f"{self.file.family}_{self.file.relaunch}/rank_{self.rank}"
@@ -64,9 +64,9 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Group:
-    """Files of one launch, by path; `by_times_alone`: nothing but when they were written tells that.
+    """Files of one launch, by path. `by_times_alone`: only their times show that they are of one launch.
 
-    `key` is the same whatever else is found, as long as the first of its files is there.
+    `key` stays the same if other files are found, as long as the first file of the group is there.
     """
 
     key: str
@@ -98,7 +98,7 @@ class Group:
 def group(files: Iterable[Ranked], *, trusts_numbers: bool = False) -> tuple[list[Group], bool]:
     """The launches, oldest first, and whether that order is known (else it is a guess).
 
-    `trusts_numbers`: the user says that no rank missed a launch, so that equal numbers are of one launch.
+    `trusts_numbers`: the user says that no rank missed a launch. Files with equal numbers are then of one launch.
     """
     ordered = sorted(files, key=lambda ranked: (ranked.file.mtime_ns, ranked.file.path))
     certain = _certain_families(ordered, least=1 if trusts_numbers else 2)
@@ -114,7 +114,7 @@ def group(files: Iterable[Ranked], *, trusts_numbers: bool = False) -> tuple[lis
     saves = _Saves(min(NEAR_NS, gap // _APART), wide, gap, certain, trusts_numbers=trusts_numbers)
     for ranked in ordered:
         saves.add(ranked)
-    if not gaps:  # of each line one file: nothing shows that times are those of writing
+    if not gaps:  # one file of each line: nothing shows that the times are those of writing
         found = _named(saves.found, by_times_alone=not trusts_numbers)
         return found, all(one.is_before(other) for one, other in pairwise(found))
     found = _in_turn(saves.found)
@@ -122,10 +122,10 @@ def group(files: Iterable[Ranked], *, trusts_numbers: bool = False) -> tuple[lis
 
 
 def _gaps(files: Iterable[Ranked], *, of_one_launch: bool = False) -> list[int]:
-    """The times between two saves of one line that follow each other, in nanoseconds; `of_one_launch`: of one number.
+    """The times between consecutive saves of each line, in nanoseconds; `of_one_launch`: of saves with one number.
 
-    Times prove something where every line's files were written in the order of their numbers and counters: where all
-    of these are positive. A copy makes all times alike, or gives those of the copying.
+    Times are evidence only if all of these are positive: each line's files were then written in the order of their
+    numbers and counters. Copied files may all have one time, or the times of the copying.
     """
     lines: dict[tuple[str, str, int], list[tuple[int, int, int]]] = defaultdict(list)
     for file, line in ((ranked.file, ranked.line) for ranked in files):
@@ -136,12 +136,15 @@ def _gaps(files: Iterable[Ranked], *, of_one_launch: bool = False) -> list[int]:
 
 
 class _Saves:
-    """Puts files that come in the order of their times into saves; times in nanoseconds.
+    """Puts files, which are given in the order of their times, into saves. All times are in nanoseconds.
 
-    Of one save are files of one counter that were written within `near`; or within `wide`, or at any time if their
-    family is `certain`, if their names are the same; or within `gap` in a TTP directory that was renamed: all savers
-    were done then (mindspore.md §7), and it is never written to again (`_rename_save_result` in
-    `train/callback/_train_fault_tolerance.py`).
+    Files of one counter are of one save if they were written
+
+    - within `near`;
+    - within `wide`, under the same name;
+    - at any time, under the same name and in a family that is `certain`;
+    - within `gap`, in one TTP directory that was renamed. All savers were done then (mindspore.md §7), and nothing is
+      written there again (`_rename_save_result` in `train/callback/_train_fault_tolerance.py`).
     """
 
     def __init__(self, near: int, wide: int, gap: int, certain: Collection[str], *, trusts_numbers: bool) -> None:
@@ -171,7 +174,7 @@ class _Saves:
         directory = _finished_directory(new)
         if directory and any(_finished_directory(each) == directory for each in save):
             return new.file.mtime_ns - save[-1].file.mtime_ns < self._gap
-        if new.file.kind is Kind.DYING_GASP and not self._trusts_numbers:  # two starts may fail at one step, soon
+        if new.file.kind is Kind.DYING_GASP and not self._trusts_numbers:  # two starts may soon fail at one step
             return False
         is_certain = new.file.kind is Kind.PERIODIC and new.file.family in self._certain
         return is_alike and (is_certain or new.file.mtime_ns - save[0].file.mtime_ns <= self._wide)
@@ -185,7 +188,7 @@ def _finished_directory(ranked: Ranked) -> str:
 
 
 class _Launch:
-    """A launch, as far as its saves were looked at in the order of their times."""
+    """A launch with those of its saves that were looked at so far, in the order of their times."""
 
     def __init__(self, save: Sequence[Ranked]) -> None:
         self.files = list(save)
@@ -195,7 +198,7 @@ class _Launch:
         self.is_over = any(each.file.kind is not Kind.PERIODIC for each in save)  # an exit or a fault ends it
 
     def may_go_on(self, later: _Launch) -> bool:
-        """Whether its counters go on there, and no line has another number."""
+        """Whether `later` continues this launch: its counters are higher, and no line has another number."""
         if self.is_over or any(self.numbers.get(line, number) != number for line, number in later.numbers.items()):
             return False
         if later.lowest is None or self.highest is None:
@@ -203,11 +206,11 @@ class _Launch:
         return later.lowest > self.highest
 
     def shares_callback(self, later: _Launch) -> bool:
-        """Whether a callback saves in both, on whatever rank."""
+        """Whether a callback saves in both, on any rank."""
         return not {line[:2] for line in self.numbers}.isdisjoint(line[:2] for line in later.numbers)
 
     def go_on(self, later: _Launch) -> None:
-        """Take in what came later."""
+        """Add the files of `later`."""
         self.files += later.files
         self.numbers |= later.numbers
         self.lowest = later.lowest if self.lowest is None else self.lowest
@@ -216,13 +219,13 @@ class _Launch:
 
 
 def _in_turn(saves: Iterable[Sequence[Ranked]]) -> list[Group]:
-    """Launches of saves that follow each other in time: a job has one launch at a time.
+    """The launches of saves, which are given in the order of their times: a job has one launch at a time.
 
-    What saved between two saves of one launch is of that one. A launch that goes on where the last one ended may be
-    taken for it: its steps are the same.
+    A save between two saves of one launch is of that launch. A launch that goes on where the one before it ended may be
+    taken for that one: the steps are the same either way.
     """
     launches: list[_Launch] = []
-    owners: dict[str, _Launch] = {}  # by what its files are known by
+    owners: dict[str, _Launch] = {}  # by `of_one_launch` of its files
     for each in map(_Launch, saves):
         names = [ranked.of_one_launch for ranked in each.files]
         owner = next((owners[name] for name in names if name in owners), None)
@@ -240,10 +243,11 @@ def _in_turn(saves: Iterable[Sequence[Ranked]]) -> list[Group]:
 
 
 def _certain_families(files: Iterable[Ranked], *, least: int) -> set[str]:
-    """The families of which no rank can have missed a launch: then equal numbers are of one launch.
+    """The families in which no rank can have missed a launch: files with equal numbers are then of one launch.
 
-    All ranks have the same numbers, and two saves of each at least: ranks train in step, so that where one has saved
-    twice, every rank has saved once. One is enough if the user says that none missed one.
+    All ranks of such a family have the same numbers, and at least two saves with each number. Ranks train in step: if
+    one rank has saved twice, every rank has saved once. One save is enough if the user says that no rank missed a
+    launch.
     """
     families: dict[str, dict[int, dict[int, set[object]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(set)))
     for file, ranked in ((ranked.file, ranked) for ranked in files):

@@ -1,8 +1,8 @@
 """Reconstructs launches, steps and world size from unregistered files of a run.
 
-Names and contents of such files can be wrong (mindspore.md §3). A file has a step if every reading of its launch's
-names and counters gives the same; otherwise it is uncertain, with a reason. Files that may be of two launches are never
-put into one.
+Names and contents of such files can be wrong (mindspore.md §3). A file gets a step if every reading of its launch's
+names and counters gives the same step. Otherwise it is uncertain, with a reason. Files that may be of different
+launches are never put into one.
 """
 
 from __future__ import annotations
@@ -73,15 +73,15 @@ def reconstruct(
     ranks_seen: Iterable[int] = (),
     stated: Stated = NOTHING_STATED,
 ) -> Reconstruction:
-    """The launches, steps and world size of the files of one run, in whatever order they are given.
+    """The launches, steps and world size of the files of one run, which are given in any order.
 
-    `world_size` is the user's word (None: the highest rank that anything names, with a warning); `ranks_seen` are
-    ranks that have a directory, with files or without.
+    `world_size` is stated by the user (None: by the highest rank that a name or a file states, with a warning);
+    `ranks_seen` are ranks that have a directory, with files or without.
     """
     warnings: list[str] = []
     seen = set(ranks_seen)
     named = [file for file in found if rank_of(file) is not None]
-    # A job of one rank has no directory `rank_0` but for graceful exits (mindspore.md §5).
+    # A job of one rank has a directory `rank_0` only for graceful exits (mindspore.md §5).
     of_exits = named and all(file.kind is Kind.GRACEFUL_EXIT and rank_of(file) == 0 for file in named)
     unranked = seen <= {0} if of_exits else not seen and not named
     ranked: list[Ranked] = []
@@ -132,7 +132,7 @@ def reconstruct(
 
 
 def _taken(launch: Group, verdicts: Iterable[Verdict], stated: Stated) -> list[Verdict]:
-    """The verdicts on a launch's files, with what the user says: of steps, and of witnesses that are enough alone."""
+    """The verdicts on a launch's files, after the user's statements: steps, and witnesses that are enough alone."""
     taken: list[Verdict] = []
     for file, one in zip(launch.files, verdicts, strict=True):
         path = file.file.path
@@ -148,7 +148,7 @@ def _taken(launch: Group, verdicts: Iterable[Verdict], stated: Stated) -> list[V
 
 
 def _whole_remedy(remedy: str, file: Ranked, length: int | None) -> str:
-    """An option that would place a file with what it needs beside it: a name is read by the length of an epoch."""
+    """The option that would place a file, with the length of an epoch if its name cannot be read without it."""
     if length is not None:
         return f"{remedy} {OF_LENGTH.replace('E', str(length))}"
     needs_length = remedy == Trusted.NAME.remedy and file.epoch != 1 and file.file.named_step is None
@@ -158,8 +158,8 @@ def _whole_remedy(remedy: str, file: Ranked, length: int | None) -> str:
 def _judged(groups: Sequence[Group], stated: Stated) -> list[tuple[Group, list[Verdict]]]:
     """Every launch, with a verdict on each of its files.
 
-    If no file of the tree can lag, the counter is the step. Else it is no witness, and the name is none either: both
-    agree by chance, where a launch began as many steps inside an epoch as updates were skipped.
+    If no file of the tree can lag behind its steps, the counter is the step. Otherwise neither the counter nor the name
+    is a witness. They may agree by chance: if a launch began as many steps inside an epoch as updates were skipped.
     """
     files = [file for each in groups for file in each.files]
     length = stated.steps_per_epoch
@@ -187,8 +187,10 @@ def _less_sure(one: Verdict, grade: Grade, doubt: str) -> Verdict:
 def _are_near(times: Sequence[int], lines: Iterable[Sequence[int]] = (), interval: int = 0) -> bool:
     """Whether files that were written at these times, in nanoseconds, can be of one save.
 
-    Another start needs longer than `NEAR_NS`, and then about as long to the step as the first one. `lines`: the sorted
-    times of all saves of each file's line; `interval` is the time between two saves where a line has only one.
+    Another start needs longer than `NEAR_NS`, and then about as long as the first one to reach the step.
+
+    `lines` are the sorted times of all saves of each file's line. `interval` is the time between two saves, for lines
+    with a single save.
     """
     spread = max(times) - min(times)
     gaps: list[int] = []
@@ -202,9 +204,9 @@ def _are_near(times: Sequence[int], lines: Iterable[Sequence[int]] = (), interva
 def _mixed(launches: Iterable[Iterable[PlacedFile]]) -> dict[str, Uncertain]:
     """Files of one step of a launch that its ranks did not write at one time: some may be of an earlier start.
 
-    MindSpore numbers no names that users make (`directory` or `prefix` is a callable): a later start writes over files
-    of an earlier one, and a rank that did not get as far still has the old file. A TTP directory is left out: it was
-    renamed when all of it was there.
+    MindSpore does not number names that users make (`directory` or `prefix` is a callable). A later start then writes
+    over files of an earlier one, and a rank that did not get as far still has its old file. TTP directories are left
+    out: each was renamed when all its files were there.
     """
     saves: dict[tuple[int, int], list[PlacedFile]] = defaultdict(list)
     for place, files in enumerate(launches):
@@ -214,7 +216,7 @@ def _mixed(launches: Iterable[Iterable[PlacedFile]]) -> dict[str, Uncertain]:
     shared = {at: files for at, files in saves.items() if len({one.rank for one in files}) > 1}
     spread = [files for files in shared.values() if not _are_near([one.file.mtime_ns for one in files])]
     seems_copied = bool(spread) and _seems_copied_rank_by_rank(shared.values())
-    # Not by chance is the time from one launch to the next the same on all ranks too.
+    # If the time from one launch to the next is the same on all ranks too, that is no coincidence: it is a copy.
     if not spread or (seems_copied and len({place for place, _ in shared}) > 1):
         return {}
     times: dict[tuple[str, str, int], list[int]] = defaultdict(list)
@@ -222,7 +224,7 @@ def _mixed(launches: Iterable[Iterable[PlacedFile]]) -> dict[str, Uncertain]:
         times[_line(one)].append(one.file.mtime_ns)
     for line in times.values():
         line.sort()
-    # Of a line with one save, any other save of its rank bounds the interval: names may be new with each save.
+    # For a line with one save, the other saves of its rank bound the interval: each save may have a new name.
     of_ranks: dict[int, list[int]] = defaultdict(list)
     for (_, _, rank), line in times.items():
         of_ranks[rank] += line
@@ -246,10 +248,10 @@ def _mixed(launches: Iterable[Iterable[PlacedFile]]) -> dict[str, Uncertain]:
 
 
 def _under_another_prefix(launches: Iterable[Iterable[PlacedFile]]) -> dict[str, Uncertain]:
-    """Files of a step that some ranks have under a prefix, and others, which use it too, under another one only.
+    """Files of a step that some ranks have under a prefix, and other ranks, which also use it, under another one only.
 
-    Two trainings that save into one directory at one time look like one with two callbacks. Taken together, their
-    files of one step would be a state of both.
+    Two trainings that save into one directory at one time look like one training with two callbacks. Their files of one
+    step would be taken for one state.
     """
     reason = "some ranks have a file of this step under another prefix only: they may be of two trainings"
     found: dict[str, Uncertain] = {}
@@ -280,9 +282,9 @@ def _line(one: PlacedFile) -> tuple[str, str, int]:
 
 
 def _seems_copied_rank_by_rank(saves: Iterable[Sequence[PlacedFile]]) -> bool:
-    """Whether the times may be those of a copy of one rank after another: the intervals are the same.
+    """Whether the ranks may have been copied one after another: all times of a rank are shifted by the same amount.
 
-    Those of two launches that were equally fast are too, if each rank has the files of another one.
+    The times of two launches that were equally fast look like that too, if each rank has the files of another launch.
     """
     shifts: dict[int, list[int]] = defaultdict(list)
     times: dict[int, list[int]] = defaultdict(list)
@@ -297,7 +299,7 @@ def _seems_copied_rank_by_rank(saves: Iterable[Sequence[PlacedFile]]) -> bool:
 
 
 def _claimed(file: FoundFile) -> tuple[int | None, int | None]:
-    """Epoch and step in it by the name, or by what MindSpore put into a graceful exit's file, which has no such name.
+    """The epoch and the step in it, by the name; for a graceful exit, by the values that MindSpore put into its file.
 
     MindSpore: `_do_step_end` in `train/callback/_on_request_exit.py`.
     """

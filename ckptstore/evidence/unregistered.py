@@ -24,9 +24,10 @@ OF_LENGTH = "--steps-per-epoch E"
 
 
 class Trusted(str, Enum):
-    """A witness that the user takes for enough alone: the optimizer's counter, the name, or MindSpore's own notes.
+    """A witness that the user trusts on its own: the optimizer's counter, the name, or MindSpore's own notes.
 
-    `NUMBERS` are those that MindSpore gives names at a relaunch: files of one step and one number are of one start.
+    `NUMBERS` are the numbers that MindSpore adds to names at a relaunch: files of one step and one number are then of
+    one launch.
     """
 
     COUNTER = "counter"
@@ -46,14 +47,14 @@ class Trusted(str, Enum):
 class FoundFile:
     """An unregistered checkpoint file: the facts of its path and of its content. None of them is believed yet.
 
-    A fact is None, or empty, where nothing states it; those of its content also where it was not read.
+    A fact is None, or empty, if nothing states it. Facts of the content are also empty if the file was not read.
     """
 
     path: str
     kind: Kind
     content: Content
     format: str
-    family: str  # what one callback of one rank calls its files, without the number of the relaunch
+    family: str  # how one callback of one rank names its files, without the number of the relaunch
     relaunch: int  # that number, N of `prefix_N`; 0: none
     rank: int | None  # of its directory or name
     epoch: int | None  # of its name
@@ -61,8 +62,8 @@ class FoundFile:
     named_step: int | None  # a global_step that its name or its directory states
     optimizer_step: int | None  # the counter of updates in it
     info: Mapping[str, object] = field(default_factory=dict)  # appended by MindSpore: `epoch_num`, `cur_rank`, …
-    updates_every_step: bool = False  # nothing in it is known to let a step pass without an update (`contents.py`)
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # that tell its network from another
+    updates_every_step: bool = False  # no parameter is known to let a step pass without an update
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # they tell its network from another
     size: int  # bytes
     mtime_ns: int  # since 1970
 

@@ -1,10 +1,14 @@
-"""The step of an unregistered file by its witnesses: the optimizer's counter, its name, numbers that it states.
+"""Finds the step of an unregistered file by its witnesses: the optimizer's counter, its name, numbers that it states.
 
-With E steps an epoch MindSpore names the file of global_step g after epoch (g - 1) // E + 1, and after the steps since
-its launch began (mindspore.md §3): `cb_params.cur_step_num` starts again at 0, the epoch goes on from `initial_epoch`
-(`Model._train_process` in `train/model.py`). Where each step is an update the counter is g, and the name can only
-contradict it. A script that gives a lower `initial_epoch` has epochs of its own: then the name is behind. No name is
-ahead of the counter unless updates or steps were skipped. Where `sink_size` is given, E is that (`train/model.py`).
+With E steps an epoch, MindSpore puts two numbers into the name of the file of global_step g (mindspore.md §3,
+`Model._train_process` in `train/model.py`):
+
+- the epoch, (g - 1) // E + 1: it goes on from `initial_epoch`;
+- a step in the epoch. It follows from the steps since the launch began: `cb_params.cur_step_num` starts again at 0.
+
+If each step is an update, the counter is g, and the name can only contradict it. A script that gives a lower
+`initial_epoch` has epochs of its own: the name is then behind the counter. A name is ahead of the counter only if
+updates or steps were skipped. If `sink_size` is given, E is the sink size (`train/model.py`).
 """
 
 from __future__ import annotations
@@ -27,9 +31,10 @@ Verdict = PlacedFile | Uncertain
 
 
 class Claim(NamedTuple):
-    """The epoch and the step in it that a name states; `is_next`: it may be those of the step that was under way.
+    """The epoch and the step in it that a name states. `is_next`: they may be those of the step that was in progress.
 
-    MindSpore names a breakpoint so (`_save_final_ckpt` in `train/model.py`); its step is 0 where an epoch had begun.
+    MindSpore names breakpoints like that (`_save_final_ckpt` in `train/model.py`). The step is 0 if an epoch had just
+    begun.
     """
 
     epoch: int
@@ -55,7 +60,7 @@ def whole_number(value: object) -> int | None:
 
 
 def may_lag(files: Iterable[Ranked]) -> bool:
-    """Whether a file that has a counter may hold fewer updates than steps, as far as its content tells."""
+    """Whether a file with a counter may hold fewer updates than steps, by its content."""
     return any(file.file.optimizer_step is not None and not file.file.updates_every_step for file in files)
 
 
@@ -80,7 +85,7 @@ def shortest_epoch(files: Iterable[Ranked]) -> int:
 
 
 def by_counter(file: Ranked, length: int | None, shortest: int, *, is_first: bool) -> Verdict:
-    """The step of a file where each step is an update: its counter, unless its name or what it states excludes that.
+    """The step of a file if each step is an update: its counter, unless its name or a number in it contradicts that.
 
     `length` is the steps an epoch (None: not known, at least `shortest`); `is_first`: no launch was before its own.
     """
@@ -144,9 +149,9 @@ def skipping(file: Ranked, length: int | None) -> Uncertain:
 
 
 def assumed(file: Ranked, length: int | None, trusted: Collection[Trusted]) -> tuple[int, str] | None:
-    """The step of a file by one witness that the user trusts, and which; None if it has none of these.
+    """The step of a file by one witness that the user trusts, and the doubt about it; None if it has no such witness.
 
-    What MindSpore notes as `step_num` is the step if the script, or MindFormers, gave it the base (mindspore.md §3).
+    `step_num`, which MindSpore notes, is the step if the script, or MindFormers, gave it the base (mindspore.md §3).
     """
     counter, noted = file.file.optimizer_step, whole_number(file.file.info.get("step_num"))
     if Trusted.COUNTER in trusted and counter is not None:
@@ -160,7 +165,7 @@ def assumed(file: Ranked, length: int | None, trusted: Collection[Trusted]) -> t
 
 
 def by_name(file: Ranked, length: int | None) -> int | None:
-    """The step of a file by its name alone, as that of a launch that began between epochs; None if it tells none."""
+    """The step of a file by its name alone, as if its launch began between two epochs; None if the name has no step."""
     if file.file.named_step is not None:
         return file.file.named_step
     claim = _claim(file)
@@ -172,7 +177,7 @@ def by_name(file: Ranked, length: int | None) -> int | None:
 
 
 def other_epochs(state: State, steps_per_epoch: int | None) -> str:
-    """Why a state whose step a scan found is not of a dataset with so many steps an epoch; empty if it may be."""
+    """Why a scanned state does not fit a dataset with this number of steps an epoch; empty if it does."""
     if steps_per_epoch is None:
         return ""
     scanned = (file for file in state.files if file.grade is Grade.CONSISTENT)
@@ -186,7 +191,7 @@ def other_epochs(state: State, steps_per_epoch: int | None) -> str:
 
 
 def fits(path: str, step: int, steps_per_epoch: int, launch_order: int) -> bool:
-    """Whether a file of this step may have its name; epochs of its own has no first launch."""
+    """Whether a file of this step may have its name. Only launches after the first may have epochs of their own."""
     named = parse_name(path.rpartition("/")[2])
     if named is None:
         return True
@@ -201,7 +206,7 @@ def _claim(file: Ranked) -> Claim | None:
 
 
 def _is_of_launch(number: int, file: Ranked, counter: int) -> bool:
-    """Whether a stated step can be MindSpore's count since the launch began: the name follows the same count."""
+    """Whether a stated step can be MindSpore's count since the launch began: it then agrees with the name."""
     length = _own_length(file)
     return (
         file.epoch is not None
@@ -217,7 +222,7 @@ def _own_length(file: Ranked) -> int | None:
 
 
 def _stated(file: Ranked) -> set[int]:
-    """The steps that a name, and the content of a graceful exit's or TTP's file, state; others' lie in many ways."""
+    """The steps stated by a name, and by the content of a graceful exit or TTP: that of other files is unreliable."""
     is_counted = file.file.kind in (Kind.GRACEFUL_EXIT, Kind.TTP)
     numbers = [file.file.named_step, whole_number(file.file.info.get("step_num")) if is_counted else None]
     return {number for number in numbers if number is not None}
@@ -231,10 +236,13 @@ def unwitnessed_step(
 ) -> int | None:
     """The global_step of a file of a launch that started at `base_step`; None if its witnesses contradict each other.
 
-    `lag` is global_step minus optimizer_step in the newest state that was witnessed: the batches without an update. A
-    breakpoint is named after the step under way: if the optimizer counted it, it was done; if not, it was not done or
-    its update was skipped, and nothing tells which. An optimizer at 0 in a launch from 0 is an untrained network.
-    A file named after `base_step` is of the launch before: this one has saved nothing else before its first step.
+    `lag` is global_step minus optimizer_step in the newest state that was witnessed: the batches without an update.
+
+    - A breakpoint is named after the step in progress. If the optimizer counted this step, it was done. If not, it was
+      not done, or its update was skipped: nothing shows which.
+    - An optimizer at 0 in a launch from 0 is an untrained network.
+    - A file of `base_step` is of the launch before, unless it is a breakpoint at the beginning of an epoch: this launch
+      has saved nothing else before its first step.
     """
     if optimizer_step == 0 and base_step == 0:
         return 0
@@ -246,16 +254,16 @@ def unwitnessed_step(
 
 
 def is_named_after(name: CheckpointName, *, steps_per_epoch: int, global_step: int) -> bool:
-    """Whether a breakpoint's name is of this step, or of the next one, which was under way."""
+    """Whether a breakpoint's name is of this step, or of the next one, which was in progress."""
     return (name.epoch - 1) * steps_per_epoch + name.step_in_epoch in (global_step, global_step + 1)
 
 
 def witnessed_by_mindspore(step_num: object, named: int | None, *, optimizer_step: int | None, lag: int) -> int | None:
     """The global_step of a graceful exit's or a TTP file of a launch with a registrar; None if it is not proved.
 
-    It holds MindSpore's own count, `step_num`, which the registrar lets go on over restarts; only the second save of an
-    exit by a signal has none (mindspore.md §3). The step in the name is the controller's or ours. Neither may be
-    behind the updates that the optimizer counted.
+    The file holds MindSpore's own count, `step_num`, which the registrar continues over restarts. Only the second save
+    of an exit by a signal has none (mindspore.md §3). The step in the name is from the TTP controller or from
+    ckptstore. Neither step may be behind the updates that the optimizer counted.
     """
     step = step_num if isinstance(step_num, int) else named
     if step is None or named not in (None, step):

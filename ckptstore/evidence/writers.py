@@ -1,7 +1,8 @@
 """Finds the launch that wrote an unregistered file: launches announce their directories and names.
 
-TTP's directories get their last name once every rank is done (mindspore.md §7). One that a cascaded fault left under
-its first name is written on by a launch that fails at the same step, and renamed with all that is in it.
+A TTP directory gets its final name once every rank is done (mindspore.md §7). A cascaded fault may leave one under its
+first name. A later launch that fails at the same step then writes into that directory, and renames it with all its
+files.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ _UNFINISHED = "_tmp"
 
 @dataclass(frozen=True)
 class UnregisteredFile:
-    """A file that a rank of a launch wrote, by its name, and that is not among the live ones of the catalog."""
+    """A file that, by its name, a rank of a launch wrote, and that is not among the live files of the catalog."""
 
     source: Source
     path: str
 
     @property
     def name(self) -> CheckpointName | None:
-        """What its name says, if a ModelCheckpoint gave it."""
+        """The parts of its name, if a ModelCheckpoint gave it."""
         return parse_name(Path(self.path).name)
 
     @property
@@ -73,7 +74,7 @@ class UnregisteredFile:
 
 
 def wrote(source: Source, name: str) -> bool:
-    """Whether a source writes files of this name, and this one was not there before it."""
+    """Whether a source writes files of this name, and this file was not there before (for TTP, `was_there` tells)."""
     return (source.kind is Kind.TTP or name not in source.names_before) and _writes(source, name)
 
 
@@ -105,7 +106,7 @@ def _wrote_periodic(source: Source, name: str) -> bool:
 def unregistered_files(
     source: Source, listed: Mapping[str, Iterable[str]], known: Iterable[str]
 ) -> Iterator[UnregisteredFile]:
-    """What a source wrote among the listed names, but for the paths that are known."""
+    """The files that a source wrote, by the listed names, without the known paths."""
     paths = set(known)
     for directory, names in sorted(listed.items()):
         home = str(Path(directory)).rstrip("/")
@@ -125,13 +126,13 @@ def list_ttp(source: Source) -> dict[str, frozenset[str]]:
 
 
 class Iterations:
-    """The files in the directories of iterations, each listed once: all ranks write into the same."""
+    """The files in the directories of iterations. Each directory is listed once: all ranks write into it."""
 
     def __init__(self) -> None:
         self._roots: dict[str, dict[str, dict[int, set[str]]]] = {}
 
     def list(self, source: Source) -> dict[str, frozenset[str]]:
-        """The names that a rank has in them, without those that were there before. Raises `OSError`."""
+        """The names of a rank's files in each directory that was not there before. Raises `OSError`."""
         if source.directory not in self._roots:
             named = (name for name in names_in(source.directory) if parse_iteration(name) is not None)
             self._roots[source.directory] = {name: _by_rank(f"{source.directory}/{name}") for name in named}
@@ -144,7 +145,7 @@ class Iterations:
 
 def _by_rank(directory: str) -> dict[int, set[str]]:
     found: dict[int, set[str]] = {}
-    with suppress(OSError):  # it went meanwhile, or is none
+    with suppress(OSError):  # it is gone by now, or is no directory
         for name in names_in(directory):
             part = parse_part(name)
             if part is not None or name in (COMMON, METADATA):
@@ -153,10 +154,10 @@ def _by_rank(directory: str) -> dict[int, set[str]]:
 
 
 def ttp_names_before(root: str, names: Iterable[str], rank: int) -> list[str]:
-    """The names below the root when a launch begins: those in it, and a rank's unfinished files."""
+    """The names below the root when a launch begins: those in it, and a rank's files in unfinished TTP directories."""
     found = sorted(names)
     for name in [name for name in found if unfinished_ttp_directory(name)]:
-        with suppress(OSError):  # it is no directory, or not to be read: nothing is known of what is in it
+        with suppress(OSError):  # it is no directory, or unreadable: its files are not known
             for directory, files in _of_rank(Path(root) / name, rank).items():
                 found += sorted(f"{name}/{Path(directory).name}/{file}" for file in files)
     return found
@@ -168,7 +169,7 @@ def _of_rank(inside: Path, rank: int) -> dict[str, frozenset[str]]:
 
 
 def before_rename(path: str) -> str:
-    """Where a TTP file was before its directory was renamed; empty if that was not, or for any other file."""
+    """The path of a TTP file before its directory was renamed; empty if it was not renamed, and for other files."""
     rank_directory = Path(path).parent
     directory = rank_directory.parent
     parsed = parse_ttp_directory(directory.name)
@@ -178,7 +179,7 @@ def before_rename(path: str) -> str:
 
 
 def was_there(source: Source, path: str) -> bool:
-    """Whether a TTP file was there when a source's launch began, in its directory or in what that was renamed from."""
+    """Whether a TTP file was there when a source's launch began, at its path or under its directory's first name."""
     first = before_rename(path)
     if first and Path(path).parents[1].name in source.names_before:
         return True
@@ -187,27 +188,27 @@ def was_there(source: Source, path: str) -> bool:
 
 @dataclass(frozen=True)
 class LaunchFacts:
-    """What the catalog knows of the launches that may have left something behind."""
+    """The catalog's facts about the launches that may have left unregistered files."""
 
     launches: Mapping[LaunchKey, Launch]
     endings: Mapping[tuple[LaunchKey, int], TrainingEnded]  # where training ended, by launch and rank
     lags: Mapping[LaunchKey, int]  # how many batches brought no update
     sources: Mapping[str, Sequence[Source]]  # where all launches save, by directory
-    contents: Mapping[tuple[LaunchKey, int], Content]  # what a rank's periodic files hold, if its sources do not tell
+    contents: Mapping[tuple[LaunchKey, int], Content]  # of a rank's periodic files, if its sources do not tell
     registered: AbstractSet[LaunchKey] = frozenset()  # the launches that have registered anything
 
     def ending_of(self, source: Source) -> TrainingEnded | None:
-        """How training ended on the rank of a source, if it said so."""
+        """How training ended on the rank of a source, if the rank recorded it."""
         return self.endings.get((source.launch_key, source.rank))
 
 
 def doubt_of(new: UnregisteredFile, header: Header, here: FileFacts, facts: LaunchFacts, *, replaced: bool) -> str:
-    """Why it is not proved that a file is of the launch that it is thought to be of; empty where it is.
+    """Why it is not proven that a file is of the launch of its source; empty if it is proven.
 
     A file may be seen late: a node answers again, a file system's cache was old, a process that was given up writes
-    on. A newer launch that saves there knows the names that were there when it began, and may replace their files. Of
-    several launches that may have written a file it is the one's whose rank said that it ended just so; of two, the
-    newer one's.
+    on. A newer launch that saves there knows the names that were there when it began, and may replace their files. If
+    several launches may have written a file, it is of the one whose rank recorded that training ended with just this
+    state; if two recorded it, of the newer one.
     """
     own = facts.launches[new.source.launch_key]
     if _is_older(here, own):
@@ -233,15 +234,16 @@ def doubt_of(new: UnregisteredFile, header: Header, here: FileFacts, facts: Laun
 
 
 def unproven(other: Source, run: str, launch: str) -> str:
-    """That another launch may have written a file of this one; two runs may have launches of one id."""
+    """The doubt that another launch wrote a file of this one. It names the runs: two may have launches of one id."""
     of_other, of_own = (f" of run {other.run}", f" of run {run}") if other.run != run else ("", "")
     return f"launch {other.launch}{of_other} may have written it, and nothing proves that {launch}{of_own} did"
 
 
 def _doubt_of_ttp(new: UnregisteredFile, header: Header, here: FileFacts, facts: LaunchFacts, *, replaced: bool) -> str:
-    """Launches that fail at one step write one name: a file that was there before is not its own, unless `replaced`.
+    """As `doubt_of`, for TTP. Launches that fail at one step write one name.
 
-    The newer one's is what may have come since.
+    So a file that was there before is not the launch's own, unless it was `replaced`. If a newer launch may have
+    written it since, it is not proven to be the older one's.
     """
     own = facts.launches[new.source.launch_key]
     if "step_num" not in header.info:
@@ -276,11 +278,12 @@ def _may_have_written(
 
 
 def _was_over(source: Source, newer: Launch, new: UnregisteredFile, here: FileFacts) -> bool:
-    """Whether a source wrote no more when a newer launch began: it had left its breakpoint.
+    """Whether a source had stopped writing when a newer launch began, as far as a new file is concerned.
 
-    A source that writes on can be recognized at an exception only: its periodic saves have a prefix of their own,
-    unless it had never saved before; and launches that fail before their first save are common. One of another run
-    may train on: the breakpoint of any launch may have the name of its own.
+    - It had, if the newer launch found a file of the source there.
+    - If the newer launch found none, the source may still have written a breakpoint. Its periodic saves would have a
+      prefix of their own, unless it had never saved before; and launches that fail before their first save are common.
+    - A source of another run may still train: breakpoints of any two launches may have the same name.
     """
     if source.run != newer.run:
         return False
@@ -290,7 +293,7 @@ def _was_over(source: Source, newer: Launch, new: UnregisteredFile, here: FileFa
 
 
 def ended_with(source: Source, new: UnregisteredFile, header: Header, facts: LaunchFacts) -> bool:
-    """Whether a source's rank said that training ended with the state of a file."""
+    """Whether a source's rank recorded that training ended with the state of a file."""
     ending, launch = facts.ending_of(source), facts.launches[source.launch_key]
     if ending is None or ending.optimizer_step != header.optimizer_step:
         return False
@@ -300,7 +303,7 @@ def ended_with(source: Source, new: UnregisteredFile, header: Header, facts: Lau
 
 
 def _ended_otherwise(source: Source, header: Header, facts: LaunchFacts) -> bool:
-    """Whether a source's rank said that training ended with another state than that of a file."""
+    """Whether a source's rank recorded that training ended with another state than that of a file."""
     ending = facts.ending_of(source)
     if ending is None or ending.optimizer_step is None or header.optimizer_step is None:
         return False
