@@ -1,1 +1,1 @@
-"""The journals of a directory: what happened there, appended, read back and projected into the catalog."""
+"""The journals of a directory: their events are appended, read back, and projected into the catalog."""

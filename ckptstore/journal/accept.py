@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Accepted:
-    """The events of a journal that count, how many lines do not, and why of those that could be read.
+    """The events of a journal that count, the number of lines that do not, and why readable ones do not.
 
-    `has_foreign`: some are of another user's run, and count once their writer is trusted.
+    `has_foreign`: some lines are about another user's run. They count once their writer is trusted.
     """
 
     events: tuple[Event, ...]
@@ -58,7 +58,7 @@ class Accepted:
 
     @property
     def named(self) -> set[LaunchKey]:
-        """The launches that must be known."""
+        """The launches that its events refer to: the catalog must know them."""
         return {launch for event in self.events if (launch := launch_of(event)) is not None}
 
     @property
@@ -81,7 +81,7 @@ def why_not(owner: int, home_owner: int, trust: Trust) -> str:
 class Acceptor:
     """Decides which events count, of journals that are taken up together.
 
-    `runs_before` are the runs that the catalog had before: about those it counts for more than a journal.
+    `runs_before` are the runs that the catalog had before. For these runs, it counts for more than a journal.
     """
 
     def __init__(
@@ -90,11 +90,11 @@ class Acceptor:
         self._connection = connection
         self._trust = trust
         self._runs_before = runs_before
-        self._claimed: dict[str, int] = {}  # of new runs: whose a launch is, of those who are trusted before others
+        self._claimed: dict[str, int] = {}  # owners of new runs, by their first launch in a journal; trusted ones first
         for contents in sorted(journals, key=lambda each: not trust.is_full(each.owner)):
             for line in contents.entries:
                 if line.get("t") == "launch" and isinstance(line.get("run"), str):
-                    is_found = str(line.get("id")).startswith(SCANNED)  # by root, perhaps, in another one's directory
+                    is_found = str(line.get("id")).startswith(SCANNED)  # root may scan other users' directories
                     self._claimed.setdefault(line["run"], contents.home_owner if is_found else contents.owner)
         self._above: dict[tuple[str, int], str] = {}
         self._sizes: dict[LaunchKey, int] = {}
@@ -148,9 +148,10 @@ class Acceptor:
         )
 
     def _others_of_that_id(self, launches: Iterable[Launch]) -> dict[LaunchKey | None, str]:
-        """The launches that have the id of another one, and why: one launch has one number of ranks.
+        """The launches whose id is that of another launch, and why: one launch has one number of ranks.
 
-        Of the two the first one taken up counts. What a scan found may grow, by files that are found later.
+        Of the two, the first one that was taken up counts. Scanned launches are left out: files that are found later
+        may add ranks.
         """
         reasons: dict[LaunchKey | None, str] = {}
         for launch in launches:
@@ -184,7 +185,7 @@ class Acceptor:
         return ""
 
     def _not_below(self, paths: list[str], directory: str, owner: int) -> str:
-        """Why a journal may not tell of these: a directory between is a link, or another user's."""
+        """Why a journal may not describe these files: a directory on their path is a link, or another user's."""
         begin = len(directory.rstrip("/")) + 1
         for path in paths:
             at = path.find("/", begin)
@@ -201,7 +202,7 @@ class Acceptor:
         try:
             status = os.lstat(directory)
         except OSError:
-            return ""  # it is gone, and what was in it
+            return ""  # it is gone, with all its files
         if S_ISLNK(status.st_mode):
             return f"{directory} is a link: what a journal says of files behind it does not count"
         if status.st_uid == owner or self._trust.is_full(owner):

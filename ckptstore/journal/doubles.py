@@ -1,4 +1,4 @@
-"""Records that are the same but for their paths: a journal was copied with its directory, as by `cp -r`."""
+"""Finds records that differ only in their paths: a journal was copied with its directory, as by `cp -r`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ if TYPE_CHECKING:
 
 
 def but_for_path(file: Checkpoint) -> tuple[object, ...]:
-    """What the records of a file and of its copy have in common."""
+    """The values that the records of a file and of its copy share."""
     return file.save_id, file.rank, file.size, file.mtime_ns
 
 
 def age_of(file: Checkpoint) -> tuple[int, str]:
-    """Which of two files that are recorded alike is the original: the lower one.
+    """A sort key of files whose records differ only in their paths: the original has the lowest.
 
-    It is in the directory that got its identity first. `cp -a` gives a copy the times of the original, but not this.
+    It is in the directory that got its identity first, by the ctime of the identity's file. `cp -a` copies other times,
+    but not the ctime.
     """
     try:
         found = os.stat(identity_path(directory_of(file.path), file.directory_id))
@@ -38,9 +39,9 @@ def age_of(file: Checkpoint) -> tuple[int, str]:
 
 
 def is_original(file: Checkpoint) -> bool:
-    """Whether a file that was recorded is at its path, or gc removed it from there: one that is alike is a copy.
+    """Whether a recorded file is at its path, or was removed from there by gc: a file that is alike is then a copy.
 
-    One that is gone with its directory is none: the directory was moved.
+    A file that is gone with its directory is no original: the directory was moved.
     """
     if file.state is FileState.COMPLETE:
         here = files.facts_if_seen(file.path)

@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     Entry = dict[str, Any]
 
 VERSION = 1
-"""Of the format; a line with a higher one was written by a newer program, and is left to it."""
+"""The version of the format. A line with a higher version was written by a newer program, and is left to that one."""
 
 MOST_LINE = 16 << 20
-"""The most bytes of a line. The plan of 100,000 ranks has half of it."""
+"""The most bytes of a line. The plan of 100,000 ranks needs half of that."""
 
 MOST_JOURNAL = 4 << 30
-"""Bytes that are looked through at once, at most: a power loss may leave a long file of zeros."""
+"""A journal with more unread bytes is not read: a power loss may leave a long file of zeros."""
 
 MOST_KEPT = 256 << 20
-"""Bytes of lines that are read at once, at most, where no less is asked for: half a million records."""
+"""The most bytes of lines that are read at once, unless less is asked for: half a million records."""
 
 _MOST_OF_TAILS = 16 << 20
 _SUM = re.compile(rb'^(.*),"sum":"([0-9a-f]{16})"\}$', re.DOTALL)
@@ -58,9 +58,9 @@ _APPENDED = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 class Contents:
     """A part of a journal: its entries in order, and the offset of the next ones, in bytes.
 
-    `spoiled` counts lines that are torn or of others, `newer` those of a newer program.
-    `has_more`: there were too many to read them at once, and the rest begins at `end`.
-    `owner` is the number of the user whose file it is, `home_owner` that of the directory's.
+    `spoiled` counts lines that are torn or of other programs, `newer` those of a newer ckptstore.
+    `has_more`: there were too many entries to read them at once, and the rest begins at `end`.
+    `owner` is the user id of the file's owner, `home_owner` that of the directory's owner.
     """
 
     entries: tuple[Entry, ...]
@@ -94,7 +94,7 @@ def encode(entry: Entry) -> bytes:
 
 
 def decode(line: bytes) -> Entry | None:
-    """What a line holds; None if it is torn, or no line of a journal."""
+    """The entry of a line; None if the line is torn, or not of a journal."""
     found = _SUM.match(line)
     if found is None or _checksum(found[1]) != found[2]:
         return None
@@ -137,7 +137,7 @@ def read(path: str, begin: int = 0, most: int | None = None) -> Contents:
         while piece := file.readline(MOST_LINE):
             was_endless, is_endless = is_endless, not piece.endswith(b"\n") and (is_endless or len(piece) == MOST_LINE)
             if not piece.endswith(b"\n") and not is_endless:
-                break  # a line under way
+                break  # an unfinished line
             entry = None if was_endless or is_endless else decode(piece.rstrip(b"\n"))
             if entries and entry is not None and kept + len(piece) > (MOST_KEPT if most is None else most):
                 has_more = not newer  # else its rest would be read from here again and again
@@ -168,14 +168,14 @@ def read_whole(path: str) -> tuple[bytes, Contents]:
 
 
 def owners(path: str) -> tuple[int, int]:
-    """The numbers of the users who own a journal, and its directory. Raises `OSError`."""
+    """The user ids of the owners of a journal and of its directory. Raises `OSError`."""
     return os.lstat(path).st_uid, Path(directory_of(path)).stat().st_uid
 
 
 def read_tails(tails: Mapping[str, int]) -> tuple[dict[str, Contents], bool]:
-    """What journals hold from these bytes on, until 16 MiB were read; and whether that was all of it.
+    """The contents of journals from these bytes on, until 16 MiB were read; and whether that was all.
 
-    One that cannot be read is left out.
+    Journals that cannot be read are left out.
     """
     found: dict[str, Contents] = {}
     left = _MOST_OF_TAILS
@@ -189,7 +189,7 @@ def read_tails(tails: Mapping[str, int]) -> tuple[dict[str, Contents], bool]:
 
 
 def size(path: str) -> int | None:
-    """How long a journal is, in bytes; None where it is not there or cannot be looked at."""
+    """The size of a journal in bytes; None if it does not exist or cannot be looked at."""
     try:
         return Path(path).stat().st_size
     except OSError:
@@ -197,7 +197,7 @@ def size(path: str) -> int | None:
 
 
 def sizes_in(folder: str) -> dict[str, int] | None:
-    """The journals in a folder of a directory, by path, and how long each is, in bytes; None if there is no folder.
+    """The sizes of the journals in the folder of a directory, in bytes, by path; None if there is no folder.
 
     Raises `OSError`, also for a folder that is a link: its files are of another directory.
     """
@@ -219,7 +219,7 @@ def sizes_in(folder: str) -> dict[str, int] | None:
 
 
 def directory_of(path: str) -> str:
-    """The directory whose files a journal tells of."""
+    """The directory whose files a journal describes."""
     return path.rpartition("/")[0].rpartition("/")[0] or "/"
 
 
@@ -233,7 +233,7 @@ def nearest(path: str, directories: Collection[str]) -> str:
 
 
 def journals_in(directory: str) -> list[str]:
-    """The journals of one directory. Raises `OSError` where it cannot be read."""
+    """The journals of one directory. Raises `OSError` if it cannot be read."""
     return sorted(sizes_in(str(Path(directory) / FOLDER)) or ())
 
 
@@ -360,7 +360,7 @@ class JournalWriter:
         return None
 
     def _begun(self, folder: int) -> int:
-        """A new segment, whose name is on the disk."""
+        """Begin a new segment, and sync its name to the disk."""
         name = f"{self._stem}-{token_hex(6)}.jsonl"
         file = os.open(name, _APPENDED | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=folder)
         os.fsync(file)
@@ -371,5 +371,5 @@ class JournalWriter:
 
 
 def short(launch: str) -> str:
-    """The launch or the process that writes a segment, as it is in the name of the segment."""
+    """The short form of a launch or a process, for the names of the segments that it writes."""
     return blake2b(launch.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()

@@ -1,4 +1,4 @@
-"""What strategy and group info files say: MindSpore overwrites them at every start (mindspore.md §2, §8)."""
+"""Keeps what strategy and group info files say: MindSpore overwrites them at every start (mindspore.md §2, §8)."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ MOST_BYTES = 64 << 20
 
 def read(path: str) -> bytes | None:
     """Read a regular file; None if it is too large or irregular. Raises `OSError`."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # else a pipe would be waited for
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # without waiting for a pipe
     with os.fdopen(descriptor, "rb") as file:
         content = file.read(MOST_BYTES + 1) if S_ISREG(os.fstat(descriptor).st_mode) else None
     return content if content is not None and len(content) <= MOST_BYTES else None
 
 
 def is_as_told(event: Event) -> bool:
-    """Whether a layout file has the content that its line says: contents are known by their digests to every launch."""
+    """Whether a layout file's content has the digest in its line: every launch looks contents up by their digests."""
     if not isinstance(event, LayoutFileKept):
         return True
     with suppress(zlib.error):
@@ -56,9 +56,9 @@ def _unpacked(content: bytes) -> bytes | None:
 
 
 def layout_by(launch: Launch, kept: Mapping[tuple[int, str], tuple[str, bytes]]) -> Layout:
-    """The layout of a launch by kept contents, which are by rank and digest: of strategies, else of group infos.
+    """The layout of a launch by kept strategy files, or else by kept group infos; `kept` is by rank and digest.
 
-    Where the files contradict each other none of them proves a replica, whichever came first.
+    If the files contradict each other, none of them proves a replica, whichever came first.
     """
     wanted = STRATEGY if any(kind == STRATEGY for kind, _ in kept.values()) else GROUP_INFO
     with tempfile.TemporaryDirectory(prefix="ckptstore-") as directory:

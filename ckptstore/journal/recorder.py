@@ -1,7 +1,7 @@
 """Records events: appends them to the journals beside the files, syncs those, then projects them into the catalog.
 
 An event in a journal survives the loss of the catalog: `sync`, `resolve` and `scan` read it. A rank writes journals of
-its own (`for_rank`), who speaks for others shared ones (`shared`).
+its own (`for_rank`), a process that writes for any ranks shared ones (`shared`).
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ class Recorder:
         is_journalled = bool(by_home) and not written.missed
         if is_journalled and self._is_for_later():
             return
-        # A power failure may take from the catalog what the journals have, but for the first of each segment: one
-        # that the catalog does not know is not read.
+        # A power failure may take events from the catalog if the journals have them. It must not take the first ones
+        # of a segment: a segment that the catalog does not know is not read.
         is_kept = is_journalled and all(span.begin for span in written.spans)
         try:
             self._give_to_catalog(written, events, is_kept=is_kept)
@@ -138,7 +138,7 @@ class Recorder:
     def record_files(self, files: Sequence[Checkpoint], outcome: LoadOutcome | None = None) -> list[Checkpoint]:
         """Record files, and with them the outcome of the restore plan of the launch that wrote them.
 
-        Returns the records, with the moment and the identities of the directories.
+        Returns the records, with the time of recording and the identities of the directories.
         """
         now = utc_now()
         ids = self._identities([file for file in files if not file.directory_id])
@@ -163,7 +163,7 @@ class Recorder:
         def decide(connection: Connection) -> tuple[list[FileRecorded], set[LaunchKey]]:
             known = reads.files_by_id(connection, [before.id for before, _ in changes])
             unchanged = [(before, after) for before, after in changes if known.get(before.id) == before]
-            stood.clear()  # it may be tried again
+            stood.clear()  # the transaction may be tried again
             stood.update(before.id for before, _ in unchanged)
             amended = [replace(after, revision=before.amended().revision) for before, after in unchanged]
             is_back = {before.id for before, _ in unchanged if before.state in (FileState.MISSING, FileState.TRASHED)}
@@ -213,7 +213,8 @@ class Recorder:
         self.home(directory, Home({identity} - {""}, set()))
         told = event.with_identity(identity)
         self.record([told])
-        # If another directory takes its place, as an empty mount point does, its journal tells which one is away.
+        # Another directory may take its place, such as an empty mount point. The journal there then tells which one is
+        # missing.
         self._writers[directory].first.append(to_line(told, directory))
         self._announced.setdefault(directory, []).append(told)
 
@@ -263,7 +264,7 @@ class Recorder:
                 self.fall_behind(error)
                 raise
             with self._leaving:
-                if self._left == seen:  # else another thread has left something after the journals were read
+                if self._left == seen:  # else another thread has added events after the journals were read
                     self.behind = self.postponed = False
                     self._complained.discard(_CATALOG)
                     return
@@ -357,7 +358,7 @@ class Recorder:
         return told
 
     def _expect(self, directory: str, file: Checkpoint) -> None:
-        """The journal of a file's record goes to its directory, or to one in which the file is."""
+        """Note how to recognize a directory, before its journal gets a file's record: by identity, or by the file."""
         self.home(directory)
         recorded = self._homes[directory]
         if file.directory_id and directory == presence.directory_of(file.path):
@@ -487,10 +488,10 @@ def tell_everywhere(recorder: Recorder, connection: Connection, run: int) -> Non
 def record_of_run(
     database: Database, decide: Callable[[Connection], tuple[Sequence[Event], Sequence[Checkpoint]]]
 ) -> bool:
-    """Keep what a look at the catalog decides to say of a run; whether that was anything.
+    """Record the events that `decide` returns, from its reading of the catalog, about a run; False if there are none.
 
-    `decide` returns the events, and files of the run: the events are journalled beside one of those, where a catalog
-    that is made anew finds them. Of a run without files the catalog alone has them.
+    `decide` also returns files of the run. The events are journalled beside one of them, where a rebuilt catalog finds
+    them. For a run without files, only the catalog has the events.
     """
     recorder = shared(database)
     said: list[Event] = []
@@ -509,10 +510,10 @@ def record_of_run(
 
 
 def _file_to_tell(files: Iterable[Checkpoint]) -> Checkpoint:
-    """Beside which of these files to journal: the first whose directory is present and can be written to.
+    """The file beside which to journal: the first one whose directory is present and can be written to.
 
-    Those that still count come first. A disk may be lost, or a tree moved, whose files are in the catalog still; and a
-    backup that was scanned has records of its files.
+    Files that still count come first. The catalog may still have the files of a lost disk or of a moved tree, and also
+    the files of a backup that was scanned.
     """
     in_order = sorted(files, key=lambda file: (file.state in (FileState.MISSING, FileState.MOVED), file.path))
     of_directories: dict[str, Checkpoint] = {}
@@ -554,9 +555,9 @@ def _seen_after(known: Checkpoint, file: Checkpoint) -> Checkpoint:
 def _back_at_their_paths(
     connection: Connection, files: Sequence[Checkpoint]
 ) -> tuple[list[Checkpoint], dict[str, Checkpoint]]:
-    """The records of files that were saved later at the paths of these, as gone; and these by id, with newer versions.
+    """The later records at the paths of these files, marked as gone; and these files by id, with newer versions.
 
-    A later file takes over the path of an earlier one, unless it is gone and the earlier one was seen there since.
+    A later file takes over the path of an earlier one, unless it is gone and the earlier one was seen there after that.
     """
     recorded = reads.files_at_paths(connection, [file.path for file in files])
     gone: list[Checkpoint] = []

@@ -1,7 +1,7 @@
 """Summaries of finished segments, with the lines that a start needs: one small file for each user.
 
-`.ckptstore/summary-{user's number}.jsonl` names the segments that it stands for, with their sizes, and has those of
-their lines that still matter, unchanged. If a summary is torn, or a segment has another size by now, the segments are
+`.ckptstore/summary-{user's number}.jsonl` names the segments that it stands for, with their sizes. Of their lines, it
+has those that still matter, unchanged. If a summary is torn, or a segment has another size by now, the segments are
 read instead. They stay where they are, and a rebuild of the catalog reads them.
 """
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 MOST_AT_ONCE = 32 << 20
-"""Bytes of segments that are summarised at once, about: the next launch goes on with the others."""
+"""About how many bytes of segments one launch summarises. The next launch goes on with the others."""
 
 
 class Summary(NamedTuple):
@@ -58,7 +58,7 @@ def of(paths: Iterable[str]) -> Iterator[Summary]:
     for path in paths:
         try:
             by_owner.setdefault((path.rpartition("/")[0], os.lstat(path).st_uid), []).append(path)
-        except OSError:  # noqa: PERF203 — whoever reads it is told
+        except OSError:  # noqa: PERF203 — the reader of this segment reports it
             continue
     for (folder, owner), own in sorted(by_owner.items()):
         summary = _read(folder, owner)
@@ -67,9 +67,10 @@ def of(paths: Iterable[str]) -> Iterator[Summary]:
 
 
 def make(directory: str, launch: str) -> None:
-    """Summarise this user's segments of a directory, but for those of a launch that writes. Raises `OSError`.
+    """Summarise this user's segments of a directory, without those of `launch`, which still writes. Raises `OSError`.
 
-    One that another launch writes at that moment has another size later, and counts for nothing then.
+    Another launch may be writing a segment, too. Its size is then another one later, and the summary does not count for
+    this segment.
     """
     folder, user = f"{directory.rstrip('/')}/{FOLDER}", os.geteuid()
     sizes = {path: size for path, size in (jsonl.sizes_in(folder) or {}).items() if os.lstat(path).st_uid == user}
@@ -83,7 +84,7 @@ def make(directory: str, launch: str) -> None:
     left = MOST_AT_ONCE
     for path in sorted(over, key=lambda path: sizes[path]):
         if left > 0 and _add_segment(told, path):
-            covers[path] = sizes[path]  # what was appended since makes it another size
+            covers[path] = sizes[path]  # with lines appended since, it has another size
         left -= sizes[path]
     _write(directory, f"summary-{user}", covers, told.needed())
 
@@ -108,7 +109,7 @@ def _digest(lines: bytes) -> str:
 
 
 def _add_segment(told: _Facts, path: str) -> bool:
-    """Add the lines of a segment; False if a newer program wrote some: only that one knows which of them matter."""
+    """Add the lines of a segment; False if a newer program wrote some: only that program knows which lines matter."""
     begin, has_more = 0, True
     while has_more:
         contents = jsonl.read(path, begin, _PIECE)
@@ -131,7 +132,7 @@ def _write(directory: str, name: str, covers: Mapping[str, int], lines: Iterable
         aside = f"{name}.new"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         with os.fdopen(os.open(aside, flags, 0o644, dir_fd=folder), "wb") as file:
-            file.write(first + rest)  # of two who write it at once neither counts: its digest is another one
+            file.write(first + rest)  # written by two processes at once, it has a wrong digest: it does not count
             file.flush()
             os.fsync(file.fileno())
         os.rename(aside, f"{name}.jsonl", src_dir_fd=folder, dst_dir_fd=folder)
@@ -211,7 +212,7 @@ class _Facts:
         self._files[file.id] = known
 
     def needed(self) -> list[Line]:
-        """The lines that a start needs: without files that are over, and what retention did with those."""
+        """The lines that a start needs: without the files that no start needs, and without their removals."""
         over = self._over()
         told = [*self._others.values()]
         for file_id, file in self._files.items():
@@ -228,7 +229,7 @@ class _Facts:
         once: it does not begin at step 0 then.
         """
         removals: dict[str, list[_Removal]] = {}
-        in_trash: set[str] = set()  # the paths: in a tree that was moved the records have other ids than were told
+        in_trash: set[str] = set()  # paths, not ids: records of a moved tree have other ids
         for removal in self._removals.values():
             removals.setdefault(removal.file.checkpoint, []).append(removal)
             in_trash |= set() if removal.is_over else {removal.path}
@@ -246,10 +247,10 @@ class _Facts:
                 continue
             directory, _, name = file.path.rpartition("/")
             is_past = file.state is FileState.MOVED or _is_removed(file, removals)
-            # What is below may be on a disk of its own that is away.
+            # A directory below may be on a disk of its own that is not mounted.
             may_be_gone = file.state is FileState.MISSING or directory == self._directory
             if is_past or (may_be_gone and file_id not in ends):
-                with suppress(OSError):  # a file system may list a new file late, and have it all the same
+                with suppress(OSError):  # a file system may have a new file that it does not list yet
                     is_gone = not is_in(names(directory), name) and facts(file.path) is None
                     over |= {file_id} if is_gone else set()
             last = last_at[file.run, file.path][1]
@@ -271,7 +272,7 @@ def _is_removed(file: Checkpoint, removals: Mapping[str, Iterable[_Removal]]) ->
 
 
 def _is_settled(removal: _Removal, over: AbstractSet[str]) -> bool:
-    """Whether a file that retention gave up is no longer needed in a summary."""
+    """Whether a summary no longer needs the removal of a file."""
     checkpoint = removal.file.checkpoint
     if removal.is_at(Location.GONE):
         return not checkpoint or checkpoint in over

@@ -1,4 +1,4 @@
-"""Projects the events of journals into the catalog, and appends to journals what they could not take before.
+"""Projects the events of journals into the catalog, and appends to journals the lines that they could not take before.
 
 Any process may do this at any time, and repeat it.
 """
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ckptstore")
 
-_BYTES = 16 << 20  # of journals a transaction: a long one is taken up in pieces
+_BYTES = 16 << 20  # of journals in one transaction: a long journal is taken up in pieces
 _NOTHING = ReadTo()
 _AWAY = "was not there (or its .ckptstore) when the journals were read; a journal may have a pin or tag of this state"
 
@@ -201,7 +201,7 @@ def found_below(roots: Iterable[str], *, with_directories: bool = False) -> tupl
         for path, size in jsonl.journals_below(root, hide, pass_over).items():
             try:
                 found[limits.path(path)] = size
-            except ValueError as error:  # noqa: PERF203 — one that cannot be named keeps nobody from the others
+            except ValueError as error:  # noqa: PERF203 — the others are read all the same
                 hidden.append(Skipped(ascii(path)[1:-1], f"its path is {error}"))
     return found, tuple(hidden)
 
@@ -238,9 +238,9 @@ def _known(database: Database, paths: AbstractSet[str]) -> tuple[dict[str, ReadT
 
 
 def read_so_far(database: Database, of_run: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, int]:
-    """Up to which byte the catalog has the journals of a run, and all others of these sizes, which a sync would find.
+    """How many bytes of each journal the catalog has: of the run's, and of the others that a sync would find.
 
-    `of_run` was asked for before the sizes: a journal that grows in between lacks records then, as it should.
+    `of_run` was read before the sizes. A journal that grew in between then counts as not fully read, as it should.
     """
     told, others = _known(database, sizes.keys() - of_run.keys())
     ends = {path: min(to.end, sizes[path]) for path, to in told.items()}
@@ -333,7 +333,7 @@ def _sizes_in(folder: str) -> dict[str, int] | Skipped | None:
 
 
 class _Place(NamedTuple):
-    """Where to read a segment: the next offset, and the one up to which all was used. Omitted lines are read again.
+    """Where to read a segment: the next offset, and the one up to which all lines were used. Others are read again.
 
     For a summary: its entries, and the segments that it replaces, with their sizes.
     """
@@ -387,7 +387,7 @@ class _Reading:
                     and used[path]
                     and any(reads.launch(connection, launch) is None for launch in own.named - own.started)
                 ):
-                    # The catalog was lost since it was read to there: it is read whole.
+                    # The catalog was lost after the journal was read up to there: the whole journal is read.
                     read[path] = jsonl.read(path, 0, _BYTES)
                     opened[path] = _Place(path, _NOTHING, 0), read[path]
                     used[path] = 0
@@ -397,7 +397,8 @@ class _Reading:
             names = {run for own in told.values() for run in own.runs}
             ids = {name: run_id for name in names if (run_id := reads.run_id(connection, name)) is not None}
             by_path = {path: [ids[run] for run in sorted(own.runs) if run in ids] for path, own in told.items()}
-            for path, (place, _) in opened.items():  # what was left out is read again: another may tell of its launch
+            # Lines that were left out are read again: another journal may have their launch.
+            for path, (place, _) in opened.items():
                 is_known = told[path].named <= done.launches and not told[path].has_foreign
                 is_used = used[path] == place.before.end and is_known
                 if place.summary is None:
@@ -457,7 +458,7 @@ class _Reading:
             except OSError as error:
                 failed.append(Skipped(path, error.strerror or str(error)))
                 continue
-            if reason := why_not(found.owner, found.home_owner, self._trust):  # another one may be there by now
+            if reason := why_not(found.owner, found.home_owner, self._trust):  # another file may be there by now
                 skipped.append(Skipped(path, reason))
                 continue
             opened[path] = place, found
@@ -522,7 +523,7 @@ def why_unheard(synced: Synced) -> str:
 def unheard_states(synced: Synced, files: Iterable[Checkpoint]) -> dict[tuple[str, int], Skipped]:
     """The states, by launch and step, with a file below a directory that was unmounted when its journals were read.
 
-    With that directory: what protects a state is said beside one of its files.
+    Each is given with that directory: pins and tags of a state are journalled beside one of its files.
     """
     found: dict[tuple[str, int], Skipped] = {}
     for file in files if synced.away else ():
@@ -533,7 +534,7 @@ def unheard_states(synced: Synced, files: Iterable[Checkpoint]) -> dict[tuple[st
 
 
 def beside_unread(synced: Synced, paths: Iterable[str]) -> dict[str, str]:
-    """Which of these paths an unread journal may tell of, as the one of their directory; and why they are not taken."""
+    """The paths that an unread journal, such as that of their directory, may describe; and why they are not adopted."""
     homes = {_directory_told(each.path): each for each in unread_journals(synced)}
     if not homes:
         return {}
@@ -546,14 +547,14 @@ def beside_unread(synced: Synced, paths: Iterable[str]) -> dict[str, str]:
 
 
 def _directory_told(path: str) -> str:
-    """The directory that a journal, or a folder of them, tells of; empty for another path."""
+    """The directory whose files a journal, or a folder of journals, describes; empty for another path."""
     if Path(path).name == FOLDER:
         return str(Path(path).parent)
     return jsonl.directory_of(path) if Path(path).parent.name == FOLDER else ""
 
 
 def write_missed(database: Database) -> None:
-    """Append to the journals the lines that they could not take when these were recorded, where this user may.
+    """Append to the journals the lines that they could not take when recorded, if this user may write there.
 
     The catalog keeps them until then. Raises `CatalogUnavailableError`.
     """
@@ -563,7 +564,7 @@ def write_missed(database: Database) -> None:
 
 
 def _append(database: Database, lacking: Iterable[Unwritten]) -> None:
-    """As `write_missed`, of these. A process that dies in between leaves some that are written twice: no harm."""
+    """As `write_missed`, for these lines. If the process dies in between, some are written twice: that does no harm."""
     of_homes: dict[tuple[str, str], list[Unwritten]] = {}
     for each in lacking:
         of_homes.setdefault((each.directory, str(each.home["identities"])), []).append(each)
@@ -574,7 +575,7 @@ def _append(database: Database, lacking: Iterable[Unwritten]) -> None:
 
 
 def _places(database: Database, directory: str, home: Home) -> Iterator[str]:
-    """Where a directory may be: where it was, and where it was seen since, for a tree may be moved."""
+    """The paths where a directory may be: the recorded one, and those where it was seen since. A tree may be moved."""
     yield directory
     if home.identities:
         with database.read() as connection:
@@ -605,7 +606,7 @@ def _reach(directory: str, home: Home) -> int:
 
 
 def _is_own(directory: str) -> bool:
-    """Whether this user writes the journals of a directory: a line counts for its author."""
+    """Whether this user owns a directory, or is root. Others do not write its journals: a line counts by its author."""
     try:
         owner = os.lstat(directory).st_uid
     except OSError:
