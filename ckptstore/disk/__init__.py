@@ -1,1 +1,1 @@
-"""The only toucher of checkpoint directories: stat, digest, walk, trash, locks."""
+"""The only package that touches checkpoint directories: stat, digest, walk, trash, locks."""

@@ -40,7 +40,7 @@ class Aside:
         self._folder = self._above / f"{self._whose}{_short(launch)}"
 
     def clear_others(self) -> None:
-        """Delete what earlier launches of the rank left: they have ended, else this one would not have begun."""
+        """Delete the files that earlier launches of the rank left: they ended before this one began."""
         for name in names_in(str(self._above)):
             if name.startswith(self._whose) and name != self._folder.name:
                 shutil.rmtree(self._above / name, ignore_errors=True)
@@ -48,9 +48,9 @@ class Aside:
     def save(self, name: str, write: Callable[[str], object], before: Callable[[str], object] = lambda _: None) -> str:
         """Call `write` with a path aside, and move what it leaves there into the directory. Returns its new path.
 
-        It may be a file, a directory, or a prefix of TensorFlow. If the name is taken, `_1`, `_2` … is put before its
-        suffixes. `before` is called with the new path before the move. Raises what they raise, `UsageError` if `write`
-        left nothing there, and `OSError`.
+        `write` may leave a file, a directory, or a prefix of TensorFlow. If the name is taken, `_1`, `_2` … is put
+        before its suffixes. `before` is called with the new path before the move. Raises what these two raise,
+        `UsageError` if `write` left nothing at its path, and `OSError`.
         """
         self.clear()
         self._folder.mkdir(parents=True)
@@ -76,7 +76,7 @@ def _short(name: str) -> str:
 
 
 def _names(name: str) -> chain[str]:
-    """A name, and those to try in turn if it is taken."""
+    """A name, and the names to try in turn if it is taken."""
     match = _NAME.fullmatch(name)
     stem, suffixes = match.group("stem", "suffixes") if match else (name, "")
     return chain([name], (f"{stem}_{repeat}{suffixes}" for repeat in count(1)))
@@ -118,11 +118,11 @@ def _link(path: str, target: str) -> None:
 
 @contextmanager
 def named_last(target: str) -> Iterator[str]:
-    """A path aside, to write a file or a directory at: at the end of the block that is synced and named `target`.
+    """A temporary path for a file or a directory. At the end of the block, it is synced and renamed to `target`.
 
-    It is in a folder beside the target that no scan looks into. What a killed process left there is deleted, now or by
-    the next one that writes this target. An absolute path. Raises `RefusedError` where the target is there already, or
-    another process writes it; `OSError`.
+    `target` is an absolute path. The temporary path is in a folder beside it that no scan looks into. Files that a
+    killed process left there are deleted, now or by the next process that writes this target. Raises `RefusedError` if
+    the target exists or another process writes it, and `OSError`.
     """
     _refuse_taken(target)
     with _alone(target) as own:
@@ -162,7 +162,7 @@ def named_once(target: str, mark: str, write: Callable[[str], object], is_there:
 
 
 def clear_unfinished(target: str) -> None:
-    """Delete what a process that was killed left beside a target. Raises as `named_last` does."""
+    """Delete the files that a killed process left beside a target. Raises as `named_last` does."""
     with _alone(target):
         pass
 
@@ -205,7 +205,7 @@ def _lock(folder: str, target: str, *, waits: bool = False) -> int:
                 raise RefusedError(f"{target} is being written by another process", "wait for it") from None
         if _is_at(folder, opened):
             return opened
-        os.close(opened)  # who held it before has removed it meanwhile
+        os.close(opened)  # the process that held it before has removed it
 
 
 def _is_at(folder: str, opened: int) -> bool:

@@ -1,6 +1,6 @@
 """The request to a launch to save and leave: a file beside the checkpoints of each rank, as MindSpore reads it.
 
-It is for one launch, whose key is in its name: a later one is not stopped by it.
+It is for one launch, whose key is in the name of the file. It does not stop a later launch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ckptstore.core.model import LaunchKey
 
 KEY = "GracefulExit"
-"""What MindSpore's OnRequestExit looks for (`train/callback/_on_request_exit.py`)."""
+"""The key that MindSpore's OnRequestExit looks for (`train/callback/_on_request_exit.py`)."""
 
 _PREFIX = "exit-"
 _LONGEST = 1 << 16  # characters
@@ -40,7 +40,7 @@ def put(directory: str, key: LaunchKey, run: str, reason: str) -> None:
         try:
             file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644, dir_fd=folder)
             try:
-                os.fchmod(file, 0o644)  # MindSpore reads it, as whoever trains
+                os.fchmod(file, 0o644)  # MindSpore reads it as the user who trains
                 os.write(file, told)
             finally:
                 os.close(file)
@@ -57,7 +57,7 @@ def take_back(directory: str, key: LaunchKey) -> None:
 
 
 def clear_others(directory: str, key: LaunchKey, run: str) -> None:
-    """Remove the requests to earlier launches of the run: they have ended. What cannot be removed stays."""
+    """Remove the requests to earlier launches of the run: they have ended. Those that cannot be removed stay."""
     with suppress(OSError), opened_directory(f"{directory}/{FOLDER}") as folder:
         own = Path(flag_path(directory, key)).name
         with readable(folder) as listed:

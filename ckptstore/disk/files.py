@@ -1,7 +1,7 @@
 """Looks at checkpoints: sizes, digests, directories; and gives a graceful exit's file its lasting name.
 
-A checkpoint has one path: that of a file, or what several files are found by (`several.py`). Of these the sizes are
-added, the newest time counts, and the digest is one of all.
+A checkpoint has one path: that of its file, or one for several files (`several.py`). For several files, the sizes are
+added, the newest time counts, and one digest covers all.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW 
 
 _CHUNK = 1 << 20
 _LONGEST_NUMBER = 20  # digits
-_LOOKS = 100  # at a path that somebody changes meanwhile
+_LOOKS = 100  # at a path that another process changes
 BAD_BYTES = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)
 """The errors of a disk that has a file and cannot read its bytes."""
 
@@ -46,7 +46,7 @@ class FileFacts(NamedTuple):
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
-    """The path of a file as the catalog has it: from the root, through no link. The file itself may be one.
+    """The path of a file as the catalog has it: from the root, through no link. The file itself may be a link.
 
     Two paths of one file would be two files in a catalog. So links are resolved here, when a path comes in.
     """
@@ -59,14 +59,14 @@ def absolute(path: str | os.PathLike[str]) -> str:
 def real_directory(path: str | os.PathLike[str]) -> str:
     """The path of a directory from the root, through no link and without "." and ".."; it need not be there."""
     for _ in range(_LOOKS):
-        with suppress(OSError):  # what was a link is none any more, or the working directory is gone
+        with suppress(OSError):  # a link was replaced, or the working directory is gone
             return os.path.realpath(path)
     return os.path.realpath(path)
 
 
 @contextmanager
 def opened_directory(path: str) -> Iterator[int]:
-    """A directory by its path from the root on, each one on the way opened in the one above: none may be a link.
+    """Open a directory: from the root on, each directory of its path is opened in the one above. None may be a link.
 
     Raises `OSError`, ENOTDIR or ELOOP for a link.
     """
@@ -83,7 +83,7 @@ def opened_directory(path: str) -> Iterator[int]:
 
 @contextmanager
 def readable(folder: int) -> Iterator[int]:
-    """A directory that is open for paths below it only, opened again to list or to sync it. Raises `OSError`."""
+    """Open a directory again, to list or sync it: it was opened only for paths below it. Raises `OSError`."""
     opened = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
         yield opened
@@ -110,7 +110,7 @@ def facts(path: str) -> FileFacts | None:
 
 
 def facts_if_seen(path: str) -> FileFacts | None:
-    """As `facts`; None also where it cannot be looked at or is no checkpoint."""
+    """As `facts`; None also if the file cannot be looked at, or is no checkpoint."""
     try:
         return facts(path)
     except OSError:
@@ -141,7 +141,7 @@ def identity(path: str) -> tuple[int, int, str] | None:
 def digest(path: str, progress: Callable[[int], None] = lambda _: None) -> str:
     """BLAKE3 of a file's bytes, in hexadecimal, read in pieces of 1 MiB; `progress` gets the bytes of each.
 
-    Of several files, that of the name, the size and the bytes of each.
+    For several files, it covers the name, the size and the bytes of each.
     """
     hasher = blake3()
     status = status_of(path)
@@ -179,7 +179,7 @@ def same_bytes(path: str, other: str) -> bool:
 
 
 def has_anything(directory: str) -> bool:
-    """Whether a directory is there and has anything in it: one without may be a disk that is not mounted."""
+    """Whether a directory exists and is not empty: an empty one may be a disk that is not mounted."""
     with suppress(OSError):
         return bool(os.listdir(directory))
     return False
@@ -248,12 +248,12 @@ def listed(directory: str) -> frozenset[str] | OSError:
 
 
 def is_in(names: Collection[str], name: str) -> bool:
-    """Whether a checkpoint is among the names of a directory: of TensorFlow's, the index has its name."""
+    """Whether a checkpoint is among the names of a directory: of a prefix of TensorFlow, the index counts."""
     return name in names or f"{name}{INDEX}" in names
 
 
 def number_in(path: str) -> int | None:
-    """The number that is all a small file holds, as a tracker of MindFormers; None if it cannot be read, or is none."""
+    """The number in a small file that holds nothing else, as a tracker of MindFormers; None for any other file."""
     try:
         with open_file(path, "rb") as file:
             text = file.read(_LONGEST_NUMBER).strip()
@@ -284,7 +284,7 @@ def replace_text(path: Path, text: str) -> None:
 def move(path: str, new_path: str) -> None:
     """Rename a file within its directory, and never over another one. Raises `OSError`.
 
-    Nothing happens where it was done before: the old name is gone and the new one is there.
+    Nothing happens if it was done before: the old name is gone, and the new one is there.
     """
     if Path(new_path).parent != Path(path).parent:
         raise OSError(errno.EXDEV, "a file is kept in its own directory")
@@ -293,7 +293,7 @@ def move(path: str, new_path: str) -> None:
     except FileExistsError:
         if not Path(path).exists():
             return
-        if not Path(path).samefile(new_path):  # else it was linked before, and what follows was not done
+        if not Path(path).samefile(new_path):  # else an earlier call was interrupted after the link
             raise
     except FileNotFoundError:
         if Path(new_path).exists():

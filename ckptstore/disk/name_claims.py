@@ -34,11 +34,12 @@ def host_name() -> str:
 def claim(directory: str, name: str, *, launch: str, rank: int) -> Writer | None:
     """Claim `name` in `directory` for this rank; return the rank that claimed it before in this launch, or None.
 
-    A file made in one step tells: over a shared file system too, and never between disks that are only named alike.
-    Claims of other launches in the directory are over, and removed. Raises `OSError`, if the directory is gone too.
+    The claim is a file that is created in one step. So it works on shared file systems, and two disks with the same
+    path have separate claims. Claims of other launches in the directory are over, and are removed. Raises `OSError`,
+    also if the directory is gone.
     """
     folder = Path(directory) / FOLDER
-    folder.mkdir(exist_ok=True)  # never the directory: whoever removed it had reasons
+    folder.mkdir(exist_ok=True)  # never the directory: if it was removed, that was on purpose
     own = Writer(launch, rank, host_name())
     path = _path(folder, name, launch)
     draft = path.with_name(f"{path.name}.{own.host}.{os.getpid()}")

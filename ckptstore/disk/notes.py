@@ -1,6 +1,7 @@
-"""What a process that joined a run leaves in its container: `ckptstore exit --from-env` finds it there.
+"""Notes of the processes that joined a run: `ckptstore exit --from-env` finds them in the container.
 
-One small file for each launch that a process is a rank of, in a directory of the user's own below the temporary one.
+A note is a small file, one for each launch that a process is a rank of. It is in a directory of the user's own, below
+the temporary directory.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ log = logging.getLogger("ckptstore")
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """A process of this machine, and the rank of the launch of the run that it is.
+    """A process of this machine, with its run, its launch and its rank.
 
-    `catalog` is the catalog's URL, without a password; `directories` are those that the rank saves to. `looks` tells
-    that it looks there for a request to leave.
+    `catalog` is the catalog's URL, without a password. `directories` are those that the rank saves to. `looks`: the
+    process looks there for a request to leave.
     """
 
     process: str
@@ -42,12 +43,12 @@ class Note:
         return int(self.process.split("|")[1])
 
     def may_be_of(self, catalog: str) -> bool:
-        """Whether the run may be of that catalog, for any login: other catalogs may have runs of that name."""
+        """Whether the run may be in that catalog, for any user in its URL: two catalogs may have runs of one name."""
         return not self.catalog or _without_user(self.catalog) == _without_user(catalog)
 
 
 def leave(note: Note) -> None:
-    """Leave a note, in place of the one before of the same process and launch; a machine without room has none."""
+    """Leave a note, which replaces an earlier one of the same process and launch. Without room there is no note."""
     try:
         folder = _folder()
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -58,13 +59,13 @@ def leave(note: Note) -> None:
 
 
 def remove(note: Note) -> None:
-    """The process is no rank of the launch any more."""
+    """Delete a note: the process is no rank of the launch any more."""
     with suppress(OSError):
         _path(note).unlink()
 
 
 def of_living() -> list[Note]:
-    """The notes of the user's processes that live on this machine, by run and rank; those of dead ones are removed."""
+    """The notes of the user's live processes on this machine, by run and rank. Notes of dead processes are deleted."""
     found = []
     try:
         folder = _folder()
@@ -94,7 +95,7 @@ def _path(note: Note) -> Path:
 
 
 def _is_own(folder: Path) -> bool:
-    """Whether it is a directory of this user: in a temporary directory anyone may have made one of that name."""
+    """Whether a folder is a directory of this user: any user may make one of that name in a temporary directory."""
     try:
         return not folder.is_symlink() and folder.is_dir() and folder.stat().st_uid == os.getuid()
     except OSError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ckptstore.outside import Path, os, socket, token_hex
 
 BOOT = "/proc/sys/kernel/random/boot_id"
-"""What tells machines apart that have one host name, and each start of one: its process ids start over."""
+"""The id of a boot. It tells apart machines with one host name, and boots of a machine: process ids start over."""
 
 _NAMESPACE = "/proc/self/ns/pid"
 
@@ -31,7 +31,7 @@ def shown(owner: str) -> str:
 
 
 def is_dead(owner: str) -> bool:
-    """Whether a process of this machine is gone; of another's, or another container's on it, nothing is known."""
+    """Whether a process of this machine is gone. Of other machines and containers nothing is known: False."""
     return _lives(owner) is False
 
 
@@ -55,9 +55,9 @@ def _lives(owner: str) -> bool | None:
 
 
 def _machine() -> str:
-    """Which start of which machine this is, and the PID namespace; empty where the system does not tell both.
+    """The boot of this machine, and the PID namespace; empty if the system does not tell both.
 
-    The number of the namespace alone does not do: that of the first one is the same on every Linux.
+    The number of the namespace alone is not enough: the first namespace has the same number on every Linux.
     """
     try:
         return f"{os.stat(_NAMESPACE).st_ino}.{Path(BOOT).read_text(encoding='utf-8').strip()}"
@@ -66,9 +66,9 @@ def _machine() -> str:
 
 
 def _is_there(pid: int, began: str) -> bool:
-    """Whether a process of this machine lives that began then: a later one with its number is not taken for it.
+    """Whether the process of this machine with this id lives that began then: a later one with its id does not count.
 
-    Where /proc hides the processes of other users, any process with that number is.
+    If /proc hides the processes of other users, any process with this id counts.
     """
     try:
         return _began(pid) == began
@@ -84,6 +84,6 @@ def _is_there(pid: int, began: str) -> bool:
 
 
 def _began(pid: int) -> str:
-    """When a process of this machine began; empty if it has ended and is not buried. Raises `OSError`."""
+    """When a process of this machine began; empty if it is a zombie. Raises `OSError`."""
     state, *others = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     return "" if state in ("Z", "X") else others[18]

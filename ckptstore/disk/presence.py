@@ -3,13 +3,13 @@
 - A directory that a run saves to has an identity: the name of an empty file in its `.ckptstore`. It moves with the
   directory, and a copy has it too. Files and announcements are recorded with it.
 - The directory of a file is present if it can be opened through no link, and has the identity of the record.
-- A record may have no identity (the directory is read-only, or a scan found the file below its root). Then the
-  directory is present if another such file of it is there.
+- A record may have no identity (the directory is read-only, or a scan found the file below its root). The directory
+  is then present if another file of it is there whose record has no identity.
 - A file is gone if its directory is present, and the opened directory lacks it.
 - A scan of a directory that is not empty states that files missing in it are gone. It states nothing about a directory
-  below it that is another one by now, or is not there (`scan.tree.changed`).
-- Nothing is written to a directory that is not present. It gets an identity where a launch announces that it saves
-  there, or where a file that is there is recorded: a new one is another directory at the same path.
+  below it that is missing, or that is another one by now (`scan.tree.changed`).
+- Nothing is written to a directory that is not present. A directory gets an identity if a launch announces that it
+  saves there, or if a file that is there is recorded. A new identity means another directory at the same path.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ def records_in(opened: int) -> Iterator[int]:
 
 
 def directory_of(path: str) -> str:
-    """The directory whose presence counts for a file: those of TTP come and go with their files."""
+    """The directory whose presence counts for a file.
+
+    For a TTP save or an iteration, it is the one above the directory of the save, which comes and goes with its files.
+    """
     return above_save(path) or path.rpartition("/")[0] or "/"
 
 
@@ -73,14 +76,14 @@ def below(directory: str, path: str) -> str:
 
 
 def home_of(file: Checkpoint) -> Home:
-    """What the record of a file tells of its directory."""
+    """The facts about a file's directory in the record of the file."""
     if file.directory_id:
         return Home({file.directory_id}, set())
     return Home(set(), {below(directory_of(file.path), file.path)})
 
 
 def absence(directory: str, home: Home) -> str:
-    """Why a directory is not there as far as anybody can tell; empty: it is."""
+    """Why a directory is not present; empty if it is."""
     try:
         with _opened(directory, home):
             return ""
@@ -94,9 +97,9 @@ def absence_beside(file: Checkpoint) -> str:
 
 
 def enter(directory: str, home: Home) -> tuple[int, str]:
-    """Open a directory that is present, to write in it; with its identity, which is made if it has none.
+    """Open a present directory to write in it. Return it with its identity, which is made if it has none.
 
-    Raises `OSError` with the reason where it is not present.
+    Raises `OSError` with the reason if it is not present.
     """
     with _opened(directory, home) as (opened, known):
         identity = known or next(iter(_identities(opened)), "")
@@ -107,7 +110,7 @@ def enter(directory: str, home: Home) -> tuple[int, str]:
 
 
 def enter_announced(directory: str) -> int:
-    """Open a directory that is announced: whatever is there is the one."""
+    """Open a directory that is announced: any directory at the path counts."""
     return enter(directory, Home(set(), {"."}))[0]
 
 
@@ -122,14 +125,14 @@ def identify(directory: str, home: Home) -> str:
 
 
 def identity_of(directory: str) -> str:
-    """The identity of a directory, which is not made; empty if it has none that can be seen."""
+    """The identity of a directory; empty if it has none that can be seen. None is made."""
     with suppress(OSError), opened_directory(directory) as opened:
         return next(iter(_identities(opened)), "")
     return ""
 
 
 def unidentified(recorded: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
-    """Of recorded paths with the identity of their directory, those that have none: paths below each directory."""
+    """The recorded paths without an identity of their directory, as paths below each directory."""
     places: dict[str, set[str]] = {}
     for path in (path for path, identity in recorded if not identity):
         places.setdefault(directory_of(path), set()).add(below(directory_of(path), path))
@@ -139,8 +142,8 @@ def unidentified(recorded: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
 def lost(files: Iterable[Checkpoint], places: Mapping[str, set[str]]) -> dict[str, str]:
     """Why files that were not seen may be there all the same, by path; empty for each that is gone.
 
-    Each directory is opened once, and asked by that: between two looks at a path a disk may go away and come back.
-    `places` are those of the `unidentified` files of the run.
+    Each directory is opened once, and all its files are looked up in the opened directory: between two looks at a path,
+    a disk may be unmounted and mounted again. `places` are those of the `unidentified` files of the run.
     """
     of_home: dict[tuple[str, str], list[str]] = {}
     for file in files:
@@ -167,8 +170,8 @@ def gone(files: Iterable[Checkpoint], places: Mapping[str, set[str]]) -> list[Ch
 def is_used_as(directory: str, identity: str) -> bool:
     """Whether a directory has anything in it; if an identity is given, whether it has that one.
 
-    One without any identity has it if it has a `.ckptstore`, as a user may make. Other files may have been saved below
-    its mount point.
+    A directory without any identity counts if it has a `.ckptstore`: a user may make one. Other files do not show that
+    its disk is mounted: they may have been saved below the mount point.
     """
     if not identity:
         return has_anything(directory)
@@ -180,7 +183,7 @@ def is_used_as(directory: str, identity: str) -> bool:
 
 @contextmanager
 def _opened(directory: str, home: Home) -> Iterator[tuple[int, str]]:
-    """A directory, opened, that is present, and its identity if that is recorded. Raises `OSError` with the reason."""
+    """Open a present directory; with its identity, if that is recorded. Raises `OSError` with the reason."""
     with ExitStack() as stack:
         try:
             opened = stack.enter_context(opened_directory(directory))
@@ -211,7 +214,7 @@ def _why_absent(opened: int, home: Home) -> str:
 
 
 def _is_at(place: str, opened: int) -> bool:
-    """Whether a checkpoint is there: of TensorFlow's, the index has its name."""
+    """Whether a checkpoint is there: of a prefix of TensorFlow, the index counts."""
     for name in (place, f"{place}{INDEX}"):
         with suppress(FileNotFoundError, NotADirectoryError):
             os.stat(name, dir_fd=opened, follow_symlinks=False)
@@ -220,7 +223,7 @@ def _is_at(place: str, opened: int) -> bool:
 
 
 def _known(opened: int, identities: set[str]) -> str:
-    """Which of these an opened directory has, by name: its folder may have very many journals. Empty: none."""
+    """Which of these identities an opened directory has; empty: none. Not listed: there may be very many journals."""
     asked = [each for each in sorted(identities) if _IDENTITY.fullmatch(f"identity-{each}")]
     if not asked:
         return ""
@@ -246,9 +249,9 @@ def _identities(opened: int) -> list[str]:
 
 
 def sync_above(directory: str) -> None:
-    """Have the disk keep the directories above, on the same file system: who made them may not have synced them.
+    """Sync the directories above, on the same file system, to the disk: their maker may not have done that.
 
-    A power failure may else take a directory with the journal in it (fsync(2)).
+    Without that, a power failure may take a directory with the journal in it (fsync(2)).
     """
     device = os.stat(directory).st_dev
     for above in Path(directory).parents:
@@ -259,9 +262,9 @@ def sync_above(directory: str) -> None:
 
 
 def _make_identity(opened: int) -> str:
-    """Give an opened directory an identity; it is on the disk then."""
+    """Give an opened directory an identity, and sync it to the disk."""
     with suppress(FileExistsError):
-        os.mkdir(FOLDER, dir_fd=opened)  # never the directory: whoever removed it had reasons
+        os.mkdir(FOLDER, dir_fd=opened)  # never the directory: if it was removed, that was on purpose
     identity = token_hex(8)
     with records_in(opened) as folder:
         os.close(os.open(_identity_name(identity), _NEW, 0o644, dir_fd=folder))

@@ -22,11 +22,11 @@ _THREADS = 4
 def read_into(descriptor: int, views: Iterable[memoryview], told: Callable[[int], None] = lambda _: None) -> str:
     """Fill writable views of bytes, in this order, with a whole file; return the digest of its bytes.
 
-    `told` is called now and then with how many bytes are read.
+    `told` is called now and then with the number of bytes read so far.
 
-    Nothing is mapped: if a file is cut, touching its mapping would end the process. Views of 4 MiB may be two that take
-    turns. Raises `EOFError` if the file ends before or after the views do, `OSError` if it cannot be read, with EFAULT
-    if a view cannot be written to.
+    Nothing is mapped: if a file is cut, touching its mapping would end the process. Two views of 4 MiB may be given in
+    turn, again and again. Raises `EOFError` if the file ends before or after the views do, `OSError` if it cannot be
+    read, with EFAULT if a view cannot be written to.
     """
     with suppress(OSError):  # it is a hint
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
@@ -70,7 +70,7 @@ def _batches(views: Iterable[memoryview]) -> Iterator[list[memoryview]]:
 
 
 def _fill(descriptor: int, batch: Sequence[memoryview], offset: int) -> int:
-    """Fill views with the bytes from an offset on; where they end."""
+    """Fill views with the bytes from an offset on; return the offset where they end."""
     while batch:
         count = os.preadv(descriptor, batch, offset)
         if not count:

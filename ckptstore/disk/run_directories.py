@@ -27,7 +27,7 @@ DIRECTORIES = "CKPTSTORE_DIRECTORIES"
 
 
 def root_of(directory: str) -> str:
-    """The directory above, if each rank has one of its own in it; else the directory itself."""
+    """The directory above, if this is the directory of one rank; else the directory itself."""
     path = Path(directory)
     return str(path.parent if parse_rank_directory(path.name) is not None else path)
 
@@ -77,9 +77,9 @@ def _memory(catalog: str, run: str) -> Path:
 def checkpoint_tree(directory: str | os.PathLike[str]) -> Path:
     """The real path of a directory with checkpoints in it or below it.
 
-    Raises `UsageError` if it is no directory, or one of ckptstore's own: purge deletes the trash.
+    Raises `UsageError` if it is no directory, or is inside a `.ckptstore`: purge deletes the trash there.
     """
-    if directory == "":  # an empty variable; as a path it is where one happens to be
+    if directory == "":  # an empty variable: as a path it would be the working directory
         raise UsageError("the directory is ''", "give the directory that the checkpoints are in")
     named = absolute(validate.path("the directory", directory))
     root = Path(validate.path("the directory", real_directory(named)))

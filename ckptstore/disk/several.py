@@ -1,6 +1,6 @@
 """A checkpoint of several files has one path: the prefix of TensorFlow's files, or a directory with all that is in it.
 
-A directory with the name of a checkpoint of MindSpore is none.
+A directory with the name of a checkpoint of MindSpore is no checkpoint.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def status_of(path: str) -> os.stat_result | None:
 
 
 def members_at(path: str, status: os.stat_result | None) -> list[Member]:
-    """The files of a checkpoint that is no single one, by name; none where there is none. `status` is that of its path.
+    """The files of a checkpoint of several files, by name; empty if nothing is there. `status` is that of its path.
 
-    Raises `OSError` where it cannot be looked at, and for a directory that is no checkpoint: it is empty, or has a link
-    in it, a checkpoint of MindSpore, or the records of others.
+    Raises `OSError` if it cannot be looked at, and for a directory that is no checkpoint: it has no files, or it
+    contains a link, a checkpoint of MindSpore, or a `.ckptstore`.
     """
     if status is None:
         return _of_prefix(path)
@@ -66,7 +66,7 @@ def format_at(path: str) -> str:
 
 
 def lacking(path: str) -> str:
-    """A file that the names of the others say there is, and that is not there; empty where none is known to be lacking.
+    """A missing file of a checkpoint, by the names of the other files; empty if none is known to be missing.
 
     Raises `OSError`.
     """
@@ -80,7 +80,7 @@ def lacking(path: str) -> str:
 
 
 def is_worked_in(path: str) -> bool:
-    """Whether a path is the working directory, or one above it: somebody meant another one."""
+    """Whether a path is the working directory, or one above it. No checkpoint is there: the path is a mistake."""
     try:
         here = os.getcwd()
     except OSError:  # it is gone
@@ -89,7 +89,7 @@ def is_worked_in(path: str) -> bool:
 
 
 def prefixed(prefix: str, directory: str | int) -> Iterator[tuple[str, os.stat_result]]:
-    """The files of a prefix that a directory has, with or without an index. Raises `OSError`, for a link among it."""
+    """The files of a prefix in a directory, with or without an index. Raises `OSError`, also for a link among them."""
     with os.scandir(directory) as entries:
         for entry in entries:
             parsed = parse_tensorflow(entry.name)
@@ -101,9 +101,10 @@ def prefixed(prefix: str, directory: str | int) -> Iterator[tuple[str, os.stat_r
 
 
 def below(directory: str, above: int | None = None) -> Iterator[tuple[str, os.stat_result]]:
-    """The files in a directory (`above`: its parent's descriptor), by their paths from there; itself is "".
+    """The files and directories below a directory, by their paths from there; the directory itself is "".
 
-    Each directory is opened in the one above, through no link. Raises `OSError` if it is no checkpoint.
+    `above` is the descriptor of its parent. Each directory is opened in the one above, through no link. Raises
+    `OSError` if it is no checkpoint.
     """
     for path, folders, names, opened in os.fwalk(directory, onerror=refuse, dir_fd=above):
         inside = path[len(directory) :].lstrip("/")

@@ -4,9 +4,10 @@ It is below the checkpoints' own directory, so on the same file system: `.ckptst
 Everything happens relative to directories that were opened without following links. A file that is not of the recorded
 size and time is another file, and is left alone.
 
-Of several files all go, or none. A directory goes by one rename. Of a prefix the index goes first and comes back last:
-without it there is no checkpoint, so an interrupted move can be ended either way. A purge first makes it no checkpoint:
-a directory is renamed `.ckptstore`, a name that no place has; a prefix loses its index first.
+A checkpoint of several files moves as a whole, or not at all. A directory moves by one rename. The index of a prefix
+moves first, and comes back last: without it there is no checkpoint, so an interrupted move can be ended either way. A
+purge begins by making the files no checkpoint: a directory is renamed `.ckptstore`, a name that no place has; a prefix
+loses its index.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _ANOTHER = "the trash has another file of that name: undo brings that one back"
 
 
 class Settled(NamedTuple):
-    """Where a file is now, and why not as it was wanted (empty: it is)."""
+    """Where a file is now, and why it is not where it was wanted (empty: it is there)."""
 
     at: Location
     reason: str = ""
@@ -93,13 +94,13 @@ class _Case(NamedTuple):
 class Trash:
     """The trash of one gc, in every root that it collects from. To be closed: it holds directories open.
 
-    A place is a path below its root, of names only. Every method raises `OSError` for what the file system refuses, a
-    link in any part of the path among it, and then nothing has happened. Each can be repeated.
+    A place is a path below its root, without "." or "..". Every method raises `OSError` if the file system refuses it,
+    or if any part of the path is a link: then nothing has happened. Each can be repeated.
     """
 
     def __init__(self, collection: str) -> None:
         self._inside = (*_TRASH, collection)
-        self.identities: Mapping[str, tuple[int, ...]] = {}  # by path, as they were looked at: no other file is taken
+        self.identities: Mapping[str, tuple[int, ...]] = {}  # of the files to take, by path: no other file is taken
         self._folders: OrderedDict[tuple[str, tuple[str, ...]], int] = OrderedDict()
 
     def __enter__(self) -> Trash:
@@ -132,10 +133,10 @@ class Trash:
         return found
 
     def settle(self, root: str, place: str, expected: FileFacts, wanted: Location, *, takes: bool = False) -> Settled:
-        """Bring a checkpoint to where it is wanted, and end what a process that died had begun. Can be repeated.
+        """Bring a checkpoint to where it is wanted, and complete the move of a process that died. Can be repeated.
 
-        Only if `takes` is given it leaves its place: since the removal was recorded the run may have come to need it.
-        To be deleted from its place, several files are moved to the trash first, by a call of its own.
+        The checkpoint leaves its place only if `takes` is given: the run may need it again since its removal was
+        recorded. To delete several files from their place, move them to the trash first, by a call of its own.
         """
         case = _Case(root, place, expected, self._at(root, place))
         if takes and case.is_here and wanted is Location.GONE:
@@ -163,7 +164,7 @@ class Trash:
         return Settled(Location.GONE)
 
     def _settle_at_home(self, case: _Case, wanted: Location, *, takes: bool) -> Settled:
-        """Nothing of it is in the trash, but perhaps what a purge has begun to delete."""
+        """Settle a checkpoint that is not in the trash, except perhaps for files that a purge has begun to delete."""
         if case.here is None:
             was_purged = self._clear(case)
             return Settled(Location.GONE, "" if wanted is Location.GONE and was_purged else _GONE)
@@ -185,7 +186,7 @@ class Trash:
         return Settled(Location.TRASH)
 
     def _sort_out(self, case: _Case) -> Settled:
-        """Another file came into the trash, and goes back; or a part of a prefix, whose rest follows its index."""
+        """Settle a wrong file in the trash: another file goes back; to a part of a prefix, the rest is moved."""
         name, inside, home = case.name, self._open_inside(case), self._make(case.root, case.folders)
         is_prefix = case.there is not None and case.there.format == TENSORFLOW
         rest = _prefixed(name, home) if case.here is None and is_prefix else {}
@@ -220,7 +221,7 @@ class Trash:
         return Settled(Location.GONE)
 
     def sync_home(self, root: str, places: Iterable[str]) -> None:
-        """Have the directories above these places on the disk: a loss of power leaves nothing in the trash then."""
+        """Sync the directories above these places to the disk: a power failure then leaves nothing in the trash."""
         for folders in {_split(place)[0] for place in places}:
             with readable(self._open(root, folders)) as opened:
                 os.fsync(opened)
@@ -283,7 +284,7 @@ class Trash:
         return True
 
     def _rest(self, root: str, place: str) -> dict[str, os.stat_result]:
-        """What a purge of several files has begun to delete: here, or of another place in the same directory."""
+        """The files that a purge has begun to delete: of this place, or of another place in the same directory."""
         folders, name = _split(place)
         try:
             inside = self._open(root, (*self._inside, *folders))
@@ -293,7 +294,7 @@ class Trash:
         return {**_prefixed(name, inside), **renamed}
 
     def _clear(self, case: _Case) -> bool:
-        """Delete what a purge has begun to delete; whether there is such."""
+        """Delete the files that a purge has begun to delete; False if there are none."""
         rest = self._rest(case.root, case.place)
         if rest:
             if not self._is_planned(case, _found(naming.DIRECTORY, rest)):
@@ -355,7 +356,7 @@ class Trash:
             return os.open("/", DIRECTORY)
         try:
             return os.open(name, DIRECTORY, dir_fd=self._open(above or "/", ()))
-        except FileNotFoundError:  # not as a file that is gone: the disk it is on may not be mounted
+        except FileNotFoundError:  # not as for a missing file: its disk may not be mounted
             raise OSError(errno.ENODEV, "its directory is not there: perhaps it is not mounted") from None
 
     def _make(self, root: str, folders: tuple[str, ...]) -> int:

@@ -33,7 +33,7 @@ class Trust:
 
     @classmethod
     def of(cls, names: Iterable[str] = ()) -> Trust:
-        """Those that the variable names, and these. Raises `UsageError` for a name that is no user's and no group's."""
+        """The users named by the variable and by `names`. Raises `UsageError` for a name of no user and no group."""
         named = [name for name in os.environ.get(TRUST, "").split(",") if name.strip()]
         return cls(frozenset(user for name in (*named, *names) for user in _users(name.strip())))
 
@@ -42,14 +42,14 @@ class Trust:
         return owner in (_ROOT, os.geteuid()) or owner in self.users
 
     def may_go_on(self, launch: Launch) -> bool:
-        """Whether a launch may go on from that user's states. Root may from states that a scan found."""
+        """Whether a start may go on from the states of a launch, by its owner. For root, any scanned launch will do."""
         owner = launch.owner
         is_found = launch.id.startswith(SCANNED) and os.geteuid() == _ROOT
         return owner is None or is_found or self.is_full(owner)
 
 
 def on_behalf_of(user: int, path: str) -> int:
-    """Whose a launch is of which a user found this file: root finds those of others."""
+    """The owner of a launch whose file this user found by a scan: if root found it, the owner of the file."""
     if user == _ROOT:
         with suppress(OSError):
             return os.lstat(path).st_uid

@@ -33,8 +33,8 @@ def for_each(
 ) -> list[Result]:
     """Call `work` with each item, perhaps on several threads; return the results in the order of the items.
 
-    `waits`: it is known to take long. `between` is called now and then, on the thread of the caller. Raises what they
-    raise.
+    `waits`: the work is known to take long. `between` is called now and then, on the thread of the caller. Raises what
+    these two raise.
     """
     results: list[Result] = []
     while not waits and len(results) < len(items):

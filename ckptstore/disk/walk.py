@@ -32,7 +32,7 @@ class Seen:
 class Directory:
     """A directory below the root: `parts` are its components from there, () for the root itself.
 
-    `passed` was not looked into or at; of that, `unread` is there, and the file system refused it.
+    `passed` are entries that were not looked at, or into. `unread` are those of them that the file system refused.
     """
 
     path: str
@@ -43,7 +43,7 @@ class Directory:
 
 
 def walk(root: str, *, skip: Callable[[str], bool]) -> Iterator[Directory]:
-    """Every directory of the tree at `root`, in no order; one for whose name `skip` holds is left out, and lost+found.
+    """Every directory of the tree at `root`, in no order; without lost+found and the names for which `skip` holds.
 
     Unreadable directories, links, names that are not UTF-8, times that no catalog holds and irregular files are listed
     as passed. A file that vanishes during the walk is ignored.
@@ -64,7 +64,7 @@ def walk(root: str, *, skip: Callable[[str], bool]) -> Iterator[Directory]:
 def look(
     path: str, parts: tuple[str, ...] = (), skip: Callable[[str], bool] = lambda _: False
 ) -> tuple[Directory, list[str]]:
-    """One directory alone, and the names of those in it."""
+    """One directory alone, and the names of the directories in it."""
     files: list[Seen] = []
     passed: list[Skipped] = []
     unread: list[Skipped] = []
@@ -104,7 +104,7 @@ def is_directory(path: str) -> bool:
 def _look_at(
     entry: os.DirEntry[str], files: list[Seen], below: list[str], skip: Callable[[str], bool]
 ) -> tuple[str, bool]:
-    """Sort an entry in; why not, if it is passed, and whether it could not be looked at."""
+    """Add an entry to `files` or `below`; return why it is passed, if it is, and whether it could not be looked at."""
     reason = _unstorable(entry.name, entry.path)
     try:
         if reason:
