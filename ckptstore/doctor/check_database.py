@@ -28,8 +28,6 @@ _DAMAGE = DamageError.exit_code
 _LITTLE_ROOM = 100_000_000
 _NO_ROOM = 1_000_000
 _MANY_CONNECTIONS = 0.8
-_SAVE_MORE = f"SQLite's .recover may save more; else move the file away, and rebuild it: {Command('scan', 'DIR')}"
-_ANEW = f"or, if there was one, rebuild it from the journals: {Command('scan', 'DIR')}"
 
 
 def checks(database: Database) -> list[Check]:
@@ -46,8 +44,12 @@ def checks(database: Database) -> list[Check]:
 def unusable(error: CatalogUnavailableError) -> Check:
     """The check of a catalog that cannot be used, or that is damaged."""
     if isinstance(error, CatalogDamagedError):
-        return Check(_NAME, Status.PROBLEM, error.message, _SAVE_MORE, exit_code=_DAMAGE)
+        return Check(_NAME, Status.PROBLEM, error.message, _save_more(), exit_code=_DAMAGE)
     return Check(_NAME, Status.PROBLEM, error.message, error.hint, exit_code=_UNUSABLE)
+
+
+def _save_more() -> str:
+    return f"SQLite's .recover may save more; else move the file away, and rebuild it: {Command('scan', 'DIR')}"
 
 
 def _no_file(database: Database, file: Path) -> Check:
@@ -56,7 +58,8 @@ def _no_file(database: Database, file: Path) -> Check:
     if not may_write(nearest(folder)):
         hint = f"{nearest(folder)} cannot be written to: name another catalog by --db or CKPTSTORE_URL"
     elif folder.is_dir():
-        hint = f"the first training or scan makes it; {_ANEW}"
+        rebuild = Command("scan", "DIR")
+        hint = f"the first training or scan makes it; or, if there was one, rebuild it from the journals: {rebuild}"
     else:
         hint = f"make the directory {folder}, or name another catalog by --db or CKPTSTORE_URL"
     return Check(_NAME, Status.PROBLEM, there, hint, exit_code=_UNUSABLE)
@@ -74,7 +77,7 @@ def _sqlite(database: Database, file: Path) -> Iterator[Check]:
     found, took = _timed(database, health.of_sqlite)
     detail = f"{database.name}: {size(file.stat().st_size)}, {took}"
     if found.damage:
-        yield Check(_NAME, Status.PROBLEM, f"{detail}; damaged: {some(found.damage)}", _SAVE_MORE, exit_code=_DAMAGE)
+        yield Check(_NAME, Status.PROBLEM, f"{detail}; damaged: {some(found.damage)}", _save_more(), exit_code=_DAMAGE)
     else:
         yield _written_to(file, f"{detail}, undamaged")
     yield _mode(database, file, found.mode)

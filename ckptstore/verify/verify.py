@@ -44,7 +44,6 @@ _MOST_BYTES = 1 << 30
 _AHEAD = 2  # portions that are looked at a time: the disk is not to wait while the catalog is written
 _SHOWN_EVERY = 0.2  # seconds
 _THREADS = max(8, os.cpu_count() or 1)
-_UNKNOWN = f"the catalog does not know it; to adopt it, if its step is certain: {Command('scan', 'DIRECTORY')}"
 _LOOKED_AT = (FileState.COMPLETE, FileState.DAMAGED, FileState.MISSING)
 
 
@@ -284,13 +283,15 @@ def _select(database: Database, run: str, *, sample: float | None, shard: tuple[
         places = presence.unidentified(reads.recorded_paths(connection, run_id))
     unregistered = _unregistered(database, run_id, {each.path for each in candidates})
     back, unknown = _recorded_as_gone(database, unregistered)
+    adopt = Command("scan", "DIRECTORY")
+    unrecorded = f"the catalog does not know it; to adopt it, if its step is certain: {adopt}"
     return _Selection(
         run_id,
         files=tuple(
             each for each in _sampled(database, run, run_id, candidates, sample) + back if in_shard(each.path, shard)
         ),
         vanished=tuple(file for file in vanished if now[file.id].state is FileState.MISSING),
-        unknown=tuple(Skipped(path, _UNKNOWN) for path in unknown if in_shard(path, shard)),
+        unknown=tuple(Skipped(path, unrecorded) for path in unknown if in_shard(path, shard)),
         places=places,
     )
 
