@@ -97,7 +97,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for: `ckptstore --help` needs none of them."""
+    """Import the module of a public name when the name is used: `ckptstore --help` needs none of them."""
     if name == "__version__":
         return import_module("importlib.metadata").version("ckptstore")
     if name not in _HOMES:

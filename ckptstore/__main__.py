@@ -1,4 +1,4 @@
-"""`python -m ckptstore`: the command line, where its script is not on the path."""
+"""`python -m ckptstore`: the command line, for an environment whose scripts are not on the path."""
 
 from ckptstore.cli.main import main
 

@@ -1,6 +1,6 @@
-"""What a script calls: `connect`, and the methods of the `Catalog` that it returns.
+"""The calls for scripts: `connect`, and the methods of the `Catalog` that it returns.
 
-A use case is imported when it is asked for: `ckptstore list` needs one of them.
+Each method imports its use case when it is called: `ckptstore list` does not wait for the imports of the others.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Catalog:
         return self
 
     def __exit__(self, kind: object, error: object, at: object) -> None:
-        """Close it."""
+        """Close the catalog."""
         self.close()
 
     def close(self) -> None:
-        """Close its connections. Its next use opens a new one."""
+        """Close the connections to the database. The next use of the catalog opens a new one."""
         self.database.disconnect()
 
     def join(
@@ -68,8 +68,9 @@ class Catalog:
     ) -> RankLaunch:
         """Make this rank part of a launch of `run`.
 
-        The ranks of one start share `launch_id`, another at every start (None: CKPTSTORE_LAUNCH_ID, or a new one
-        if there is one rank only). `layout` is "data_parallel" where every rank's file serves every rank.
+        All ranks of one start give the same `launch_id`; the next start needs a new one. None: the value of
+        CKPTSTORE_LAUNCH_ID; without it, a single rank makes an id itself. `layout` is "data_parallel" if every rank can
+        load the file of every other rank.
         """
         from ckptstore.resume.join import join
         from ckptstore.training.rank_launch import RankLaunch
@@ -93,12 +94,19 @@ class Catalog:
     ) -> Resolution:
         """Choose the newest complete state of the run, and say why each newer one is not taken.
 
-        `run` may be a reference to another one, as "digits@best:accuracy:max" (docs/reference/state-names.md).
-        `step` and `lineage` ask for an older one, of the history that leads to a launch (None: to the newest);
-        `every_lineage` counts the states of all launches, those that were given up too, the highest step first.
-        `take_quarantined` takes a state that was found to be bad, as one whose loss was not a number. `replicas` states
-        who is whose replica: "dp", "none", groups as in "0,4;1,5", or the path of a strategy, group info or JSON file.
-        A file that only a tier has is not at its path: `plan.copies` names it, and a start fetches it.
+        `run` is the name of a run, or a reference to one of its states, such as "digits@best:accuracy:max"
+        (docs/reference/state-names.md).
+
+        - `step`: only states of this step.
+        - `lineage`: the id of a launch. Only states of the lineage of this launch (None: of the newest launch).
+        - `every_lineage`: states of all launches, also those of abandoned branches. The highest step comes first.
+        - `world_size`: the number of ranks that will load the state (None: as many as saved it).
+        - `verify`: "size" compares the sizes of the files, "digest" reads every byte.
+        - `take_quarantined`: also quarantined states, for example one whose loss was not a number.
+        - `replicas`: the groups of ranks that hold the same state: "dp", "none", groups such as "0,4;1,5", or the path
+          of a strategy, group info or JSON file.
+
+        A file that only a tier has is not at its path. It is then in `plan.copies`, and a start fetches it.
         """
         from ckptstore.resume.resolve import resolve
         from ckptstore.resume.resolver import Query
@@ -120,9 +128,9 @@ class Catalog:
     def open(self, reference: str) -> OpenState:
         """Open the state that a reference names: its facts, paths and metrics, and its tensors as NumPy arrays.
 
-        A reference is a run, or as "run@1200", "run@TAG", "run@best:loss", "run/LAUNCH@1200". Raises
+        A reference is the name of a run, or "run@1200", "run@TAG", "run@best:loss" or "run/LAUNCH@1200". Raises
         `UnknownRunError`, `UsageError` for a reference that names nothing, and `NothingRestorableError` for a state
-        that is not whole.
+        that is not complete here, also if only a tier has some of its files.
         """
         from ckptstore.tensors.opened import open_state
 
@@ -131,11 +139,14 @@ class Catalog:
     def diff(
         self, first: str | Path, second: str | Path, *, progress: Callable[[int, int], None] = lambda _done, _all: None
     ) -> Compared:
-        """Compare two states, by references as in `open`, or two files, as a `Path` or by the ending of their names.
+        """Compare two states or two files.
 
-        Parameters that are new, gone, or of another type or shape; of the others norms of the difference, the largest
-        first. Files of the same recorded digest are not read. `progress` hears how many bytes were compared,
-        and how many there are at most. Needs NumPy. Raises as `open` and a look at an `OpenState` do.
+        A state is given by a reference, as in `open`. A file is a `Path`, or a name that ends in .ckpt or .safetensors.
+        The result lists the parameters that are new, gone, or of another type or shape. For each parameter with other
+        values it has the norms of the difference: parameters with NaN or infinity first, then by falling relative
+        norm. Two files with the same recorded digest are not read. `progress` is called with the number of bytes
+        compared so far, and the largest number that there can be. Needs NumPy. Raises the errors of `open`, and those
+        of reading a tensor of an `OpenState`.
         """
         from ckptstore.tensors.compare import compare
 
@@ -144,7 +155,8 @@ class Catalog:
     def branch(self, plan: RestorePlan) -> str:
         """Let the next launch of the plan's run start from the plan's state; return the id of that decision.
 
-        What came after the state is given up: it is no longer the newest. Nothing is deleted.
+        States after this one become an abandoned branch: starts no longer take them by default. No file is deleted.
+        Raises `RefusedError` if the state was removed since the plan was made.
         """
         from ckptstore.resume.start import branch
 
@@ -164,13 +176,21 @@ class Catalog:
         progress: Callable[[int], None] = lambda _: None,
         into: str | Path | None = None,
     ) -> Scanned:
-        """Adopt the checkpoints below a directory into a run (None: the journals' run, else the directory's name).
+        """Adopt the checkpoints below a directory into a run.
 
-        `world_size` is the number of ranks, `steps_per_epoch` that of the dataset (None: by the files), `steps` the
-        steps that are known to you, by the paths of files, prefixes of TensorFlow or directories that are a checkpoint,
-        `replicas` as in `resolve`. `dry_run` writes nothing and tells the same. `trust` names users as in `sync`, and
-        witnesses that are enough alone: "counter", "name", "info". `progress` hears how many more files were looked at.
-        Where `directory` is a tier, its journals are brought back `into` a directory, which is scanned.
+        - `run`: the run of the files (None: the run that the journals name, if they name one; else the run with the
+          directory's name).
+        - `world_size`: the number of ranks (None: as the files show).
+        - `steps_per_epoch`: the number of batches in an epoch (None: as the files show).
+        - `steps`: the steps that you know. A key is the path of a file, a prefix of TensorFlow's files, or a directory
+          that is one checkpoint.
+        - `replicas`: as in `resolve`.
+        - `dry_run`: write nothing, and return the same result.
+        - `trust`: users and groups, as in `sync`. Also witnesses that each suffice alone for a step: "counter", "name",
+          "info"; and "numbers": files with the same _N in their names are of one launch.
+        - `progress`: called with the number of files looked at since the last call.
+        - `into`: if `directory` is the URL of a tier, its journals are written below this directory, which is then
+          scanned.
         """
         if into is not None or "://" in str(directory):
             from ckptstore.replicate.journals import brought_back
@@ -202,11 +222,11 @@ class Catalog:
         )
 
     def sync(self, run_or_directory: str | Path | None = None, *, trust: Iterable[str] = ()) -> Synced:
-        """Read the records of journals that the catalog lacks.
+        """Take up journals: add their records that the catalog lacks.
 
-        Those of a run, of every run (None), or below a directory, given as a `Path` or with a slash in it. A journal
-        counts where its owner owns its directory, asks for it, is root, or one of `trust` and CKPTSTORE_TRUST: names of
-        users and groups.
+        The journals are those of a run, of every run (None), or below a directory. A directory is given as a `Path`, or
+        as text with a slash. A journal is believed if its owner also owns its directory, is the calling user or root,
+        or is named in `trust` or CKPTSTORE_TRUST, which list users and groups.
         """
         from ckptstore.disk.trust import Trust
         from ckptstore.journal.sync import sync
@@ -223,9 +243,10 @@ class Catalog:
     ) -> Verified:
         """Compare the files of a run, or of every run, with the catalog, and mark damaged and missing ones there.
 
-        Sizes and headers; every byte with `digest`. `sample` is the part of the files that is looked at, chosen by
-        chance, above 0 and up to 1 (None: all). `shard` (I, N) is the I-th of N parts of the files, I from 1: N
-        processes, each with its own I, look at every file once.
+        Sizes and headers are compared, with `digest` every byte. `sample` is the part of the files to verify, above 0
+        and up to 1, chosen at random (None: all). The state from which the run goes on, newer files, and damaged ones
+        are always verified. `shard` (I, N) is the I-th of N parts of the files, with I from 1: N processes, each with
+        its own I, verify every file once.
         """
         from ckptstore.verify.verify import verify
 
@@ -242,11 +263,11 @@ class Catalog:
     ) -> Exported:
         """Write one state, with a manifest, to a new directory, or to a new file whose name ends in `.tar`.
 
-        Each file must have the digest that is recorded. The target gets its name once it is whole and on the disk.
-        `weights_only` leaves the optimizer's parameters out and writes a `.safetensors`, `format` writes one of the
-        whole state: both need a file that has the state of all ranks. `progress` hears how many bytes are done, and of
-        how many. Raises `NothingRestorableError` where the state cannot be restored, `DamageError` where a file is not
-        as recorded, `RefusedError` for a target that is there, and for what cannot be told or written so.
+        Each file must have its recorded digest. The target gets its name once it is complete and on the disk.
+        `weights_only` writes one `.safetensors` without the optimizer's parameters, `format` one with the whole state.
+        Both need a file that holds the state of all ranks. `progress` is called with the bytes written so far, and the
+        bytes in all. Raises `NothingRestorableError` if the state cannot be restored, `DamageError` if a file differs
+        from its record, and `RefusedError` if the target exists, or if the state cannot be written in this form.
         """
         from ckptstore.handover.export import Asked, export
         from ckptstore.resume.resolve import choose_state
@@ -265,12 +286,13 @@ class Catalog:
         run: str | None = None,
         progress: Callable[[int, int], None] = lambda _done, _all: None,
     ) -> Imported:
-        """Copy what `export` wrote to a new directory, and record it as a run that training can go on from.
+        """Copy an export to a new directory, and record it as a run that training can go on from.
 
-        `run` is its name here (None: the one it had), `directory` where its files go (None: one of that name, in the
-        working directory). Every byte is proved before anything is recorded. Run again after it was interrupted, it
-        goes on. Raises `DamageError` where the export is damaged, `RefusedError` where the run or the directory is
-        there already.
+        `source` is a directory or a `.tar` that `export` wrote. `run` is the name of the new run (None: the name of the
+        exported run). The files are copied to `directory` (None: one with the run's name, in the working directory).
+        Every byte is checked before anything is recorded. After an interruption, the same call finishes the import.
+        Raises `DamageError` if the export is damaged, and `RefusedError` if the run or the directory exists, or if
+        the export holds the weights only.
         """
         from ckptstore.handover.import_ import import_
 
@@ -288,7 +310,7 @@ class Catalog:
         since: timedelta | None = None,
         limit: int | None = None,
     ) -> Listing[overview.SaveRow]:
-        """List the saves of a run, or of all runs, newest first: those `since` that long ago, `limit` at most."""
+        """List the saves of a run, or of all runs, newest first: those of the last `since`, at most `limit`."""
         return Listing(overview.saves(self.database, run, kind=kind, since=since, limit=limit), dicts.save)
 
     def files(
@@ -299,11 +321,11 @@ class Catalog:
         since: timedelta | None = None,
         limit: int | None = None,
     ) -> Listing[Checkpoint]:
-        """List every file ever recorded of a run, or of all runs: those `since` that long ago, `limit` at most."""
+        """List every file ever recorded of a run, or of all runs: those of the last `since`, at most `limit`."""
         return Listing(overview.files(self.database, run, kind=kind, since=since, limit=limit), dicts.file)
 
     def unplaced(self, run: str) -> Listing[Unplaced]:
-        """List the files of a run that a scan could not place and that have no record since, the newest first."""
+        """List the unplaced files of a run: a scan found no certain step or rank. The file written last comes first."""
         return Listing(overview.unplaced(self.database, run), dicts.unplaced)
 
     def show(self, run: str, step: int) -> Listing[Checkpoint]:
@@ -311,7 +333,7 @@ class Catalog:
         return Listing(overview.show(self.database, run, step), dicts.file)
 
     def history(self, run: str) -> Listing[LaunchRow]:
-        """List every launch of a run, oldest first: where it started, why not from a newer state, how it ended."""
+        """List every launch of a run, oldest first: its start, the newer states that it passed over, and its end."""
         from ckptstore.resume.history import history
 
         return Listing(history(self.database, run), dicts.launch)
@@ -319,16 +341,15 @@ class Catalog:
     def advise(self, run: str, *, mtbf: timedelta | None = None) -> Advice:
         """Say how often a run should save, and what it loses at the present interval and at the best one.
 
+        `mtbf` is the mean time between failures (None: computed from the failures in the catalog).
         docs/explanation/interval.md has the formula.
-
-        `mtbf` is the mean time between failures; else it is that of the failures that the catalog has seen.
         """
         from ckptstore.advise.advise import advise
 
         return advise(self.database, run, mtbf=mtbf)
 
     def rename(self, run: str, name: str) -> bool:
-        """Give a run another name; return whether it had a different one. The first name still leads to the run."""
+        """Give a run another name; return whether it had a different one. The run's first name stays valid."""
         from ckptstore.resume import names
 
         return names.rename(self.database, run, name)
@@ -336,32 +357,32 @@ class Catalog:
     def forget(self, run: str, *, undo: bool = False) -> bool:
         """Hide a run from every command, or bring it back; return whether that changed anything. No file is touched.
 
-        Its name stays taken: a launch that joins it is refused until it was brought back.
+        Its name stays taken: a launch that joins the run is refused until the run is brought back.
         """
         from ckptstore.resume import names
 
         return names.forget(self.database, run, forgotten=not undo)
 
     def pin(self, run: str, step: int) -> bool:
-        """Protect a step of a run; return whether that is new."""
+        """Protect a step of a run from gc; return whether it was not pinned before."""
         from ckptstore.retention import protect as pinning
 
         return pinning.pin(self.database, run, step)
 
     def unpin(self, run: str, step: int) -> bool:
-        """Remove the protection; return whether there was one."""
+        """Remove the pin of a step; return whether there was one."""
         from ckptstore.retention import protect as pinning
 
         return pinning.unpin(self.database, run, step)
 
     def tag(self, run: str, step: int, name: str) -> bool:
-        """Give a step of a run a name, which protects it; return whether that is new."""
+        """Give a step of a run a name, which protects it from gc; return whether it did not have this name before."""
         from ckptstore.retention import protect as pinning
 
         return pinning.tag(self.database, run, step, name)
 
     def untag(self, run: str, name: str) -> bool:
-        """Remove a name and its protection; return whether there was one."""
+        """Remove a name and its protection; return whether a step had this name."""
         from ckptstore.retention import protect as pinning
 
         return pinning.untag(self.database, run, name)
@@ -369,8 +390,8 @@ class Catalog:
     def record(self, reference: str, **metrics: float) -> None:
         """Add metrics to a recorded state, such as those of an evaluation: `record("digits@1200", accuracy=0.93)`.
 
-        The value that was recorded last counts. Raises `UsageError` if it is no metric, and
-        `NothingRestorableError` for a state that is not whole.
+        Of several values for one metric, the last recorded one counts. Raises `UsageError` for a value that is not a
+        finite number, and `NothingRestorableError` for a state that is not complete.
         """
         from ckptstore.resume.measure import measure
         from ckptstore.resume.register import checked
@@ -383,17 +404,19 @@ class Catalog:
     def plan_gc(self, run: str, policy: Policy | None = None) -> GcPlan:
         """Plan which states of a run stay and which go, with all reasons; no file is touched.
 
-        `policy` is the one stored for the run if none is given. Raises `RefusedError` where no rule says what to keep.
+        Without `policy`, the policy stored for the run counts. Raises `RefusedError` if no rule says which states to
+        keep.
         """
         from ckptstore.retention.plan import plan_gc
 
         return plan_gc(self.database, run, policy)
 
     def execute(self, plan: GcPlan, *, now: bool = False, allow_mass_delete: bool = False) -> Collected:
-        """Carry a plan out, after looking again at each state: what it removes goes to the trash.
+        """Carry out a plan: move the files of the states that it removes to the trash.
 
-        `now` deletes at once. Raises `RefusedError` for a plan that leaves nothing or, without `allow_mass_delete`,
-        removes nearly all; and while another gc of the run is at work.
+        Each state is looked at again first. A state that has changed, or is protected since, stays. `now` deletes at
+        once, without the trash. Raises `RefusedError` for a plan that leaves nothing; for one that removes more than
+        90 % of the bytes, without `allow_mass_delete`; and while another process works on the run's files.
         """
         from ckptstore.retention.execute import execute
 
@@ -406,17 +429,17 @@ class Catalog:
         return undo(self.database, run)
 
     def purge(self, run: str, *, now: bool = False) -> Purged:
-        """Delete files that have been in the trash of a run for longer than their grace, or all of them `now`."""
+        """Delete the files in the trash of a run whose grace is over; with `now`, all files in the trash."""
         from ckptstore.retention.in_trash import purge
 
         return purge(self.database, run, at_once=now)
 
 
 def connect(url: str | os.PathLike[str] | None = None) -> Catalog:
-    """Open the catalog that `url` names, else CKPTSTORE_URL, else the user's own SQLite file.
+    """Open the catalog that `url` names (None: the one in CKPTSTORE_URL; without it, the user's own SQLite file).
 
-    An SQLite file is created and upgraded as needed, a PostgreSQL database filled if it is empty. Raises
-    `CatalogUnavailableError` where it cannot be used and `SchemaError` where its schema is of another version.
+    An SQLite file is created and upgraded as needed. In an empty PostgreSQL database, the tables are created. Raises
+    `CatalogUnavailableError` if the catalog cannot be used, and `SchemaError` if its schema has another version.
     """
     database = open_database(url)
     schema.ensure(database)
