@@ -1,4 +1,4 @@
-"""How often a run should save, by what its saves cost and how often it failed, and the room that takes."""
+"""Computes how often a run should save, from the cost of its saves and its failures, and the disk space it needs."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ log = logging.getLogger("ckptstore")
 
 WEEK = 7 * 86400
 ASSUMED = 86400.0
-"""The seconds between two failures of a run that has not failed."""
+"""The mean time between failures, in seconds, that is assumed for a run that has not failed."""
 
 _SEEN = 20
-"""How many of the newest saves are looked at."""
+"""The number of newest saves that are looked at."""
 _GUESSES = (3600, 6 * 3600, 86400, WEEK)
-"""Mean times between failures that are shown where none is known."""
+"""Mean times between failures, in seconds: each gets a best interval if the run's own is not known."""
 _LOOK, _END = 1.0, 5.0
 _MARGIN = 1.5
 _PART_OF_GRACE = 0.9
@@ -45,57 +45,50 @@ _ON_PURPOSE = {"KeyboardInterrupt", "SystemExit"}
 
 @dataclass(frozen=True)
 class Room:
-    """What the states take on the disk at an interval, in bytes."""
+    """The disk space that a run needs at an interval, in bytes, at most."""
 
-    states: int  # that are kept, at most
-    trash: int  # that waits for its grace to be over
-    each_week: int  # added to the states, week by week
+    states: int  # of the states that the policy keeps
+    trash: int  # of the states in the trash, until their grace is over
+    each_week: int  # by which the kept states grow in a week
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Saving so often."""
+    """An interval between two saves, and its consequences."""
 
     steps: int  # from one save to the next
     seconds: float  # that these steps take
-    mtbf: float | None  # seconds between two failures; None: not known
-    lost_steps: float | None  # that are trained fewer in a week than without saves and failures; None: not known
+    mtbf: float | None  # mean seconds between two failures; None: not known
+    lost_steps: float | None  # in a week, compared with a training without saves and failures; None: not known
     room: Room
 
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """How often a run should save.
-
-    `cost` is what a save costs, `is_written` tells whether it is known when it was on the disk; `step` is the time of a
-    step, `state_bytes` the size of a state. `failures` are those that the catalog has seen; `mtbf` counts, which is
-    theirs unless somebody gave another one (None: there were none). `present` is how the run saves now (None: it saved
-    once), `best` what loses least, and `others` what would, if failures came so often, where nothing tells. `grace` is
-    the time that a container of the run needs to end in, for its last state to be saved.
-    """
+    """How often a run should save. All times are in seconds."""
 
     run: str
-    cost: Cost
-    is_written: bool
-    step: float
-    state_bytes: int
-    policy: Policy | None
-    failures: Failures
-    mtbf: float | None
-    is_given: bool
-    present: Interval | None
-    best: Interval | None
-    others: tuple[Interval, ...]
-    grace: float
+    cost: Cost  # of a save
+    is_written: bool  # whether `cost.written` was measured
+    step: float  # the time of a step
+    state_bytes: int  # the size of a state
+    policy: Policy | None  # the stored one
+    failures: Failures  # in the catalog
+    mtbf: float | None  # the mean time between failures that the advice is for; None: not known
+    is_given: bool  # whether the caller gave the mtbf; else it is computed from `failures`
+    present: Interval | None  # at which the run saves now; None: it saved only once
+    best: Interval | None  # at which it loses least; None: the mtbf is not known
+    others: tuple[Interval, ...]  # the best ones for several assumed mtbfs, if the mtbf is not known
+    grace: float  # the grace period that a container of the run needs, so that its last state is saved
 
 
 def advise(database: Database, run: str, *, mtbf: timedelta | None = None) -> Advice:
-    """How often `run` should save; `mtbf` is the mean time between failures, if not those that the catalog has seen.
+    """How often `run` should save. `mtbf` is the mean time between failures (None: by the failures in the catalog).
 
-    Raises `UnknownRunError`, and `CkptstoreError` where nothing tells what its saves cost.
+    Raises `UnknownRunError`, and `CkptstoreError` if the cost of its saves was not measured.
     """
     run_id = find_run(database, run)
-    failures = failures_of(history(database, run))  # it takes up the journals too
+    failures = failures_of(history(database, run))  # `history` also takes up the journals
     with database.read() as connection:
         saving = recent.newest_saving(connection, run_id)
         launch = next((each for each in reads.launches_of(connection, run_id) if each.id == saving), None)
@@ -139,17 +132,20 @@ def advise(database: Database, run: str, *, mtbf: timedelta | None = None) -> Ad
 
 
 def grace(step: float, save: float) -> float:
-    """The seconds that a rank needs to hear that it must leave, end its step, save, and end; with half of it more.
+    """The grace period that a rank needs to leave on request, in seconds. `step` and `save` are the longest times seen.
 
-    A look for the request is a second old at most; the step that has begun then ends, and one more may, in which the
-    ranks agree. What follows the save (records, the interpreter's end) has five seconds. The preStop hook waits for
-    nine tenths of the grace period.
+    A rank looks for a request once a second. It ends the current step, and perhaps one more, in which the ranks agree.
+    Then it saves. This sum is multiplied by 1.5. Records and the end of the interpreter get five more seconds. The
+    preStop hook waits only for nine tenths of the grace period.
     """
     return math.ceil((_MARGIN * (_LOOK + 2 * step + save) + _END) / _PART_OF_GRACE)
 
 
 def mtbf_of(database: Database, run: str) -> tuple[float, bool]:
-    """The seconds between two failures of a run, and whether it has failed: else, or without a catalog, `ASSUMED`."""
+    """The mean seconds between two failures of a run, and whether that is measured.
+
+    `ASSUMED`, and False, if the run has not failed, or if the catalog cannot be used.
+    """
     try:
         found = failures_of(history(database, run)).mtbf
     except CkptstoreError as error:
@@ -161,8 +157,9 @@ def mtbf_of(database: Database, run: str) -> tuple[float, bool]:
 def failures_of(launches: Sequence[LaunchRow]) -> Failures:
     """How often these launches of a run, oldest first, failed while they trained.
 
-    One that ended before its first step lost nothing, and one that a person ended did not fail. One that said nothing
-    failed if another one came after it.
+    - A launch that ended before its first step is no failure: it lost no work.
+    - A launch that a person ended is no failure.
+    - A launch without a recorded end failed if a later launch began.
     """
     begun = [row for row in launches if not row.launch.id.startswith((BRANCH, SCANNED, IMPORTED))]
     trained = [row for row in begun if row.ran]
@@ -180,7 +177,7 @@ def _has_failed(row: LaunchRow, *, is_newest: bool) -> bool:
 
 
 def _step_of(costs: Sequence[SaveCost]) -> float | None:
-    """Seconds a step, as they were measured, or from save to save."""
+    """The seconds that a step takes: the measured ones, else by the time and the steps between two saves."""
     measured = [each.step_took for each in costs if each.step_took]
     between = [
         (newer.at - older.at).total_seconds() / (newer.step - older.step)
@@ -191,7 +188,10 @@ def _step_of(costs: Sequence[SaveCost]) -> float | None:
 
 
 def _room(policy: Policy | None, size: int, steps: int, period: float) -> Room:
-    """At most, since a state may be kept by several rules. `size` is that of a state, one is saved each `period`."""
+    """The largest space that may be needed: the rules may keep fewer states, since one state may count for several.
+
+    `size` is the size of a state in bytes. One state is saved each `period` seconds.
+    """
     a_week = WEEK / period
     if policy is None:
         return Room(0, 0, round(a_week * size))
