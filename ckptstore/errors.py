@@ -1,10 +1,10 @@
-"""What can go wrong, each with a message, a hint of what to do, and the exit code of the command line."""
+"""The errors of ckptstore: each has a message, a hint of what to do, and the exit code of the command line."""
 
 from __future__ import annotations
 
 
 class CkptstoreError(Exception):
-    """Something went wrong; the message says what and where, the hint what to do."""
+    """The base of all errors. The message says what failed and where, the hint what to do."""
 
     exit_code = 1
 
@@ -28,7 +28,7 @@ class UnknownStepError(UsageError):
 
 
 class NothingRestorableError(CkptstoreError):
-    """States were saved, and none of them can be restored now."""
+    """No state can be restored, or not the one that was asked for."""
 
     exit_code = 3
 
@@ -40,19 +40,19 @@ class CatalogUnavailableError(CkptstoreError):
 
 
 class CatalogBusyError(CatalogUnavailableError):
-    """The catalog cannot do it at this moment; the same may work a moment later."""
+    """The catalog does not answer at this moment. The same call may succeed a moment later."""
 
 
 class CatalogDamagedError(CatalogUnavailableError):
-    """The catalog's file is not what its database wrote."""
+    """The catalog's SQLite file is damaged."""
 
 
 class SchemaError(CatalogUnavailableError):
-    """The catalog's schema is not the one of this program."""
+    """The catalog's schema has another version than this program needs."""
 
 
 class RefusedError(CkptstoreError):
-    """A safety rule forbids it."""
+    """A safety rule forbids the operation."""
 
     exit_code = 5
 
@@ -68,7 +68,7 @@ class DamageError(CkptstoreError):
 
 
 class UnreadableError(DamageError):
-    """A file's bytes are not those of a checkpoint."""
+    """A file cannot be read as a checkpoint: it is cut, damaged, or of another format."""
 
 
 class UnknownRunError(CkptstoreError):

@@ -1,6 +1,6 @@
-"""The one way to the outside: files, clocks, chance, threads, processes. No other module imports these.
+"""The only access to files, clocks, random numbers, threads and processes. No other module imports these.
 
-The simulated world of the tests puts its own in their place (tests/world).
+The simulated world of the tests (tests/world) puts simulated ones in their place.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ __all__ = [
 ]
 
 CHANCE = random.SystemRandom()
-"""A generator of its own: training draws from the process's, and must get the numbers of an undisturbed run."""
+"""Random numbers from the operating system: a draw does not change the sequence of the process's own generator.
+
+Training draws from that one, and must get the same numbers as without ckptstore.
+"""
 
 
 def utc_now() -> datetime:
@@ -59,5 +62,5 @@ def utc_now() -> datetime:
 
 
 def token_hex(count: int) -> str:
-    """So many random bytes, in hexadecimal."""
+    """`count` random bytes, in hexadecimal."""
     return CHANCE.randbytes(count).hex()

@@ -1,4 +1,4 @@
-"""Shows how far long work is: one line on stderr, on a terminal only, from two seconds after its beginning."""
+"""Shows the progress of long work: one line on stderr, only on a terminal, and only after two seconds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHOWN_AFTER_SECONDS = 2.0
 
 @contextmanager
 def count(verb: str, unit: str, *, shown: bool = True) -> Iterator[Callable[[int], None]]:
-    """A number that grows; nothing if it is not to be `shown`. The function takes how many more are done."""
+    """Show a growing number, if `shown`. Call the yielded function with the number of further items that are done."""
 
     def columns() -> Sequence[ProgressColumn]:
         from rich.progress import TextColumn, TimeElapsedColumn
@@ -32,7 +32,10 @@ def count(verb: str, unit: str, *, shown: bool = True) -> Iterator[Callable[[int
 
 @contextmanager
 def bar(verb: str, *, in_bytes: bool, shown: bool = True) -> Iterator[Callable[[int, int], None]]:
-    """A bar with rate and rest; nothing if it is not to be `shown`. The function takes an amount and the total."""
+    """Show a bar with the remaining time, if `shown`. Call the yielded function with the amount done and the total.
+
+    Both are numbers of bytes if `in_bytes`, else of files.
+    """
 
     def columns() -> Sequence[ProgressColumn]:
         from rich.progress import (
@@ -61,7 +64,7 @@ def _line(columns: Callable[[], Sequence[ProgressColumn]], *, shown: bool) -> It
 
 
 class _Line:
-    """It is made when it is first shown: to import what draws it takes a tenth of a second."""
+    """The line on the terminal. It imports `rich` only when it is first drawn: that takes a tenth of a second."""
 
     def __init__(self, columns: Callable[[], Sequence[ProgressColumn]], *, is_shown: bool) -> None:
         self._columns, self._is_shown = columns, is_shown
@@ -70,11 +73,11 @@ class _Line:
         self._begin = time.monotonic()
 
     def add(self, more: int) -> None:
-        """So many more are done."""
+        """Count `more` further items as done."""
         self.update(self._done + more, None)
 
     def update(self, done: int, total: int | None) -> None:
-        """So many are done, of so many."""
+        """Show that `done` of `total` are done (None: the total is not known)."""
         self._done = done
         if not self._is_shown or time.monotonic() - self._begin < SHOWN_AFTER_SECONDS:
             return
@@ -88,6 +91,6 @@ class _Line:
         self._bar.update(self._bar.task_ids[0], completed=done, total=total)
 
     def end(self) -> None:
-        """Take it away."""
+        """Remove the line."""
         if self._bar is not None:
             self._bar.stop()
