@@ -1,1 +1,1 @@
-"""Tells facts about runs to a receiver, each once: a webhook, or a command."""
+"""Reports facts about runs to a receiver, each fact once. A receiver is a webhook or a command."""

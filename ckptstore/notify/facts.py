@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 DAMAGED, QUARANTINED, SILENT, RESTART_LOOP, DISK = KINDS = ("damaged", "quarantined", "silent", "restart_loop", "disk")
 
 _NEWS = timedelta(days=7)
-"""A silence that began earlier is not reported: a first watch would report each run that was ever given up."""
+"""A silence that began earlier is not reported. Otherwise a first watch would report every run given up long ago."""
 
 _GRAVEST_FIRST = (Status.PROBLEM, Status.WARNING)
 
 
 @dataclass(frozen=True)
 class Notice:
-    """One fact about a run, for a person: the finding, and what to do. The same fact has the same `id`."""
+    """One fact about a run, for a person: the finding, and what to do. A fact keeps its `id` from look to look."""
 
     id: str
     kind: str
@@ -45,21 +45,21 @@ class Notice:
 
 @dataclass(frozen=True)
 class Look:
-    """The facts that are true now, and the ids of reported facts that are known to be over."""
+    """The facts that are true now, and the ids of facts about full disks that are over."""
 
     notices: tuple[Notice, ...]
     has_room: frozenset[str]
-    """The ids of facts about full disks, of disks that have room now."""
+    """The ids that facts about full disks have, for disks with enough room now."""
 
     def over(self, kind: str, told: Collection[str]) -> set[str]:
-        """The reported facts that are no longer true. Silences and restart loops are reported only once ever."""
+        """The reported facts of a kind that are no longer true. Silences and restart loops are reported once ever."""
         if kind in (DAMAGED, QUARANTINED):
             return set(told) - {notice.id for notice in self.notices}
         return set(self.has_room.intersection(told))
 
 
 def look(database: Database, kinds: Collection[str], now: datetime) -> Look:
-    """The facts of these kinds about all runs. Nothing is changed."""
+    """Look for facts of these kinds about all runs. Nothing is changed."""
     notices = [*_damaged(database, kinds), *_quarantined(database, kinds)]
     has_room: list[str] = []
     if {SILENT, RESTART_LOOP, DISK} & set(kinds):
@@ -94,7 +94,7 @@ def _worst(of_disk: Sequence[Check]) -> list[Check]:
 
 
 def _has_room(run_id: int, of_disk: Sequence[Check]) -> Iterator[str]:
-    """The facts about full disks that are over for a run; none if one of its disks cannot be seen."""
+    """The ids of facts about full disks that are over for a run; none if the room on one of its disks is not known."""
     if not of_disk or any(check.fact is None and check.status is not Status.OK for check in of_disk):
         return
     found = {check.status for check in of_disk if check.fact}

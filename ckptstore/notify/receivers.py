@@ -1,4 +1,4 @@
-"""The receivers of facts: an address by HTTP, or a command by its standard input."""
+"""The receivers of facts: a webhook gets them by HTTP, a command on its standard input."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIGNATURE = "X-Ckptstore-Signature"
 """The header with `sha256=` and the HMAC of the body in hexadecimal."""
 
 _ANSWER_SECONDS = 10.0
-"""How long an address may say nothing, while it is connected to and until it answers."""
+"""The timeout of the connection: to connect, and to wait for the answer."""
 
 _COMMAND_SECONDS = 30.0
 _LONGEST_REASON = 200
@@ -31,34 +31,34 @@ _OK, _REDIRECT, _SERVER_ERROR = 200, 300, 500
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a fact was not taken. `may_pass`: the same may work a moment later."""
+    """Why a fact was not accepted. `may_pass`: another try a moment later may succeed."""
 
     reason: str
     may_pass: bool
 
 
 class Receiver(Protocol):
-    """Takes facts. `name` is for messages, without what may be secret; `id` is the same for the same receiver."""
+    """Takes facts. `name` is for messages and holds no secret. `id` is derived from the URL or the command."""
 
     name: str
     id: str
 
     def send(self, body: bytes) -> Failure | None:
-        """Hand over one fact; None: it was taken."""
+        """Send one fact, as JSON. None: the receiver accepted it."""
         ...
 
 
 class Webhook:
-    """An address that facts are posted to, as JSON, signed if there is a secret.
+    """A URL to which facts are posted as JSON, signed if there is a secret.
 
-    No redirect is followed, and no proxy used. Raises `UsageError` for an address that is none.
+    No redirect is followed, and no proxy is used. Raises `UsageError` for an invalid URL.
     """
 
     def __init__(self, url: str, secret: bytes | None = None, *, patience: float = _ANSWER_SECONDS) -> None:
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
-            (host or "").encode("idna")  # else it is only found to be none when it is connected to
+            (host or "").encode("idna")  # else an invalid host would be noticed only on connecting
         except ValueError:
             host, port = None, None
         if not host or parts.scheme not in ("http", "https") or not _is_plain(url):
@@ -74,7 +74,7 @@ class Webhook:
             self._headers["Authorization"] = f"Basic {base64.b64encode(named.encode()).decode()}"
 
     def send(self, body: bytes) -> Failure | None:
-        """Post it; None: the address answered with success."""
+        """Post a fact. None: the answer has a status of success (2xx)."""
         headers = dict(self._headers)
         if self._secret is not None:
             headers[SIGNATURE] = f"sha256={hmac.new(self._secret, body, hashlib.sha256).hexdigest()}"
@@ -109,7 +109,7 @@ def _judged(status: int) -> Failure | None:
 
 
 class Program:
-    """A command that gets each fact as JSON on its standard input, without a shell, and ends with 0 if it took it.
+    """A command that gets each fact as JSON on its standard input. Exit code 0: it accepted the fact. No shell is used.
 
     Raises `UsageError` for a command line that cannot be split.
     """
@@ -126,7 +126,7 @@ class Program:
         self._patience = patience
 
     def send(self, body: bytes) -> Failure | None:
-        """Run it; None: it ended with 0. Whatever it started in its own session ends with it when it takes too long."""
+        """Run the command. None: it ended with 0. If it takes too long, its process group is killed."""
         try:
             running = subprocess.Popen(
                 self._arguments, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True

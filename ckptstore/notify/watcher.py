@@ -1,4 +1,4 @@
-"""Looks for facts again and again, and tells each one to a receiver once."""
+"""Looks for facts at regular intervals, and reports each one to a receiver once."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("ckptstore")
 
 EVERY_SECONDS = 60.0
-"""Between two looks."""
+"""The time between two looks."""
 
 PAUSES_SECONDS = (1.0, 4.0)
-"""Before a second and a third try, where the receiver does not answer."""
+"""The pauses before the second and the third try, if the receiver does not answer."""
 
 _LONGEST_PAUSE_SECONDS = 600.0
-_HOLD = timedelta(minutes=5)  # more than all tries take
+_HOLD = timedelta(minutes=5)  # longer than all tries take
 _REFUSED_FOR = timedelta(hours=1)
 _TOLD_AT_MOST_EVERY = timedelta(hours=1)
 _END_SECONDS = 5.0
@@ -48,9 +48,9 @@ class Outcome:
 class Watcher:
     """Sends facts of some kinds to a receiver: `look` once, or from `begin` to `end` on a thread of its own.
 
-    Several watchers may watch one catalog: one of them sends each fact. A fact is sent twice only if a watcher dies
-    between sending it and recording that. A receiver that does not answer is named once in the log, and tried again
-    after a pause that grows up to ten minutes.
+    Several watchers may watch one catalog: only one of them sends each fact. A fact is sent twice only if a watcher
+    dies after it sent the fact and before it recorded this. A receiver that does not answer is named once in the log.
+    The next try comes after a pause, which grows to ten minutes.
     """
 
     def __init__(
@@ -73,20 +73,20 @@ class Watcher:
         self._not_before = 0.0
 
     def begin(self) -> None:
-        """Watch from now on, on a thread."""
+        """Start a thread that watches."""
         if self._thread is None:
             self._ended.clear()
             self._thread = start_thread(self.watch, "ckptstore-watch")
 
     def end(self) -> None:
-        """Stop, after the notice that is being sent now."""
+        """Stop the thread after the current notice. Wait for it, 5 s at most."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join(_END_SECONDS)
             self._thread = None
 
     def watch(self) -> None:
-        """Look again and again, until `end`. A catalog that cannot be used is logged once, and tried again."""
+        """Look at regular intervals, until `end`. If the catalog cannot be used, one warning says so."""
         is_away = False
         while not self._ended.is_set():
             try:
@@ -126,7 +126,7 @@ class Watcher:
             failed.append((notice, failure.reason))
             self._put_off(notice, timedelta(0) if failure.may_pass else _REFUSED_FOR)
             if failure.may_pass:
-                break  # it answers no other one either
+                break  # the other notices would fail in the same way
         return Outcome(told, failed)
 
     def _send(self, notice: Notice) -> Failure | None:
@@ -171,7 +171,7 @@ class Watcher:
 
 
 def as_dict(notice: Notice, catalog: str) -> dict[str, str]:
-    """A notice as it is posted; `text` is for receivers that show one line, as chat programs do."""
+    """A notice as it is posted. `text` is for receivers that show one line, such as chat programs."""
     hint = f" -> {notice.hint}" if notice.hint else ""
     return {
         "id": notice.id,
