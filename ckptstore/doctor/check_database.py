@@ -31,7 +31,7 @@ _MANY_CONNECTIONS = 0.8
 
 
 def checks(database: Database) -> list[Check]:
-    """Whether the database can be used, and its schema; any problem with exit code 4 says that it cannot."""
+    """Check the database and its schema. If the database cannot be used, there is a problem with exit code 4."""
     if database.file is not None and not database.file.exists():
         return [_no_file(database, database.file)]
     try:
@@ -42,7 +42,7 @@ def checks(database: Database) -> list[Check]:
 
 
 def unusable(error: CatalogUnavailableError) -> Check:
-    """The check of a catalog that cannot be used, or that is damaged."""
+    """The problem of a catalog that cannot be used, or that is damaged."""
     if isinstance(error, CatalogDamagedError):
         return Check(_NAME, Status.PROBLEM, error.message, _save_more(), exit_code=_DAMAGE)
     return Check(_NAME, Status.PROBLEM, error.message, error.hint, exit_code=_UNUSABLE)
@@ -139,7 +139,7 @@ def _postgres(database: Database) -> Iterator[Check]:
 
 
 def _timed(database: Database, look: Callable[[Connection], Found]) -> tuple[Found, str]:
-    """What a look at the database shows, and how long it took to connect and to answer."""
+    """The result of `look`, and in words how long it took to connect and to answer a first statement."""
     begin = time.perf_counter()
     with database.read() as connection:
         opened = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Checks of where a run stands: the state to go on from, its newest launch, its ranks and their clocks."""
+"""Checks of a run's progress: the state to go on from, its newest launch, its ranks and their clocks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _FROM_THE_BEGINNING = "start the job again: nothing was saved yet, so it begins 
 
 
 def checks(database: Database, facts: RunFacts) -> Iterator[Check]:
-    """The state to go on from, the launch, its ranks and their clocks."""
+    """Check the state to go on from, the newest launch, its ranks and their clocks."""
     plan, rejected = _newest_restorable(database, facts)
     yield _restorable(facts, plan, rejected)
     yield from _unplaced(database, facts, plan)
@@ -57,7 +57,7 @@ def checks(database: Database, facts: RunFacts) -> Iterator[Check]:
 
 
 def _unplaced(database: Database, facts: RunFacts, plan: RestorePlan | None) -> Iterator[Check]:
-    """Files that a scan could not place: a start beside newer ones is refused."""
+    """Warn of unplaced files that are newer than the state to go on from: a start is refused because of them."""
     with database.read() as connection:
         unplaced = reads.unplaced_of(connection, reads.run_id(connection, facts.run) or 0)
     found = newer_than(plan, unplaced)
@@ -67,9 +67,9 @@ def _unplaced(database: Database, facts: RunFacts, plan: RestorePlan | None) -> 
 
 
 def _restorable(facts: RunFacts, found: RestorePlan | None, rejected: Sequence[Rejection]) -> Check:
-    """The newest state that can be restored, as far as the catalog knows, and whether its directories are there.
+    """Check the newest state that can be restored, according to the catalog, and whether its files are there.
 
-    `rejected` are the newer ones. A quarantined one among them is a warning: training went on with bad values.
+    `rejected` are the newer states. A quarantined one among them is a warning: training went on with bad values.
     """
     name = "restorable"
     ask = f"{Command('resolve', facts.run, '--explain')} says why"
@@ -112,9 +112,14 @@ def _is_seen(file: Checkpoint) -> bool:
 
 
 def _newest_restorable(database: Database, facts: RunFacts) -> tuple[RestorePlan | None, list[Rejection]]:
-    """The newest state that the catalog takes for whole, and the newer ones that it does not; no file is looked at.
+    """The newest state that is complete according to the catalog, and the newer ones that are not.
 
-    Of a tree that was moved it knows two places: files in a directory that can be seen count first, then copies.
+    No file is looked at. Each state is judged up to three times, until it is complete:
+
+    1. Files in directories that cannot be seen count as missing. If a tree was moved, the catalog knows its files at
+       two places, and those at the other place count.
+    2. Copies in tiers count too.
+    3. All files count as they are recorded.
     """
     away = {directory for directory, seen in facts.around.items() if seen.device is None}
     segments = lineage(list(facts.launches), facts.saved)
@@ -137,7 +142,7 @@ def _newest_restorable(database: Database, facts: RunFacts) -> tuple[RestorePlan
 
 
 def newest_launch(facts: RunFacts) -> Check:
-    """How the newest launch goes, or how it ended."""
+    """Check the newest launch: whether it is running well, or how it ended."""
     newest = facts.newest
     if newest is None or facts.last_sign is None:
         return facts.check("launch", Status.NOTE, "no launch yet")
@@ -162,7 +167,7 @@ _NEVER_WHOLE = (Rule.MISSING_RANK, Rule.IN_PROGRESS, Rule.WEIGHTS_ONLY, Rule.FOR
 
 
 def _passed_over(facts: RunFacts) -> Check:
-    """The newest launch went on from an older state than the newest."""
+    """Report that the newest launch started from a state that was not the newest one."""
     newest = facts.passed[0]
     which = f"step {newest.global_step} of launch {newest.launch}"
     others = f", and {count(len(facts.passed) - 1, 'other', 'others')}" if len(facts.passed) > 1 else ""
@@ -173,7 +178,7 @@ def _passed_over(facts: RunFacts) -> Check:
 
 
 def _damaged(facts: RunFacts) -> Check:
-    """States with files that a verification, a start or a scan found to differ from their records."""
+    """Warn of states with damaged files, found by a verification, a start or a scan."""
     newest = max(facts.damaged, key=lambda state: (state.global_step, state.launch))
     others = count(len(facts.damaged) - 1, "other state has", "other states have")
     detail = damage(newest) + (f"; {others} some too" if len(facts.damaged) > 1 else "")
@@ -182,14 +187,14 @@ def _damaged(facts: RunFacts) -> Check:
 
 
 def damage(state: BadState) -> str:
-    """The number of damaged files of a state, one of them, and its fault."""
+    """The number of damaged files of a state, and one of them with its fault, in words."""
     files = count(state.files, "damaged file", "damaged files")
     why = f" ({state.why})" if state.why else ""
     return f"step {state.global_step} of launch {state.launch} has {files}: {state.path}{why}"
 
 
 def _goes_on(facts: RunFacts, newest: Launch, silent: timedelta) -> Check:
-    """A launch that did not say that it ended, and was not heard of for so long."""
+    """Check a launch without a recorded end. `silent` is the time since its last sign of life."""
     if not facts.homes:
         detail = f"{newest.id}: only its files are known, the newest of {span(silent)} ago"
         return facts.check("launch", Status.OK, detail)
@@ -283,7 +288,7 @@ def _ranks(database: Database, facts: RunFacts, launch: Launch) -> Check:
 
 
 def _behind(behind: Mapping[int | None, list[int]], hosts: dict[int, str]) -> str:
-    """The ranks that lag, those with the same last step together, and on which hosts they run."""
+    """The ranks that lag, in words: grouped by their last step, with their hosts."""
     parts = []
     for step, ranks in behind.items():
         on = sorted({hosts[rank] for rank in ranks if rank in hosts})

@@ -1,4 +1,4 @@
-"""Checks of what a run keeps on disk: its directories, the room for more saves, its journals and its trash."""
+"""Checks of a run's storage: its directories, the room for more saves, its journals and its trash."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _UNLIMITED = 10**9
 def checks(database: Database, facts: RunFacts, *, is_away: bool) -> Iterator[Check]:
     """Check directories, the room on their disks, journals and trash.
 
-    `is_away`: the catalog cannot be used, so nothing says which of the journals' records it has.
+    `is_away`: the catalog cannot be used. Then it is unknown which of the journals' records it has.
     """
     yield from disks(facts)
     yield _journals(facts, is_away=is_away)
@@ -77,7 +77,7 @@ def _directories(facts: RunFacts) -> Check:
 
 
 def _gc_waits(facts: RunFacts) -> Iterator[Check]:
-    """A warning of directories that are not there, and for which gc keeps states; not of those told of already."""
+    """Warn of missing directories because of which gc keeps states, except those that `_directories` reports."""
     told = {each for each in facts.directories if facts.around[each].device is None}
     away = [f"{directory} {why}" for directory, why in facts.absent.items() if directory not in told]
     if away:
@@ -106,7 +106,7 @@ def _disk(facts: RunFacts, device: int, directories: list[str]) -> Check:
 
 
 def _what_frees(facts: RunFacts) -> str:
-    """The commands that make room now: what gc moves to the trash takes as much there."""
+    """The commands that free space now. A gc without --now does not: its files take as much space in the trash."""
     in_trash = sum(each.bytes for each in facts.trash)
     ways = [f"{Command('purge', facts.run, '--now')} frees up to {size(in_trash)}"] if in_trash else []
     if len({saved.step for saved in facts.saves if Path(saved.path).exists()}) > _FLOOR:
@@ -116,9 +116,10 @@ def _what_frees(facts: RunFacts) -> str:
 
 
 def _next_save(facts: RunFacts, device: int) -> tuple[int, int]:
-    """How many files and bytes the next save is taken to put on a disk: as the largest of the last ones.
+    """The files and bytes that the next save is expected to need on a disk: as many as the largest of the last saves.
 
-    MindSpore deletes the oldest before it writes (mindspore.md §9); that is not counted on: another callback may not.
+    MindSpore deletes its oldest file before it writes a new one (mindspore.md §9). This space is not subtracted, since
+    another callback may delete nothing.
     """
     sums: dict[int, list[int]] = {}
     for saved in facts.saves:
@@ -157,7 +158,7 @@ def _file_system(facts: RunFacts, directories: list[str]) -> Check:
 
 
 def _journals(facts: RunFacts, *, is_away: bool) -> Check:
-    """Check for records in journals that the catalog lacks; `is_away`: the catalog cannot be asked."""
+    """Check for records in journals that the catalog lacks. `is_away`: the catalog cannot be used."""
     sizes = sizes_of(facts.around.values())
     hidden = {f"{directory}/{FOLDER}": seen.hidden for directory, seen in facts.around.items() if seen.hidden}
     what = count(len({jsonl.directory_of(path) for path in sizes}), "journal", "journals")
@@ -172,7 +173,7 @@ def _journals(facts: RunFacts, *, is_away: bool) -> Check:
 
 
 def _but(hidden: Mapping[str, str], check: Check) -> Check:
-    """The check, with the unreadable journals: it is unknown whether the catalog has their records."""
+    """The check, as a warning if journals cannot be read: it is unknown whether the catalog has their records."""
     if not hidden:
         return check
     reason = next(iter(hidden.values()))
@@ -236,7 +237,7 @@ def _lock(facts: RunFacts, lock: Lock) -> Check:
 
 
 def _unconfirmed(database: Database, facts: RunFacts) -> Iterator[Check]:
-    """A note for each shared journal that removes protection and is not confirmed."""
+    """A note for each shared journal with events that take protection away and that no person has confirmed."""
     shared = [path for path in facts.journals if path.rpartition("/")[2].startswith(jsonl.SHARED)]
     found, _ = jsonl.read_tails(dict.fromkeys(sorted(shared), 0))
     for path, contents in found.items():

@@ -1,4 +1,4 @@
-"""Checks of tiers: whether each can be used, files that wait to be copied, and files on nodes only."""
+"""Checks of tiers: whether each can be used, which files wait to be copied, and how many states are on nodes only."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 _NAME = "tiers"
 _LATE = timedelta(hours=1)
-"""Saves that are older and have no copy are reported: an agent may not be running."""
+"""A file that is older and has no copy is a warning: perhaps `replicate --watch` does not run."""
 
 
 def checks(database: Database) -> list[Check]:
-    """Of each tier beyond the nodes: whether it can be reached and written to, its clock, its rules and versions."""
+    """Check each tier of level 1 and above: access, the right to write, its clock, its rules and versions."""
     return [check for tier in facts.declared(database) if tier.level > facts.NODE_LEVEL for check in _of_tier(tier)]
 
 
@@ -44,7 +44,7 @@ def _of_tier(tier: Tier) -> Iterator[Check]:
 
 
 def of_run(database: Database, run: str, run_id: int, now: datetime) -> list[Check]:
-    """What of a run waits to be copied to each tier, and how many of its states are on nodes only."""
+    """Check how much of a run waits to be copied to each tier, and how many of its states are on nodes only."""
     waiting = facts.waiting(database, run)
     if not waiting:
         return []

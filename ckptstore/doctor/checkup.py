@@ -15,7 +15,7 @@ _GRAVEST_FIRST = (CatalogUnavailableError.exit_code, DamageError.exit_code, Ckpt
 
 
 class Status(str, Enum):
-    """How it is: nothing to do; good to know; to be looked at soon; or wrong now."""
+    """The result of a check: nothing to do; good to know; to be looked at soon; or wrong now."""
 
     OK = "ok"
     NOTE = "note"
@@ -27,11 +27,11 @@ class Status(str, Enum):
 
 @dataclass(frozen=True)
 class Fact:
-    """What `watch` tells of, once: its kind, what makes it the same fact again, and when it began (None: not known)."""
+    """A fact that `watch` reports once."""
 
     kind: str
-    of: str
-    since: datetime | None = None
+    of: str  # with the kind and the run, it identifies the fact: the same values are not reported again
+    since: datetime | None = None  # when it began; None: not known
 
 
 @dataclass(frozen=True)
@@ -42,24 +42,24 @@ class Check:
     status: Status
     detail: str
     hint: str = ""  # what to do
-    run: str | None = None  # None: of what all runs share
-    exit_code: int = CkptstoreError.exit_code  # of the command, where it is a problem
+    run: str | None = None  # None: the check is of no single run
+    exit_code: int = CkptstoreError.exit_code  # of the command, if the check finds a problem
     fact: Fact | None = None
 
 
 @dataclass(frozen=True)
 class Checkup:
-    """Everything that was checked, in the order of the page."""
+    """All checks, in the order in which the page shows them."""
 
     checks: tuple[Check, ...]
 
     @property
     def has_warnings(self) -> bool:
-        """Whether there is anything to be looked at soon."""
+        """Whether a check has a warning."""
         return any(check.status is Status.WARNING for check in self.checks)
 
     @property
     def exit_code(self) -> int:
-        """0 where there is no problem; else that of the gravest: the catalog cannot be used, damage, anything else."""
+        """0 if there is no problem, else that of the gravest one: catalog cannot be used, damage, any other problem."""
         codes = {check.exit_code for check in self.checks if check.status is Status.PROBLEM}
         return next((code for code in _GRAVEST_FIRST if code in codes), 0)

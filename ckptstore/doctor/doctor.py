@@ -1,4 +1,4 @@
-"""Look at everything that could go wrong with a catalog and its runs, and say what to do. Nothing is ever changed."""
+"""Checks a catalog, its tiers and its runs, and says what to do."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 _ANSWER_SECONDS = 10.0
-"""To wait for the database at each step; a page must not take minutes."""
+"""How long each statement may wait for the database: a page must not take minutes."""
 
 
 def examine(url: str | None, run: str | None = None, *, now: datetime | None = None) -> Checkup:
-    """Check the catalog at `url` and a run, or every run. `now` is the time of this machine (None: as it is).
+    """Check the catalog at `url`, and a run or every run. `now` is the time to judge by (None: this machine's clock).
 
-    Where the catalog cannot be used, journals in the directories that are known without it tell of the runs. Raises
-    `UnknownRunError` for a run that a catalog does not have, and `UsageError` for a URL that makes no sense.
+    If the catalog cannot be used, the runs are checked by the journals in directories that are known without it. Raises
+    `UnknownRunError` for a run that the catalog does not have, and `UsageError` for an invalid URL.
     """
     now = now or utc_now()
     checks = [_program()]
@@ -44,7 +44,7 @@ def examine(url: str | None, run: str | None = None, *, now: datetime | None = N
         checks += check_database.checks(database)
         if Checkup(tuple(checks)).exit_code != CatalogUnavailableError.exit_code:
             return Checkup((*checks, *check_tiers.checks(database), *_runs(database, run, now)))
-    except CatalogUnavailableError as error:  # it went away meanwhile, or is damaged
+    except CatalogUnavailableError as error:  # it became unreachable during the checks, or is damaged
         if not (isinstance(error, CatalogDamagedError) and Checkup(tuple(checks)).exit_code == DamageError.exit_code):
             checks.append(check_database.unusable(error))
     finally:
@@ -64,7 +64,7 @@ def _runs(database: Database, run: str | None, now: datetime, *, is_away: bool =
 
 
 def _without(catalog: str, run: str | None, now: datetime) -> list[Check]:
-    """The checks of runs where the catalog cannot be used: as a start without it, by journals that can be found."""
+    """Check runs without the catalog: by the journals in known directories, as a start without the catalog does."""
     known = known_directories(catalog, run or "")
     sizes, hidden = found_below(known)
     hint = f"name their directories: {DIRECTORIES}=/data/run"
@@ -82,11 +82,11 @@ def _without(catalog: str, run: str | None, now: datetime) -> list[Check]:
 
 _BOUND = re.compile(r"^mindspore\s*>=\s*(\d+)\.(\d+)")
 _NUMBERS = re.compile(r"(\d+)\.(\d+)")
-_OLD_NUMPY = 2  # the first that NumpySlicesDataset of MindSpore 2.10 fails on (mindspore.md §10)
+_OLD_NUMPY = 2  # the first NumPy with which NumpySlicesDataset of MindSpore 2.10 fails (mindspore.md §10)
 
 
 def _program() -> Check:
-    """ckptstore, Python, and MindSpore if it is here, by what packages say: nothing of MindSpore is imported."""
+    """Check the versions of ckptstore, Python and MindSpore by the metadata of packages. MindSpore is not imported."""
     own = f"ckptstore {metadata.version('ckptstore')}, Python {sys.version_info.major}.{sys.version_info.minor}"
     found, needed = _mindspore(), _needed()
     if found is None:
@@ -104,7 +104,7 @@ def _program() -> Check:
 
 
 def _mindspore() -> str | None:
-    """Its version, under whatever name it was installed."""
+    """The version of MindSpore, also if its package has another name than `mindspore`. None: it is not installed."""
     version = _version("mindspore")
     if version is None:
         others = metadata.packages_distributions().get("mindspore", [])
@@ -120,7 +120,7 @@ def _version(distribution: str) -> str | None:
 
 
 def _needed() -> tuple[int, int]:
-    """The oldest MindSpore that ckptstore says it works with."""
+    """The oldest MindSpore that ckptstore's package metadata allows, as major and minor version."""
     bounds = [found for line in metadata.requires("ckptstore") or () if (found := _BOUND.match(line))]
     return (int(bounds[0][1]), int(bounds[0][2])) if bounds else (0, 0)
 

@@ -1,6 +1,6 @@
-"""The facts by which `doctor` judges a run: its last actions by the catalog, and the surroundings of its files.
+"""The facts by which `doctor` judges a run: from the catalog, and from a look at the run's directories.
 
-Directories are looked at, the files in them are not; and the journals in them are listed.
+Each directory is looked at, and the journals in it are listed. Checkpoint files are not opened.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ckptstore.journal.jsonl import Contents
 
 SAVES = 5
-"""So many of the newest saves tell how large the next one is, and which ranks do not save any more."""
+"""The number of newest saves that show how large the next one will be, and which ranks no longer save."""
 
 
 @dataclass(frozen=True)
@@ -45,33 +45,33 @@ class Surroundings:
     """A directory, its disk, and its journals."""
 
     directory: str
-    device: int | None  # None: it cannot be looked at
-    trouble: str = ""  # why it cannot
-    journals: Mapping[str, int] = field(default_factory=dict)  # how long each is, in bytes
-    hidden: str = ""  # why their folder cannot be read
+    device: int | None  # None: the directory cannot be looked at
+    trouble: str = ""  # why it cannot be looked at
+    journals: Mapping[str, int] = field(default_factory=dict)  # the length of each, in bytes, by its path
+    hidden: str = ""  # why the folder of the journals cannot be read
 
 
 @dataclass(frozen=True)
 class Room:
-    """What a file system still takes from who is not root: bytes, and files (None: it has no limit of them)."""
+    """The free space of a file system for users other than root."""
 
     bytes: int
-    files: int | None
+    files: int | None  # that can still be created; None: there is no limit
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """One run: the facts of the catalog, and its directories as they were observed."""
+    """One run: the facts in the catalog, and the state of its directories."""
 
     run: str
     now: datetime
     launches: tuple[Launch, ...]  # oldest first
-    saved: Mapping[str, int | None]  # the first step of each that saved anything
-    saving: Launch | None  # the newest that saved anything
-    saves: tuple[Saved, ...]  # its newest ones
-    highest_step: int  # that the newest launch saved, of any kind; 0: none
+    saved: Mapping[str, int | None]  # the first saved step of each launch that saved anything, by the launch's id
+    saving: Launch | None  # the newest launch that saved anything
+    saves: tuple[Saved, ...]  # the newest saves of that launch
+    highest_step: int  # that the newest launch saved, in a save of any kind; 0: it saved nothing
     homes: tuple[Home, ...]  # the directories of the newest launch
-    saving_homes: tuple[Home, ...]  # those of the launch that saved last
+    saving_homes: tuple[Home, ...]  # the directories of `saving`
     ends: tuple[TrainingEnded, ...]
     leased_until: datetime | None
     sign: Sign | None
@@ -80,8 +80,8 @@ class RunFacts:
     damaged: tuple[BadState, ...]
     lock: Lock | None
     trash: tuple[Waiting, ...]
-    journals: Mapping[str, int]  # of the run, and all others in its directories: how far each was taken up
-    around: Mapping[str, Surroundings] = field(default_factory=dict)  # of all these directories
+    journals: Mapping[str, int]  # of the run, and all others in its directories: how far each is taken up
+    around: Mapping[str, Surroundings] = field(default_factory=dict)  # by directory: those of the run and its journals
     absent: Mapping[str, str] = field(default_factory=dict)  # directories that gc waits for, and why they are not there
 
     @property
@@ -96,18 +96,18 @@ class RunFacts:
 
     @property
     def directories(self) -> list[str]:
-        """Where the run saves now, and where its newest files are."""
+        """The directories that the run saves to now, and those of its newest files."""
         homes = {home.directory for home in (*self.homes, *self.saving_homes)}
         return sorted(homes | {folder_of(saved.path) for saved in self.saves})
 
     @property
     def hosts(self) -> dict[int, str]:
-        """The host of each rank, as far as it is known."""
+        """The host of each rank whose host is known."""
         return {home.rank: home.host for home in (*self.saving_homes, *self.homes) if home.host}
 
     @property
     def last_sign(self) -> datetime | None:
-        """When the newest launch was last heard of: it began, saved, or said that it makes steps (once an hour)."""
+        """The last sign of the newest launch: its start, a save, or the renewal of its lease (once an hour)."""
         newest = self.newest
         if newest is None:
             return None
@@ -117,7 +117,7 @@ class RunFacts:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the process of the newest launch ran on this machine, and is there no more."""
+        """Whether the process of the newest launch ran on this machine and has ended."""
         return self.sign is not None and life(self.sign.process, self.now - self.sign.seen_at) is Life.GONE
 
     @property
@@ -133,7 +133,7 @@ class RunFacts:
 
 
 def gather(database: Database, run: str, run_id: int, now: datetime) -> RunFacts:
-    """Ask the catalog about a run, then look at its directories."""
+    """Gather the facts about a run: ask the catalog, then look at the run's directories."""
     with database.read() as connection:
         launches = tuple(launch for launch in reads.launches_of(connection, run_id) if not launch.foreign)
         saving_id = recent.newest_saving(connection, run_id)
@@ -172,7 +172,7 @@ def gather(database: Database, run: str, run_id: int, now: datetime) -> RunFacts
 
 
 def _absent(database: Database, run_id: int, known: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """The directories with files of a run, of any launch, that are not there, as gc judges that; and the reasons."""
+    """The directories with files of a run that gc would find absent, each with the reason. All launches count."""
     seen = for_each(facts_if_seen, [path for path, _ in known])
     unseen = [each for each, facts in zip(known, seen, strict=True) if facts is None]
     places: Mapping[str, set[str]] = {}
@@ -189,9 +189,10 @@ def _absent(database: Database, run_id: int, known: Sequence[tuple[str, str]]) -
 
 
 def unread(known: Mapping[str, int], sizes: Mapping[str, int]) -> tuple[dict[str, Contents], bool]:
-    """What the catalog lacks of these journals, and whether that is all of it; one that cannot be read is left out.
+    """The parts of these journals that the catalog lacks, and whether they were read to the end (of 16 MiB at most).
 
-    `known` says up to which byte it has each, `sizes` how long each is.
+    `known` is the offset up to which the catalog has each journal, `sizes` the length of each, in bytes. A journal that
+    cannot be read is left out.
     """
     begins = {path: known.get(path, 0) for path in sorted(sizes)}
     tails = {path: begin if sizes[path] > begin else 0 for path, begin in begins.items() if sizes[path] != begin}
@@ -199,7 +200,7 @@ def unread(known: Mapping[str, int], sizes: Mapping[str, int]) -> tuple[dict[str
 
 
 def backlogs(database: Database) -> dict[str, int]:
-    """How many records of each run, by its name, are in journals where it saves and not in the catalog."""
+    """For each run, by its name: the number of records in its directories' journals that the catalog lacks."""
     with database.read() as connection:
         names = reads.names_of_runs(connection)
         known = journals.ends_of_runs(connection)
@@ -215,12 +216,12 @@ def backlogs(database: Database) -> dict[str, int]:
 
 
 def folder_of(path: str) -> str:
-    """The directory that a file is in."""
+    """The directory of a file."""
     return path.rpartition("/")[0] or "/"
 
 
 def roots(directories: list[str]) -> list[str]:
-    """The directories that have those of the ranks in them."""
+    """The common directories above the directories of single ranks."""
     return sorted({root_of(directory) for directory in directories})
 
 
@@ -230,7 +231,7 @@ def look_around(directories: Sequence[str]) -> list[Surroundings]:
 
 
 def sizes_of(around: Iterable[Surroundings]) -> dict[str, int]:
-    """The journals in these directories, by path, and how long each is, in bytes."""
+    """The length of each journal in these directories, in bytes, by its path."""
     return {path: length for seen in around for path, length in seen.journals.items()}
 
 
@@ -247,16 +248,16 @@ def _look_at(directory: str) -> Surroundings:
 
 
 def room_of(directory: str) -> Room:
-    """The room on the disk of a directory. Raises `OSError`."""
+    """The free space on the disk of a directory. Raises `OSError`."""
     found = os.statvfs(directory)
     return Room(found.f_bavail * found.f_frsize, found.f_favail if found.f_files else None)
 
 
 def nearest(path: Path) -> Path:
-    """The path, or the nearest directory above it that is there."""
+    """The path itself if it exists, else the nearest directory above it that exists."""
     return next((each for each in (path, *path.parents) if each.exists()), Path("/"))
 
 
 def may_write(path: Path) -> bool:
-    """Whether this process may write a file, or into a directory: not where its disk is mounted read-only either."""
+    """Whether this process may write to a file or into a directory. False too if the disk is mounted read-only."""
     return os.access(path, os.W_OK)
