@@ -1,1 +1,1 @@
-"""The catalog as pages and as an API: a thin layer above the calls that the command line makes."""
+"""The catalog as web pages and as an HTTP API. Both make the same calls as the command line."""

@@ -1,4 +1,4 @@
-"""Answers of the catalog for many who ask: each is made once, by a thread, and kept for a moment."""
+"""A cache of answers of the catalog. A thread makes each answer once, for all requests of the next moment."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Answers:
         self._made: dict[Hashable, _Answer] = {}
 
     async def soon(self, question: Hashable, work: Callable[[], T], seconds: float) -> T | None:
-        """As `get`, but None if the answer is not there within so many seconds. The query goes on."""
+        """As `get`, but None if there is no answer within `seconds`. The query goes on."""
         try:
             return await self.get(question, work, patience=seconds)
         except CatalogBusyError:
@@ -51,12 +51,12 @@ class Answers:
         seconds = self._patience if patience is None else patience
         found = self._current(question, work)
         answer: T = await ((valid and found.next) or found).within(seconds)
-        if found.is_outdated:  # something happened while it was being made
+        if found.is_outdated:  # it became outdated while this request waited for it
             answer = await self._current(question, work).within(seconds)
         return answer
 
     def outdate(self, about: str, since: Hashable) -> None:
-        """Drop the answers about a run that are older than the present answer to the question `since`."""
+        """Drop the answers about a run that were begun before the current answer to the question `since`."""
         known = self._made.get(since)
         for question, answer in self._made.items():
             is_about_it = isinstance(question, tuple) and question[1] == about
@@ -76,17 +76,17 @@ class Answers:
         return found
 
     def forget(self) -> None:
-        """Drop every answer: something was changed."""
+        """Drop every answer. To be called after a change."""
         self._made.clear()
 
     def close(self) -> None:
-        """Let the threads end when they have finished what they do."""
+        """Let each thread end after its current query."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 class _Answer:
     def __init__(self, threads: ThreadPoolExecutor, work: Callable[[], Any]) -> None:
-        self.next: _Answer | None = None  # that is being made in its place
+        self.next: _Answer | None = None  # the newer answer that is being made to replace this one
         self.is_outdated = False
         self.begun_at = time.monotonic()
         self._done_at: float | None = None
@@ -95,12 +95,12 @@ class _Answer:
 
     @property
     def is_done(self) -> bool:
-        """Whether it is there."""
+        """Whether the answer is complete."""
         return self._done_at is not None
 
     @property
     def age(self) -> float:
-        """How old it is, measured by how long it counts; 0 while it is being made."""
+        """The age of the answer, divided by the time for which it is valid; 0 while it is being made."""
         if self._done_at is None:
             return 0
         if self.is_outdated:
@@ -109,7 +109,7 @@ class _Answer:
         return (time.monotonic() - self._done_at) / counts_for
 
     async def within(self, seconds: float) -> Any:
-        """It, or what it raised. Raises `CatalogBusyError` where it is not there within so many seconds."""
+        """Return the answer, or raise its error. Raises `CatalogBusyError` if there is no answer within `seconds`."""
         try:
             return await asyncio.wait_for(asyncio.shield(self._future), seconds)
         except asyncio.TimeoutError:
@@ -120,4 +120,4 @@ class _Answer:
     def _note(self, future: asyncio.Future[Any]) -> None:
         self._done_at = time.monotonic()
         if not future.cancelled():
-            future.exception()  # it is told to who asked
+            future.exception()  # marks it as seen: `within` raises it, and asyncio must not log it

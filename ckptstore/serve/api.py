@@ -1,4 +1,4 @@
-"""The API for scripts: the JSON of the command line, in pages."""
+"""The API for scripts: the JSON of the command line. Long lists come in pages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Api:
         self._ask = questions
 
     def routes(self) -> list[Route]:
-        """Those of runs come last: a run's name may hold a slash."""
+        """The routes. The shortest address of a run comes last, since a run's name may contain a slash."""
         return [
             Route("/openapi.json", self._document),
             Route("/runs", self._runs),
@@ -84,9 +84,10 @@ class Api:
 
 
 def paged(request: Request, rows: Listing[Row], place: Callable[[Row], list[Any]]) -> Response:
-    """A page of rows, and the cursor after which the next page begins; rows are sorted by their `place`.
+    """A page of rows, and the cursor for the next page. `place` gives the sort key of a row.
 
-    A row that is added or removed between two requests moves no other row to another page. Raises `UsageError`.
+    The cursor is the key of the page's last row. So a row that is added or removed between two requests moves no other
+    row to another page. Raises `UsageError`.
     """
     limit = _limit(request.query_params.get("limit"))
     ordered = sorted(rows, key=place)

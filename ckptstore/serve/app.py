@@ -41,8 +41,8 @@ def make_app(
 ) -> ASGIApp:
     """The server of a catalog.
 
-    A question that takes longer than `patience`, in seconds, is answered by 503; a change that takes longer than
-    `waited` by 202.
+    A query that takes longer than `patience` is answered by 503, a change that takes longer than `waited` by 202. Both
+    are in seconds.
     """
     answers = Answers(patience=patience)
     questions = Questions(catalog, answers)
@@ -74,7 +74,7 @@ def make_app(
 
 
 class _Own:
-    """What belongs to neither the pages nor the API."""
+    """The handlers that belong to neither the pages nor the API: health, metrics, static files, errors."""
 
     def __init__(self, questions: Questions) -> None:
         self.pages = Pages(questions)
@@ -83,27 +83,27 @@ class _Own:
         self._static = {name: folder.joinpath(name).read_bytes() for name in _STATIC}
 
     async def health(self, _: Request) -> Response:
-        """The server runs."""
+        """Answer that the server runs."""
         return PlainTextResponse("ok\n")
 
     async def ready(self, _: Request) -> Response:
-        """The catalog answers."""
+        """Answer that the catalog can be read. If it cannot, the error is the answer."""
         await self._ask.names()
         return PlainTextResponse("ok\n")
 
     async def metrics(self, _: Request) -> Response:
-        """What Prometheus scrapes."""
+        """The metrics for Prometheus."""
         return Response(metrics.text(await self._ask.metrics()), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def static(self, request: Request) -> Response:
-        """A file of our own, out of memory: no directory is read for a request."""
+        """A static file, from memory: no directory is read for a request."""
         name = request.path_params["name"]
         if name not in self._static:
             raise HTTPException(404)
         return Response(self._static[name], media_type=_STATIC[name])
 
     async def failed(self, request: Request, error: Exception) -> Response:
-        """An error of the catalog."""
+        """The answer to a request that raised a `CkptstoreError`."""
         if not isinstance(error, CkptstoreError):
             raise error
         if _is_for_scripts(request):
@@ -113,7 +113,7 @@ class _Own:
         return self.pages.failed(error.message, error.hint, status, title)
 
     async def not_found(self, request: Request, error: Exception) -> Response:
-        """No such address, or none that takes this method."""
+        """The answer for an unknown address, or a method that the address does not accept."""
         status = error.status_code if isinstance(error, HTTPException) else 500
         title = "there is nothing at this address" if status == 404 else "this address takes no such method"  # noqa: PLR2004
         if _is_for_scripts(request):

@@ -1,4 +1,4 @@
-"""What the server changes where it may: pins, tags, policies, gc and undo, by the calls of the command line."""
+"""The changes that the server makes with --allow-changes: pins, tags, policies, gc, undo. As on the command line."""
 
 from __future__ import annotations
 
@@ -30,26 +30,29 @@ _THREADS = 8
 
 
 class Changes:
-    """Each raises what the call raises, and `StillAtWorkError` where it takes longer than 30 s: then it goes on."""
+    """The changes. Each returns the JSON of the command of its name, and raises the errors of that command.
+
+    A change that takes longer than 30 s raises `StillAtWorkError`, and goes on.
+    """
 
     def __init__(self, catalog: Catalog, answers: Answers, *, patience: float = WAITED_SECONDS) -> None:
         self._catalog, self._answers, self._patience = catalog, answers, patience
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="ckptstore-change")
 
     async def pin(self, run: str, step: int, *, pinned: bool) -> dict[str, Any]:
-        """As `pin` or `unpin`."""
+        """Do `pin` or `unpin`."""
         call = self._catalog.pin if pinned else self._catalog.unpin
         name = "pin" if pinned else "unpin"
         changed = await self._done(f"{name} {run!a} {step}", lambda: call(run, step))
         return {"run": run, "global_step": step, "pinned": pinned, "changed": changed}
 
     async def tag(self, run: str, step: int, name: str) -> dict[str, Any]:
-        """As `tag`."""
+        """Do `tag`."""
         changed = await self._done(f"tag {run!a} {step} {name!a}", lambda: self._catalog.tag(run, step, name))
         return {"run": run, "global_step": step, "tag": name, "changed": changed}
 
     async def untag(self, run: str, name: str) -> dict[str, Any]:
-        """As `untag`."""
+        """Do `untag`."""
 
         def work() -> bool:
             check_was_tag(self._catalog.database, run, name)
@@ -59,7 +62,7 @@ class Changes:
         return {"run": run, "tag": name, "changed": changed}
 
     async def policy(self, run: str, rules: Mapping[str, Any] | None) -> dict[str, Any]:
-        """As `policy`: store these rules, or forget those that are stored."""
+        """Store these rules as the policy of a run, or forget the stored policy (None)."""
         database = self._catalog.database
 
         def work() -> dict[str, Any]:
@@ -72,7 +75,10 @@ class Changes:
         return await self._done(f"policy {run!a} {rules!a}", work)
 
     async def gc(self, run: str, rules: Mapping[str, Any], agreed: str) -> dict[str, Any]:
-        """As `gc --apply`, if the plan is the one that was agreed to. Raises `PlanChangedError` for another one."""
+        """Do `gc --apply`. `agreed` is the digest of the plan that the user saw.
+
+        Raises `PlanChangedError` if the plan is another one by now.
+        """
 
         def work() -> dict[str, Any]:
             policy = from_json(rules) if rules else None
@@ -84,7 +90,7 @@ class Changes:
         return await self._done(f"gc {run!a} {dict(rules)!a}", work)
 
     async def undo(self, run: str) -> dict[str, Any]:
-        """As `undo`."""
+        """Do `undo`."""
         return await self._done(f"undo {run!a}", lambda: dicts.undone(in_trash.undo(self._catalog.database, run)))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Charts as SVG, drawn here: a page needs no script for them. Their numbers stand in a table beside them."""
+"""Draws charts as SVG, so that pages need no script for them. A table beside each chart has its numbers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _LABEL = 14  # the height of a line of text
 _MARGIN = 3
 _ROW = 24
 _CELL, _GAP = 10, 2
-_NAMES = 110  # the width of names before rows
+_NAMES = 110  # the width of the names at the left of rows
 
 
 class Cell(NamedTuple):
-    """One cell of a grid: its class, what it says, and the address that it leads to."""
+    """One cell of a grid: its CSS class, its tooltip, and the address that it links to."""
 
     kind: str
     title: str
@@ -28,18 +28,18 @@ class Cell(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """One row of a timeline: from when to when, how it ended (a class), what it says, and moments with theirs."""
+    """One row of a timeline. Moments are in seconds since 1970."""
 
     name: str
     begin: float
     end: float
-    kind: str
-    title: str
-    marks: Sequence[tuple[float, str]]
+    kind: str  # "crash": a bad end; else empty
+    title: str  # the tooltip
+    marks: Sequence[tuple[float, str]]  # moments, each with its tooltip
 
 
 def marks_of(moments: Sequence[float], title: str) -> Markup:
-    """A tick for each moment, on one line of time; nothing for none."""
+    """A tick for each moment, on one time axis. Empty without moments."""
     if not moments:
         return Markup()
     width, height = _SMALL
@@ -51,7 +51,7 @@ def marks_of(moments: Sequence[float], title: str) -> Markup:
 
 
 def chart_of(points: Sequence[tuple[float, float]], title: str, low: str, high: str) -> Markup:
-    """A line through points from left to right, with words for its lowest and highest; nothing for less than two."""
+    """A line through points, with labels for the lowest and the highest value. Empty with fewer than two points."""
     if len(points) < 2:  # noqa: PLR2004 — a line has two ends
         return Markup()
     across = _scale([x for x, _ in points], _WIDE)
@@ -62,7 +62,7 @@ def chart_of(points: Sequence[tuple[float, float]], title: str, low: str, high: 
 
 
 def timeline_of(bars: Sequence[Bar], title: str) -> Markup:
-    """A row for each bar, on one line of time, with a tick for each of its marks, and a cross at an end that is bad."""
+    """A row for each bar, on one time axis, with a tick for each of its marks, and a cross at the end of a crash."""
     if not bars:
         return Markup()
     every = [moment for bar in bars for moment in (bar.begin, bar.end, *(at for at, _ in bar.marks))]
@@ -97,9 +97,9 @@ def timeline_of(bars: Sequence[Bar], title: str) -> Markup:
 
 
 def grid_of(rows: Sequence[tuple[str, Sequence[Cell]]], heads: Sequence[str], title: str) -> Markup:
-    """A row of cells for each name; each cell is a link, which the keyboard passes over: the table has them too.
+    """A row of cells for each name. Each cell is a link; the Tab key skips it, since the table has the same links.
 
-    The first row has the `heads` of the columns; there is room for one in four.
+    The first row has the `heads` of the columns. There is room for a head over every fourth column.
     """
     if not rows:
         return Markup()
@@ -125,7 +125,7 @@ def grid_of(rows: Sequence[tuple[str, Sequence[Cell]]], heads: Sequence[str], ti
 
 
 def swatch_of(kind: str) -> Markup:
-    """A cell of that class, for a legend."""
+    """A cell of this class, for a legend."""
     frame = Markup(
         '<svg aria-hidden="true" width="{0}" height="{0}"><rect class="cell-{1}" width="{0}" height="{0}"/></svg>'
     )
@@ -133,7 +133,10 @@ def swatch_of(kind: str) -> Markup:
 
 
 def strip_of(cells: Iterable[tuple[str, str]], title: str) -> Markup:
-    """A cell for each class and words, from left to right; one to remove is half as high. Nothing for none."""
+    """A cell for each (class, tooltip), from left to right. A cell of class `remove` is half as high as the others.
+
+    Empty without cells.
+    """
     drawn = [
         Markup('<rect class="cell-{}" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>').format(
             kind, i * (_CELL + _GAP), *((12, _CELL, 12) if kind == "remove" else (0, _CELL, 24)), words

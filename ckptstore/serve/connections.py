@@ -19,7 +19,7 @@ _HEADER_BYTES = 64 * 1024
 
 
 def server(app: ASGIApp) -> uvicorn.Server:
-    """A server of `app`. The connections' own addresses are what it knows of clients, whatever headers say."""
+    """A server of `app`. The address of a client is that of its connection; headers of proxies are ignored."""
     return uvicorn.Server(
         uvicorn.Config(
             app,
@@ -37,34 +37,34 @@ def server(app: ASGIApp) -> uvicorn.Server:
 
 
 class Bounded(H11Protocol):
-    """A connection that is closed if a request's header takes 10 s, or if nothing of an answer is read for 30 s."""
+    """A connection that is closed if a request's header takes 10 s, or if the client stops reading for 30 s."""
 
     _late: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for the first request."""
+        """Start the time limit for the first request's header."""
         super().connection_made(transport)
         self._await_header()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
+        """Start the time limit for the next request's header."""
         super().on_response_complete()
         self._await_header()
 
     def pause_writing(self) -> None:
-        """The client reads too slowly, or not at all."""
+        """Start the time limit for a client that reads too slowly, or not at all."""
         super().pause_writing()
         self._stalled = self.loop.call_later(STALLED_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """It reads again."""
+        """Stop this time limit: the client reads again."""
         super().resume_writing()
         if self._stalled is not None:
             self._stalled.cancel()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing any more."""
+        """Stop all time limits."""
         super().connection_lost(exc)
         for timer in (self._late, self._stalled):
             if timer is not None:

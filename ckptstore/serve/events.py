@@ -1,4 +1,4 @@
-"""What happens to runs, as server-sent events: each stream compares the runs now with those a second ago."""
+"""Events of runs, as server-sent events: once a second, each stream compares the runs with those a second ago."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _EVERY_SECONDS = 1.0
 _SAY_NOTHING_FOR = 15
-"""Looks without news, after which a comment is sent: who is between would close a silent stream."""
+"""The number of looks without news after which a comment is sent: a proxy would close a silent stream."""
 
 
 class Events:
@@ -33,8 +33,8 @@ class Events:
         self._ask = questions
 
     async def stream(self, request: Request) -> Response:  # noqa: ARG002
-        """It ends when the client goes."""
-        rows = await self._ask.runs()  # what this raises is an answer: there is no stream yet
+        """Answer with the stream. It ends when the client disconnects."""
+        rows = await self._ask.runs()  # an error here is a normal answer: the stream has not begun yet
         return StreamingResponse(self._lines(rows), media_type="text/event-stream")
 
     async def _lines(self, seen: Sequence[RunRow]) -> AsyncIterator[str]:
@@ -65,7 +65,7 @@ class Events:
 
 
 def news(before: Mapping[str, RunRow], now: Mapping[str, RunRow]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The names and data of what happened between two looks."""
+    """The events between two looks: the name and the data of each."""
     for run, row in now.items():
         old = before.get(run)
         if old is None or row.launches > old.launches:
@@ -85,7 +85,7 @@ def _is_other(old: RunRow, row: RunRow) -> bool:
 
 
 def _kind_of(status: str) -> str:
-    """The status without for how long it has been so."""
+    """A status without its duration: a run that stays silent for longer has no new status."""
     return next((kind for kind in (SILENT_FOR, JOINED) if status.startswith(kind)), status)
 
 

@@ -1,4 +1,4 @@
-"""Checks each request for its host, origin, method and token, and limits what a browser does with a page."""
+"""Checks the host, origin, method and token of each request, and restricts by headers what a page may do."""
 
 from __future__ import annotations
 
@@ -28,10 +28,13 @@ COOKIE = "ckptstore-session"
 SIGNED_IN_SECONDS = 12 * 3600
 
 _OPEN = ("/healthz", "/readyz", SIGN_IN)
-"""What a cluster asks, and the page that asks for the token: they tell nothing of runs."""
+"""The addresses that need no token: health checks of a cluster, and the page to sign in. They show nothing of runs."""
 
 SLASH = "\0"
-"""A slash of a name, which an address has as `%2F`: run `a/policy` is not the policy of run `a`. No name holds it."""
+"""Stands for a slash in a run's name, `%2F` in an address. So run `a/policy` is not taken for the policy of run `a`.
+
+No name contains this character.
+"""
 
 _STATIC = "/static/"
 _HEADERS = {
@@ -40,30 +43,26 @@ _HEADERS = {
         b"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
     b"x-content-type-options": b"nosniff",
-    b"referrer-policy": b"same-origin",  # with no-referrer a browser sends our own forms with `Origin: null`
+    b"referrer-policy": b"same-origin",  # with no-referrer, browsers send forms of this server with `Origin: null`
     b"cross-origin-opener-policy": b"same-origin",
     b"cache-control": b"no-store",
 }
 _READS = ("GET", "HEAD")
-_FROM_HERE = (b"same-origin", b"none")  # `none`: a person did it by the browser itself, as by loading again
+_FROM_HERE = (b"same-origin", b"none")  # `none`: the user's own action in the browser, such as a reload
 _USER_LENGTH = 100
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What the server allows. Raises `UsageError` for changes or a proxy without a token.
+    """What the server allows. Raises `UsageError` for changes or a proxy without a token."""
 
-    `token`: what each request must bring (None: nothing). `is_loopback`: only this machine is listened to.
-    `may_change`: pins, tags, policies, gc and undo. `proxy`: the address of the reverse proxy whose headers count.
-    """
-
-    token: str | None = None
-    is_loopback: bool = True
-    may_change: bool = False
-    proxy: str | None = None
+    token: str | None = None  # that each request must have; None: no token is needed
+    is_loopback: bool = True  # the server accepts connections from this machine only
+    may_change: bool = False  # pins, tags, policies, gc and undo are allowed
+    proxy: str | None = None  # the address of the reverse proxy whose headers count
 
     def __post_init__(self) -> None:
-        """Raise `UsageError` unless there is a token where one is needed."""
+        """Raise `UsageError` if a token is needed and not given, or if `proxy` is no address."""
         needs = "--allow-changes" if self.may_change else "--trust-proxy" if self.proxy is not None else None
         if needs and self.token is None:
             raise UsageError(f"{needs} needs a token, on this machine too", "set CKPTSTORE_TOKEN, or give --token-file")
@@ -77,23 +76,18 @@ class Rules:
 
 @dataclass(frozen=True)
 class Visit:
-    """Who sends the request that is being answered.
+    """The sender of the current request."""
 
-    `user`: as the trusted proxy calls them, else empty. `form_key`: what the forms of this visitor must bring; empty
-    where there is no token. `may_change`: as `Rules` say. `is_encrypted`: as the trusted proxy says. `is_signed_in`:
-    by the cookie.
-    """
-
-    peer: str = ""
-    user: str = ""
-    form_key: str = ""
-    may_change: bool = False
-    is_encrypted: bool = False
-    is_signed_in: bool = False
+    peer: str = ""  # the address of the connection
+    user: str = ""  # the user's name, from the trusted proxy; else empty
+    form_key: str = ""  # that the forms of this visitor must send back; empty if the server has no token
+    may_change: bool = False  # as in `Rules`
+    is_encrypted: bool = False  # the browser uses https, according to the trusted proxy
+    is_signed_in: bool = False  # the browser has a valid cookie
 
     @property
     def who(self) -> str:
-        """For the log."""
+        """The sender, as the log names it."""
         return f"{self.user!a} through {self.peer}" if self.user else self.peer
 
 
@@ -101,18 +95,21 @@ VISIT: ContextVar[Visit] = ContextVar("visit", default=Visit())  # noqa: B039 â€
 
 
 class Sessions:
-    """What a browser keeps instead of the token, and the keys of its forms: both made from the token, none stored."""
+    """Makes and checks the cookies of signed-in browsers, and the keys of their forms.
+
+    All are computed from the token; the server stores none.
+    """
 
     def __init__(self, token: str) -> None:
         self.token = token.encode("utf-8", "surrogateescape")
         self._key = hmac.digest(self.token, b"ckptstore serve", "sha256")
 
     def is_token(self, given: bytes) -> bool:
-        """Whether that is the token; it takes as long for each wrong one."""
+        """Whether `given` is the token. The time of the comparison does not show how much of a wrong one is right."""
         return hmac.compare_digest(given, self.token)
 
     def new(self) -> str:
-        """The cookie of somebody who has signed in."""
+        """A new cookie, for a browser that has signed in."""
         told = f"{int(time.time()) + SIGNED_IN_SECONDS}.{token_hex(8)}"
         return f"{told}.{self._mark('session', told)}"
 
@@ -124,7 +121,7 @@ class Sessions:
         return int(told.partition(".")[0]) > time.time()
 
     def form_key(self, cookie: str, user: str) -> str:
-        """What the forms of a visitor bring; pages of others cannot read it."""
+        """The key in the forms of a visitor. Pages of other sites cannot read it, so they cannot forge a form."""
         return self._mark("form", f"{cookie} {user}")
 
     def _mark(self, purpose: str, text: str) -> str:
@@ -132,14 +129,14 @@ class Sessions:
 
 
 class Guard:
-    """Refuses a request that the rules do not allow, and gives each answer the headers of a strict page."""
+    """Refuses requests that the rules do not allow, and adds security headers to each answer."""
 
     def __init__(self, app: ASGIApp, rules: Rules) -> None:
         self._app, self._rules = app, rules
         self._sessions = Sessions(rules.token) if rules.token is not None else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand the request on, or refuse it."""
+        """Pass the request on, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -168,17 +165,17 @@ class Guard:
         )
 
     def _session(self, asked: _Asked) -> str:
-        """The cookie of who has signed in; empty if there is none that is valid."""
+        """The request's valid cookie; empty if it has none."""
         return next((each for each in asked.cookies if self._sessions and self._sessions.is_valid(each)), "")
 
     def _refusal(self, asked: _Asked) -> Response | None:
         if self._rules.is_loopback and not asked.is_by_proxy and asked.name not in LOOPBACK:
-            # A page of another name that leads here (DNS rebinding) would read what this machine alone may see.
+            # DNS rebinding: a page of another site, whose name leads to this address, could read the answers.
             return asked.refused("this server answers to 127.0.0.1 and localhost only", 421)
         return self._refused_change(asked) or self._refused_visitor(asked)
 
     def _refused_change(self, asked: _Asked) -> Response | None:
-        """The answer to a request that changes something and may not."""
+        """The refusal of a change that is not allowed; None: the request changes nothing, or is allowed."""
         if asked.method in _READS:
             return None
         can_sign_in = self._sessions is not None and asked.path in (SIGN_IN, SIGN_OUT)
@@ -192,21 +189,21 @@ class Guard:
         return None
 
     def _refused_visitor(self, asked: _Asked) -> Response | None:
-        """The answer to who brings no token, or another one."""
+        """The refusal of a request without the right token or cookie; None: it is allowed."""
         if self._sessions is None or asked.path in _OPEN or asked.path.startswith(_STATIC):
             return None
         if self._sessions.is_token(asked.token) or self._session(asked):
             return None
         if asked.method in _READS and asked.is_by_browser:
             return RedirectResponse(f"{SIGN_IN}?next={quote(asked.target, safe='')}", 303)
-        # Not Basic, which is taken too: a browser would ask for it in a window of its own, at every event stream.
+        # Basic is accepted, but not offered: a browser would open a password dialog for every event stream.
         ask = {"www-authenticate": 'Bearer realm="ckptstore"'}
         hint = "give it as: Authorization: Bearer TOKEN"
         return asked.refused("the token is missing, or another one", 401, hint, ask)
 
 
 class _Asked:
-    """What the guard needs to know of a request. The headers of a proxy count from its own address only."""
+    """The facts of a request that the guard needs. Headers of a proxy count only if it is the trusted one."""
 
     def __init__(self, scope: Scope, proxy: str | None) -> None:
         self._headers: Sequence[tuple[bytes, bytes]] = scope["headers"]
@@ -222,7 +219,7 @@ class _Asked:
 
     @property
     def name(self) -> str | None:
-        """The name in the `Host` header, without the port; None where there is none."""
+        """The name in the `Host` header, without the port. None: there is no name."""
         try:
             return urlsplit(f"//{self.host}").hostname
         except ValueError:
@@ -230,7 +227,7 @@ class _Asked:
 
     @property
     def is_from_elsewhere(self) -> bool:
-        """Whether a browser says that a page of another site sent it. A script says nothing."""
+        """Whether a page of another site sent it, by the browser's headers. Scripts do not send these headers."""
         if self._first(b"sec-fetch-site") not in (b"", *_FROM_HERE):
             return True
         origin = self._first(b"origin").decode("latin-1")
@@ -238,7 +235,7 @@ class _Asked:
 
     @property
     def is_by_browser(self) -> bool:
-        """Whether it is a page that is asked for."""
+        """Whether a browser asks for a page."""
         return b"text/html" in self._first(b"accept") and not self.path.startswith(f"{API}/")
 
     @property
@@ -256,20 +253,20 @@ class _Asked:
 
     @property
     def cookies(self) -> list[str]:
-        """What a browser has kept of this server; another one of this machine may have set one of that name too."""
+        """The cookies for signing in. Another server on this machine may have set one of the same name too."""
         pairs = (each.strip().partition("=") for each in self._first(b"cookie").decode("latin-1").split(";"))
         return [value for name, _, value in pairs if name == COOKIE]
 
     def refused(
         self, title: str, status: int, hint: str | None = None, headers: dict[str, str] | None = None
     ) -> Response:
-        """An answer for scripts, or for people."""
+        """A refusal: as JSON below the API's address, else as text."""
         if self.path.startswith(f"{API}/"):
             return Problem(title, status, hint, headers)
         return PlainTextResponse(f"{title}; {hint}\n" if hint else f"{title}\n", status, headers)
 
     def _first(self, name: bytes) -> bytes:
-        """The value of a header; empty where there is none, or several of which one may be somebody else's."""
+        """The value of a header. Empty if there is none, or if there are several: one of them may be forged."""
         found = [value for key, value in self._headers if key == name]
         return found[0] if len(found) == 1 else b""
 
@@ -285,11 +282,11 @@ def _path(scope: Scope) -> str:
 def _same_address(peer: str, proxy: str) -> bool:
     try:
         return _plain(peer) == _plain(proxy)
-    except ValueError:  # a socket that has no address
+    except ValueError:  # the peer is a socket without an IP address
         return False
 
 
 def _plain(address: str) -> object:
-    """An address; one of IPv4 that was reached by IPv6 as IPv4."""
+    """An IP address. An IPv4 address mapped to IPv6 becomes the IPv4 address."""
     found = ip_address(address)
     return found.ipv4_mapped or found if isinstance(found, IPv6Address) else found

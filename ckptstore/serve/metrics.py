@@ -32,28 +32,22 @@ _RUN = ("run",)
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """All runs at one moment.
-
-    `newest` says when each last saved, by kind; `lagging` how many ranks are behind the newest save; `backlog` how many
-    records are in journals only; `available` the free bytes of the disk that it saved to last, where that is seen.
-    `copies` are those in tiers, `uncopied` what waits to be copied, `on_nodes` how many states are on nodes only; the
-    last two are empty without a declared tier beyond the nodes.
-    """
+    """All runs at one moment. Mappings are by the name of the run, but `saves`."""
 
     rows: Sequence[RunRow]
-    damaged: Mapping[str, int]
-    quarantined: Mapping[str, int]
-    saves: Mapping[str, LastSave]
-    newest: Sequence[tuple[str, str, datetime]]
-    lagging: Mapping[str, int]
-    backlog: Mapping[str, int]
-    available: Mapping[str, int]
-    copies: Sequence[InTier]
-    uncopied: Sequence[Uncopied]
-    on_nodes: Mapping[str, int]
+    damaged: Mapping[str, int]  # the number of damaged files
+    quarantined: Mapping[str, int]  # the number of quarantined states
+    saves: Mapping[str, LastSave]  # the newest save of each run, by the id of that save
+    newest: Sequence[tuple[str, str, datetime]]  # a run, a kind, and when the run last saved in this kind
+    lagging: Mapping[str, int]  # the number of ranks that lack the newest save
+    backlog: Mapping[str, int]  # the number of records that are in journals only
+    available: Mapping[str, int]  # the free bytes of the disk that the run saved to last, if this machine sees it
+    copies: Sequence[InTier]  # the copies in tiers
+    uncopied: Sequence[Uncopied]  # the files that wait to be copied; empty without a declared tier of level 1 or above
+    on_nodes: Mapping[str, int]  # the number of states on nodes only; empty as `uncopied`
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics, as Prometheus' client asks for them."""
+        """The metrics. Prometheus' client calls this."""
         version = {"version": metadata.version("ckptstore")}
         yield InfoMetricFamily("ckptstore_build", "Version of ckptstore.", version)
         step = _gauge("restorable_step", "Step of the newest restorable state.")
@@ -109,7 +103,7 @@ class Measured:
 
 
 def measure(database: Database, known: Sequence[RunRow] | None = None) -> Measured:
-    """Every run (`known`, if they were asked for before), with its journals and the free bytes of its disk."""
+    """Measure every run: by the catalog, its journals and its disk. `known`: their rows, if known already."""
     rows = overview.runs(database) if known is None else known
     with database.read() as connection:
         bad = gauges.damaged_states(connection)
@@ -143,13 +137,13 @@ def measure(database: Database, known: Sequence[RunRow] | None = None) -> Measur
 
 
 def _behind(last_steps: Mapping[int, int]) -> int:
-    """How many ranks lag, by the last step of each."""
+    """The number of ranks that lag. `last_steps` has the last step of each rank."""
     behind = laggards(last_steps, last_steps, max(last_steps.values()))
     return sum(len(ranks) for ranks in behind.values())
 
 
 def text(measured: Measured) -> bytes:
-    """The metrics. Labels are `run`, `kind`, `tier` and `state`."""
+    """The metrics in Prometheus' text format. Labels are `run`, `kind`, `tier` and `state`."""
     registry = CollectorRegistry()
     registry.register(measured)
     return generate_latest(registry)

@@ -1,4 +1,4 @@
-"""The OpenAPI document of the server: its tests hold each answer against it."""
+"""The OpenAPI document of the server. Tests check each answer against it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from ckptstore.serve.questions import COUNTS, WORDS
 
-# NAME:TYPE of each field, with ? for one that may be null; of other types than JSON's the name of a schema here.
+# The fields of each schema, as NAME:TYPE. A type is one of JSON's, or another schema here; `?`: it may be null.
 _FIELDS = {
     "Run": "run:string status:string launches:integer launches_last_day:integer last_step:integer? last_kind:string? "
     "bytes:integer trash_bytes:integer restorable_step:integer? restorable_kind:string? "
@@ -92,11 +92,11 @@ _POSTS = (
     ("/runs/{run}/gc", "Carry out the plan that If-Match names: what goes is moved to the trash.", "GcPlan", "Nothing"),
     ("/runs/{run}/undo", "Bring back what the last gc removed.", "Undone", "Nothing"),
 )
-"""They need a server with --allow-changes."""
+"""The changes. They need a server with --allow-changes."""
 
 
 def document(base: str) -> dict[str, Any]:
-    """The document of the API at `base`."""
+    """The OpenAPI document of the API at the address `base`."""
     paths: dict[str, dict[str, Any]] = {path: {"get": _operation(path, *told)} for path, *told in _PATHS}
     for path, summary, answer, body in _POSTS:
         paths.setdefault(path, {})["post"] = _change(path, summary, answer, body)

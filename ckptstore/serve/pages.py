@@ -1,4 +1,4 @@
-"""Pages for people, made here; they are whole without scripts, and follow the runs with them."""
+"""Pages for people. They are complete without JavaScript; with JavaScript they also update themselves."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _SAVES_SHOWN, _RUNS_SHOWN, _CHECKS_SHOWN = 200, 100, 300
 _SPARKS = 24
 _MOST_CELLS = 20_000
-"""Files that are looked up for the picture of ranks and steps."""
+"""The largest number of files that are looked up for the picture of ranks and steps."""
 _GRAVITY = list(Status)
 
 
@@ -56,7 +56,7 @@ class Pages:
         self._templates.filters |= {"moment": moment, "seconds": lambda value: f"{value:.3g} s"}
 
     def routes(self) -> list[Route]:
-        """Those of runs come last: a run's name may hold a slash."""
+        """The routes. The shortest address of a run comes last, since a run's name may contain a slash."""
         return [
             Route("/", self._runs),
             Route("/doctor", self._doctor),
@@ -70,19 +70,19 @@ class Pages:
         return HTMLResponse(self._templates.get_template(f"{name}.html").render(title=title, **values), status)
 
     def failed(self, message: str, hint: str, status: int, title: str = "Not to be shown") -> Response:
-        """What went wrong, and what to do."""
+        """The page of an error, with what to do."""
         return self._page("failed", title, status, message=message, hint=hint)
 
     def sign_in(self, target: str, trouble: str, status: int) -> Response:
-        """The form that asks for the token, and leads on to `target`."""
+        """The form that asks for the token, and then leads to `target`."""
         return self._page("sign_in", "Sign in", status, target=target, trouble=trouble)
 
     def collected(self, run: str, done: Mapping[str, Any]) -> Response:
-        """What gc has done."""
+        """The result of a gc."""
         return self._page("collected", f"gc of run {run}", run=run, done=done)
 
     def undone(self, run: str, done: Mapping[str, Any]) -> Response:
-        """What undo has brought back."""
+        """The result of an undo."""
         return self._page("undone", f"undo in run {run}", run=run, done=done)
 
     async def _runs(self, request: Request) -> Response:
@@ -173,7 +173,7 @@ class Pages:
         return await self.retention(name, {key: value for key, value in request.query_params.items() if value})
 
     async def retention(self, name: str, rules: Mapping[str, str], notice: str = "", status: int = 200) -> Response:
-        """What gc would do by these rules, with the forms to have it done; `notice` says why it is shown."""
+        """The plan of gc by these rules, with the form that carries it out. `notice` stands above the plan."""
         (planned, refused), row, stored = await asyncio.gather(
             self._planned(name, rules_of(rules)), self._ask.run(name), self._ask.policy(name)
         )
@@ -207,18 +207,19 @@ class Pages:
 
 
 class Placed(NamedTuple):
-    """A run in the list of all: how much it needs a person (2: now, 1: perhaps, 0: not)."""
+    """A run in the list of all runs."""
 
-    need: int
+    need: int  # how much it needs a person: 2 now, 1 perhaps, 0 not
     row: RunRow
 
 
 def page_of(
     rows: Iterable[RunRow], worst: Mapping[str, Mapping[str, Any]], after: str
 ) -> tuple[list[Placed], str | None]:
-    """A page of runs, those that need somebody first, and the place that the next page begins behind (None: no more).
+    """A page of runs, those that need a person first, and the `after` of the next page (None: there are no more).
 
-    A place is `NEED:RUN`, so that a run which comes or goes moves no other one to another page.
+    `after` is the last run of the page before, as `NEED:RUN`. So a run that is added or removed moves no other one to
+    another page.
     """
     placed = [Placed(max(trouble(row.status), _needs(worst.get(row.run))), row) for row in rows]
     placed.sort(key=lambda each: (-each.need, each.row.run))
@@ -234,7 +235,7 @@ def _needs(check: Mapping[str, Any] | None) -> int:
 
 
 def worst_of(findings: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """The gravest check of each run that has one which is not well."""
+    """The gravest check of each run. A run whose checks are all OK is left out."""
     found: dict[str, Mapping[str, Any]] = {}
     for check in findings:
         run = check["run"]
@@ -261,7 +262,7 @@ def grid_rows(steps: Iterable[view.Step]) -> list[tuple[str, Sequence[charts.Cel
 
 
 def ago(at: datetime) -> str:
-    """How long ago that was."""
+    """How long ago `at` was, in words."""
     return f"{span(utc_now() - at)} ago"
 
 

@@ -1,4 +1,4 @@
-"""POST requests: JSON below `/api/v1`, and forms of pages. Both have the same addresses and make the same changes."""
+"""POST requests: JSON below `/api/v1`, and forms of pages. Both have the same paths and make the same changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Change = Callable[[Request, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
 _AGREED = "agreed"
-"""The field of a form with the digest of the plan that it shows."""
+"""The form field with the digest of the plan that the page shows."""
 
 
 class Posts:
@@ -47,7 +47,7 @@ class Posts:
         return [_route(path, _taking_json(change)) for path, change in each.items()]
 
     def of_pages(self) -> list[Route]:
-        """The routes of forms. gc and undo answer with a page of results, the others redirect to the page before."""
+        """The routes of forms. gc and undo answer with a page of results, the others redirect to the form's page."""
         each = {path: _leading_back(change) for path, change in self._marks.items()}
         each |= {"/policy": self._policy_form, "/gc": self._gc_form, "/undo": self._undo_form}
         return [_route(path, take) for path, take in each.items()]
@@ -115,7 +115,7 @@ def _taking_json(change: Change) -> Callable[[Request], Awaitable[Response]]:
 
 
 def _leading_back(change: Change) -> Callable[[Request], Awaitable[Response]]:
-    """A form, after which its own page is shown again: that of the step if the form names it, else that of the run."""
+    """Take a form, then redirect to its page: that of the step, if the form names one, else that of the run."""
 
     async def take(request: Request) -> Response:
         given = await form_of(request)
@@ -128,7 +128,7 @@ def _leading_back(change: Change) -> Callable[[Request], Awaitable[Response]]:
 
 
 async def _json_of(request: Request) -> dict[str, Any]:
-    """The JSON of a request. A form of another site cannot send it under this name. Raises `UsageError`."""
+    """The JSON of a request. A form of another site cannot send this Content-Type. Raises `UsageError`."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise UsageError("the request is not JSON", "send Content-Type: application/json")
     try:

@@ -1,4 +1,4 @@
-"""Values as JSON, and what went wrong as `application/problem+json`."""
+"""Answers with a value as JSON, or with an error as `application/problem+json`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StillAtWorkError(CkptstoreError):
 
 
 class ForgedError(CkptstoreError):
-    """A change that a page of this server did not ask for."""
+    """The form of a change is not from a current page of this server."""
 
 
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
@@ -50,13 +50,13 @@ class Json(Response):
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        """As the command line prints it; bytes of a path that are no text become JSON's own escapes."""
+        """The same JSON as on the command line. Bytes of a path that are not UTF-8 become JSON escapes."""
         text = json.dumps(content, ensure_ascii=False, default=dicts.plain)
         return text.encode("utf-8", "backslashreplace")
 
 
 class Problem(Json):
-    """What went wrong (RFC 9457)."""
+    """An error as a problem document (RFC 9457)."""
 
     media_type = "application/problem+json"
 
@@ -67,10 +67,10 @@ class Problem(Json):
 
 
 def problem(error: CkptstoreError) -> Problem:
-    """An error of the catalog, with what to do."""
+    """The problem document of an error."""
     return Problem(error.message, status_of(error), error.hint)
 
 
 def status_of(error: CkptstoreError) -> int:
-    """The status of HTTP that tells of an error."""
+    """The HTTP status for an error."""
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)

@@ -1,4 +1,4 @@
-"""What the server asks the catalog: the calls that the command line makes, each answered once for all who ask."""
+"""The queries of the server to the catalog: the calls that the command line makes, with their answers cached."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ COUNTS = ("keep_last", "keep_every", "keep_hourly", "keep_daily", "keep_weekly",
 WORDS = ("keep_within", "metric", "mode")
 _DIGITS = 18
 SOON_SECONDS = 0.3
-"""So long a page waits for doctor, which looks at every directory."""
+"""How long a page waits for doctor, which looks at every directory."""
 
 
 class _Step(Convertor[int]):
@@ -55,7 +55,7 @@ class _Step(Convertor[int]):
 
 
 class _Run(Convertor[str]):
-    """The name of a run in an address; it may hold a slash, as it is or as `%2F`."""
+    """The name of a run in an address. It may contain a slash, as `/` or as `%2F`."""
 
     regex = ".*"
 
@@ -72,21 +72,21 @@ register_url_convertor("run", _Run())
 
 @dataclass(frozen=True)
 class Planned:
-    """What gc would do, as the command line prints it, and the digest of that plan."""
+    """A plan of gc."""
 
-    shown: dict[str, Any]
-    digest: str
+    shown: dict[str, Any]  # the JSON that the command line prints
+    digest: str  # of the plan; empty if there is none
 
 
 class InTier(NamedTuple):
-    """What a tier has of a run, and what waits to be copied there (None: nothing is copied to the nodes' own disks)."""
+    """A tier, as a run uses it."""
 
-    listed: Listed
-    waiting: Backlog | None
+    listed: Listed  # the copies in it
+    waiting: Backlog | None  # the files that wait to be copied to it; None for a tier of level 0, the nodes' own disks
 
 
 class Questions:
-    """Each raises what the call raises, and `CatalogBusyError` where that takes more than 5 s."""
+    """The queries. Each raises the errors of its call, and `CatalogBusyError` if the answer takes more than 5 s."""
 
     def __init__(self, catalog: Catalog, answers: Answers) -> None:
         self._catalog, self._answers = catalog, answers
@@ -96,7 +96,7 @@ class Questions:
         return await self._answers.get("runs", self._catalog.runs, valid=valid)
 
     def outdate(self, run: str) -> None:
-        """Drop the answers about a run that are older than the list of runs, which shows something new of it."""
+        """Drop the answers about a run that are older than the current list of runs. Call it if the list has news."""
         self._answers.outdate(run, "runs")
 
     async def run(self, run: str) -> RunRow:
@@ -118,11 +118,14 @@ class Questions:
         return await self._answers.get(("save", run, step), lambda: self._catalog.show(run, step))
 
     async def resolution(self, reference: str) -> Resolution:
-        """Where a run goes on, or the state of a reference; as `resolve`, it brings the catalog up to the disk."""
+        """The state from which a run goes on, or the one of a reference.
+
+        Like the command `resolve`, it adds to the catalog what journals and disks show.
+        """
         return await self._answers.get(("resolution", reference), lambda: self._catalog.resolve(reference))
 
     async def state(self, run: str, step: int) -> Resolution:
-        """Which file each rank would load at a step, or why it cannot be restored."""
+        """The file that each rank would load at a step, or the reasons why the step cannot be restored."""
         return await self._answers.get(("state", run, step), lambda: self._catalog.resolve(run, step=step))
 
     async def history(self, run: str) -> Listing[LaunchRow]:
@@ -134,7 +137,10 @@ class Questions:
         return await self._answers.get(("policy", run), lambda: policy_of(self._catalog.database, run))
 
     async def gc(self, run: str, rules: Mapping[str, Any]) -> Planned:
-        """What gc would do, by these rules (none: the stored policy). No file is touched. Raises what gc refuses."""
+        """The plan of gc by these rules (none: the stored policy). No file is touched.
+
+        Raises the error of gc if it makes no plan.
+        """
 
         def plan() -> Planned:
             outcome = collect(self._catalog.database, run, from_json(rules) if rules else None)
@@ -145,11 +151,11 @@ class Questions:
         return await self._answers.get(("gc", run, tuple(sorted(rules.items()))), plan)
 
     async def doctor(self) -> dict[str, Any]:
-        """What doctor finds."""
+        """The findings of doctor about everything."""
         return {"checks": await self._answers.get(("findings", None), lambda: self._examine(None))}
 
     async def findings(self, run: str | None = None) -> list[dict[str, Any]] | None:
-        """What doctor finds, of a run or of all; None where it is still looking."""
+        """The findings of doctor, about a run or everything. None: doctor is not ready yet."""
         return await self._answers.soon(("findings", run), lambda: self._examine(run), SOON_SECONDS)
 
     def _examine(self, run: str | None) -> list[dict[str, Any]]:
@@ -157,22 +163,22 @@ class Questions:
         return [fields(check, "name run status detail hint") for check in done.checks]
 
     async def details(self, run: str, rows: Sequence[SaveRow], most_files: int) -> SaveDetails:
-        """What saves of a run took, and their ranks."""
+        """The durations and the ranks of these saves of a run."""
         return await self._answers.get(
             ("details", run), lambda: overview.details(self._catalog.database, rows, most_files=most_files)
         )
 
     async def moments(self, rows: Sequence[RunRow], count: int) -> Mapping[str, Sequence[datetime]]:
-        """When runs saved last."""
+        """The times of the newest saves of each run, `count` at most."""
         asked = "moments", tuple(row.run for row in rows)
         return await self._answers.get(asked, lambda: overview.moments(self._catalog.database, rows, count))
 
     async def hosts(self, run: str, step: int) -> Mapping[tuple[str, int], str]:
-        """Where the ranks ran that saved a step."""
+        """The host of each rank that saved a step, by launch and rank."""
         return await self._answers.get(("hosts", run, step), lambda: overview.hosts(self._catalog.database, run, step))
 
     async def tiers(self, run: str) -> list[InTier]:
-        """What each tier has of a run, and what waits to be copied there; of a tier that is not in use nothing."""
+        """The copies of a run in each tier, and the files that wait to be copied. Only tiers in use are listed."""
 
         def look() -> list[InTier]:
             waiting = facts.waiting(self._catalog.database, run)
@@ -189,12 +195,12 @@ class Questions:
         )
 
     async def metrics(self) -> Measured:
-        """What Prometheus scrapes."""
+        """The metrics for Prometheus."""
         rows = await self.runs()
         return await self._answers.get("metrics", lambda: measure(self._catalog.database, rows))
 
     async def names(self) -> list[str]:
-        """The names of all runs: the least that shows whether the catalog answers."""
+        """The names of all runs: the cheapest query that shows whether the catalog answers."""
         return await self._answers.get("names", lambda: run_names(self._catalog.database, None))
 
 
@@ -205,12 +211,15 @@ def policy_of(database: Database, run: str) -> dict[str, Any]:
 
 
 def is_number(text: str) -> bool:
-    """Whether it is a whole number that a catalog may hold; Python reads none of more than 4,300 digits."""
+    """Whether the text is a whole number of at most 18 digits: it fits the catalog, and Python can read it.
+
+    Python reads no number of more than 4,300 digits.
+    """
     return text.isascii() and text.isdigit() and len(text) <= _DIGITS
 
 
 def rules_of(rules: Mapping[str, str]) -> dict[str, Any]:
-    """Rules of a policy as they stand in an address or a form. Raises `UsageError`."""
+    """The rules of a policy from the fields of an address or a form. Raises `UsageError` for an unknown or bad one."""
     found: dict[str, Any] = {}
     for name, value in rules.items():
         if name in COUNTS and is_number(value):

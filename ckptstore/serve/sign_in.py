@@ -1,4 +1,4 @@
-"""Signing in with the token: a browser then keeps a cookie that no script and no other site can use."""
+"""Signing in with the token. The browser then keeps a cookie that no script can read and no other site can send."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _BODY_SECONDS = 10.0
 
 
 class SignIn:
-    """The pages for it; where there is no token they take none."""
+    """The pages to sign in and out. Without a token on the server, no token is accepted."""
 
     def __init__(self, pages: Pages, token: str | None) -> None:
         self._pages = pages
         self._sessions = Sessions(token) if token is not None else None
 
     def routes(self) -> list[Route]:
-        """Both."""
+        """The routes to sign in and out."""
         return [
             Route(SIGN_IN, self._ask),
             Route(SIGN_IN, self._take, methods=["POST"]),
@@ -69,7 +69,7 @@ class SignIn:
 
 
 async def body_of(request: Request) -> bytes:
-    """The body of a request. Raises `UsageError` for one that is too large or too slow."""
+    """The body of a request. Raises `UsageError` if it is larger than 64 KiB or takes longer than 10 s."""
 
     async def read() -> bytes:
         body = b""
@@ -86,7 +86,7 @@ async def body_of(request: Request) -> bytes:
 
 
 async def form_of(request: Request) -> dict[str, str]:
-    """The fields of a form of this server. Raises `ForgedError` for a form of somebody else, or an old one."""
+    """The fields of a form of this server. Raises `ForgedError` if its key is missing or not the visitor's own."""
     fields = _fields(await body_of(request))
     expected = VISIT.get().form_key
     if not (expected and hmac.compare_digest(fields.pop(KEY, "").encode(), expected.encode())):
@@ -95,11 +95,11 @@ async def form_of(request: Request) -> dict[str, str]:
 
 
 def _fields(body: bytes) -> dict[str, str]:
-    """The fields of a form, of a name that comes twice the last one; those left empty are left out."""
+    """The fields of a form. The last one of a name counts; empty fields are left out."""
     return dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=100))
 
 
 def _own(target: str) -> str:
-    """An address of this server; the page of all runs in place of one that leads elsewhere."""
+    """The target, if it is an address of this server; else the address of the page of all runs."""
     is_own = target.startswith("/") and not target.startswith(("//", "/\\"))
     return target if is_own else "/"

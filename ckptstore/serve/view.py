@@ -1,4 +1,4 @@
-"""What the pictures of a page show, from the rows of use cases."""
+"""Computes the content of the charts on a page, from the rows of use cases."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from ckptstore.resume.overview import SaveDetails, SaveRow
 
 _COLUMNS = 64
-"""Of the picture: of wider jobs several ranks share one, which shows the worst of them."""
+"""The columns of the picture. In a job of more ranks, several share a column, which shows the worst of them."""
 
 _STEPS, _LAUNCHES, _MARKS = 16, 12, 200
 _NAMES = ("own", "replica", "fetched", "writing", "weights", "quarantined", "none", "gone", "damaged")
 KINDS = dict(zip(MEANINGS, _NAMES, strict=True))
-"""The class of a cell, by its sign."""
+"""The CSS class of a cell, by its sign."""
 
 _LOST = (Rule.MISSING_FILE, Rule.SIZE_MISMATCH, Rule.DIGEST_MISMATCH)
 _CHOSEN, _ABANDONED = "chosen", "abandoned"
 
 
 class Step(NamedTuple):
-    """A row of the picture: its step, a note on it, one sign a column, and the cells with their links."""
+    """A row of the picture: its step, a note, one sign for each column, and the cells with their links."""
 
     step: int
     note: str
@@ -46,7 +46,10 @@ def at_run(run: str, *further: object) -> str:
 
 
 def newest_in_tiers(saves: Sequence[SaveRow]) -> dict[str, int]:
-    """The step of the newest save, of those of the run's own history, that a tier has of all ranks, by its name."""
+    """For each tier, by name: the step of the newest save of which it has the files of all ranks.
+
+    Saves of abandoned branches do not count.
+    """
     found: dict[str, int] = {}
     for save in saves:  # newest first
         for tier, ranks in save.tiers.items():
@@ -56,7 +59,10 @@ def newest_in_tiers(saves: Sequence[SaveRow]) -> dict[str, int]:
 
 
 def picture(resolution: Resolution, saves: Sequence[SaveRow], details: SaveDetails) -> list[Step]:
-    """The states that were judged by the disk, newest first, and the newest others as the catalog has them."""
+    """The rows of the picture, 16 at most.
+
+    First come the states of the resolution, which were judged by the disk, then the newest others, by the catalog.
+    """
     rows: list[Step] = []
     for rejected in resolution.rejections:
         if signs := signs_of(rejected, _COLUMNS):
@@ -77,7 +83,7 @@ def picture(resolution: Resolution, saves: Sequence[SaveRow], details: SaveDetai
 
 
 def lost(resolution: Resolution) -> set[tuple[str, int]]:
-    """The states, by launch and step, of which files are gone or changed: the catalog may count them still."""
+    """The states with missing or changed files, by launch and step. The catalog may still call them restorable."""
     return {
         (each.launch, each.global_step)
         for each in resolution.rejections
@@ -86,7 +92,7 @@ def lost(resolution: Resolution) -> set[tuple[str, int]]:
 
 
 def heads(world_size: int) -> list[str]:
-    """The ranks that columns of the picture begin with, of one column in four."""
+    """The heads of the picture's columns: in every fourth column its first rank, else empty."""
     ranks = -(-world_size // _COLUMNS)
     return ["" if first // ranks % 4 else str(first) for first in range(0, world_size, ranks)]
 
@@ -107,7 +113,7 @@ def _step(
 
 
 def timeline(launches: Sequence[LaunchRow], saves: Sequence[SaveRow], details: SaveDetails) -> list[Bar]:
-    """The newest launches, the oldest of them first: from when to when each ran, and when it saved."""
+    """The newest launches, the oldest of them first: the time that each ran, and its saves."""
     marks: dict[str, list[tuple[float, str]]] = {}
     for save in saves[:_MARKS]:
         took = details.seconds.get(save.tally.save_id)
@@ -136,7 +142,7 @@ class Branch(NamedTuple):
 
 
 def lineage(launches: Sequence[LaunchRow], saves: Sequence[SaveRow]) -> list[Branch]:
-    """The launches of a run as a tree: each below the one whose state it went on from."""
+    """The launches of a run as a tree: each launch is below the launch whose state it started from."""
     steps: dict[str, list[int]] = {}
     given_up: Counter[str] = Counter()
     for save in saves:
@@ -160,7 +166,7 @@ def lineage(launches: Sequence[LaunchRow], saves: Sequence[SaveRow]) -> list[Bra
 
 
 def stored(saves: Sequence[SaveRow]) -> list[tuple[float, float]]:
-    """Moments, and the bytes that were saved until then and are there still."""
+    """Moments, in seconds since 1970, and the bytes saved until then that still exist."""
     found, total = [], 0
     for save in sorted(saves, key=lambda save: save.created_at):
         total += save.bytes
@@ -169,7 +175,7 @@ def stored(saves: Sequence[SaveRow]) -> list[tuple[float, float]]:
 
 
 def strip(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What gc would do with each state, by step: keep or remove, and why."""
+    """The verdict of gc on each state, by step: `keep` or `remove`, and a tooltip with the reasons."""
     cells = [(state["global_step"], kind, state) for kind in ("keep", "remove") for state in plan[kind]]
     return [
         (kind, f"{kind} step {step}: {'; '.join(reason['detail'] for reason in state['reasons'])}")
