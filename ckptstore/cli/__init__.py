@@ -1,1 +1,1 @@
-"""The command line: parses, calls, renders."""
+"""The command line: each command parses its options, calls a use case, and prints the result."""

@@ -111,7 +111,7 @@ def _show(found: Advice) -> None:
 
 
 def _show_grace(found: Advice, given: float | None) -> None:
-    """What a drained node, or a scheduler, must leave it."""
+    """Print how long an exit on request takes, and whether the grace period is long enough."""
     needs = f"an exit on request takes up to {_time(found.grace)}"
     if given is None:
         line(

@@ -30,16 +30,16 @@ LEFT_OUT = 7
 
 
 class Whole(click.IntRange):
-    """A whole number within bounds, by the name that errors give it."""
+    """A whole number within bounds. Error messages call it by `name`."""
 
     name = "whole number"
 
 
 class StepArgument(Whole):
-    """A step behind a run; what else names a state stands in one word with the run."""
+    """The STEP after RUN. Any other name of a state is part of the same word, as RUN@TAG."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Read it."""
+        """Convert the text. Fails with a hint if it is no number."""
         if isinstance(value, str) and not value.lstrip("+-").isdigit():
             self.fail(f"{value!r} is no step; other states have one word: RUN@TAG, RUN@best:METRIC.", param, ctx)
         return super().convert(value, param, ctx)
@@ -50,14 +50,14 @@ RANKS = Whole(1, MOST_RANKS)
 
 
 class Parsed(click.ParamType[Any]):
-    """What a function reads, which raises `UsageError` for what it cannot."""
+    """A value that the function `read` makes of the text. It raises `UsageError` for a text that it cannot read."""
 
     def __init__(self, name: str, read: Callable[[str], Any]) -> None:
         self.name = name
         self._read = read
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Read it."""
+        """Convert the text. Fails with the message of the `UsageError`."""
         try:
             return self._read(str(value))
         except UsageError as error:
@@ -65,14 +65,14 @@ class Parsed(click.ParamType[Any]):
 
 
 def duration(text: str) -> timedelta:
-    """A length of time, as 7d or 12h."""
+    """A duration, from a text such as 7d or 12h."""
     from ckptstore.retention.policy import parse_duration
 
     return parse_duration(text)
 
 
 def seconds(text: str) -> float:
-    """A short time in seconds, as 90s, 10m, 1h or 90."""
+    """A number of seconds, from a text such as 90s, 10m, 1h or 90."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text, re.ASCII)
     if found is None:
         raise UsageError(f"{text!r} is not a duration", "give one as 90s or 10m")
@@ -100,7 +100,7 @@ replicas = click.option(
 
 
 def file_and_step(text: str) -> tuple[str, int]:
-    """A file and its step, as net-3_9.ckpt=65."""
+    """A file and its step, from a text such as net-3_9.ckpt=65."""
     from ckptstore.core.validate import step_of
 
     path, equals, step = text.rpartition("=")
@@ -110,7 +110,7 @@ def file_and_step(text: str) -> tuple[str, int]:
 
 
 def complete_runs(context: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """The runs whose names begin so, for a shell that completes; none where the catalog cannot be used."""
+    """The runs whose names begin with `incomplete`, for shell completion. Empty without a usable catalog."""
     from ckptstore.catalog import reads
     from ckptstore.catalog.engine import open_to_look
 
@@ -122,7 +122,7 @@ def complete_runs(context: click.Context, param: click.Parameter, incomplete: st
 
 
 def complete_references(context: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """The runs whose names begin so, or behind an `@` the states of one, for a shell that completes."""
+    """The runs whose names begin with `incomplete`, or after an `@` the states of the run, for shell completion."""
     from ckptstore.catalog.engine import open_to_look
     from ckptstore.resume.resolve import states_of
 
@@ -155,7 +155,7 @@ step_argument = click.argument("step", type=StepArgument(0, 2**63 - 1), required
 
 
 def named(opened: Catalog, reference: str, step: int | None) -> tuple[str, int]:
-    """The run and the step that a command line names, by a reference alone or with the step behind it."""
+    """The run and the step that the arguments name: a reference alone, or a run and a step."""
     from ckptstore.resume.resolve import names_state, step_named
 
     if step is None:
@@ -169,7 +169,8 @@ def named(opened: Catalog, reference: str, step: int | None) -> tuple[str, int]:
 def catalog(context: click.Context) -> Catalog:
     """The catalog that the command line names.
 
-    Its imports are no garbage: collecting took a quarter of the time of a short command.
+    The garbage collector is off during the imports, which create no garbage. Collecting took a quarter of the time of a
+    short command.
     """
     gc.disable()
     from ckptstore.api import connect
@@ -205,7 +206,7 @@ _WATCHED_EVERY_SECONDS = 2.0
 
 
 def _watch(show: Callable[[], None]) -> None:
-    """Show it again and again, until somebody has seen enough."""
+    """Call `show` every two seconds, until Ctrl-C."""
     with suppress(KeyboardInterrupt):
         while True:
             click.clear()
@@ -363,7 +364,7 @@ def resolve(
 
 
 def _export(resolution: Resolution, output: str, directory: str | None) -> None:
-    """The plan for another tool on stdout; that there is none on stderr."""
+    """Print the plan for another tool on stdout, or write it. If there is no plan, stderr says so."""
     from ckptstore.resume import export
 
     plan = resolution.plan
@@ -416,7 +417,7 @@ def unpin(context: click.Context, run: str, step: int | None, *, as_json: bool) 
 
 
 def every_save(opened: Catalog, run: str, step: int) -> str:
-    """The step in words, with the number of its saves that are there, if several: a protection holds for all."""
+    """The step in words, with the number of its existing saves if there are several: a protection holds for all."""
     from ckptstore.resume import overview
 
     saves = len({row.launch.id for row in overview.saves(opened.database, run, step=step)})

@@ -24,7 +24,7 @@ _ROWS_SHOWN = 20
 
 
 def _complete(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """References that begin so, or else files."""
+    """The references that begin with the given text; if there are none, files."""
     from click.shell_completion import CompletionItem
 
     found = [CompletionItem(each) for each in complete_references(context, param, incomplete)]
@@ -104,7 +104,7 @@ def _summary(each: RankCompared) -> str:
 
 
 def _show_unmatched(ranks: Iterable[RankCompared]) -> None:
-    """The parameters of which there are no two to compare; those that several ranks have alike stand there once."""
+    """Print the parameters that are new, gone, or of another type or shape. Equal rows of several ranks are one row."""
     rows: dict[tuple[str, str, str], None] = {}
     for each in ranks:
         rows |= dict.fromkeys((one.name, "-", _kind(one)) for one in each.new)
@@ -136,7 +136,7 @@ def _show_changed(ranks: tuple[RankCompared, ...]) -> None:
 
 
 def _not_finite(each: Changed) -> str:
-    """How many elements of the first and of the second are not a number, and how many infinite; empty for none."""
+    """The numbers of NaN and infinite elements on both sides, as "NaN, inf -> NaN, inf". Empty if there are none."""
     (first, second), (infinite, others) = each.nan, each.inf
     return f"{first}, {infinite} -> {second}, {others}" if any((*each.nan, *each.inf)) else ""
 

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from ckptstore.core.reference import Best
 
 _RANKS_SHOWN = 16
-_REASONS_SHOWN = 4  # of one rule: of more, the ranks and an example
+_REASONS_SHOWN = 4  # of one rule; if there are more, the ranks and one example are shown
 _REMEDIES_SHOWN = 8
 _STATES_SHOWN = 40
 _UNPLACED_SHOWN = 8
 
 
 def resolution(found: Resolution, *, is_asked: bool, in_full: bool) -> None:
-    """The plan, and why newer states, or better ones, are not taken; `is_asked`: not for where the run goes on."""
+    """Print the plan, and why newer or better states are not taken. `is_asked`: the user asked for a certain state."""
     if found.plan is None:
         line(found.why_none)
     else:
@@ -113,7 +113,7 @@ def _plan(run: str, plan: RestorePlan, best: Best | None, *, is_asked: bool, in_
 
 
 def _to_fetch(found: Resolution, plan: RestorePlan, *, in_full: bool) -> None:
-    """How much must be fetched, and what an older state costs that needs none."""
+    """Print how much must be fetched, and how much older the newest state is that needs no copy."""
     if not plan.copies:
         return
     tiers = ", ".join(sorted({copies[0].tier.name for copies in plan.copies.values()}))

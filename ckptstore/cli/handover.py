@@ -1,4 +1,4 @@
-"""The commands that hand a state over."""
+"""The commands that export and import a state."""
 
 from __future__ import annotations
 

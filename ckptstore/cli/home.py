@@ -1,4 +1,4 @@
-"""What `ckptstore` alone prints: which catalog it looks at, its runs, and what to do next."""
+"""The output of `ckptstore` without a command: the catalog, its runs, and what to do next."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ANSWER_SECONDS = 10.0
 
 
 def show(url: str | None) -> None:
-    """Print it. Nothing is changed, and no catalog is made. Raises `CatalogUnavailableError`."""
+    """Print the overview. Nothing is changed, and no catalog is made. Raises `CatalogUnavailableError`."""
     from ckptstore.catalog.engine import open_to_look
     from ckptstore.resume.overview import runs
 

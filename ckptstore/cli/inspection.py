@@ -1,4 +1,4 @@
-"""What `inspect` shows, for people and as JSON."""
+"""The output of `inspect`, for people and as JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LETTERS_SHOWN = 200
 
 
 def show(path: Path, found: Header | Strategy | GroupInfo) -> None:
-    """Print it: a line a parameter, or a line a group of ranks, and what else the file says."""
+    """Print the content of a file: a line for each parameter, or for each group of ranks, and its other facts."""
     match found:
         case Strategy():
             _show_strategy(path, found)
@@ -76,7 +76,7 @@ def _show_group_info(path: Path, found: GroupInfo) -> None:
 
 
 def _short(text: str) -> str:
-    """A value that has room on a few lines: the state of a random generator has 11,000 letters."""
+    """A value, cut so that it fits on a few lines: the state of a random generator has 11,000 letters."""
     return text if len(text) <= _LETTERS_SHOWN else f"{text[:_LETTERS_SHOWN]}… ({len(text)} letters; --json has all)"
 
 
@@ -86,7 +86,7 @@ def _numbers(numbers: Sequence[object]) -> str:
 
 
 def value(path: Path, found: Header | Strategy | GroupInfo) -> dict[str, Any]:
-    """The content of a file: the shape depends on `format`."""
+    """The content of a file as JSON. Its fields depend on `format`."""
     match found:
         case Strategy():
             content = {

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 NOT_LEFT = 8
 GRACE = "CKPTSTORE_GRACE_SECONDS"
-"""The variable with the seconds that a container is given to end in."""
+"""The environment variable with the grace period of the container, in seconds."""
 
 _KUBERNETES_GRACE = 30.0
 _PART_OF_GRACE = 0.9
@@ -132,10 +132,10 @@ def _leave_here(url: str | None, reason: str, patience: float | None, *, as_json
 
 
 class _Exit:
-    """A run that is asked to leave, and how far it is; each change is `shown`.
+    """Asks a run to leave, and follows how far it is. If `shown`, each change is printed.
 
-    With `patience`, in seconds, all is done on a thread: a disk or a catalog that hangs does not delay the command
-    longer than that.
+    With `patience`, in seconds, all work is done on a thread: a disk or a catalog that hangs does not delay the command
+    longer than that. Without it, the run is asked, and the command does not wait for it to leave.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class _Exit:
         self._began = time.monotonic()
         self._patience = patience
         self._database = open_database(url)
-        if patience is not None:  # a catalog that does not answer leaves time to look at the journals
+        if patience is not None:  # the catalog must not use up the time: the journals are read too
             answer_within = max(_LEAST_ANSWER_SECONDS, _PART_FOR_AN_ANSWER * patience)
             self._database = Database(self._database.url, answer_within=answer_within)
         self._asked: Asked | None = None
@@ -170,7 +170,7 @@ class _Exit:
             start_thread(self._work, "ckptstore-exit")
 
     def seen(self) -> int:
-        """See that it was asked, and that it leaves, where there is patience; the exit code."""
+        """Wait until the run has left, if there is `patience`, and return the exit code."""
         if self._patience is not None:
             self._is_over.wait(max(0.0, self._began + self._patience - time.monotonic()))
         if self._failure is not None:
@@ -203,7 +203,7 @@ class _Exit:
         self._is_over.set()
 
     def value(self) -> dict[str, Any]:
-        """All of it, for scripts."""
+        """The result as JSON."""
         asked, found = self._asked, self._found
         return {
             "run": self._run,
@@ -264,7 +264,7 @@ class _Exit:
         if found.ending:
             return f"the launch: {found.ending}"
         if found.missing:
-            # A rank that does not come to the end of its step does not hear of the request.
+            # A rank sees the request only at the end of a step.
             seconds = found.step_seconds
             a_step = f" (a step takes {seconds:.3g} s by the newest saves)" if seconds else ""
             return f"{of_ranks(found.missing)} saved nothing since the request{a_step}"

@@ -60,20 +60,20 @@ def cli(context: click.Context, db: str | None) -> None:
 
 
 def _take(context: click.Context, _: click.Parameter, url: str | None) -> None:
-    """`--db` after the command counts for more than before it."""
+    """Use the `--db` after the command; it overrides one before the command."""
     if url is not None:
         _look_in(context, url)
 
 
 def _look_in(context: click.Context, url: str | None) -> None:
-    """Use this catalog; commands that are advised name it too, unless CKPTSTORE_URL does."""
+    """Use this catalog. Commands in hints get the same `--db`, unless CKPTSTORE_URL names this catalog."""
     context.obj = url
     Command.given = ("--db", _shown(url)) if url and url != os.environ.get("CKPTSTORE_URL") else ()
     context.find_root().call_on_close(partial(setattr, Command, "given", ()))
 
 
 def _shown(url: str) -> str:
-    """A path or URL as it was given, but never with a password."""
+    """A path or URL as the user gave it, without a password."""
     if "://" not in url or not {"@", "?"}.intersection(url):
         return url
     from ckptstore.catalog import urls
@@ -82,7 +82,7 @@ def _shown(url: str) -> str:
 
 
 def _with_db(command: click.Command) -> click.Command:
-    """A command that takes `--db` after its name too, as people write it; of a group each of its commands."""
+    """Let a command, or each command of a group, take `--db` after its name too: people write it there."""
     if isinstance(command, click.Group):
         for each in command.commands.values():
             _with_db(each)
@@ -114,7 +114,7 @@ for command in (
 
 
 def main() -> None:
-    """Run the command line; errors are one line on stderr, with `--json` one JSON object."""
+    """Run the command line. An error is printed on stderr: one line, or with `--json` one JSON object."""
     outlive_readers()
     log_lines()
     try:
@@ -140,14 +140,14 @@ def main() -> None:
 
 
 def shown(error: click.UsageError) -> str:
-    """The error as one line, with the command that helps."""
+    """The error as one line, with the command that shows help."""
     message = _in_one_line(error)
     asked = error.ctx.command_path if error.ctx else "ckptstore"
     return f"{message}{'' if message.endswith(('.', '?')) else '.'} See: {asked} --help"
 
 
 def _in_one_line(error: click.ClickException) -> str:
-    """What click says, which may be a list over several lines."""
+    """The message of click in one line: it may be a list over several lines."""
     return " ".join(error.format_message().split())
 
 
@@ -162,13 +162,13 @@ def _fail(message: str, code: int, hint: str = "") -> None:
 class _Stream(io.FileIO):
     """An output that discards what its reader no longer accepts: the command keeps its exit code.
 
-    Any other error is raised once only: Python flushes again when it ends, and would report it a second time.
+    Any other error is raised only once. Python flushes the stream again when it ends, and would report it again.
     """
 
     _has_failed = False
 
     def write(self, data: Buffer, /) -> int:
-        """As the file's."""
+        """Write, as `io.FileIO` does."""
         if not self._has_failed:
             try:
                 return super().write(data)
@@ -181,20 +181,20 @@ class _Stream(io.FileIO):
 
 
 class _Lines(logging.Handler):
-    """Prints each warning as one line on stderr, whatever is in the names that it tells of."""
+    """Prints each warning as one line on stderr, also if a name in it has line breaks or control characters."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print it."""
+        """Print the record."""
         line(record.getMessage(), err=True)
 
 
 def log_lines() -> None:
-    """From now on warnings are lines on stderr."""
+    """Print warnings as lines on stderr from now on."""
     logging.getLogger().addHandler(_Lines(logging.WARNING))
 
 
 def outlive_readers() -> None:
-    """Let writes to stdout and stderr succeed after their reader has ended."""
+    """Let writes to stdout and stderr succeed even if their reader has ended."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):  # None where the caller has closed it
@@ -204,7 +204,7 @@ def outlive_readers() -> None:
 
 
 _replaced: list[io.TextIOWrapper] = []
-"""Kept: a dropped stream closes its descriptor, and the next opened file would get the output."""
+"""The replaced streams. A dropped one would close its descriptor, and the file opened next would get the output."""
 
 
 def _outliving(stream: io.TextIOWrapper) -> io.TextIOWrapper:

@@ -1,4 +1,4 @@
-"""The command that copies checkpoints up. Imports stand where they are used: `--help` must be quick."""
+"""The command that copies checkpoints to tiers. Imports stand where they are used: `--help` must be quick."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PAUSE_SECONDS = 10.0
 
 
 def _rate(text: str) -> float:
-    """Bytes a second, as 100M or 1.5G."""
+    """A rate in bytes a second, from a text such as 100M or 1.5G."""
     found = _RATE.fullmatch(text)
     rate = float(found[1]) * _UNITS[found[2]] if found else 0.0
     if not rate:

@@ -1,4 +1,4 @@
-"""The commands that keep and remove: gc, undo, purge, policy, tag."""
+"""The commands of retention: gc, undo, purge, policy, tag, untag."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ COUNT = Whole(0, 2**31 - 1)
 
 
 def _kind_count(text: str) -> tuple[str, int]:
-    """A kind and how many of it, as ttp=2."""
+    """A kind and a number of states, from a text such as ttp=2."""
     kind, _, count = text.partition("=")
     if kind not in KINDS or not count.isascii() or not count.isdigit():
         raise UsageError(f"{text!r} is not KIND=N, as ttp=2; KIND is one of {', '.join(KINDS)}")
@@ -74,7 +74,7 @@ _rules = together(
 
 
 def _policy(rules: dict[str, Any]) -> Policy | None:
-    """The policy that was asked for; None if no rule was given, as where floor or grace stand alone."""
+    """The policy by the given options. None if no rule is given: floor and grace are no rules."""
     from ckptstore.retention.policy import Policy
 
     given = {name: value for name, value in rules.items() if value is not None and value is not False and value != ()}

@@ -1,4 +1,4 @@
-"""What the commands of retention print for people."""
+"""The output of the commands of retention, for people."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _failed(
 
 
 def _in_trash(waiting: Sequence[Waiting]) -> None:
-    """Print the size of the trash, and when it goes."""
+    """Print the size of the trash, and when its files are deleted."""
     waiting = [each for each in waiting if each.files]
     if waiting:
         files, room = sum(each.files for each in waiting), sum(each.bytes for each in waiting)
@@ -81,14 +81,14 @@ def unmoved(run: str, waiting: Sequence[Waiting]) -> None:
 
 
 def undone(done: Undone) -> None:
-    """What came back."""
+    """Print how many files were brought back."""
     for newer in done.passed_over:
         line(f"run {done.run}: nothing of the gc of {moment(newer)} could be brought back; of the gc before that:")
     line(f"run {done.run}: {count(done.files, 'file', 'files')} brought back, {size(done.bytes)}")
 
 
 def not_undone(done: Undone) -> int:
-    """What did not come back, on stderr. The exit code."""
+    """Print on stderr which files could not be brought back. Return the exit code."""
     if done.gone:
         were = count(done.gone, "file was", "files were")
         line(f"ckptstore: run {done.run}: {were} not in the trash any more", err=True)
@@ -106,7 +106,7 @@ def purged(done: Purged) -> None:
 
 
 def policy(run: str, stored: Policy | None) -> None:
-    """The stored policy as the options that would be given."""
+    """Print the stored policy as options of gc."""
     if stored is None:
         line(f"no policy is stored for run {run}: give gc its rules, as --keep-last 5")
         return
@@ -121,7 +121,7 @@ def policy(run: str, stored: Policy | None) -> None:
 
 
 def troubles(found: Sequence[Skipped], run: str) -> int:
-    """What could not be done, on stderr. The exit code."""
+    """Print on stderr which files could not be moved or deleted. Return the exit code."""
     for trouble in found[:_SHOWN]:
         line(f"ckptstore: {trouble.path}: {trouble.reason}", err=True)
     if found:
@@ -193,7 +193,7 @@ def _done(done: Collected) -> None:
 
 
 def in_tier(outcomes: Sequence[TierOutcome], *, all_runs: bool, as_json: bool) -> int:
-    """What gc would do, or did, with the copies in a tier. The exit code."""
+    """Print the plan of gc for the copies in a tier, and its outcome. Return the exit code."""
     if as_json:
         shown = [dicts.in_tier(outcome) for outcome in outcomes if outcome.plan is not None]
         values.write(shown) if all_runs or shown else None
@@ -228,7 +228,7 @@ def _copies(plan: TierPlan, done: TierCollected | None, *, is_refused: bool) -> 
 
 
 def of_copies(done: TierCollected, did: str, *, as_json: bool) -> int:
-    """What undo or purge `did` with the copies in a tier. The exit code."""
+    """Print the number of copies in a tier that undo or purge changed. `did`: the verb. Return the exit code."""
     if as_json:
         values.write(dicts.of_copies(done))
     else:

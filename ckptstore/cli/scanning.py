@@ -1,4 +1,4 @@
-"""What `scan` prints for people: a summary first, and what would place each group of files that was left out."""
+"""The output of `scan` for people: a summary, then each group of files left out, with the command that places it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _WORDS = {
 
 
 def show(done: Scanned, *, dry_run: bool, verbose: bool) -> None:
-    """What a scan found and did, and what it left alone; `verbose` names every file."""
+    """Print the files that a scan found, adopted and left out. `verbose` names every file."""
     if done.synced.records or done.synced.spoiled:
         spoiled = f"; {count(done.synced.spoiled, 'line was', 'lines were')} skipped" if done.synced.spoiled else ""
         taken = "would be taken" if dry_run else "taken"
@@ -90,7 +90,7 @@ def _not_as_recorded(done: Scanned) -> None:
 
 
 def _left_out(done: Scanned, *, verbose: bool) -> None:
-    """One line for each group of files with one reason in one directory, and the command that would place them."""
+    """Print a line for each group of files with the same directory and reason, and the command that places them."""
 
     def group(each: Uncertain) -> tuple[str, str, str]:
         return each.path.rpartition("/")[0], each.reason, each.remedy
@@ -117,6 +117,6 @@ def _skipped(found: Sequence[Skipped], *, verbose: bool) -> None:
 
 
 def _trash(found: FoundTrash, *, dry_run: bool) -> None:
-    """What a gc left in the trash that the catalog did not know of, and how to get it back."""
+    """Print the files of a trash that the catalog did not know, and the command that brings them back."""
     what = f"in the trash: {count(found.files, 'file', 'files')}, {size(found.bytes)}"
     line(f"{what}: would be recorded" if dry_run else f"{what}: {Command('undo', found.run)} brings them back")

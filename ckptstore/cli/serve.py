@@ -1,4 +1,4 @@
-"""The command that serves the catalog as pages."""
+"""The commands that serve the catalog as pages, and print its metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOKEN = "CKPTSTORE_TOKEN"  # noqa: S105 — the name of a variable
 _PORT = 8766
 _BACKLOG = 128
 _CONNECTIONS = 8
-"""As many as `serve.answers` has threads. A PostgreSQL server has 100, by default."""
+"""The database connections of the server: one for each thread of `serve.answers`. PostgreSQL allows 100 by default."""
 
 
 @click.command()
@@ -63,7 +63,7 @@ def serve(context: click.Context, /, *, host: str, port: int, **asked: Any) -> N
     with listening:
         if watcher is not None:
             watcher.begin()
-        with suppress(KeyboardInterrupt):  # Ctrl-C, which the server handles, and then raises again
+        with suppress(KeyboardInterrupt):  # the server handles Ctrl-C, and then raises it again
             server(make_app(catalog, rules)).run(sockets=[listening])
     if watcher is not None:
         watcher.end()
@@ -79,7 +79,7 @@ def _log_changes() -> None:
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """A socket that takes connections from now on. Raises `CkptstoreError`."""
+    """A socket that listens at this address. Raises `CkptstoreError` if it cannot."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)

@@ -1,4 +1,4 @@
-"""How anything is printed for people: tables, lines and moments."""
+"""Prints for people: tables, lines and moments."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _BETWEEN = "  "
 
 
 class Rows:
-    """A table that is being filled; a column whose name begins with ">" is flush right.
+    """A table for printing. A column whose name begins with ">" is aligned to the right.
 
-    Rows may have a colour, which is shown on a terminal; a heading stands on a line of its own, above rows.
+    A row may have a colour, which only a terminal shows. A heading is a line of its own, above the rows added after it.
     """
 
     def __init__(self, *columns: str) -> None:
@@ -41,7 +41,7 @@ class Rows:
         self._headings: dict[int, str] = {}
 
     def add_heading(self, text: str) -> None:
-        """What the rows have in common that are added next."""
+        """Add a heading above the rows that are added next."""
         self._headings[len(self._rows)] = plain(text)
 
     def add_row(self, *cells: str, colour: str = "") -> None:
@@ -50,14 +50,14 @@ class Rows:
         self._colours.append(colour)
 
     def print(self, if_empty: str) -> None:
-        """Print the table, or a line where it has no rows."""
+        """Print the table; if it has no rows, the line `if_empty`."""
         if len(self._rows) == 1:
             line(if_empty)
         else:
             click.echo("\n".join(self._lines()))
 
     def _lines(self) -> Iterator[str]:
-        """No line is broken: a launch or a path that is cut in two could not be copied."""
+        """The lines of the table. None is wrapped, so that a launch or a path can be copied as a whole."""
         from rich.cells import cell_len
 
         widths = [max(map(cell_len, column)) for column in zip(*self._rows, strict=True)]
@@ -82,7 +82,7 @@ def _coloured(text: str, colour: str) -> str:
 
 
 def line(text: str, *, err: bool = False) -> None:
-    """Print one line, on stderr if `err`: never broken or cut, and with nothing in it that a terminal would obey."""
+    """Print one line, on stderr if `err`. It is not wrapped or cut, and its control characters are escaped."""
     click.echo(plain(text), err=err)
 
 
@@ -95,13 +95,13 @@ def error(message: str, hint: str, code: int, *, as_json: bool) -> None:
 
 
 def first(items: Sequence[Item], what: str, most: int = 20, *, indent: str = "") -> Iterator[Item]:
-    """The first of them, and after those a line that says how many more there are."""
+    """Yield the first `most` items; then print a line with the number of further ones, if there are any."""
     yield from items[:most]
     more(len(items), what, most, indent=indent)
 
 
 def more(there: int, what: str, most: int, *, indent: str = "") -> None:
-    """Print how many more there are than the `most` that were shown; nothing if these were all."""
+    """Print by how many `there` exceeds the `most` that were shown; nothing if these were all."""
     if there > most:
         line(f"{indent}… and {there - most} more{what and ' '}{what}; --json has all")
 
@@ -112,12 +112,12 @@ def lines(texts: Iterable[str]) -> None:
 
 
 def marked(mark: str, text: str, colour: str = "") -> None:
-    """Print a line that begins with a mark, in a colour where there are colours; it can be read without."""
+    """Print a line that begins with a mark. On a terminal the mark is coloured."""
     click.echo(f"{_coloured(f'{mark:<8}', colour)} {plain(text)}")
 
 
 def plain(text: str) -> str:
-    """Without characters that would move a terminal's cursor, or that are none: names are other people's."""
+    """The text, with control characters and other unprintable ones escaped: names come from other users."""
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
@@ -127,12 +127,12 @@ _asked_for_utc: list[bool] = []
 
 
 def show_in_utc(is_utc: bool) -> None:  # noqa: FBT001
-    """From now on moments are shown in UTC, or in the time of this machine."""
+    """Show moments in UTC from now on, or in the time of this machine."""
     _asked_for_utc[:] = [is_utc]
 
 
 def moment(when: datetime | None, *, seconds: bool = True) -> str:
-    """A moment: in the time of this machine on a terminal, else in UTC, unless it was asked for."""
+    """A moment as text: in the time of this machine on a terminal, else in UTC. `show_in_utc` overrides this."""
     if when is None:
         return "-"
     is_utc = _asked_for_utc[0] if _asked_for_utc else not _is_terminal()

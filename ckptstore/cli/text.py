@@ -1,4 +1,4 @@
-"""What each command prints for people."""
+"""The output for people: runs, saves, launches and files."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from ckptstore.resume.overview import RunRow, SaveRow
 
 _COLOURS = ("", "yellow", "red")
-"""By `trouble`."""
+"""The colour of a run, by `trouble` of its status."""
 
 
 def runs(rows: Sequence[RunRow]) -> None:
-    """A line a run."""
+    """Print a line for each run."""
     shown = Rows("run", "status", ">restorable", "saved", ">launches", ">size", ">trash")
     for row in rows:
         restorable = row.newest_restorable
@@ -40,7 +40,10 @@ def runs(rows: Sequence[RunRow]) -> None:
 
 
 def saves(rows: Sequence[SaveRow], catalog: str, *, is_part: bool) -> None:
-    """A line a save; the catalog's name if there is none. `is_part`: only saves of a kind or a time were asked for."""
+    """Print a line for each save. If there is none, a line names the catalog.
+
+    `is_part`: only saves of a kind or a time were asked for.
+    """
     has_tags = any(row.pinned or row.tags for row in rows)
     has_loss = any("loss" in row.metrics for row in rows)
     has_begun = any(row.began for row in rows)
@@ -78,7 +81,7 @@ def saves(rows: Sequence[SaveRow], catalog: str, *, is_part: bool) -> None:
 
 
 def _copies(row: SaveRow) -> str:
-    """The tiers that have it, and of how many ranks those that have a part."""
+    """The tiers with copies of a save. A tier that has a part of the save is shown with the number of its ranks."""
     whole = row.launch.world_size
     return ", ".join(tier if ranks == whole else f"{tier} {ranks}/{whole}" for tier, ranks in sorted(row.tiers.items()))
 
@@ -91,7 +94,7 @@ def _doubts(of: Iterable[tuple[str, Grade | None, str]]) -> None:
 
 
 def unplaced(run: str, found: Sequence[Unplaced]) -> None:
-    """Name a file without a certain step or rank, and the command that shows the newer ones and what places them."""
+    """Print the number of unplaced files with an example, and the command that shows how to place the newer ones."""
     if found:
         many = count(len(found), "file has", "files have")
         line(f"{many} no certain step or rank, such as {found[0].path}; see: {Command('resolve', run, '--explain')}")
@@ -124,7 +127,7 @@ def history(rows: Sequence[LaunchRow]) -> None:
 
 
 def _origin(launch: Launch) -> str:
-    """Which state a launch started from; the launch is named where it went back on purpose."""
+    """The state that a launch started from. Its launch is named if the run went back to it on purpose."""
     if not launch.decided:
         return "-"
     if launch.initial is not None:
@@ -135,7 +138,7 @@ def _origin(launch: Launch) -> str:
 
 
 def files(found: Sequence[Checkpoint], *, is_part: bool = True) -> None:
-    """A line a file. `is_part`: not all files of the catalog were asked for."""
+    """Print a line for each file. `is_part`: only some files of the catalog were asked for."""
     has_loss = any("loss" in file.metrics for file in found)
     has_launches = len({(file.run, file.launch) for file in found}) > len({file.run for file in found})
     columns = ("run", *(["launch"] if has_launches else []), ">step", "kind", ">rank", ">size", "state", "saved")

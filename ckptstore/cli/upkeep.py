@@ -156,7 +156,11 @@ def doctor(context: click.Context, run: str | None, *, strict: bool, as_json: bo
 
 
 def _show(done: Checkup) -> None:
-    """Print each check in a line, and the hint below it; of several runs a line each, and the failed checks."""
+    """Print each check in a line, with its hint below.
+
+    Of several runs, one that is well gets one line. For the others, the warnings and problems are printed, and where
+    the run goes on.
+    """
     of_runs: dict[str, list[Check]] = {}
     for check in done.checks:
         if check.run is None:
@@ -181,7 +185,7 @@ def _show(done: Checkup) -> None:
 
 
 def _to_do(checks: Sequence[Check]) -> list[Check]:
-    """What there is to do for a run, and where it goes on; nothing of one that is well."""
+    """The checks with warnings or problems of a run, and where the run goes on. Empty for a run that is well."""
     if not any(check.status.value in ("warning", "problem") for check in checks):
         return []
     return [check for check in checks if check.name == "restorable" or check.status.value in ("warning", "problem")]

@@ -1,4 +1,4 @@
-"""The JSON of each command; field names are fixed, scripts depend on them."""
+"""The JSON output of commands. Field names are fixed, since scripts depend on them."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 def write(value: Any) -> None:
     """Print a value as JSON."""
     text = json.dumps(value, indent=2, ensure_ascii=False, default=plain)
-    click.echo(text.encode("utf-8", "backslashreplace"))  # a path's bytes that are no text become JSON's own escapes
+    click.echo(text.encode("utf-8", "backslashreplace"))  # bytes of a path that are not UTF-8 become JSON escapes
 
 
 def finite(value: Any) -> Any:
-    """A value, a number that is not finite as text: JSON has no word for infinity."""
+    """The value. NaN and infinity become text, since JSON has no number for them."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def report(value: Any, text: str, *, as_json: bool) -> None:
-    """Print what a command has done: JSON for scripts, or a line for people."""
+    """Print the result of a command: JSON for scripts, or a line for people."""
     write(value) if as_json else line(text)
 
 
 def scanned(done: Scanned) -> dict[str, Any]:
-    """What a scan found and did."""
+    """The result of a scan."""
     return {
         **fields(done, "run world_size"),
         "files": dict(sorted(done.counts.items())),

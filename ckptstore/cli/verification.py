@@ -24,7 +24,7 @@ _SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})")
 
 
 def _part(text: str) -> float:
-    """A part of a whole, as 10% or 0.1."""
+    """A part of the files, from a text such as 10% or 0.1."""
     try:
         part = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
@@ -35,7 +35,7 @@ def _part(text: str) -> float:
 
 
 def _shard(text: str) -> tuple[int, int]:
-    """One of N parts, as 2/8."""
+    """One of N parts, from a text such as 2/8."""
     found = _SHARD.fullmatch(text)
     number, count = (int(found[1]), int(found[2])) if found else (0, 0)
     if not 1 <= number <= count:

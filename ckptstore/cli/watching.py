@@ -23,7 +23,7 @@ _KINDS = ("damaged", "quarantined", "silent", "restart_loop", "disk")
 
 
 def kinds_of(text: str) -> tuple[str, ...]:
-    """Kinds of facts, as damaged,silent."""
+    """Kinds of facts, from a text such as damaged,silent."""
     asked = tuple(dict.fromkeys(each.strip() for each in text.split(",")))
     unknown = [each for each in asked if each not in _KINDS]
     if unknown:
@@ -102,7 +102,7 @@ def watcher_of(
     secret_file: Path | None,
     **more: Any,
 ) -> Watcher | None:
-    """The watcher that options ask for; None: they name no receiver. Raises `UsageError`."""
+    """The watcher for these options. None: they name no receiver. Raises `UsageError`."""
     from ckptstore.notify.receivers import Program, Webhook
     from ckptstore.notify.watcher import Watcher
 
@@ -117,10 +117,10 @@ def watcher_of(
 
 
 def secret(file: Path | None, variable: str, what: str) -> bytes | None:
-    """The secret of a file, else of a variable; None: there is none. `what` it is, for messages. Raises `UsageError`.
+    """The secret in a file; without a file, the one in a variable. None: there is none. Raises `UsageError`.
 
-    Blanks and line breaks around it are no part of it: that of a file mostly ends with one, and so does a variable
-    that is made from a file.
+    `what` names the secret in messages. Blanks and line breaks around the secret are removed: most files end with a
+    line break, and so does a variable that was made from such a file.
     """
     if file is None:
         return os.fsencode(os.environ.get(variable, "")).strip() or None
