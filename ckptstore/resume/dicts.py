@@ -19,7 +19,7 @@ _NULL_IF_EMPTY = ("quarantine", "doubt", "ending")
 
 
 def fields(of: object, names: str) -> dict[str, Any]:
-    """These attributes of a value, by their names."""
+    """The attributes of a value with these names, which spaces separate. Some become None if they are empty."""
     return {name: getattr(of, name) or None if name in _NULL_IF_EMPTY else getattr(of, name) for name in names.split()}
 
 
@@ -84,7 +84,7 @@ def unplaced(found: Unplaced) -> dict[str, Any]:
 
 
 def resolution(found: Resolution) -> dict[str, Any]:
-    """A resolution: the plan, if there is one, and all that speaks against newer states."""
+    """A resolution: the plan, if there is one, and the reasons against newer states."""
     from ckptstore.resume.remedies import how_to_place
 
     plan = found.plan
@@ -109,7 +109,7 @@ def resolution(found: Resolution) -> dict[str, Any]:
 
 
 def _to_fetch(found: Resolution) -> dict[str, Any]:
-    """The files that must be fetched from tiers, and the state that needs none."""
+    """The files that must be fetched from tiers, and the newest state that needs no fetching."""
     plan, older = found.plan, found.without_fetching
     sources = {each.source.id: each.source for each in plan.ranks} if plan else {}
     return {
@@ -144,5 +144,5 @@ def kinds_of(kinds: tuple[Kind, ...]) -> Kind | tuple[Kind, ...]:
 
 
 def plain(value: Any) -> Any:
-    """A value that JSON lacks, as one that it has: moments become text, in UTC, to the second."""
+    """Convert a value that JSON cannot hold: a time becomes text in UTC to the second, a mapping a dict."""
     return value.isoformat(timespec="seconds") if isinstance(value, datetime) else dict(value)

@@ -1,4 +1,4 @@
-"""Looks at one file that the catalog has a record of: whether it is there, and as it was recorded."""
+"""Compares one file on the disk with its record in the catalog."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Whole:
 class Damaged:
     """The file differs from its record. `after` is its record with that finding; `size` is that of the file, in bytes.
 
-    `rewritten_ns` is when it was written, in nanoseconds since 1970, where that is not as recorded.
+    `rewritten_ns` is its modification time, in nanoseconds since 1970, if that differs from the recorded one.
     """
 
     file: Checkpoint
@@ -59,7 +59,7 @@ class Unseen:
 
 @dataclass(frozen=True)
 class Inconclusive:
-    """It is another file by now, or is being written: nothing can be said of the recorded one."""
+    """Another file is at the path, or the file is being written: the recorded one cannot be judged."""
 
     file: Checkpoint
     reason: str
@@ -77,11 +77,12 @@ def examine(
 ) -> Examined | None:
     """Compare a file with its record: size, header, and with `read_bytes` every byte, by the digest.
 
-    None where the record takes the file to be gone, and it is.
+    Returns None if the record says that the file is gone, and it is.
 
-    The bytes are read too where there is a reason to: it was written again, its header is broken, or its record says
-    that it is damaged or gone. `progress` gets the number of bytes read. An error of the disk is damage; a file that
-    cannot be looked at for another reason may be whole. `places` are those of the run's `presence.unidentified` files.
+    Without `read_bytes` the bytes are still read if the file was written again, its header is broken, or its record
+    says that it is damaged or gone. `progress` gets the number of bytes read. An error of the disk counts as damage. A
+    file that cannot be read for another reason is `Unseen`. `places` is the result of `presence.unidentified` for the
+    run.
     """
     try:
         found = files.facts(file.path)
@@ -147,7 +148,7 @@ def _fault(
     if sighting in (Sighting.DAMAGED, Sighting.ANOTHER):
         return header or (Rule.DIGEST_MISMATCH, "has other bytes than those recorded")
     if file.digest is not None and digest is not None:
-        is_as_registered = header is not None and header[0] is Rule.UNREADABLE  # whatever this reader makes of it
+        is_as_registered = header is not None and header[0] is Rule.UNREADABLE  # its format is unknown here
         return None if is_as_registered else header
     if header is None and digest is not None and file.format == "ckpt" and _crc_is_wrong(file.path):
         return Rule.DIGEST_MISMATCH, "has other bytes than MindSpore wrote: the CRC32 at its end is not theirs"
@@ -155,7 +156,7 @@ def _fault(
 
 
 def _header_fault(file: Checkpoint) -> tuple[Rule, str] | None:
-    """What the header shows to be wrong; one that is encrypted, or of another format, shows nothing."""
+    """The fault that the header shows. None for an encrypted file, and for other formats."""
     if file.format not in ONE_FILE:
         return None
     path = Path(file.path)
@@ -166,7 +167,7 @@ def _header_fault(file: Checkpoint) -> tuple[Rule, str] | None:
     if header is None:
         return None
     found, recorded = header.optimizer_step, file.optimizer_step
-    if "global_step" in header.info or None in (found, recorded) or found == recorded:  # a user may append one
+    if "global_step" in header.info or None in (found, recorded) or found == recorded:  # a user may append that name
         return None
     return Rule.DIGEST_MISMATCH, f"holds the state after {found} updates, {recorded} were recorded"
 

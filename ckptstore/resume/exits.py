@@ -1,6 +1,6 @@
-"""Keep the files of graceful exits apart: all have one name, and MindSpore loads it at any start (mindspore.md §5).
+"""Renames the files of graceful exits: all have one name, and MindSpore loads it at any start (mindspore.md §5).
 
-Each gets a name with its step in it, in the directory it is in: the next exit does not overwrite it, and
+Each file stays in its directory and gets its step in its name. So the next exit does not overwrite it, and
 OnRequestExit does not find it and load it over the restored state.
 """
 
@@ -32,7 +32,10 @@ _GRAPH = ".mindir"
 
 
 def kept_path(path: str, global_step: int | None) -> str:
-    """A path beside `path`, which has MindSpore's fixed name, with the step in its name, and that is not taken yet."""
+    """A free path beside `path` with the step in its name.
+
+    Raises `ValueError` if `path` does not have the name of a graceful exit's file.
+    """
     parsed = parse_exit_name(Path(path).name)
     if parsed is None:
         raise ValueError(f"{path} is not named as the file of a graceful exit")
@@ -42,10 +45,10 @@ def kept_path(path: str, global_step: int | None) -> str:
 
 
 def keep(recorder: Recorder, file: Checkpoint, new_path: str) -> None:
-    """Rename a whole exit's file and its `.mindir`, and record that. Can be repeated, after a crash at any point.
+    """Rename the complete file of an exit and its `.mindir`, and record that. Can be repeated after a crash anywhere.
 
-    The new name is recorded before the file has it: a process that dies in between leaves nothing unknown.
-    Raises `OSError` where the file cannot be renamed: it stays what and where it is.
+    The new name is recorded before the file has it: a process that dies in between leaves no unregistered file.
+    Raises `OSError` if the file cannot be renamed: it keeps its old name.
     """
     kept = replace(file, path=new_path)
     announced = replace(kept, size=None, mtime_ns=None, digest=None, state=FileState.IN_PROGRESS)
@@ -61,7 +64,7 @@ def keep(recorder: Recorder, file: Checkpoint, new_path: str) -> None:
 
 
 def keep_graph(path: str, new_path: str) -> None:
-    """Rename the `.mindir` beside an exit's file as that is renamed; a graph is never worth the file itself."""
+    """Rename the `.mindir` beside an exit's file like the file. A failure is only logged: the file matters more."""
     graph, new_graph = Path(path).with_suffix(_GRAPH), Path(new_path).with_suffix(_GRAPH)
     try:
         if graph.exists():
@@ -71,10 +74,11 @@ def keep_graph(path: str, new_path: str) -> None:
 
 
 def keep_unknown(path: str) -> str | None:
-    """Rename an exit's file that no catalog knows, before the next exit overwrites it; its new path.
+    """Rename an unregistered file of an exit, before the next exit overwrites it, and return its new path.
 
-    The step in its name is MindSpore's count. After an exit by a signal it has none (mindspore.md §3), and no name may
-    prove what nothing has proved. None where it cannot be read or renamed: it stays what and where it is.
+    The step in the new name is MindSpore's `step_num`. After an exit by a signal the file has none (mindspore.md §3):
+    then the new name has no step, since a name must not claim an unproven one. Returns None if the file cannot be read
+    or renamed: it keeps its old name.
     """
     try:
         new_path = kept_path(path, whole_number(read_checkpoint(Path(path)).info.get("step_num")))
@@ -86,7 +90,7 @@ def keep_unknown(path: str) -> str | None:
 
 
 def set_aside(database: Database, run_id: int) -> None:
-    """Keep what earlier launches of a run left under the fixed name: they died before they had renamed it."""
+    """Rename files of exits that still have MindSpore's fixed name: their launches died before they renamed them."""
     with database.read() as connection:
         left = live.exits(connection, run_id)
         homes = {

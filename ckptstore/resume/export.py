@@ -17,10 +17,10 @@ NO_RANKS = "-1"
 
 
 def restore_ranks(plan: RestorePlan | None) -> dict[str, str]:
-    """RESTORE_RANKS, whose files are loaded, and RESTORE_RANKS_MAP, from the ranks that load to the rank loaded.
+    """RESTORE_RANKS and RESTORE_RANKS_MAP for the fault tolerance controller.
 
-    For the fault tolerance controller (the MindX DL guide: `restore_exception_checkpoint`); "-1" and no group without
-    a plan.
+    The first lists the ranks whose files are loaded, the second maps each group of ranks to the rank whose file they
+    load (the MindX DL guide: `restore_exception_checkpoint`). Without a plan they are "-1" and an empty map.
     """
     if plan is None:
         return {"RESTORE_RANKS": NO_RANKS, "RESTORE_RANKS_MAP": "{}"}
@@ -32,9 +32,9 @@ def restore_ranks(plan: RestorePlan | None) -> dict[str, str]:
 
 
 def meta_json(plan: RestorePlan, directory: str) -> dict[str, dict[str, Any]]:
-    """MindFormers' `meta.json` of every rank, by the path it is read from below a `checkpoint` directory.
+    """The content of MindFormers' `meta.json` of every rank, by its path below the `checkpoint` directory.
 
-    MindFormers joins the file's name to the rank's directory: a file that is elsewhere is named with its whole path.
+    MindFormers joins the checkpoint's name to the rank's directory: a file in another directory has its whole path.
     """
     metas: dict[str, dict[str, Any]] = {}
     for assignment in plan.ranks:
@@ -49,9 +49,9 @@ def meta_json(plan: RestorePlan, directory: str) -> dict[str, dict[str, Any]]:
 
 
 def paths(plan: RestorePlan) -> list[str]:
-    """The file of each rank, of an iteration its directory, for one a line.
+    """The path of each rank's file, for output with one path a line; of an iteration the path of its directory.
 
-    Raises `RefusedError` if a path is more than a line.
+    Raises `RefusedError` if a path contains a line break.
     """
     found = [assignment.source.path for assignment in plan.ranks]
     if plan.in_parts:
@@ -63,10 +63,10 @@ def paths(plan: RestorePlan) -> list[str]:
 
 
 def write_meta(plan: RestorePlan, directory: Path) -> list[str]:
-    """Write MindFormers' `meta.json` for every rank below `directory`; the paths written.
+    """Write MindFormers' `meta.json` for every rank below `directory`, and return the paths written.
 
-    Each is replaced in one step. Raises `UsageError` where the epoch is not known, `CkptstoreError` where a file
-    cannot be written.
+    Each file is replaced atomically. Raises `UsageError` if the epoch is not known, `CkptstoreError` if a file cannot
+    be written.
     """
     root = directory.absolute()
     metas = meta_json(plan, str(root))

@@ -26,8 +26,8 @@ class LaunchRow:
     """One launch as `history` shows it.
 
     `hosts` are those of its ranks, as far as recorded. `passed` are the newer states that it passed over, newest
-    first, at most `resume.start.MOST_PASSED`. `last_step` is the highest that it saved, or ended at (None: it saved
-    nothing), `heard_at` when it was last heard of. `ending` says how it ended, as `liveness.course` does.
+    first, at most `resume.start.MOST_PASSED`. `last_step` is the highest step that it saved or ended at (None: there is
+    none), `heard_at` when it was last heard of. `ending` is the text of `liveness.course`.
     """
 
     launch: Launch

@@ -28,7 +28,7 @@ log = logging.getLogger("ckptstore")
 
 
 def new_launch_id() -> str:
-    """An id for a launch, made by one rank and told to the others; ids sort by the time they were made."""
+    """A new id for a launch: one rank makes it and tells the others. Ids sort by the time they were made."""
     return f"{utc_now():%Y%m%dT%H%M%S}-{token_hex(3)}"
 
 
@@ -46,9 +46,10 @@ def join(
     """Add the launch if this rank is its first, and return its facts.
 
     The id is `launch_id`, else CKPTSTORE_LAUNCH_ID, else made here if there is only one rank. `layout` is
-    "data_parallel" or "stand_alone" (None: no replicas are known), `seen` that of `sync_run`. `claim` is called in the
-    transaction that adds the launch, and may refuse it. Raises `UsageError` for what makes no sense, `RefusedError`
-    where the launch contradicts what other ranks said or was used before.
+    "data_parallel" or "stand_alone" (None: no replicas are known), `seen` is the argument of `sync_run`. `claim` is
+    called in the transaction that adds the launch, and may refuse it. Raises `UsageError` for invalid arguments;
+    `RefusedError` for a forgotten run, if other ranks gave another world size, or if this rank already saved in the
+    launch.
     """
     check_name("run", run)
     rank, world_size = validate.rank_of(rank, world_size)
@@ -67,7 +68,7 @@ def join(
             _check(connection, known, rank, world_size)
             return known
         run_id = reads.run_id(connection, run)
-    if run_id is not None:  # journals may have launches that the catalog, as one of a backup, lacks
+    if run_id is not None:  # a catalog from a backup may lack launches that journals have
         sync_run(database, run_id, seen=seen)
     now = utc_now()
 
@@ -95,7 +96,7 @@ def join(
 
 
 def _first_name(connection: Connection, run: str) -> str:
-    """The first name of a run, which its records have. Raises `RefusedError` for a forgotten run."""
+    """The first name of a run, which all its records use. Raises `RefusedError` for a forgotten run."""
     found = reads.called(connection, run)
     if found is None:
         return run
@@ -107,7 +108,7 @@ def _first_name(connection: Connection, run: str) -> str:
 
 
 def _check(connection: Connection, launch: Launch, rank: int, world_size: int) -> None:
-    """Raise `RefusedError` where the launch is not the one that this rank is of, or was used before."""
+    """Raise `RefusedError` if the launch has another world size, or if this rank already saved in it."""
     if launch.world_size != world_size:
         raise RefusedError(
             f"launch {launch.id} has {launch.world_size} ranks, this rank says {world_size}",
@@ -121,7 +122,7 @@ def _check(connection: Connection, launch: Launch, rank: int, world_size: int) -
 
 
 def check_name(what: str, name: object) -> None:
-    """Raise `UsageError` for what cannot be the name of a run or a launch."""
+    """Raise `UsageError` if a name cannot be that of a run or a launch."""
     if not isinstance(name, str):
         raise UsageError(
             f"the name of a {what} is text, not {type(name).__name__}", f"use 1 to {LONGEST_NAME} printable characters"

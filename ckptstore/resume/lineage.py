@@ -1,4 +1,4 @@
-"""Which saves belong to the history that is being continued, and which to a branch that was abandoned."""
+"""Which saves belong to the history that the run continues, and which to an abandoned branch."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Segment:
-    """The saves of one launch that are of the lineage: those up to and with `last_step` (None: all)."""
+    """The saves of one launch that belong to the lineage: those up to and including `last_step` (None: all)."""
 
     launch: Launch
     last_step: int | None = None
 
     def has(self, step: int) -> bool:
-        """Whether a save of this step is of the lineage."""
+        """Whether a save of this step belongs to the lineage."""
         return self.last_step is None or step <= self.last_step
 
 
@@ -31,14 +31,15 @@ def lineage(
     """The history that leads to the newest launch, or to the one whose id is `of`, newest first.
 
     Its own saves, then its parent's up to the step it resumed from, and so on. `first_saves` maps a launch that
-    has saves to the step of its first one (None: nothing that it saved was finished).
+    has saves to the step of its first one (None: it finished no save).
 
-    - A launch that finished no save gives nothing up: the file that it could not see may be there again. Unless it was
-      asked to go back, or a later launch resumed from it: then it did save, though nothing may be left of that.
-    - A launch that has saved and never asked where to start was restored by other means: it continues the launch before
-      it from just before its own first save. If a scan found it, it may be no launch of its own: a state of the one
-      before that is of the same step stays.
-    - A foreign launch is left out, and has no history itself: nothing here can continue from it.
+    - A launch that finished no save does not abandon newer saves: a file that it could not see may be back. This does
+      not hold if it was asked to go back, or if a later launch resumed from it: then it did save, even if no file is
+      left.
+    - A launch that saved, but never asked ckptstore where to start, was restored by other means. It continues the
+      launch before it from just before its own first save. A launch that a scan found may be part of the launch before
+      it: a state of that launch at the same step stays in the lineage.
+    - A foreign launch is left out and has no lineage: ckptstore cannot continue from it.
     """
     by_id = {launch.id: launch for launch in launches}
     segments: list[Segment] = []
@@ -73,9 +74,9 @@ def lineage(
 def branches(
     launches: Sequence[Launch], first_saves: Mapping[str, int | None], steps: Mapping[str, Collection[int]]
 ) -> dict[tuple[str, int], str]:
-    """The newest branch that leads over each save (launch, step): "" for the lineage, else its newest launch.
+    """The newest branch that contains each save, by (launch, step): "" is the lineage, else its newest launch's id.
 
-    `first_saves` are as `lineage` takes them; `steps` are those asked for, by launch.
+    `first_saves` is as for `lineage`; `steps` has the steps of interest by launch.
     """
     in_order = sorted(launches, key=lambda launch: launch.order)
     found: dict[tuple[str, int], str] = {}
@@ -93,7 +94,7 @@ def branches(
 
 
 def _in_parents_steps(launch: Launch, step: int | None) -> int | None:
-    """A step of a launch in those of its parent, which may have been of another size; rounded down."""
+    """Convert a step of a launch into steps of its parent, which may have another size. Rounds down."""
     start, before = launch.start_step, launch.parent_step
     if step is None or not start or not before:
         return step

@@ -45,7 +45,7 @@ TRAINING, FINISHED, EXITED, KILLED, NEVER_SAVED, SCANNED_ONLY, IMPORTED_ONLY = (
     "imported",
 )
 RESTART_LOOP, ENDED, SILENT_FOR, JOINED = "restart loop: ", "ended: ", "silent for ", "joined "
-"""How the words for these begin."""
+"""How these texts begin."""
 
 _NOT_BEGUN = (SCANNED, IMPORTED, BRANCH)
 _DAY = timedelta(days=1)
@@ -54,7 +54,7 @@ _PATIENCE = timedelta(minutes=10)
 
 
 class Life(Enum):
-    """What a sign of life tells of the process that gave it."""
+    """The condition of a process, as its last sign of life shows it."""
 
     ALIVE = auto()
     HERE = auto()  # it is on this machine, and has given no sign for a minute: it may hang
@@ -63,7 +63,7 @@ class Life(Enum):
 
 
 def life(process: str, silent: timedelta) -> Life:
-    """Whether a process that gave a sign of life so long ago is alive."""
+    """Whether a process whose last sign of life came `silent` ago is alive."""
     if is_dead(process):
         return Life.GONE
     if silent <= SILENT:
@@ -72,7 +72,7 @@ def life(process: str, silent: timedelta) -> Life:
 
 
 def last_sign(connection: Connection, run_id: int | None) -> tuple[Sign | None, datetime]:
-    """The newest sign of life of a run's launches, and the time by the clock that it was given by."""
+    """The newest sign of life of a run's launches, and the time now by the clock that dated the sign."""
     return None if run_id is None else leases.last_sign(connection, run_id), clock(connection)
 
 
@@ -82,7 +82,7 @@ def may_be_alive(sign: Sign | None, now: datetime) -> bool:
 
 
 def may_go_on(heard_at: datetime, now: datetime, *, gives_signs: bool) -> bool:
-    """Whether a launch may be training, by when it was last heard of, on whatever machine's clock."""
+    """Whether a launch may be training, given when it was last heard of. Allows for clocks that differ."""
     return now - heard_at < (SILENT if gives_signs else SILENT_BY_HAND) + CLOCKS_DIFFER
 
 
@@ -96,7 +96,7 @@ def living(connection: Connection, run_id: int) -> LaunchKey | None:
 
 
 def newest_begun(connection: Connection, run_id: int) -> Launch | None:
-    """The launch of a run that began last; None where all was found by scans, or imported."""
+    """The launch of a run that began last; None if all launches were found by scans or imported."""
     begun = [each for each in reads.launches_of(connection, run_id) if not each.id.startswith(_NOT_BEGUN)]
     return begun[-1] if begun else None
 
@@ -104,10 +104,11 @@ def newest_begun(connection: Connection, run_id: int) -> Launch | None:
 def course(
     errors: Sequence[str | None], process: str | None, silent: timedelta | None, *, was_asked_to_exit: bool
 ) -> str:
-    """How a launch goes or ended, in a few words; empty where nothing tells.
+    """Whether a launch is training or how it ended, in a few words; empty if that is not known.
 
-    `errors` has one entry for each rank that said how its training ended. `process` gave the last sign of life (None:
-    there is none, or training has ended), `silent` ago. A script may train again after an end: signs count for more.
+    `errors` has one entry for each rank that recorded how its training ended. `process` gave the last sign of life
+    (None: there is none, or training has ended), `silent` ago. A sign of life overrides a recorded end, since a script
+    may train again.
     """
     known = None if process is None or silent is None else life(process, silent)
     if known is Life.ALIVE:
@@ -116,7 +117,7 @@ def course(
 
 
 def how_ended(errors: Sequence[str | None], *, was_asked_to_exit: bool) -> str:
-    """How a launch ended, by what its ranks said: empty where none did, as after a kill."""
+    """How a launch ended, by the ends that its ranks recorded; empty if none did, as after a kill."""
     named = sorted({error for error in errors if error})
     if named:
         return f"{ENDED}{', '.join(named)}"
@@ -126,9 +127,10 @@ def how_ended(errors: Sequence[str | None], *, was_asked_to_exit: bool) -> str:
 
 
 def restart_loop(launches: Sequence[Launch], saved: Container[str], errors: Sequence[str | None], now: datetime) -> int:
-    """How many of the newest launches saved nothing, where they are a restart loop; else 0.
+    """How many of the newest launches saved nothing, if they are a restart loop; else 0.
 
-    The newest one began within a day. A finished job that starts again saves nothing, and ends well.
+    In a restart loop the newest launch began less than a day ago. A finished job that is started again saves nothing,
+    but ends well: that is no restart loop.
     """
     fruitless = list(
         takewhile(lambda each: each.id not in saved and not each.id.startswith(BRANCH), reversed(launches))
@@ -140,7 +142,7 @@ def restart_loop(launches: Sequence[Launch], saved: Container[str], errors: Sequ
 
 
 def is_of_last_day(launch: Launch, now: datetime) -> bool:
-    """Whether it began within a day."""
+    """Whether it began less than a day ago."""
     return launch.created_at is not None and now - launch.created_at < _DAY
 
 
@@ -163,7 +165,7 @@ def status(newest: str, course: str, *, loop: int, has_saved: bool, has_begun: b
 
 
 def laggards(ranks: Iterable[int], last_steps: Mapping[int, int], newest: int) -> dict[int | None, list[int]]:
-    """The ranks whose last step is before the newest of the job, by that step (None: they have none), worst first."""
+    """The ranks whose last step is below the job's `newest`, by last step (None: they have none), lowest first."""
     behind: dict[int | None, list[int]] = {}
     for rank in sorted(ranks, key=lambda rank: (last_steps.get(rank, -1), rank)):
         if last_steps.get(rank, -1) < newest:
@@ -172,20 +174,20 @@ def laggards(ranks: Iterable[int], last_steps: Mapping[int, int], newest: int) -
 
 
 def usual_pause(moments: Iterable[datetime]) -> timedelta | None:
-    """How long it is from one save to the next, by the moments of several; None where fewer than three tell."""
+    """The median time from one save to the next, given when each was made; None for fewer than three saves."""
     ordered = sorted(moments)
     pauses = [(later - earlier).total_seconds() for earlier, later in pairwise(ordered)]
     return timedelta(seconds=median(pauses)) if len(pauses) > 1 else None
 
 
 def is_overdue(moments: Sequence[datetime], now: datetime) -> bool:
-    """Whether a job that goes on would have saved again long ago: three times its usual pause, ten minutes at least."""
+    """Whether the last save is older than three times the usual pause, and than ten minutes."""
     pause = usual_pause(moments)
     return pause is not None and now - max(moments) > max(_PAUSES * pause, _PATIENCE)
 
 
 def trouble(status: str) -> int:
-    """How much a run of this status needs a person: 2 now, 1 perhaps, 0 not."""
+    """How much a run of this status needs an operator: 2 now, 1 perhaps, 0 not at all."""
     if status.startswith((RESTART_LOOP, ENDED)) or status == KILLED:
         return 2
     return 1 if status.startswith((SILENT_FOR, JOINED)) or status == NEVER_SAVED else 0

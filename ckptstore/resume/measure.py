@@ -1,4 +1,4 @@
-"""Adds metrics to a state that is there: those of an evaluation that came after the save."""
+"""Adds metrics to a recorded state, as those of an evaluation after the save."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 
 def measure(database: Database, reference: str, metrics: Mapping[str, float]) -> None:
-    """Add metrics to the state that a reference names: to the file of its first rank, for all of it.
+    """Add metrics to the state that a reference names.
 
-    The value counts that was recorded last. Raises as `choose_state` does.
+    The record of its first rank's file holds them for the whole state. Of several values of a metric the one recorded
+    last counts. Raises as `choose_state` does.
     """
     first = choose_state(database, reference).ranks[0].source
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunShown:
-    """What `forget` shows of a run before anything is done."""
+    """The facts of a run that `forget` shows before it changes anything."""
 
     row: RunRow
     directories: tuple[str, ...]
@@ -34,7 +34,7 @@ class RunShown:
 
 
 def look(database: Database, run: str) -> RunShown:
-    """What would be forgotten. Raises `UnknownRunError` for a run that is not there, or was forgotten."""
+    """The facts of the run that `forget` would hide. Raises `UnknownRunError` if there is none, or it is forgotten."""
     run_id = find_run(database, run)
     sync_run(database, run_id)
     with database.read() as connection:
@@ -44,7 +44,7 @@ def look(database: Database, run: str) -> RunShown:
 
 
 def forget(database: Database, run: str, *, forgotten: bool = True) -> bool:
-    """Hide a run from every command, or bring it back; whether that changed anything."""
+    """Hide a run from every command, or bring it back. Returns whether that changed anything."""
     found = find_called(database, run, even_forgotten=True)
     if found.forgotten == forgotten:
         return False
@@ -57,7 +57,7 @@ def forget(database: Database, run: str, *, forgotten: bool = True) -> bool:
 
 
 def rename(database: Database, run: str, name: str) -> bool:
-    """Give a run another name; whether that changed anything. Its first name still leads to it.
+    """Give a run another name. Returns whether that changed anything. Its first name still leads to it.
 
     Raises `RefusedError` if the name leads to another run.
     """

@@ -1,4 +1,4 @@
-"""What there is: runs, the saves of a run, the files of a save."""
+"""Lists runs, the saves of a run, and the files of a save."""
 
 from __future__ import annotations
 
@@ -41,13 +41,14 @@ _NEITHER = None, None
 class SaveRow:
     """One save as `list` shows it.
 
-    - `restorable` is by the catalog; `resolve` looks at the disk. `by_replicas`: it is restorable, though not every
-      rank has a complete file of its step.
-    - `abandoned`: the run went back to an older state, and on from there.
+    - `restorable` is judged by the catalog alone; `resolve` looks at the disk too. `by_replicas`: it is restorable,
+      though not every rank has a complete file of its step.
+    - `abandoned`: the run went back to an older state and went on from there.
     - `tags` are the names of its step, `quarantine` the fault of a state with complete files (empty: none).
     - `metrics` are means over the ranks. `grade` is how sure its step is if a scan found it (None: it was registered),
       `doubt` the open question about it; both are of rank 0.
-    - `began` are the other runs that began from its state. `tiers` are those with copies, each with how many ranks'.
+    - `began` are the other runs that began from its state. `tiers` maps each tier with copies to how many ranks have
+      one there.
     """
 
     run: str
@@ -77,7 +78,7 @@ class SaveRow:
 
     @property
     def ranks(self) -> int:
-        """How many ranks have a file of it that is there."""
+        """How many ranks have an existing file of it."""
         return self.tally.ranks
 
     @property
@@ -96,8 +97,8 @@ class RunRow:
     """One run as `runs` shows it: the number of launches, the newest save, the newest restorable one, its bytes.
 
     `status` is its present activity (`resume.liveness`), `launches_last_day` the number of launches that began within a
-    day, `bytes` the size of its states, `trash_bytes` the size of its trash. What `resolve --branch` records is no
-    launch here.
+    day, `bytes` the size of its states, `trash_bytes` the size of its trash. A branch that `resolve --branch` records
+    does not count as a launch.
     """
 
     run: str
@@ -127,9 +128,9 @@ def saves(
     since: timedelta | None = None,
     limit: int | None = None,
 ) -> list[SaveRow]:
-    """The saves of a run, or of all, of which a file is there, or in a tier; newest launch first, then newest step.
+    """The saves of a run, or of all runs, that have a file on the disk or in a tier, by launch and step, newest first.
 
-    `step` selects those of one step, `since` saves of that time, `limit` is their largest number.
+    `step` selects one step, `since` the saves of the last so much time; `limit` is the largest number of saves.
     """
     _check(kind)
     with database.read() as connection:
@@ -137,7 +138,7 @@ def saves(
         known = _known(connection, list(names))
         found = tallies.tallies(connection, list(names), step)
         rows = _save_rows(connection, known, names, found)
-    rows.sort(key=lambda row: row.run)  # of each run they are in their order
+    rows.sort(key=lambda row: row.run)  # within a run they are sorted already
     after = _after(since)
     there = [row for row in rows if row.tally.files or row.tiers]
     return [row for row in there if kind in (None, row.kind.value) and row.created_at >= after][:limit]
@@ -151,7 +152,7 @@ def files(
     since: timedelta | None = None,
     limit: int | None = None,
 ) -> list[Checkpoint]:
-    """Every file that was ever recorded of a run, or of all, with the state it is in; the rest as in `saves`."""
+    """Every file ever recorded of a run, or of all runs, with its present state. Filters are those of `saves`."""
     _check(kind)
     found: list[Checkpoint] = []
     for name in run_names(database, run):
@@ -188,14 +189,14 @@ def unplaced(database: Database, run: str) -> list[Unplaced]:
 
 
 def waiting(database: Database, run: str) -> list[Waiting]:
-    """The trash of a run, by gc, oldest first."""
+    """The trash of a run, an entry for each gc, oldest first."""
     run_id = find_run(database, run)
     with database.read() as connection:
         return recent.waiting(connection, run_id)
 
 
 def _named(run: str, found: list[Checkpoint]) -> list[Checkpoint]:
-    """Files of a run that may have got another name since."""
+    """These files under the run's present name: it may have been renamed since."""
     return found if not found or found[0].run == run else [replace(file, run=run) for file in found]
 
 
@@ -218,14 +219,14 @@ def run_row(database: Database, name: str) -> RunRow:
 
 @dataclass(frozen=True)
 class SaveDetails:
-    """Of saves, by their ids: the rank, state and content of each file, and the seconds on the slowest rank."""
+    """Details of saves, by their ids: rank, state and content of each file, and the seconds of the slowest rank."""
 
     ranks: Mapping[str, Sequence[tuple[int, FileState, Content]]]
     seconds: Mapping[str, float]
 
 
 def details(database: Database, rows: Sequence[SaveRow], *, most_files: int) -> SaveDetails:
-    """What saves took, and the ranks of the first of them, up to so many files."""
+    """How long saves took, and the files of the first of them, up to `most_files`."""
     chosen: list[str] = []
     for row in rows:
         most_files -= row.launch.world_size
@@ -239,7 +240,7 @@ def details(database: Database, rows: Sequence[SaveRow], *, most_files: int) -> 
 
 
 def moments(database: Database, rows: Sequence[RunRow], count: int) -> dict[str, list[datetime]]:
-    """When so many of the newest saves of the launch that each run saved in last were recorded, by run."""
+    """When the newest saves of each run were recorded: at most `count`, of the launch that saved last."""
     keys = {row.run: row.last.launch.key for row in rows if row.last}
     with database.read() as connection:
         found = gauges.newest_moments(connection, list(keys.values()), count)
@@ -255,7 +256,7 @@ def hosts(database: Database, run: str, step: int) -> dict[tuple[str, int], str]
 
 
 def _named_runs(connection: Connection, database: Database, run: str | None) -> dict[int, str]:
-    """The run of that name, or all, by their ids."""
+    """The name of this run, or of all runs, by id."""
     if run is None:
         return reads.names_of_runs(connection)
     return {called_in(connection, database, run).id: run}
@@ -263,7 +264,7 @@ def _named_runs(connection: Connection, database: Database, run: str | None) -> 
 
 @dataclass(frozen=True)
 class _Known:
-    """What tells of all saves of several runs. `launches` are by run, oldest first; `parts`, the lineage, by launch."""
+    """Facts of several runs. `launches` are by run, oldest first; `parts` is the lineage, by run and launch."""
 
     launches: Mapping[int, Sequence[Launch]]
     first_saves: Mapping[int, Mapping[str, int | None]]
@@ -291,7 +292,7 @@ def _known(connection: Connection, ids: Sequence[int]) -> _Known:
 
 
 def _run_rows(connection: Connection, names: Mapping[int, str]) -> list[RunRow]:
-    """Rows of these runs, in a number of statements that does not depend on how many they are."""
+    """Rows of these runs. The number of SQL statements does not depend on the number of runs."""
     ids = list(names)
     known = _known(connection, ids)
     newest = _newest_rows(connection, known, names)
@@ -322,7 +323,7 @@ def _newest_rows(
 ) -> dict[int, tuple[SaveRow | None, SaveRow | None]]:
     """The newest save and the newest restorable one of each run.
 
-    Most have both among the newest few saves of their newest launches. Of the others all saves are counted.
+    Most runs have both among the newest few saves of their newest launches. Of the other runs all saves are read.
     """
     chosen = {run: _newest_saving(known, run) for run in names}
     keys = [launch.key for launches in chosen.values() for launch in launches]
@@ -353,7 +354,7 @@ def _newest_saving(known: _Known, run: int) -> list[Launch]:
 
 
 def _newest_two(rows: Sequence[SaveRow]) -> dict[int, tuple[SaveRow | None, SaveRow | None]]:
-    """By run, of rows with the newest first: the first save of which a file is there, and the first restorable one."""
+    """By run: the newest save with an existing file, and the newest restorable one. `rows` are newest first."""
     by_run: dict[int, list[SaveRow]] = {}
     for row in rows:
         by_run.setdefault(row.tally.run_id, []).append(row)
@@ -366,7 +367,7 @@ def _newest_two(rows: Sequence[SaveRow]) -> dict[int, tuple[SaveRow | None, Save
 
 
 class _Signs(NamedTuple):
-    """By the keys of launches: the last sign of life, and by what training ended on ranks. `now` is the catalog's."""
+    """By launch key: the last sign of life, and the errors that ended training. `now` is by the catalog's clock."""
 
     last: Mapping[str, Sign]
     errors: Mapping[str, Sequence[str | None]]
@@ -374,7 +375,7 @@ class _Signs(NamedTuple):
 
 
 def _status(begun: Sequence[Launch], saved: Mapping[str, int | None], last: SaveRow | None, signs: _Signs) -> str:
-    """What a run is doing, by the newest of its launches that trained or were about to (`begun`, oldest first)."""
+    """The status of a run, by the newest of its launches that trained or were about to (`begun`, oldest first)."""
     if not begun:
         return NEVER_SAVED
     newest = begun[-1]
@@ -440,7 +441,7 @@ def _whole(
 ) -> dict[str, bool]:
     """The saves whose state can be restored, by id: True with a file of every rank, False if replicas stand in.
 
-    Files of every kind count: of a launch and step, `found` has all saves.
+    Files of every kind count: `found` has all saves of each launch and step.
     """
     whole: dict[str, bool] = {}
     in_part: list[Tally] = []

@@ -1,8 +1,8 @@
-"""Where a saved state stands in the data of a launch whose steps are others: more ranks, fewer, or another batch size.
+"""Converts the step of a saved state to that of a launch with more ranks, fewer ranks, or another batch size.
 
-`global_step` counts the batches of one rank. A step of all ranks takes `batch_size` samples of each of the `shards`
-that the data is dealt into, in turn: after n samples of an epoch the same ones are consumed, whatever the batch and the
-number of shards. Other datasets have a position at the end of an epoch only.
+`global_step` counts the batches of one rank. Samples are dealt to the `shards` in turn, and a step of all ranks takes
+`batch_size` samples of each shard. So after n samples of an epoch the same ones are consumed, whatever the batch size
+and the number of shards. For data that is dealt in another way only the end of an epoch can be converted.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NoPosition:
-    """A state has no position in the data as it is dealt now."""
+    """The saved step has no counterpart in the steps of the new launch."""
 
     reason: str
 
 
 def first_step(global_step: int, saved: Launch, now: Launch) -> int | NoPosition:
-    """The step of launch `now` that stands where `global_step` of launch `saved` does: batches of one rank before it.
+    """The step of launch `now` at the data position of `global_step` of launch `saved`, in batches of one rank.
 
-    Epochs that were finished are finished, however many steps they have now. Inside one, the samples consumed must
-    make up whole steps. Where nothing is known of the data of `now`, the step stays as it is.
+    Finished epochs stay finished, however many steps an epoch has now. Inside an epoch the samples consumed must make
+    up whole steps. If the data of `now` is not known, the step is not converted.
     """
     if now.steps_per_epoch is None or _same_steps(saved, now):
         return global_step
@@ -43,7 +43,7 @@ def first_step(global_step: int, saved: Launch, now: Launch) -> int | NoPosition
 
 
 def other_data(saved: Launch, now: Launch) -> str:
-    """What shows that launch `now` has other data than launch `saved`; empty where nothing does."""
+    """The evidence that launch `now` has other data than launch `saved`; empty if there is none."""
     if saved.steps_per_epoch is None or now.steps_per_epoch is None or _same_steps(saved, now):
         return ""
     samples = _samples_a_step(saved, now)
@@ -54,7 +54,7 @@ def other_data(saved: Launch, now: Launch) -> str:
 
 def _converted(global_step: int, saved: Launch, an_epoch_then: int, now: Launch, an_epoch: int) -> int | NoPosition:
     epochs, rest = divmod(global_step, an_epoch_then)
-    if rest == 0:  # of whatever data
+    if rest == 0:  # no sample counts are needed
         return epochs * an_epoch
     samples = _samples_a_step(saved, now)
     why = other_data(saved, now)
@@ -84,9 +84,9 @@ def _counts(samples: tuple[int, int], steps_then: int, steps: int) -> str:
 
 
 def shift(launch: Launch, launches: Mapping[str, Launch]) -> int:
-    """By how much a launch's steps are beyond those of the run's first launch at the same updates of the optimizer.
+    """How many steps a launch is ahead of the run's first launch after the same number of optimizer updates.
 
-    The optimizer counts on through every conversion of steps.
+    Each conversion of steps changes it, since the optimizer's counter is not converted.
     """
     beyond = 0
     each: Launch | None = launch
@@ -99,7 +99,7 @@ def shift(launch: Launch, launches: Mapping[str, Launch]) -> int:
 
 
 def _same_steps(saved: Launch, now: Launch) -> bool:
-    """Whether a step takes what it took, as far as is known."""
+    """Whether a step takes as many samples in both launches, as far as is known."""
     if saved.steps_per_epoch != now.steps_per_epoch:
         return False
     pairs = ((saved.batch_size, now.batch_size), (saved.shards, now.shards))
@@ -109,7 +109,7 @@ def _same_steps(saved: Launch, now: Launch) -> bool:
 
 
 def _samples_a_step(saved: Launch, now: Launch) -> tuple[int, int] | None:
-    """Samples of a step before and now, in one measure: of all ranks, or of one where their number is the same."""
+    """Samples per step of each launch: of all ranks, or of one rank if both have as many ranks and shards."""
     if saved.batch_size is None or now.batch_size is None:
         return None
     if saved.world_size == now.world_size and saved.shards == now.shards:
@@ -120,5 +120,8 @@ def _samples_a_step(saved: Launch, now: Launch) -> tuple[int, int] | None:
 
 
 def _may_be_one(then: int, steps_then: int, after: int, steps: int) -> bool:
-    """Whether epochs of so many steps can be of the same data: the last batch may be partial, or left out."""
+    """Whether both epochs can be of the same data, by samples per step and number of steps.
+
+    The last batch may be partial, or left out.
+    """
     return (steps_then - 1) * then < (steps + 1) * after and (steps - 1) * after < (steps_then + 1) * then

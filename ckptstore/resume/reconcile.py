@@ -1,7 +1,8 @@
 """Brings the catalog up to date with the disk before a start is decided: adopts files, marks others gone.
 
 A process that dies leaves unregistered files: the breakpoint that MindSpore writes after the callbacks
-are gone, a file whose registration was under way. And files vanish: MindSpore's own retention, or a person.
+are gone, or a file whose registration was under way. And files vanish: MindSpore's own retention or a person
+deletes them.
 """
 
 from __future__ import annotations
@@ -59,10 +60,11 @@ _OfRank: TypeAlias = "tuple[LaunchKey, int]"  # a launch and a rank of it
 
 @dataclass(frozen=True)
 class Reconciled:
-    """What a reconciliation changed, and what it could not; of what it skipped, `unread` are whole directories.
+    """The files that a reconciliation adopted, marked as vanished, and skipped.
 
-    `failed` are the journals that could not be read before it. `listings` are the names in the directories that it
-    looked into, or why they could not be read.
+    `unread` are the paths among `skipped` that it did not read: directories that could not be listed, and files that it
+    left to others. `failed` are the journals that could not be read before. `listings` has the names in the directories
+    that it listed, or the error.
     """
 
     adopted: tuple[Checkpoint, ...] = ()
@@ -84,15 +86,15 @@ def reconcile(
 ) -> Reconciled:
     """Adopt new files, finish those in progress, mark missing ones. Can be repeated.
 
-    No file is adopted beside a journal that was not read when the run was `synced`, since it may tell of that file.
-    `only` names one launch and rank to do it for (None: every rank of the launches since the last reconciliation, or
-    `of_all` launches), `recorder` who records it (None: this process, for others).
+    No file is adopted beside a journal that was not read when the run was `synced`: that journal may have its record.
+    `only` is one launch and rank to reconcile (None: every rank of the launches since the last reconciliation, or
+    `of_all` launches). `recorder` records the changes (None: the shared one of this process).
     """
     every, known = _gather(database, run_id, only, of_all=of_all)
     listings = _listings(database, every)
     sources = _doubtful(every, listings, known)
     known_places = _places(database, sources)
-    listings |= _listings(database, sources)  # again: what was saved since is there
+    listings |= _listings(database, sources)  # again: a file recorded since the first look must not seem gone
     seen = _look(sources, listings, known_places)
     _leave_to_others(database, run_id, seen, synced, is_of_all=only is None)
     if not (seen.gone or seen.growing or seen.unknown):
@@ -109,7 +111,7 @@ def reconcile(
     for outcome in outcomes:
         if isinstance(outcome, Checkpoint):
             found.setdefault(outcome.path, outcome)  # newer launches come first
-    adopted = _still_unrecorded(database, list(found.values()), recorded)  # to read them took its time
+    adopted = _still_unrecorded(database, list(found.values()), recorded)  # others may have recorded some since
     adopted = _with_doubts(database, adopted)
     _write(recorder or shared(database), adopted, vanished, seen, recorded)
     skipped = dict.fromkeys(each for each in outcomes if isinstance(each, Skipped) and each.path not in found)
@@ -117,9 +119,9 @@ def reconcile(
 
 
 class _Known(NamedTuple):
-    """The paths of present files, as far as the catalog knows (None: they cannot be distinguished so quickly).
+    """The paths of present files in the catalog (None: a path contains a line break, which this query separates by).
 
-    `unsettled` are the ranks that have a file of which the path does not say enough.
+    `unsettled` are the ranks with a file for which comparing paths is not enough.
     """
 
     paths: set[str] | None
@@ -128,7 +130,7 @@ class _Known(NamedTuple):
 
 @dataclass
 class _Seen:
-    """What listing the directories showed; `gone` and `growing` are ids, of files in progress the latter."""
+    """The result of listing the directories. `gone` and `growing` are file ids; `growing` are files in progress."""
 
     gone: list[str] = field(default_factory=list)
     growing: list[str] = field(default_factory=list)
@@ -136,7 +138,7 @@ class _Seen:
     skipped: list[Skipped] = field(default_factory=list)
 
     def before_rename(self) -> list[str]:
-        """Where the unknown files of TTP were before their directories were renamed."""
+        """The paths that the unknown files of TTP had before their directories were renamed."""
         return list(dict.fromkeys(path for new in self.unknown if (path := before_rename(new.path))))
 
 
@@ -149,9 +151,10 @@ def _listings(database: Database, sources: Mapping[_OfRank, Sequence[Source]]) -
 def _doubtful(
     sources: dict[_OfRank, list[Source]], listings: Mapping[str, frozenset[str] | OSError], known: _Known
 ) -> dict[_OfRank, list[Source]]:
-    """The ranks whose directories may hold something else than the catalog knows, with their sources.
+    """The ranks whose directories may differ from the catalog, with their sources.
 
-    This is what a wide job costs each time: paths are compared all at once, and of most ranks no more is asked.
+    All paths are compared at once, since a job pays for this at each start and may have many ranks. Most ranks need no
+    further queries.
     """
     if known.paths is None:
         return sources
@@ -198,7 +201,7 @@ def _look(
                 roots.add(source.directory)
             seen.unknown += unregistered_files(source, found, (place.path for place in own))
         for place in own:
-            directory, _, name = place.path.rpartition("/")  # not by `Path`: that is most of what a wide job would cost
+            directory, _, name = place.path.rpartition("/")  # not by `Path`, which takes long for many ranks
             is_listed = is_in(there.get(directory, ()), name)
             if is_listed and not place.is_complete:
                 seen.growing.append(place.id)
@@ -208,7 +211,7 @@ def _look(
 
 
 def _leave_to_others(database: Database, run_id: int, seen: _Seen, synced: Synced, *, is_of_all: bool) -> None:
-    """Leave unknown files of which others may know more: they are skipped, or passed over."""
+    """Leave out unknown files of a living launch, in another directory, and beside an unread journal."""
     if seen.unknown and is_of_all:
         _leave_to_the_living(database, run_id, seen)
     if seen.unknown:
@@ -217,7 +220,7 @@ def _leave_to_others(database: Database, run_id: int, seen: _Seen, synced: Synce
 
 
 def _leave_to_the_living(database: Database, run_id: int, seen: _Seen) -> None:
-    """Leave files of a living launch to it: it alone knows the loss. Report old unregistered ones."""
+    """Leave the files of a living launch to that launch: it alone knows the loss. Report those that are old."""
     with database.read() as connection:
         key = living(connection, run_id)
     theirs = [new for new in seen.unknown if new.source.launch_key == key]
@@ -238,7 +241,7 @@ def _looked_up(database: Database, run_id: int, seen: _Seen) -> tuple[list[Check
     growing = (known[id_] for id_ in seen.growing if id_ in known)
     return (
         presence.gone(unseen, places),
-        [file for file in growing if file.state is FileState.IN_PROGRESS],  # else it was finished meanwhile
+        [file for file in growing if file.state is FileState.IN_PROGRESS],  # the others were finished since
     )
 
 
@@ -249,9 +252,9 @@ def _without_later(
     sources: Mapping[_OfRank, Sequence[Source]],
     seen: _Seen,
 ) -> list[Checkpoint]:
-    """Of files that were never finished, skip those that came after a later launch had begun: they may be its own.
+    """Skip unfinished files that a later launch may have written instead; return the others.
 
-    Such a launch takes the same names, since the file was not there when it began.
+    That launch uses the same names, since the file was not there when it began.
     """
     if not growing:
         return []
@@ -269,14 +272,14 @@ def _without_later(
 
 
 def _recorded_at(database: Database, seen: _Seen, growing: Sequence[Checkpoint]) -> dict[str, list[Checkpoint]]:
-    """What the catalog has of the paths of these files, and of those that files of TTP had before."""
+    """The catalog's records at the paths of these files, and at the paths that files of TTP had before."""
     paths = [*(new.path for new in seen.unknown), *(file.path for file in growing), *seen.before_rename()]
     with database.read() as connection:
         return reads.files_at_paths(connection, paths)
 
 
 def _leave_other_directories(seen: _Seen) -> None:
-    """Leave files that a launch cannot have written: it saved to another directory at that path, as a mount point."""
+    """Skip files that a launch cannot have written: it saved to another directory, which was mounted at that path."""
     of_source = {(new.source.directory, new.source.directory_id) for new in seen.unknown if new.source.directory_id}
     reasons = {key: presence.absence(key[0], presence.Home({key[1]}, set())) for key in of_source}
     unknown, seen.unknown = seen.unknown, []
@@ -289,14 +292,14 @@ def _leave_other_directories(seen: _Seen) -> None:
 
 
 def _leave_to_unread_journals(seen: _Seen, synced: Synced) -> None:
-    """Leave files beside a journal that was not read: it may have their records."""
+    """Skip files beside a journal that was not read: it may have their records."""
     reasons = beside_unread(synced, [new.path for new in seen.unknown])
     seen.unknown = [new for new in seen.unknown if new.path not in reasons]
     seen.skipped += [Skipped(path, reason) for path, reason in reasons.items()]
 
 
 def _with_doubts(database: Database, adopted: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """A file that was saved after one whose loss was no number is as bad, as far as anybody knows."""
+    """Quarantine each file whose rank had a quarantined save before it, as with a loss of NaN: it is as doubtful."""
     with database.read() as connection:
         doubts = [live.quarantine_before(connection, file) for file in adopted]
     return [
@@ -327,7 +330,7 @@ def _write(
     seen: _Seen,
     recorded: Mapping[str, Sequence[Checkpoint]],
 ) -> None:
-    """Record the adopted files, and of the others whether they were moved, or are gone."""
+    """Record the adopted files, and mark the vanished ones as moved or missing."""
     others = [file for path in seen.before_rename() for file in recorded.get(path, ()) if file not in vanished]
     moved = [file for file in [*vanished, *others] if any(_is_moved(file, other) for other in adopted)]
     missing = [file for file in vanished if file not in moved]
@@ -411,9 +414,9 @@ def _launch_facts(
 
 
 def _recent(connection: Connection, launches: Sequence[Launch], sources: Sequence[Source]) -> set[LaunchKey]:
-    """The launches since the last one that reconciled: one that asked where to start had done so before.
+    """The launches since the last one that reconciled: a launch that asked where to start reconciled before.
 
-    Those before it still count while it has saved nothing itself: what they were writing then is the newest state.
+    Launches before it are included until it has finished a save: the files that they were writing are the newest state.
     """
     recent: set[LaunchKey] = set()
     saving = {source.launch_key for source in sources}
@@ -445,9 +448,9 @@ def adopt(
     *,
     recorded: Mapping[str, Sequence[Checkpoint]],
 ) -> Iterator[Checkpoint | Skipped]:
-    """The records of these files: of one that is back or was only moved the one it had; of another a new one.
+    """The records of these files. A file that is back or was moved keeps its record, any other gets a new one.
 
-    `recorded` is what the catalog has of their paths, and of those that files of TTP had before.
+    `recorded` has the catalog's records at their paths, and at the paths that files of TTP had before.
     """
     reader = ContentsReader()
     moved: dict[tuple[str, int, int | None, int | None], list[Checkpoint]] = {}
@@ -467,7 +470,7 @@ def adopt(
         back = [file for file in records if file.size is not None and is_as_recorded(file, here.size, here.mtime_ns)]
         gone_here = moved.get((new.source.launch, new.source.rank, here.size, here.mtime_ns), [])
         is_copy = bool(back) and not gone_here and all(_is_copy(database, facts, file) for file in back)
-        if is_copy or any(file.state is FileState.TRASHED for file in back):  # the latter gc has still to move
+        if is_copy or any(file.state is FileState.TRASHED for file in back):  # gc has yet to move a trashed one
             continue
         before = recorded.get(before_rename(new.path), ())
         others = [
@@ -495,7 +498,7 @@ def adopt(
 
 
 def _is_copy(database: Database, facts: LaunchFacts, file: Checkpoint) -> bool:
-    """Whether the file at the path of one that was moved is a copy: not if that one is gone from its new name there."""
+    """Whether the file at the old path of a moved one is a copy: not if the moved one is gone from its new path."""
     if file.state is not FileState.MOVED:
         return False
     launch = facts.launches.get(file.launch_key)
@@ -506,17 +509,14 @@ def _is_copy(database: Database, facts: LaunchFacts, file: Checkpoint) -> bool:
 
 
 def _place_of(file: Checkpoint) -> tuple[object, ...]:
-    """What does not change where a file is renamed in its directory."""
+    """The facts that stay the same if a file is renamed in its directory."""
     return file.path.rpartition("/")[0], file.save_id, file.rank, file.size, file.mtime_ns
 
 
 def _if_as_recorded(
     database: Database, facts: LaunchFacts, file: Checkpoint | Skipped, records: Iterable[Checkpoint]
 ) -> Iterator[Checkpoint | Skipped]:
-    """A file that comes back in place of one that was recorded, if it has its bytes: a copy may be damaged.
-
-    Nothing where it is a copy.
-    """
+    """Yield the file; `Skipped` if its bytes are not those recorded for it, as in a bad copy; nothing for a copy."""
     if isinstance(file, Skipped):
         yield file
         return
@@ -529,7 +529,7 @@ def _if_as_recorded(
 
 
 def _has_original(database: Database, facts: LaunchFacts, file: Checkpoint) -> bool:
-    """Whether its rank has recorded the same bytes in another directory, where they still are: a tree was copied."""
+    """Whether its rank recorded the same bytes in another directory, and they are still there: a tree was copied."""
     with database.read() as connection:
         others = reads.files_at(connection, facts.launches[file.launch_key], file.global_step)
     home = file.path.rpartition("/")[0]
@@ -543,14 +543,17 @@ def _has_original(database: Database, facts: LaunchFacts, file: Checkpoint) -> b
 
 
 def _copied(new: UnregisteredFile, records: Sequence[Checkpoint], here: files.FileFacts) -> list[Checkpoint]:
-    """The launch of a file that was copied, as out of the trash, to a path of an older launch with its prefix."""
+    """Records of other launches at this path with the file's bytes: it was copied there, as out of the trash."""
     alike = [file for file in records if file.launch_key != new.source.launch_key and file.size == here.size]
     digest = files.digest(new.path) if any(file.digest is not None for file in alike) else None
     return [file for file in alike if digest is not None and file.digest == digest]
 
 
 def _of_another_launch(new: UnregisteredFile, file: Checkpoint) -> Checkpoint | Skipped:
-    """The record of a file that its launch left in a directory of TTP, which a later one renamed: it is there now."""
+    """The record of a file in a directory of TTP that a later launch renamed, with its new path.
+
+    `Skipped` if the file was not moved.
+    """
     try:
         is_moved = files.facts(file.path) is None
     except OSError:
@@ -563,7 +566,7 @@ def _of_another_launch(new: UnregisteredFile, file: Checkpoint) -> Checkpoint | 
 def left_at(
     ending: TrainingEnded, launch: Launch, sources: Sequence[Source], known: Iterable[str], expected: frozenset[str]
 ) -> list[Checkpoint]:
-    """The records of the breakpoints that a rank left at this ending of its training; the rank itself asks.
+    """The records of the breakpoints that a rank left when its training ended so. Called by that rank.
 
     `sources` are its own, `known` its registered files in them, `expected` the parameters that a whole file has.
     Raises `OSError` if a directory cannot be listed.
@@ -584,9 +587,9 @@ def left_at(
 
 
 def _same(path: str, likely: Sequence[Checkpoint]) -> Checkpoint | None:
-    """Which of the records of its size and time a file is; a file system that tells seconds has several of one time.
+    """The record of a file among those `likely` by size and time: several if the file system stores whole seconds.
 
-    No name with a step in it is given twice in a launch: under the same one it is the same, without reading it.
+    A launch gives no name with a step in it twice: a single likely record of that name is taken without reading.
     """
     if len(likely) == 1 and Path(likely[0].path).name == Path(path).name:
         return likely[0]
@@ -609,9 +612,9 @@ def _adopted(
     *,
     replaced: bool,
 ) -> Checkpoint | Skipped:
-    """The record of an unregistered file; its step is the proven one, never the name's alone.
+    """The record of an unregistered file, with a proven step: the name alone proves none.
 
-    `expected` tells which parameters others of its kind have. `replaced`: it is another one than was recorded of its
+    `expected` returns the parameters that other files of its kind have. `replaced`: it is not the file recorded at this
     place before the directory was renamed.
     """
     launch = facts.launches[new.source.launch_key]
@@ -650,7 +653,7 @@ def _adopted(
 
 
 def _adopted_part(new: UnregisteredFile, launch: Launch, facts: LaunchFacts) -> Checkpoint | Skipped:
-    """The record of a file in the directory of an iteration, whose step the directory and common.json both say."""
+    """The record of a file in the directory of an iteration. The directory and common.json must agree on its step."""
     path = Path(new.path)
     step = parse_iteration(path.parent.name) or 0
     try:

@@ -1,4 +1,4 @@
-"""Makes the record of a checkpoint file, from its writer's words and from the bytes on the disk."""
+"""Makes the record of a checkpoint file, from the writer's values and from the file itself."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def describe(
     quarantine: str = "",
     mtime_ns: int | None = None,
 ) -> Checkpoint:
-    """The record of a file that is about to be, or was just, written; its bytes are not looked at.
+    """The record of a file that is about to be written, or just was. The file is not read.
 
-    `path` is absolute (`disk.files.absolute`). Steps are batches, from 0 as ranks are; epochs and steps in them are
-    from 1. `mtime_ns` is given if the file is known to be whole. Raises `UsageError` for values that make no sense.
+    `path` is absolute (`disk.files.absolute`). Steps are batches. Steps and ranks count from 0, epochs and steps in an
+    epoch from 1. `mtime_ns` is given if the file is known to be whole. Raises `UsageError` for invalid values.
     """
     try:
         known_kind = Kind(kind)
@@ -97,10 +97,10 @@ def measured(
 ) -> Checkpoint | None:
     """The record with the size, digest and time of the file at its path; None if the file is not the recorded one.
 
-    It is another one if its time is not the recorded time, and with `prove_step` if it is cut, lacks one of the
-    `expected` parameters, or holds another optimizer's counter: a name may be used for several saves. One that is cut
-    though its time is recorded is damaged. `digest` is given if the writer took it. Raises `OSError` if the file cannot
-    be read, and `UsageError` if its time is none that the catalog can hold.
+    It is another file if its modification time is not the recorded one. A name may be used for several saves: with
+    `prove_step` it is another file, too, if it is cut, lacks one of the `expected` parameters, or holds another
+    optimizer counter. But a cut file with the recorded time is damaged. `digest` is given if the writer computed it.
+    Raises `OSError` if the file cannot be read, and `UsageError` if the catalog cannot hold its modification time.
     """
     before = files.facts(file.path)
     if before is None or (file.mtime_ns is not None and not is_as_recorded(file, before.size, before.mtime_ns)):
@@ -128,13 +128,13 @@ def measured(
 
 
 def _is_what_was_recorded(file: Checkpoint, expected: frozenset[str]) -> bool:
-    """Whether a file can be read to its end and holds the recorded step; an encrypted one cannot tell."""
+    """Whether a file can be read to its end and holds the recorded step. True if it is encrypted."""
     if file.format not in ONE_FILE:
         return True
     try:
         header = read_unless_encrypted(Path(file.path))
     except UnreadableError:
-        return file.mtime_ns is not None  # its callback had returned: it is whole, whatever this reader makes of it
+        return file.mtime_ns is not None  # whole, even if this reader fails: its callback had returned
     if header is None:
         return True
     if file.content is Content.FULL and cut(header, expected):
@@ -150,7 +150,8 @@ def parameters_of(
 ) -> frozenset[str]:
     """The parameters of the newest whole file of this rank, or of its share in launch `share_of`; empty if none.
 
-    They are expected of another file: a `.ckpt` that is cut between two parameters looks whole (mindspore.md §1).
+    Another file of the rank should have the same ones: a `.ckpt` cut between two parameters looks whole (mindspore.md
+    §1).
     """
     with database.read() as connection:
         path = live.newest_whole_path(connection, run_id, rank, but=but, share_of=share_of)

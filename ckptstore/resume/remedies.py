@@ -1,4 +1,4 @@
-"""Says what would make a rejected state restorable, or place a file: a line for the operator, for each part."""
+"""Tells the operator how to make a rejected state restorable, or how to place a file: one line for each part."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def of_ranks(
     *,
     in_shares: bool,
 ) -> str:
-    """What would give these ranks a file: the `files` of their replica `group` that have `faults`, or their own."""
+    """How the `missing` ranks get a file: by repair of `files` with `faults`, their replica `group`'s or their own."""
     broken = [file for file in files if file.id in faults and (not in_shares or file.rank in missing)]
     by_way: dict[str, list[str]] = defaultdict(list)
     is_marked = False  # as damaged, until a verification finds the file whole
@@ -75,7 +75,7 @@ def of_ranks(
 
 
 def _way(file: Checkpoint, rule: Rule) -> str:
-    """What would mend a file that breaks a rule."""
+    """The way to repair a file that breaks a rule."""
     if rule is Rule.IN_PROGRESS:
         return "wait"
     if rule is Rule.UNREADABLE and file.state is not FileState.DAMAGED:
@@ -109,9 +109,9 @@ def of_unplaced(run: str, found: Sequence[Unplaced], steps_per_epoch: int | None
 def how_to_place(
     run: str, file: Unplaced, *, steps_per_epoch: int | None = None, directory: str | None = None
 ) -> Command:
-    """The command that places a file, by a scan of a directory (None: the one that those of all ranks are in).
+    """The command that places a file, by a scan of a directory (None: the one that all ranks' files are below).
 
-    `steps_per_epoch` is that of the dataset, where it is known.
+    `steps_per_epoch` is that of the dataset, if it is known.
     """
     step = "STEP" if file.best_guess is None else str(file.best_guess)
     words = file.remedy.split()
@@ -127,11 +127,12 @@ def how_to_place(
 
 
 def how_to_convert(state: State) -> str:
-    """What of MindSpore 2.10 converts a state for another number of ranks, as Python filled in as far as it is known.
+    """The calls of MindSpore 2.10 that convert a state for another number of ranks: Python, filled in as far as known.
 
-    Each new rank gets its file from a map of files: `transform_checkpoints` takes the last one of a directory by name,
-    and from `.safetensors` to `.safetensors` it writes wrong bytes (mindspore.md §12). `.safetensors` are made `.ckpt`
-    first, since `transform_checkpoint_by_rank` reads no others; shares only `unified_safetensors` puts together.
+    `transform_checkpoint_by_rank` makes each new rank's file from a map of files. `transform_checkpoints` is avoided:
+    it takes the last file of a directory by name, and from `.safetensors` to `.safetensors` it writes wrong bytes
+    (mindspore.md §12). `.safetensors` are converted to `.ckpt` first, since `transform_checkpoint_by_rank` reads no
+    others. Only `unified_safetensors` merges shares.
     """
     files = [file for file in state.files if file.content is not Content.WEIGHTS]
     formats = {file.format for file in files}
@@ -156,14 +157,14 @@ def how_to_convert(state: State) -> str:
 
 
 def _converted(files: Sequence[Checkpoint]) -> str:
-    """The name of the file of rank N: a scan reads rank and step in it."""
+    """The name of the file of rank N, from which a scan reads the rank and the step."""
     file = files[0]
     epoch, step = (1, file.global_step) if file.epoch is None else (file.epoch, file.step_in_epoch)
     return f"converted_rank_{{N}}-{epoch}_{step}.ckpt"
 
 
 def _unified(of_ranks: Mapping[int, str], strategy: str) -> str:
-    """The call that puts shares together: it finds the files of each `rank_R` by the end of their names."""
+    """The call that merges shares. It finds the file in each `rank_R` by the end of its name."""
     root = _root(of_ranks)
     names = [path.rpartition("/")[2].removesuffix(".safetensors") for path in of_ranks.values()]
     suffix = commonprefix([name[::-1] for name in names])[::-1]
@@ -174,12 +175,12 @@ def _unified(of_ranks: Mapping[int, str], strategy: str) -> str:
 
 
 def _ranks(of_ranks: Mapping[int, str]) -> str:
-    """The ranks as Python: those that saved."""
+    """The ranks that saved, as Python."""
     return f"range({len(of_ranks)})" if len(of_ranks) == max(of_ranks) + 1 else repr(sorted(of_ranks))
 
 
 def _file_of(of_ranks: Mapping[int, str]) -> str:
-    """The file of rank R as Python: by the pattern that all names follow, or else by naming each."""
+    """The path of rank R's file as Python: an f-string if all paths follow one pattern, else a dict of all paths."""
     if len(of_ranks) == 1:
         return repr(next(iter(of_ranks.values())))
     patterns = {re.sub(rf"rank_{rank}(?!\d)", "rank_{R}", path) for rank, path in of_ranks.items()}
@@ -191,12 +192,12 @@ def _file_of(of_ranks: Mapping[int, str]) -> str:
 
 
 def as_many_ranks(state: State) -> str:
-    """The other way: to start as many ranks as saved it."""
+    """The remedy without a conversion: start as many ranks as saved the state."""
     return f"start with {count(state.launch.world_size, 'rank', 'ranks')}"
 
 
 def _root(of_ranks: Mapping[int, str]) -> str:
-    """The directory that has the files of rank R in `rank_R`; empty where they are not kept so."""
+    """The directory that has the files of each rank R in `rank_R`; empty if there is none."""
     roots = {path.rpartition(f"/rank_{rank}/") for rank, path in of_ranks.items()}
     if len({root for root, _, _ in roots}) == 1 and all("/" not in name and found for _, found, name in roots):
         return next(iter(roots))[0] or "/"
@@ -204,7 +205,7 @@ def _root(of_ranks: Mapping[int, str]) -> str:
 
 
 def _strategy(state: State, files: Iterable[Checkpoint]) -> tuple[str, str]:
-    """How the call names the strategy that the files were saved with, and what must be done to have it."""
+    """The argument for the strategy that the files were saved with, and the call that makes its file, if needed."""
     if state.launch.layout.any_world_size or state.launch.world_size == 1:
         return _NO_STRATEGY, ""
     named = sorted({file.strategy_file for file in files if file.strategy_file})

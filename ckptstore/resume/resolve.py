@@ -1,4 +1,4 @@
-"""Finds the state that a run goes on from, or that a reference names: candidates of the catalog, judged by the disk."""
+"""Finds the state that a run goes on from, or that a reference names: the catalog proposes states, the disk decides."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def resolve(database: Database, run: str, query: Query) -> Resolution:
 
 
 def _tell_if_saved_since(database: Database, run_id: int, tag: str, plan: RestorePlan) -> None:
-    """Log that a launch saved the step of a tag again: the tag is on the step, and its newest state counts."""
+    """Warn if a launch saved the step of a tag again: a tag names a step, and the newest state of it is taken."""
     with database.read() as connection:
         at = user_events.tagged_at(connection, run_id, tag)
     if at is not None and all(each.source.created_at is None or each.source.created_at > at for each in plan.ranks):
@@ -73,7 +73,7 @@ def _tell_if_saved_since(database: Database, run_id: int, tag: str, plan: Restor
 
 
 def _asked(database: Database, run_id: int, reference: Reference, query: Query) -> Query:
-    """A query with what the reference says. Raises `UsageError` where both choose, or for an unknown tag."""
+    """The query, completed by the reference. Raises `UsageError` if both choose a state, or for an unknown tag."""
     reference = _tagged(database, run_id, reference)
     step, name = reference.step, reference.run
     asked = replace(
@@ -91,7 +91,7 @@ def _asked(database: Database, run_id: int, reference: Reference, query: Query) 
 
 
 def _tagged(database: Database, run_id: int, reference: Reference) -> Reference:
-    """The reference, with the step in place of its tag. Raises `UsageError`, with the tags that there are."""
+    """The reference, with the step in place of its tag. Raises `UsageError` for an unknown tag, and lists the tags."""
     if reference.tag is None:
         return reference
     with database.read() as connection:
@@ -108,8 +108,8 @@ def _tagged(database: Database, run_id: int, reference: Reference) -> Reference:
 def choose_state(database: Database, reference: str, *, loads: Loads = Loads.ALL) -> RestorePlan:
     """The restore plan of the state that a reference names (`core.reference`).
 
-    `loads` is what the program can load. Raises `UnknownRunError`, `UsageError` for a reference that names nothing, and
-    `NothingRestorableError` for a state that is not whole, or not without files that only tiers have.
+    `loads` is the kind of state that the program can load. Raises `UnknownRunError`, `UsageError` for a reference that
+    names nothing, and `NothingRestorableError` for a state that is incomplete, or that has files only in tiers.
     """
     found = resolve(database, reference, Query(loads=loads))
     if found.plan is not None:
@@ -125,9 +125,9 @@ def choose_state(database: Database, reference: str, *, loads: Loads = Loads.ALL
 
 
 def step_named(database: Database, reference: str) -> tuple[str, int]:
-    """The run and the step that a reference names. A step, or that of a tag, need not be restorable.
+    """The run and the step that a reference names. A step that is given by number or tag need not be restorable.
 
-    Raises as `choose_state` does, but for a state in tiers.
+    Raises as `choose_state` does, except for a state in tiers.
     """
     run_id, found = find_reference(database, reference)
     if found.tag is not None or found.launch is not None:
@@ -167,7 +167,7 @@ def _not_restorable(found: Resolution, reference: str) -> NothingRestorableError
 
 
 def names_state(database: Database, reference: str) -> bool:
-    """Whether a reference names one state, and not where the run goes on."""
+    """Whether a reference names one state, and not only a run."""
     _, found = find_reference(database, reference)
     return found != Reference(found.run)
 
@@ -189,7 +189,7 @@ def states_of(database: Database, owner: str) -> list[str]:
 
 
 def bring_up_to_date(database: Database, run_id: int) -> Reconciled:
-    """Take up journals and directories into the catalog; log the files that were not taken."""
+    """Update the catalog from journals and directories; log the files that were not taken."""
     synced = sync_run(database, run_id)
     reconciled = reconcile(database, run_id, synced=synced)
     for skipped in (*synced.skipped, *reconciled.skipped):
@@ -203,7 +203,7 @@ def _check_launch(launches: Iterable[Launch], run: str, launch: str) -> None:
 
 
 def choose(database: Database, run: str, run_id: int, query: Query, *, compares: bool = False) -> Resolution:
-    """As `resolve`, from what the catalog knows by now.
+    """As `resolve`, but without updating the catalog first.
 
     If the plan fetches files and the caller `compares`, the first state that needs no fetching is looked for too.
     """
@@ -248,7 +248,7 @@ def choose(database: Database, run: str, run_id: int, query: Query, *, compares:
     with database.read() as connection:
         unplaced = reads.unplaced_of(connection, run_id) if query.step is None else []
         for (launch, step), kinds in reads.kinds_beyond(connection, run_id, reached).items():
-            is_older = step > 0 and launch in parts and parts[launch].has(step)  # in launches that count higher
+            is_older = step > 0 and launch in parts and parts[launch].has(step)  # an older launch may count higher
             if (launch, step) not in judged and not is_older and query.step in (None, step):
                 rejections.append(_not_a_candidate(connection, by_id[launch], step, kinds))
         has_none = query.step is not None and not resolution.plan and not rejections
@@ -264,7 +264,7 @@ def choose(database: Database, run: str, run_id: int, query: Query, *, compares:
 
 
 def _not_a_candidate(connection: Connection, launch: Launch, step: int, kinds: set[Kind]) -> Rejection:
-    """Why a save that is newer than the chosen state, by step or by time, was not looked at."""
+    """Why a save was no candidate: one of a higher step than the chosen state, or of an untrained network."""
     state = State(launch=launch, global_step=step, files=())
     if launch.foreign and step:
         verdict = resolver.judge(replace(state, files=reads.files_at(connection, launch, step)), {})
@@ -285,9 +285,10 @@ def _not_a_candidate(connection: Connection, launch: Launch, step: int, kinds: s
 def choose_initial(database: Database, launch: Launch, run: Called, query: Query) -> RestorePlan | None:
     """The state that `query.initial` names, for the ranks of a launch whose run has no state of its own; None: none.
 
-    A run that began from a state of that reference before begins from the same one again, whatever it names by now,
-    unless a fresh start is asked for. Raises as `choose_state` does, and `NothingRestorableError` if that state cannot
-    be loaded, if it is in pieces, and if the run began from one before and none is asked for.
+    A run that began from this reference before begins from the same state again, even if the reference names another
+    one now, unless a fresh start is asked for. Raises as `choose_state` does, and `NothingRestorableError` if that
+    state cannot be loaded, if no file of it holds the whole state, or if the run began from a state before and
+    `query.initial` is None.
     """
     with database.read() as connection:
         before = initial_of(each for each in reads.launches_of(connection, run.id) if each.id != launch.id)
@@ -318,7 +319,7 @@ def _shown(initial: Initial) -> str:
 
 
 def _began_from(database: Database, run: Called, initial: Initial) -> RestorePlan:
-    """The state that a run began from before."""
+    """The state that a run began from before. Raises `NothingRestorableError` if it cannot be loaded now."""
     query = Query(step=initial.global_step, lineage=initial.launch, loads=Loads.MINDSPORE)
     plan: RestorePlan | None = None
     hint = f"see: {Command('resolve', initial.run, '--step', initial.global_step, '--explain')}"
@@ -361,10 +362,10 @@ def _for_ranks(plan: RestorePlan, launch: Launch) -> RestorePlan:
 
 
 def newer_than(plan: RestorePlan | None, found: Sequence[Unplaced]) -> tuple[Unplaced, ...]:
-    """Of the unplaced files of a run those that may be newer than a plan, and are on the disk as they were found.
+    """The unplaced files of a run that may be newer than a plan, and are still on the disk as they were found.
 
-    They are never passed over. By when they were written; where the plan's state was scanned too, also by their
-    likeliest step. Without a plan all are newer. Of very many the ones written last are looked at.
+    A start never passes them over. A file is newer if it was written later or, if the plan's state was scanned too, if
+    its likeliest step is higher. Without a plan all are newer. Of very many only those written last are looked at.
     """
     if plan is not None and found:
         written = max((each.source.mtime_ns or 0 for each in plan.ranks), default=0)
@@ -379,10 +380,10 @@ def newer_than(plan: RestorePlan | None, found: Sequence[Unplaced]) -> tuple[Unp
 def _with_layout(
     connection: Connection, run_id: int, launches: list[Launch], saved: Mapping[str, int | None], query: Query
 ) -> list[Launch]:
-    """The launches, with the layout that the user states for those of as many ranks as the launch that is asked for.
+    """The launches, with the layout that the user states for those of one world size.
 
-    That is the newest one with a state that may be chosen: a start that was refused has none. `saved` has the first
-    saves.
+    It is the world size of the newest launch with a state that may be chosen: a refused start has none. `saved` has the
+    first saves.
     """
     ours = [launch for launch in launches if not launch.foreign]
     if query.replicas is None or not ours:
@@ -399,7 +400,7 @@ def _with_layout(
 def stated_layout(replicas: str | None, world_size: int) -> Layout | None:
     """The layout of `Query.replicas`; None if none is stated.
 
-    Raises `UsageError` for what cannot be read, or is not of so many ranks.
+    Raises `UsageError` if it cannot be read, or is for another number of ranks.
     """
     if replicas is None:
         return None
@@ -411,7 +412,7 @@ def stated_layout(replicas: str | None, world_size: int) -> Layout | None:
 
 
 def check_stated_layout(replicas: str | None, checkpoint: str | None) -> None:
-    """Raise `UsageError` if `Query.replicas` is the strategy file of another training than a checkpoint is of."""
+    """Raise `UsageError` if `Query.replicas` is a strategy file of another training than the checkpoint's."""
     if replicas is None or checkpoint is None or not Path(replicas).is_file():
         return
     try:
@@ -427,7 +428,7 @@ def check_stated_layout(replicas: str | None, checkpoint: str | None) -> None:
 def candidates(
     database: Database, segments: Sequence[Segment], step: int | None, failed: Mapping[str, str]
 ) -> Iterator[State]:
-    """The states of a lineage, newest first, each asked for only when the one before was rejected."""
+    """The states of a lineage, newest first. Each is read only after the one before was rejected."""
     for segment in segments:
         below: int | None = None
         bounds = [bound for bound in (segment.last_step, step) if bound is not None]
@@ -443,7 +444,7 @@ def candidates(
 
 
 def _states(database: Database, steps: Iterable[tuple[Launch, int]], failed: Mapping[str, str]) -> Iterator[State]:
-    """These states, each asked for only when the one before was rejected."""
+    """These states. Each is read only after the one before was rejected."""
     for launch, step in steps:
         with database.read() as connection:
             files_of = reads.files_at(connection, launch, step)
@@ -453,9 +454,9 @@ def _states(database: Database, steps: Iterable[tuple[Launch, int]], failed: Map
 def _best_first(
     database: Database, run: str, run_id: int, segments: Sequence[Segment], best: Best
 ) -> list[tuple[Launch, int]]:
-    """The states of these parts of a history that have a metric, the best first, of equals the newer.
+    """The states in these segments that have a metric, the best first, of equal ones the newer first.
 
-    Raises `UsageError` where none has it.
+    Raises `UsageError` if no state has it.
     """
     with database.read() as connection:
         measured = {state: mean_metrics(some) for state, some in reads.metrics_of(connection, run_id).items()}
@@ -489,7 +490,7 @@ def newest_states(database: Database, run_id: int, query: Query, most: int) -> l
 def _highest_first(
     database: Database, run_id: int, by_id: Mapping[str, Launch], step: int | None
 ) -> list[tuple[Launch, int]]:
-    """The states of all launches, the highest step first, of one step the newest launch's."""
+    """The states of all launches, the highest step first, of the same step the newest launch's first."""
     with database.read() as connection:
         saved = [(by_id[launch], found) for launch, found in reads.steps_of(connection, run_id)]
     asked = [each for each in saved if step in (None, each[1])]

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     Hosts = Callable[[Launch], Mapping[int, str]]
     Copies = Callable[[State], Mapping[str, tuple[Copy, ...]]]
 
-_EXPLAINED = 8  # ranks that see no file, each on a host of its own, of which each is explained
+_EXPLAINED = 8  # of the ranks that see no file, at most so many are explained
 _RANKS_SHOWN = 8
 _APPENDED_BYTES = 1024  # more than OnRequestExit appends: five numbers with their names
 _NOT_THERE = Observed(None)
@@ -86,14 +86,14 @@ class Query:
     read_bytes: bool = False  # check every file's digest too
     take_quarantined: bool = False  # take a state that was found to be bad
     loads: Loads = Loads.ALL
-    fresh: bool = False  # take none, and give up what there is
-    initial: str | None = None  # a reference: the state of another run to begin from where there is none to go on from
+    fresh: bool = False  # take no state, and abandon the existing ones
+    initial: str | None = None  # a reference to a state of another run, to begin from if this run has none
     # Who is whose replica in launches of as many ranks as the newest one with a state that is asked for: "dp", "none",
-    # groups as in "0,4;1,5", or the path of a strategy, group info or JSON file. None: what each launch said.
+    # groups as in "0,4;1,5", or the path of a strategy, group info or JSON file. None: the layout that each recorded.
     replicas: str | None = None
     steps_per_epoch: int | None = None  # of the dataset; a scanned state must fit it, unless its step is named
     views: Mapping[int, View] | None = None  # what each rank sees of the files; None: all see what this process does
-    fetches: bool = False  # a rank may fetch what only a tier has
+    fetches: bool = False  # a rank may fetch a file that only a tier has
 
     @property
     def goes_back(self) -> bool:
@@ -330,7 +330,7 @@ class _Part:
 
 
 class _Sight(NamedTuple):
-    """The places that ranks can read files from: the same for all ranks, or by host; and the failed loads."""
+    """The files that ranks see, the same for all or by rank; the loads that failed; the copies in tiers."""
 
     seen: Mapping[str, Observed]
     views: Mapping[int, View] | None
@@ -423,7 +423,7 @@ def _best_of_each(
     """The preferred file without a fault of each rank; files that need no fetching come first."""
     chosen: dict[int, Checkpoint] = {}
     for file in files:
-        if faults and file.id in faults:  # an id is derived, which costs
+        if faults and file.id in faults:  # computing an id takes time
             continue
         other = chosen.setdefault(file.rank, file)
         if other is file:
@@ -546,11 +546,11 @@ def _reject(state: State, reasons: Sequence[Reason], covers: Sequence[_Cover] = 
 def fault(
     file: Checkpoint, seen: Observed | None, failed: Mapping[str, str], copied: Container[str] = ()
 ) -> Reason | None:
-    """What keeps one file from being loaded; None if it is there as it was recorded, or is one of those `copied`.
+    """Why one file cannot be loaded; None if it is there as recorded, or is one of those `copied`.
 
-    `copied` has the ids of files that a tier has, with the recorded digest.
+    `copied` has the ids of files that a tier has with the recorded digest.
     """
-    # An id is derived, which costs: only where something failed. A copy has the bytes that were recorded.
+    # Computing an id takes time, so do it only if a load failed. A copy has the recorded bytes.
     if failed and file.id in failed and (file.problem is not Rule.DIGEST_MISMATCH or file.id not in copied):
         return Reason(Rule.QUARANTINED, file.rank, f"{file.path} could not be loaded: {failed[file.id]}")
     seen = seen or _NOT_THERE
@@ -577,7 +577,7 @@ def fault(
 
 
 def _unlike(file: Checkpoint, seen: Observed, sighting: Sighting) -> tuple[Rule, str]:
-    """The rule that a file breaks which is not as it was recorded, and how."""
+    """The rule that is broken by a file that differs from its record, and how."""
     if sighting is Sighting.CANNOT_LOOK:
         return Rule.UNREADABLE, f"cannot be looked at: {seen.unreadable}"
     if sighting is Sighting.GONE:
@@ -595,11 +595,12 @@ def _moved(run: str) -> str:
 
 
 def unequal_sizes(files: Iterable[Checkpoint]) -> str:
-    """Replicas hold the same parameters: where their files of one kind and format differ in size, none stands in.
+    """How many bytes each rank's files have, if the files of replicas differ in size; else empty.
 
-    Sizes are compared as they were recorded, those of lost files too: losing a file must never prove more. Only a file
-    that was cut before it was recorded tells no size, as one that was never recorded.
-    A rank may have several files, of several ModelCheckpoints. Empty if the ranks agree, else who has how many bytes.
+    Replicas hold the same parameters: if their files of one kind and format differ in size, none stands in for another.
+    Recorded sizes are compared, those of lost files too: losing a file must never prove more. A file that was cut
+    before it was recorded is left out, as if it was never recorded. A rank may have several files, of several
+    ModelCheckpoints.
     """
     sizes: dict[tuple[Kind, str], dict[int, set[int]]] = {}
     for file in files:
@@ -613,7 +614,7 @@ def unequal_sizes(files: Iterable[Checkpoint]) -> str:
 
 
 def _was_cut_before(file: Checkpoint) -> bool:
-    """Whether a file was cut before its rank recorded it: of any other that is registered the digest is known."""
+    """Whether a file was cut before its rank recorded it: every other registered file has a digest."""
     is_unreadable = file.state is FileState.DAMAGED and file.problem is Rule.UNREADABLE
     return is_unreadable and file.digest is None and file.grade is None
 
@@ -621,8 +622,8 @@ def _was_cut_before(file: Checkpoint) -> bool:
 def _alike(kind: Kind, sizes: Sequence[set[int]]) -> bool:
     """Whether ranks whose files have these sizes may hold the same parameters.
 
-    A rank that was asked to exit by a signal saves again without the appended entries, which its replicas have
-    (mindspore.md §3): those few bytes do not make graceful exits differ.
+    A rank that was asked to exit by a signal saves again without the appended entries, and its replicas keep theirs
+    (mindspore.md §3). So a difference of those few bytes is allowed for graceful exits.
     """
     if all(each == sizes[0] for each in sizes):
         return True

@@ -1,7 +1,7 @@
-"""Decides where a launch starts, once for all its ranks; or, ahead of it, that it goes back to an older state.
+"""Decides where a launch starts, once for all its ranks. `branch` decides ahead that it goes back to an older state.
 
-`decide_start` is one line: take up what journals and directories tell, choose a state (`_decide`), refuse what must not
-start (`_check_*`), store the answer with the lease on its files (`_store`), read it back (`_stored`).
+`decide_start` works in this order: update the catalog from journals and directories, choose a state (`_decide`), refuse
+wrong starts (`_check_*`), store the answer with the lease on its files (`_store`), read it back (`_stored`).
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ckptstore")
 
-MOST_PASSED = 20  # newer states that were passed over, the newest, of which the reason is kept
+MOST_PASSED = 20  # so many newer states that were passed over are kept with their reasons, the newest ones
 
 _SAVES_OF_A_RUN = 3  # a launch that saved so many steps was under way
 _LONGEST_DETAIL = 500
-_MOST_LOOKED_AT = 20  # older states, each with all its files, for a hint
-_TRIES = 5  # one gc takes a state once; it is another's turn each time after that
+_MOST_LOOKED_AT = 20  # so many older states are judged, each with all its files, for a hint
+_TRIES = 5  # a gc can remove the chosen state only once: each failure after that is another gc's
 
 
 class Decided(NamedTuple):
     """Where a launch starts, as it was decided and stored."""
 
-    launch: Launch  # as the catalog knows it by now
+    launch: Launch  # as the catalog has it now
     plan: RestorePlan | None  # None: a fresh start
     at: datetime
     passed: tuple[PassedOver, ...] = ()  # newer states that it does not start from
@@ -68,7 +68,7 @@ class _Decision(NamedTuple):
 
     resolution: Resolution
     start_step: int | None = None
-    beside: RestorePlan | None = None  # the highest whole state of a history that nobody gave up
+    beside: RestorePlan | None = None  # the highest complete state of another history that no user gave up
     initial: RestorePlan | None = None  # the state of another run to begin from
 
     @property
@@ -85,14 +85,17 @@ def decide_start(
 ) -> Decided:
     """Where this launch starts, the same for every rank that asks: the first answer stored is the launch's answer.
 
-    A launch that asks for a step or a lineage branches off there. `ask_ranks` gets the choice by this process's view
-    of the disk, and returns each rank's view if one of them does not see its file. `unread` are journals that could not
-    be read before.
-    Raises `NothingRestorableError` if the state asked for cannot be restored, and if states once were whole, of any
-    branch, and none can be restored: a fresh start would hide them; `UsageError` if the state has no position in the
-    launch's data; `RefusedError` if files of each chosen state change before it can be stored, if a journal that may
-    tell of a newer state cannot be read, and if the launch's answer is an old one, since later launches have saved. A
-    run without a state of its own begins from `query.initial` (`choose_initial`, which raises too).
+    A launch that asks for a step or a lineage branches off there. A run without a state of its own begins from
+    `query.initial` (`choose_initial`, which raises too). `ask_ranks` gets the choice by this process's view of the
+    disk, and returns each rank's view if one of them does not see its file. `unread` are journals that could not be
+    read before. It raises:
+
+    - `NothingRestorableError` if the state asked for cannot be restored. Also if states of any branch were complete
+      once and none can be restored: a fresh start would hide them.
+    - `UsageError` if the state has no position in the launch's data.
+    - `RefusedError` if files of each chosen state change before it can be stored, or if a journal or an unplaced file
+      may hold a newer state. Also if a user who is not trusted saved the state, or if the launch's stored answer is
+      outdated, since later launches have saved.
     """
     query = _for_ranks_of(launch, query).checked()
     if query.step == 0:
@@ -140,7 +143,7 @@ def _decide(
 ) -> _Decision:
     """Choose where the launch starts; `unread` are journals, `left_out` the paths of files that were not adopted.
 
-    Raises as `decide_start` does for what must not start.
+    Raises as `decide_start` does.
     """
     if query.fresh:
         resolution = Resolution(run=run.name, plan=None)
@@ -240,18 +243,18 @@ def _stored(connection: Connection, database: Database, launch: Launch) -> Decid
 
 
 def _lock_runs(connection: Connection, run_id: int, initial: RestorePlan | None) -> None:
-    """Lock a run, and the one that it begins from: in one order, since two runs may begin from one another at once."""
+    """Lock a run, and the one that it begins from, in a fixed order: two runs may begin from each other at once."""
     other = reads.run_id(connection, initial.launch.run) if initial else None
     for each in sorted({run_id, other or run_id}):
         reads.lock_run(connection, each)
 
 
 def hold(connection: Connection, run_id: int, key: LaunchKey, files: Collection[Checkpoint], now: datetime) -> bool:
-    """Lease the state of these files to a launch; False if retention has given one up since it was chosen.
+    """Lease the state of these files to a launch; False if retention has given up a file since it was chosen.
 
     Called in the transaction that stores the plan.
     """
-    reads.lock_run(connection, run_id)  # retention gives up a state under that lock too: each sees what the other did
+    reads.lock_run(connection, run_id)  # retention takes this lock too: each sees the other's changes
     if not reads.are_as_chosen(connection, files):
         return False
     if files:
@@ -268,7 +271,7 @@ def keep_holding(database: Database, key: LaunchKey) -> None:
 def branch(database: Database, plan: RestorePlan) -> str:
     """Make the plan's state the one that its run goes on from. Returns the id of a launch that stands for the decision.
 
-    That launch saves nothing: the next one that asks goes on from the state, and what came after is given up. Until
+    That launch saves nothing. The next launch that asks goes on from the state, and later saves are abandoned. Until
     then the state is leased. Raises `RefusedError` if it was removed since it was chosen.
     """
     launch_id = f"{BRANCH}{plan.global_step}-{token_hex(3)}"
@@ -297,7 +300,7 @@ def branch(database: Database, plan: RestorePlan) -> str:
 
 
 def _warn_of_the_living(database: Database, run: str) -> None:
-    """Warn that a launch of the run trains on beside a decision to go back: its saves are of the abandoned branch."""
+    """Warn if a launch of the run still trains after a decision to go back: its saves are of the abandoned branch."""
     called = find_called(database, run)
     with database.read() as connection:
         key = living(connection, called.id)
@@ -320,7 +323,7 @@ def start_event(
     initial: RestorePlan | None = None,
     reference: str = "",
 ) -> LaunchStarted:
-    """The event that a launch starts from the state of a plan (None: afresh, or from another run's, `initial`)."""
+    """The event that a launch starts from the state of a plan (None: afresh, or from `initial` of another run)."""
     begins = Initial(initial.launch.run, initial.launch.id, initial.global_step, reference) if initial else None
     facts = replace(
         launch,
@@ -358,7 +361,7 @@ def _check_overtaken(connection: Connection, launch: Launch) -> None:
 
 
 def _check_unplaced(resolution: Resolution, query: Query) -> None:
-    """Raise `RefusedError` if the start would pass over newer files whose step a scan could not tell."""
+    """Raise `RefusedError` if the start would pass over newer files that a scan could not place."""
     if not resolution.unplaced:
         return
     what, command = remedies.of_unplaced(resolution.run, resolution.unplaced, query.steps_per_epoch)
@@ -374,10 +377,12 @@ def _check_unplaced(resolution: Resolution, query: Query) -> None:
 def _check_unread(
     database: Database, run_id: int, resolution: Resolution, unread: Sequence[Skipped], left_out: Sequence[str]
 ) -> None:
-    """Raise `RefusedError` if a journal that could not be read may tell of a newer state.
+    """Raise `RefusedError` if a journal that could not be read may record a newer state.
 
-    That is one of a rank of a launch of which the catalog knows nothing, or one beside which a file was left out, and
-    not older than the state that was chosen: clocks of two machines may differ by `CLOCKS_DIFFER`.
+    - The journal is of a rank and launch that the catalog has no directory of, and not older than the chosen state.
+    - Or a file beside the journal was not adopted, and is not older than the chosen state.
+
+    The clocks of two machines may differ by `CLOCKS_DIFFER`.
     """
     if not unread:
         return
@@ -402,7 +407,7 @@ def _check_unread(
 
 
 def _check_whose(plan: RestorePlan, run: str, to_do: str) -> None:
-    """Raise `RefusedError` if the state was saved by a user who is not trusted: two may call their runs the same."""
+    """Raise `RefusedError` if a user who is not trusted saved the state: two users' runs may have the same name."""
     owner = plan.launch.owner
     if owner is not None and not Trust.of().may_go_on(plan.launch):
         writer = user_name(owner)
@@ -413,11 +418,16 @@ def _check_whose(plan: RestorePlan, run: str, to_do: str) -> None:
 
 
 def _check_fresh(database: Database, launch: Launch, run_id: int, resolution: Resolution, query: Query) -> None:
-    """Raise `NothingRestorableError` if a fresh start would hide what the run has or had.
+    """Raise `NothingRestorableError` if a fresh start would hide states that the run has or had.
 
-    That is a state of any branch, a state that is lost, one whose files no journal here tells of, and a launch that
-    saved again and again without one that was ever whole, as where ranks save at other steps. Saves before
-    a fresh start on purpose are no loss.
+    That is one of these:
+
+    - a state of an abandoned branch,
+    - a state that was complete once and is lost,
+    - a state that a launch resumed from, and whose files no record here names,
+    - several saves of one launch, none of them ever complete, as if its ranks save at different steps.
+
+    Saves before a deliberate fresh start do not count.
     """
     run, nothing = resolution.run, f"nothing of run {resolution.run!r} can be restored"
     with database.read() as connection:
@@ -445,7 +455,7 @@ def _check_fresh(database: Database, launch: Launch, run_id: int, resolution: Re
                 f"start when the catalog is back; if it is lost: {Command('scan', 'DIRECTORY', '--run', run)}; if the "
                 f"files are lost, start over: {Call('resume', 'model', 'dataset', fresh=True)}",
             )
-    # Without this launch: other ranks had the answer before this one asked, and have trained since.
+    # Leave out this launch: its other ranks may have had their answer before, and have saved since.
     saved = {each: steps[each] for each in since or steps if each in steps and each != launch.id}
     most = max(saved, key=lambda each: saved[each], default="")
     if saved.get(most, 0) >= _SAVES_OF_A_RUN:
@@ -458,7 +468,7 @@ def _check_fresh(database: Database, launch: Launch, run_id: int, resolution: Re
 
 
 def _begun_anew(launches: Sequence[Launch]) -> list[str]:
-    """The launches since one that began afresh on purpose, itself among them; none without such a start."""
+    """The launches since the last deliberate fresh start, and that one; none if there is none, or one resumed since."""
     since: list[str] = []
     for each in reversed(launches):
         if each.parent is not None:
@@ -491,7 +501,7 @@ def _start_step(database: Database, launch: Launch, plan: RestorePlan, query: Qu
 def earlier_start(
     database: Database, launch: Launch, below: int, query: Query = NEWEST, fits: Callable[[int], bool] = lambda _: True
 ) -> int | None:
-    """The newest step before `below` from which a launch can start, at a step of its own that `fits`; None: none."""
+    """The newest step before `below` from which a launch can start, at a step of its own that `fits`; None if none."""
     query = _for_ranks_of(launch, query)
     run = find_called(database, launch.run)
     with database.read() as connection:
@@ -511,7 +521,7 @@ def earlier_start(
 
 
 def _highest_beside(database: Database, run_id: int, query: Query, resolution: Resolution) -> RestorePlan | None:
-    """The highest state, if it is complete and of another history that was not given up: two jobs at once leave one."""
+    """The highest complete state, if it is of another history that no user gave up: two jobs at once leave one."""
     after = resolution.plan.global_step if resolution.plan else 0
     beside = {
         (each.launch, each.global_step)
@@ -528,7 +538,7 @@ def _highest_beside(database: Database, run_id: int, query: Query, resolution: R
 
 
 def _passed_over(decision: _Decision) -> tuple[PassedOver, ...]:
-    """The newest of the newer states that a launch does not start from, without those that somebody gave up."""
+    """The newer states that a launch does not start from, newest first, without those that a user gave up."""
     passed = []
     beside = decision.beside
     whole = (beside.launch.id, beside.global_step) if beside else None
@@ -563,7 +573,7 @@ def _say_what_is_missed(decision: _Decision) -> None:
             more = count(len(missed) - 1, "more newer state is", "more newer states are")
             others = f"; {more} lost too" if len(missed) > 1 else ""
             which = f"step {newest.global_step} of launch {newest.launch}"
-            see = f"see: {Command('history', run)}"  # it tells this also when the run has saved that step again
+            see = f"see: {Command('history', run)}"  # it shows this even after the run has saved that step again
             log.warning("%s, though %s was complete once: %s%s; %s", goes_on, which, reason.detail, others, see)
     elif len(partly) >= (_SAVES_OF_A_RUN if plan else 1):
         steps = count(len(partly), "step that was saved since then is", "steps that were saved since then are")
@@ -584,7 +594,7 @@ def _say_what_is_missed(decision: _Decision) -> None:
 
 
 def _note_proof(database: Database, plan: RestorePlan, launch: Launch) -> None:
-    """Record that a scanned state fits the dataset: the length of an epoch was the witness that it lacked."""
+    """Record that a scanned state fits the dataset: the length of an epoch is the missing proof of its step."""
     saved, steps_per_epoch = plan.launch, launch.steps_per_epoch
     is_alike = steps_per_epoch is not None and saved.world_size == launch.world_size
     if not (saved.id.startswith(SCANNED) and is_alike) or steps_per_epoch is None:
@@ -593,7 +603,7 @@ def _note_proof(database: Database, plan: RestorePlan, launch: Launch) -> None:
     def is_of_data(file: Checkpoint) -> bool:
         return fits(file.path, file.global_step, steps_per_epoch, saved.order)
 
-    if not all(is_of_data(each.source) for each in plan.ranks):  # asked for by its step
+    if not all(is_of_data(each.source) for each in plan.ranks):  # possible if the step was asked for
         return
     with database.read() as connection:
         open_ones = [file for file in reads.consistent_files(connection, saved.key) if is_of_data(file)]
@@ -626,7 +636,7 @@ def _first_reason(resolution: Resolution) -> str:
 
 
 def _lost(database: Database, run_id: int, resolution: Resolution, *flags: str) -> NothingRestorableError:
-    """The error for a run whose states were whole once and are not; `flags` of `resolve` show them."""
+    """The error for a run whose states were complete once and are lost; `flags` of `resolve` show them."""
     lost = [rejection for rejection in resolution.rejections if rejection.was_whole]
     newest = lost[0]
     reasons, remedy = newest.reasons[:1], "bring the files back"

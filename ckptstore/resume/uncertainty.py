@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint, Observed
 
 QUIET = timedelta(hours=1)
-"""A file changed within this time may still be being written."""
+"""A file that changed within this time may not be finished."""
 
 
 class Uncertainties:
     """Judges which states of a run are uncertain at a moment.
 
-    `lost` says of the files that are not seen why they may be there all the same. `unseen` are the directories in which
-    something could not be looked at, with the reason: it may be whole.
+    `lost` has the reason why each unseen file may still exist (empty: it is gone). `unseen` are the directories with
+    files that could not be looked at and may be whole, with the reason.
     """
 
     def __init__(self, now: datetime, lost: Mapping[str, str]) -> None:
@@ -60,7 +60,7 @@ class Uncertainties:
         return ""
 
     def _of_emptied(self, file: Checkpoint) -> str:
-        """A scan said that it is gone, of a directory that nothing else tells from an empty mount point."""
+        """Why a file that a scan found gone may exist: its directory, if empty, may be an unused mount point."""
         directory = directory_of(file.path)
         if directory not in self._emptied:
             self._emptied[directory] = "" if has_anything(directory) else EMPTY
@@ -74,9 +74,9 @@ class Uncertainties:
         return f"{directory} {reason}"
 
     def _of_bytes(self, file: Checkpoint, here: Observed) -> str:
-        """A file that is not the recorded one may be an unregistered checkpoint, unless it is provably cut.
+        """Why the file makes its state uncertain: it is not the recorded one, but may be an unregistered checkpoint.
 
-        So may one that was found to be damaged, and does not look so any more.
+        A provably cut file is none. A file that was found damaged, and does not look so now, is uncertain too.
         """
         if file.state is FileState.DAMAGED and _is_repaired(file, here):
             return f"{file.path} was found to be damaged, and does not look so now: verify it again"
@@ -92,12 +92,12 @@ class Uncertainties:
 
 
 def of_absent(run: str) -> str:
-    """What to do about directories for which gc keeps states of a run."""
+    """The hint about absent directories because of which gc keeps states of a run."""
     return f"mount the disk, check the permissions, or update ckptstore; {of_gone(run)}"
 
 
 def of_gone(run: str) -> str:
-    """What to do about directories that will not come back: until then they count as unmounted."""
+    """The hint about directories that are gone for good: until a scan records that, they count as unmounted."""
     return (
         "if a directory or its .ckptstore is gone for good, tell the catalog: mkdir -p DIRECTORY/.ckptstore, then "
         f"{Command('scan', 'DIRECTORY', '--run', run)}"
@@ -120,7 +120,7 @@ def is_a_link(path: str) -> str:
 
 
 def _is_repaired(file: Checkpoint, here: Observed) -> bool:
-    """Whether the fault of a file has gone: a disk, or a network, may have failed for a moment only."""
+    """Whether the fault of a file has gone: a disk or a network may have failed only for a moment."""
     if file.problem is Rule.SIZE_MISMATCH:
         return here.size == file.size
     if file.problem is Rule.UNREADABLE:
