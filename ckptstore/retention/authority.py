@@ -1,7 +1,7 @@
-"""Decides which files of a run this user's gc may remove: by the disk, since any user may have written a record.
+"""Decides which files of a run this user's gc may remove. The disk decides, since any user may have written a record.
 
-The owner of a file cannot be forged. So a file goes only if it is the user's own, or if a journal beside it that its
-owner wrote tells of it; and only if it begins as its recorded format does, in a directory of its run.
+The owner of a file cannot be forged. So a file may go only if it is the user's own, or if a journal of its owner beside
+it records it. It must also be in a directory of its run, and begin like a file of its recorded format.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ckptstore.retention.debris import Target
 
 ROOTS = "CKPTSTORE_ROOTS"
-"""The variable that names the directories below which gc, undo and purge may touch files, as PATH does."""
+"""The environment variable that lists, as PATH does, the directories below which gc, undo and purge may touch files."""
 
 
 class Authority:
@@ -68,9 +68,9 @@ class Authority:
         return next((reason for target in targets if (reason := self.why_not(target, trash))), "")
 
     def why_not(self, target: Target, trash: Trash) -> str:
-        """Why a file may not be removed: it is not as it was seen, or not for this user to remove; empty if it may.
+        """Why a file may not be removed: it changed since the plan, or this user has no right to; empty if it may.
 
-        Several files may be removed where each may.
+        A checkpoint of several files may be removed if each of them may.
         """
         try:
             found = trash.find(target.root, target.place)
@@ -107,7 +107,7 @@ class Authority:
         return user_name(max(found.owners, key=lambda owner: owner != self._user))
 
     def _owners_beside(self, target: Target) -> set[int]:
-        """The users whose journals record a file of this run and launch; of a by-product, the file beside it."""
+        """The users whose journals record a file of this run and launch; for a by-product, the file beside it."""
         stem = target.path if target.format else target.path.rpartition(".")[0]
         return {
             owner
@@ -127,14 +127,14 @@ class Authority:
     def in_trash(self, item: Item, trash: Trash) -> str:
         """Why this user may not restore or delete a file in the trash; empty if they may.
 
-        Its owner is that of the directory, or a user whose journals there mention the run.
+        Its owner must be that of the directory, or a user whose journals there mention the run.
         """
         try:
             home = os.lstat(item.root).st_uid
             found = trash.find(item.root, item.place, inside=True)
         except OSError:
-            return ""  # whoever acts on it is told
-        self.seen[item.path] = () if found is None else found.identity  # nothing that comes there now is this one
+            return ""  # the move itself reports the error
+        self.seen[item.path] = () if found is None else found.identity  # empty: a later file is another one
         if found is None:
             return ""
         if found.owners == {home} or found.owners <= {home, *(owner for owner, *_ in self._told_above(item.path))}:
@@ -170,7 +170,7 @@ def _told_in(directory: str) -> set[tuple[int, str, str, str]]:
 
 
 def _shared(found: Found) -> str:
-    """Why a checkpoint of several files may change during the move, or has other owners; empty if it is this user's."""
+    """Why a checkpoint of several files may be changed by others during the move; empty if it cannot."""
     for name, status in found.statuses.items():
         if S_ISDIR(status.st_mode) and S_IMODE(status.st_mode) & 0o222 != S_IWUSR:
             return f"{name or 'the directory'} must be writable to its owner, and to no one else: chmod -R u+w,go-w"

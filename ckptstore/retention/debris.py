@@ -1,7 +1,7 @@
-"""Finds debris of saves that is no checkpoint: half-written files, graphs without files.
+"""Finds debris of saves: half-written files, graphs without checkpoints.
 
-Only old by-products go, whose names say that a rank of this run made them. A file with the name of a checkpoint that
-the catalog does not know is reported, and never touched.
+Only old by-products go, and only if their names show that a rank of this run made them. An unregistered file with the
+name of a checkpoint is reported, and never touched.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DRAFT = re.compile(r"\.(?P<name>.+\.companion)\..+", re.DOTALL)
 
 @dataclass(frozen=True)
 class Target:
-    """A file that is there."""
+    """An existing file, seen by a plan."""
 
     root: str  # a directory of the run
     place: str  # the path below it
@@ -49,7 +49,7 @@ class Target:
     recorded_ns: int | None = None  # the time in the record: the file may have been touched since
     format: str = ""  # the recorded one
     launch: str = ""  # empty: none is known
-    identity: tuple[int, ...] | None = None  # as planned, of no other file; None: not planned yet
+    identity: tuple[int, ...] | None = None  # that of the planned file; None: not planned yet
     reason: str = ""  # why it is of no use, if a save left it behind
 
     @property
@@ -69,9 +69,9 @@ def find(
 ) -> tuple[tuple[Target, ...], tuple[Skipped, ...]]:
     """The debris to remove, and unregistered files with names of checkpoints: those stay.
 
-    The directories that a run saves to are looked into: `list_names` gives the names in one. `known` are the paths in
-    the catalog, `going` those that go. A directory may have two paths, where a disk was moved and a link left. It is
-    read once: a file that is useless to the launches of one path may be useful to one that saves under the other.
+    The directories that a run saves to are searched: `list_names` returns the names in one. `known` are the paths in
+    the catalog, `going` those of files that go. A directory may have two paths, if a disk was moved and a link left. It
+    is searched once, for both: a file of no use to the launches of one path may be of use to those of the other.
     """
     recorded = {source.directory for source in sources}
     real = {directory: real_directory(directory) for directory in recorded}
@@ -96,7 +96,7 @@ def find(
 
 
 def _at_new_place(paths: Iterable[str], moved: Mapping[str, str]) -> set[str]:
-    """The paths that files in these directories have by now."""
+    """The present paths of files in directories that were moved."""
     parts = (path.rpartition("/") for path in paths) if moved else ()
     return {f"{moved[directory].rstrip('/')}/{name}" for directory, _, name in parts if directory in moved}
 
@@ -124,7 +124,7 @@ class _Search:
     def _reason(
         self, name: str, staying: AbstractSet[str], prefixes: AbstractSet[str], sources: Sequence[Source]
     ) -> str:
-        """Why a file of this name is of no use beside those that stay, with their prefixes; empty if it may be."""
+        """Why a file is of no use; empty if it may be. `staying` are the names that stay, `prefixes` their prefixes."""
         companion = _DRAFT.fullmatch(name)
         stem = (companion["name"] if companion else name).removesuffix(COMPANION)
         if companion or stem != name:

@@ -61,7 +61,7 @@ class Why(str, Enum):
 
 @dataclass(frozen=True)
 class Because:
-    """A reason to keep or to remove: the rule, and the particulars."""
+    """A reason to keep or to remove: the rule, and the details."""
 
     rule: Why
     detail: str
@@ -79,7 +79,7 @@ class StateFacts:
     bytes: int  # of its files that are there
     files: int
     problem: str = ""  # why it cannot be restored; empty: it can
-    doubt: str = ""  # what is not known of it: it stays
+    doubt: str = ""  # an open question about it: then it stays
     branch: str = ""  # the newest launch of its abandoned branch; empty: it is of the run's lineage
     metrics: Mapping[str, float] = field(default_factory=dict)  # means over the ranks
     pinned: bool = False
@@ -90,7 +90,7 @@ class StateFacts:
     is_written: bool = False  # the newest launch still writes a file of it
     weights_only: bool = False
     by_replicas: bool = False  # restorable, and the files of some ranks serve others
-    shift: int = 0  # by how much its launch's steps are beyond those of the first: those of another are other steps
+    shift: int = 0  # how far its launch's steps are ahead of the first launch's: steps compare only within a shift
 
     @property
     def key(self) -> Key:
@@ -99,7 +99,7 @@ class StateFacts:
 
     @property
     def age_order(self) -> tuple[int, int]:
-        """Later launches are newer, and within a launch later steps; steps alone lie where the run went back."""
+        """Later launches are newer, and within a launch later steps. Steps alone mislead if the run went back."""
         return self.launch_order, self.global_step
 
     @property
@@ -130,7 +130,7 @@ class Decision:
 
     @property
     def must_stay(self) -> tuple[StateFacts, ...]:
-        """The newest state that counts, and those that the floor keeps: without one of them nothing may go."""
+        """The newest state that counts, and those that the floor keeps. If one of them is lost, nothing may go."""
         newest = [verdict.state for verdict in self.keep if verdict.state.counts][:1]
         of_floor = [verdict.state for verdict in self.keep if any(why.rule is Why.FLOOR for why in verdict.reasons)]
         return tuple({state.key: state for state in (*newest, *of_floor)}.values())
@@ -244,7 +244,7 @@ def _every(counted: Sequence[StateFacts], steps: int) -> StatesWithDetail:
 
     A launch that counts differently, as with another batch size, has multiples of its own.
     """
-    first = {(state.shift, state.global_step // steps): state for state in counted}  # the oldest comes last, and stays
+    first = {(state.shift, state.global_step // steps): state for state in counted}  # the oldest comes last, and wins
     return ((state, f"the first from step {at * steps} on") for (_, at), state in first.items() if at)
 
 
@@ -294,14 +294,14 @@ def _by_itself(
 
 
 def _started(launches: Sequence[str]) -> str:
-    """That launches started from a state within the time of a lease, and keep none of their own."""
+    """Says that launches started from a state within the time of a lease, and have no state that stays."""
     if len(launches) == 1:
         return f"launch {launches[0]} started from it, and no restorable state of that launch stays"
     return f"launches {', '.join(launches)} started from it, and no restorable state of these launches stays"
 
 
 def needed_by(runs: Sequence[str]) -> str:
-    """That other runs would begin from a state again if they were started now."""
+    """Says that other runs would begin from a state again if they were started now."""
     if len(runs) == 1:
         return f"run {runs[0]} began from it and has no state of its own yet"
     return f"runs {', '.join(runs)} began from it and have no state of their own yet"

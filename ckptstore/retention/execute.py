@@ -1,4 +1,4 @@
-"""gc of one run, or of all that have a policy: its plan, carried out if asked; a run that fails stops no other.
+"""Runs gc for one run, or for all with a policy: makes a plan, and carries it out if asked. A failure stops no other.
 
 Unchanged, unprotected files go to the trash, or are deleted at once.
 """
@@ -76,7 +76,7 @@ class RunCollected:
 
 
 def names(database: Database, run: str | None, *, all_runs: bool) -> Sequence[str]:
-    """The runs to collect. Raises `UsageError` where none was named, and says what to do in a new catalog."""
+    """The runs to collect. Raises `UsageError` if none is named, or the catalog is empty, with a hint what to do."""
     with database.read() as connection:
         is_empty = not reads.first_names(connection)
         is_known = run is not None and reads.run_id(connection, run) is not None
@@ -114,8 +114,8 @@ def collect(
 ) -> RunCollected:
     """Plan, and carry the plan out if `apply_it`. Refusals and failures are in the outcome.
 
-    `tier` is one of the nodes' own disks: what goes there must be in a tier above.
-    `agreed` is the digest of the plan that somebody has seen: another plan is not carried out.
+    `tier` is one of the nodes' own disks: a state is removed from it only if tiers above have that.
+    `agreed` is the digest of the plan that the user has seen: another plan is not carried out.
     """
     plan: GcPlan | None = None
     try:
@@ -147,10 +147,10 @@ def execute(
 ) -> Collected:
     """Carry out a plan. Can be repeated; unfinished removals of an earlier gc are undone first.
 
-    Each state is looked at again just before it goes: one that changed stays, and one that was pinned, tagged or taken
-    by a launch since. `at_once` deletes instead of moving to the trash. That cannot be undone: so the files that the
+    Each state is checked again just before it goes. It stays if it changed, or if it was pinned, tagged or taken by a
+    launch since. `at_once` deletes instead of moving to the trash. A deletion cannot be undone: so the files that the
     floor keeps are read first, and compared with their digests, unless `trusts_floor`. Raises `RefusedError` for a plan
-    that removes too much, one whose floor is not what it was, and while another process works on the run's files.
+    that removes too much, if the floor changed since the plan, and while another process works on the run's files.
     """
     decide.check_policy(plan.policy)
     decide.check(plan.decision, allow_mass_delete=allow_mass_delete)
@@ -186,7 +186,7 @@ def execute(
 def _check_floor(plan: GcPlan) -> None:
     """Raise `RefusedError` unless the files of the states that must stay are unchanged since the plan.
 
-    They are looked at as they were for the plan, through links too: nothing of them is touched.
+    Links are followed, as for the plan: these files are not touched.
     """
     for target in plan.floor:
         try:
@@ -219,7 +219,7 @@ class _Gc:
         self._at_once = at_once
         grace = plan.policy.grace
         chosen = next(filter(self._has_room, interrupted), None) or _new(grace)
-        longest = max(chosen.purge_after, chosen.created_at + grace)  # no grace gets shorter than was said
+        longest = max(chosen.purge_after, chosen.created_at + grace)  # a promised grace gets no shorter
         self.collection = replace(chosen, purge_after=longest)
         self.began = False
         self.removed: list[Key] = []
@@ -229,7 +229,7 @@ class _Gc:
     def _has_room(self, interrupted: Collection) -> bool:
         """Whether this gc can continue an interrupted one, so that one undo restores both.
 
-        Its trash has one file for each place: not if it has a file from where the plan has another one now.
+        A trash has one file for each place: there is no room if it has one from a place that the plan removes now.
         """
         trashed = self._worker.items(settled=True, collection=interrupted.id)
         places = {(target.root, target.place) for targets in self._plan.targets.values() for target in targets}
@@ -282,11 +282,11 @@ class _Gc:
             yield some
 
     def remove(self, states: Sequence[Going]) -> None:
-        """Remove these, except those that changed or are protected by now. Raises `RefusedError` if the floor did."""
+        """Remove these, except those that changed or are protected now. Raises `RefusedError` if the floor changed."""
         _check_floor(self._plan)
         with Trash(self.collection.id) as trash:
             looks = [self._worker.authority.refused(targets, trash) for _, targets in states]
-        self._worker.hear()  # a launch that starts without the catalog says so in a journal
+        self._worker.hear()  # a launch that starts without the catalog records that in a journal
         unchanged = [
             each
             for each, change in zip(states, looks, strict=True)
@@ -294,7 +294,7 @@ class _Gc:
         ]
         items = self._record(unchanged)
         settled = self._worker.settle(items, takes=True)
-        # Several files cannot be deleted at once: they are in the trash by now.
+        # A checkpoint of several files cannot be deleted in one step: it is in the trash now.
         left = [item for item in settled if item.wanted is Location.TRASH] if self._at_once else ()
         if left:
             self._worker.settle(self._worker.want(left, Location.GONE), takes=True)
@@ -335,11 +335,11 @@ class _Gc:
 
     def _skip(self, key: Key | None, reason: str) -> bool:
         if reason and key is not None:
-            self.skipped[key] = Skipped(f"step {key[1]} of launch {key[0]}", reason)  # once, if it is tried again
+            self.skipped[key] = Skipped(f"step {key[1]} of launch {key[0]}", reason)  # once, even if retried
         return bool(reason)
 
     def _protected(self, key: Key | None, protection: Protection) -> str:
-        """Why a state that the plan removes must stay by now."""
+        """Why a state that the plan removes must stay now."""
         if key is None:
             return ""
         return self._held.get(key) or protected_since(self._plan.decision, key, protection)

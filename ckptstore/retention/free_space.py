@@ -69,8 +69,8 @@ class Freed:
     """The files deleted to free space on a disk."""
 
     disk: Disk
-    trash: int  # bytes of the trash, before their grace was over
-    states: tuple[int, ...]  # steps, without a grace
+    trash: int  # bytes that were purged before their grace was over
+    states: tuple[int, ...]  # steps of the states that were deleted at once
 
     @property
     def is_enough(self) -> bool:
@@ -79,10 +79,10 @@ class Freed:
 
 
 def free_space(database: Database, run: str, policy: Policy) -> list[Freed]:
-    """Free what a save as large as the last one needs, if it would not fit, and little more.
+    """Free the space that a save as large as the last one needs, if it would not fit, and little more.
 
-    The oldest gc in the trash goes first; then the oldest states that only a rule of the policy keeps are deleted at
-    once: the floor and protected states stay. Raises as `execute` and `purge` do.
+    First the trash is purged, the oldest gc first. Then the oldest states that only a rule of the policy keeps are
+    deleted at once. The floor and protected states stay. Raises as `execute` and `purge` do.
     """
     run_id = find_run(database, run)
     return [_free_on(database, run, run_id, policy, disk) for disk in _disks(database, run_id) if disk.is_short]
@@ -119,7 +119,7 @@ def _free_on(database: Database, run: str, run_id: int, policy: Policy, disk: Di
     for verdict in reversed(plan.decision.remove):
         key = verdict.state.key
         if disk.is_short and _is_on(disk, plan.targets[key]):
-            # Their digests were taken while they were saved: to read them again may take longer than the next save.
+            # The floor's digests were taken while it was saved: to read it again may take longer than the next save.
             done = execute(database, _only(plan, key), at_once=True, allow_mass_delete=True, trusts_floor=True)
             states += [step for _, step in done.removed]
     return Freed(disk, worker.done.purged["bytes"], tuple(states))

@@ -154,7 +154,7 @@ def execute(database: Database, plan: TierPlan, *, allow_mass_delete: bool = Fal
 
 
 def undo(database: Database, run: str, tier: Tier) -> TierCollected:
-    """Bring back the copies that the last gc of a run trashed in a tier, those whose objects are there."""
+    """Bring back the copies that the last gc of a run trashed in a tier, if their objects are still there."""
     run_id, troubles = find_run(database, run), []
     with at_work(database, run, run_id) as worker:
         trashed = _trashed(worker, tier)
@@ -233,8 +233,9 @@ def _trashed(worker: Worker, tier: Tier) -> list[tuple[Checkpoint, Copy]]:
 def _purge(worker: Worker, run: str, tier: Tier, store: Store, *, due: datetime | None) -> TierCollected:
     """Delete the objects of trashed copies that are due (None: all), and record that they are gone.
 
-    Ranks whose files have one name and the same bytes share an object, and so do tiers of two users with one URL: one
-    that another copy has stays, and one that a process may be about to find there for a file that is not copied yet.
+    Ranks whose files have the same name and bytes share an object, and so do tiers of two users with the same URL. So
+    an object that another copy uses stays. So does one with the name and step of a file that waits to be copied: a
+    process may be about to find the object, and to record it as that file's copy.
     """
     run_id = worker.lock.run_id
     trashed = _trashed(worker, tier)
@@ -290,7 +291,7 @@ def _keys(copy: Copy) -> list[str]:
 def _told(
     held: Sequence[tuple[Checkpoint, Copy]], state: CopyState, now: datetime, detail: str = ""
 ) -> list[CopyRecorded]:
-    """The events for copies, of one moment, with the facts of the files when they were copied."""
+    """The events for copies, all of one moment, with each file's size and digest when it was copied."""
     at = later(now, *(copy.at for _, copy in held))
     told = []
     for file, copy in held:

@@ -29,7 +29,7 @@ class Undone:
     bytes: int
     gone: int
     troubles: tuple[Skipped, ...]
-    passed_over: tuple[datetime, ...] = ()  # the times of newer gcs of which nothing could come back
+    passed_over: tuple[datetime, ...] = ()  # the times of newer gcs of which no file could be restored
 
 
 def undo(database: Database, run: str, *, progress: Callable[[int], None] = lambda _: None) -> Undone:
@@ -47,7 +47,7 @@ def undo(database: Database, run: str, *, progress: Callable[[int], None] = lamb
         if not gcs:
             raise UsageError(f"nothing of run {run!r} is in the trash", "gc --now and purge leave nothing in it")
         coming = [item for item in worker.items(settled=False) if item.wanted is Location.HOME]
-        worker.bring_home(coming)  # an undo was interrupted
+        worker.bring_home(coming)  # of an interrupted undo
         tried = {item.id for item in coming}
         for chosen in gcs:
             worker.end([chosen], utc_now())
@@ -70,7 +70,7 @@ def undo(database: Database, run: str, *, progress: Callable[[int], None] = lamb
 
 @dataclass(frozen=True)
 class Purged:
-    """The files that purge deleted, those that stay until their grace ends or a mark goes, and those that failed."""
+    """The files that purge deleted, those that stay until their grace or mark ends, and those that failed."""
 
     run: str
     files: int
@@ -93,7 +93,7 @@ def purge(
     """Delete the trash of a run that is older than its grace, or all of it `at_once`. Can be repeated.
 
     Files of a step that is pinned or tagged by now stay. Raises `RefusedError` if a journal of the run cannot be read,
-    which may tell of pins, and while another process works on the run's files.
+    since it may record pins, and while another process works on the run's files.
     """
     run_id = find_run(database, run)
     with at_work(database, run, run_id, progress=progress) as worker:

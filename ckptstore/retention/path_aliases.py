@@ -1,7 +1,7 @@
 """Reasons to keep a state that the policy would remove: it shares a file with another state, or with another run.
 
 The catalog has each file by its real path. It has a file twice if a file system is mounted in two places, or if a disk
-was moved and a link left. Removing the one path would lose the other: so both stay, and count as one state.
+was moved and a link left. Removing one path would lose the other too: so both stay, and count as one state.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def count_once(
     states: Sequence[StateFacts], files: Iterable[Checkpoint], seen: Mapping[str, Observed]
 ) -> list[StateFacts]:
-    """The states, with a doubt on those that share a file: of these only the newest complete one counts."""
+    """The states, with a doubt on those that share a file. Of these only the newest complete one counts."""
     by_key = {state.key: state for state in states}
     rank = {state.key: (state.restorable, not state.branch, state.age_order) for state in states}
     shared = [
@@ -67,8 +67,8 @@ def _shared(files: Iterable[Checkpoint], seen: Mapping[str, Observed]) -> list[l
 def states_in_use(database: Database, going: Mapping[Key, Sequence[Target]]) -> dict[Key, str]:
     """Why some of these states may not go: they share a file with another state, of this run or another.
 
-    By its path, or by another one, or since it is one of several files that go. For another path only files are looked
-    at that were recorded with the size of one that goes, and the time that it has or was recorded with.
+    The other state has the file at the same path, at another path, or as part of a checkpoint of several files. Other
+    paths are searched only among records with the size of a file that goes, and with its present or recorded time.
     """
     files = [(key, target) for key, targets in going.items() for target in targets if target.checkpoint is not None]
     if not files:
@@ -125,7 +125,7 @@ def _above(path: str) -> Iterator[str]:
 
 
 def _marks(target: Target) -> set[tuple[int, int] | str]:
-    """What a record of the same file may say of it: a time and the size; or its name, while it is being written."""
+    """The marks by which a record may be of the same file: time and size, or the name while it is being written."""
     times = {target.mtime_ns, target.recorded_ns or target.mtime_ns}
     return {*((moment, target.size) for moment in times), target.path.rpartition("/")[2]}
 
@@ -139,10 +139,10 @@ def _mark(record: Recorded) -> tuple[int, int] | str:
 def copied_by_others(
     database: Database, run_id: int, going: Collection[Key], files: Iterable[Checkpoint]
 ) -> dict[Key, str]:
-    """Why some of these states may not go: a rank has a file twice, and one of them is where another run saves.
+    """Why some of these states may not go: a rank has a file twice, one of them in a directory of another run.
 
     An experiment that begins with `cp -r A B` copies the journals too, and their records then cover B's files as well.
-    `files` are all of these states, those too that are gone: a copy is one also when its original is in the trash.
+    `files` are all files of these states, gone ones too: a file is a copy even if its original is in the trash.
     """
     named: dict[tuple[Key, int, Kind, str], list[str]] = defaultdict(list)
     for file in files:

@@ -65,7 +65,7 @@ _OF_OTHERS = "MindSpore cannot load it, unlike the run's other states: its owner
 class Copied:
     """The files of a state, and which tiers had a copy of each when the plan was made.
 
-    A state whose copies change before it goes stays, until the next plan.
+    If the copies change before the state goes, the state stays until the next plan.
     """
 
     files: tuple[Checkpoint, ...]
@@ -87,9 +87,9 @@ class GcPlan(Tabular):
     decision: Decision
     targets: Mapping[Key, tuple[Target, ...]]  # the files of each state that goes, by launch and step
     floor: tuple[Target, ...]  # files of the floor, and of the newest state that counts: nothing goes if they change
-    debris: tuple[Target, ...]  # goes too
-    unknown: tuple[Skipped, ...]  # to the catalog: only told
-    unseen: tuple[Skipped, ...]  # what could not be looked at: states may be there
+    debris: tuple[Target, ...]  # is removed too
+    unknown: tuple[Skipped, ...]  # files not in the catalog: only reported
+    unseen: tuple[Skipped, ...]  # paths that could not be looked at: states may be there
     copied: Mapping[Key, Copied]  # of each state that goes only because of its copies, or because they are too few
 
     def to_dicts(self) -> list[dict[str, Any]]:
@@ -115,7 +115,7 @@ class GcPlan(Tabular):
 
     @property
     def digest(self) -> str:
-        """Of the policy and of every file that goes, in hexadecimal: plans that remove the same have the same one."""
+        """The SHA-256 of the policy and of every file that goes, in hexadecimal: the same for the same removals."""
         states = {f"{launch} {step}": some for (launch, step), some in self.targets.items()}
         going = {name: sorted((each.path, each.size, each.mtime_ns) for each in some) for name, some in states.items()}
         debris = sorted((each.path, each.size, each.mtime_ns) for each in self.debris)
@@ -141,10 +141,10 @@ def plan_gc(
 
     `policy` is the stored one if none is given, `floor` and `grace` the policy's own. The catalog is synced with the
     journals and the disk first; no file is touched. Unfinished removals of an earlier gc are judged as present files,
-    since `execute` undoes them first. Raises `RefusedError` if no rule says what to keep, or the best are to be kept by
-    a metric that no state has; `UnknownRunError`. With a `tier` of the nodes' own disks only states in it go, and only
-    those of which tiers above have every file. Whether the plan removes too much is checked when it is carried out
-    (`decide.check`).
+    since `execute` undoes them first. With a `tier` of the nodes' own disks only states in it go, and only those of
+    which tiers above have every file. Whether the plan removes too much is checked when it is carried out
+    (`decide.check`). Raises `RefusedError` if no rule says what to keep, or if no state has the metric of `keep_best`;
+    `UnknownRunError`.
     """
     run_id = find_run(database, run)
     policy = stated(database, run, policy, floor=floor, grace=grace)
@@ -156,7 +156,7 @@ def plan_gc(
     decision = decide.decide(states, policy, survey.now)
     authority = Authority(database, run, run_id)
     asked: dict[Key, tuple[Target, ...]] = {}
-    # If one state is held, another may go that had to stay for it.
+    # If a state is held, another one that would have stayed in its place may go.
     while (going := _going(decision, targets)).keys() != asked.keys():
         held = _held(database, run_id, survey, authority, going)
         if tier is not None:
@@ -195,13 +195,13 @@ def plan_gc(
 
 
 def copies_changed(connection: Connection, planned: Mapping[Key, Copied]) -> set[Key]:
-    """The states of which a copy was made or lost since. Ask under the lock of the run, where copies are recorded."""
+    """The states of which a copy was made or lost since. Call it under the lock of the run: copying takes it too."""
     now = ready_copies(connection, [file for each in planned.values() for file in each.files])
     return {key for key, each in planned.items() if each != Copied.of(each.files, now)}
 
 
 def protected_since(decision: Decision, key: Key, protection: Protection) -> str:
-    """Why a state that was to go must stay by now; empty if nothing protects it. Ask under the lock of the run."""
+    """Why a state that was to go must stay now; empty if nothing protects it. Call it under the lock of the run."""
     if key[1] in protection.pinned or key[1] in protection.tags:
         return "pinned or tagged since the plan was made"
     if holders := protection.held.get(key):
@@ -212,7 +212,7 @@ def protected_since(decision: Decision, key: Key, protection: Protection) -> str
 
 
 def fault_of(copy: Copy) -> StoreError | None:
-    """Why a copy cannot be counted on, by what its tier itself answers; None if it is there."""
+    """The error if a tier, when asked, does not have a copy with its recorded size; None if it does."""
     try:
         seen = open_tier(copy.tier.url).head(copy.key)
     except StoreError as error:
@@ -249,7 +249,7 @@ def _held(
     authority: Authority,
     going: Mapping[Key, Sequence[Target]],
 ) -> dict[Key, str]:
-    """Why some states that no rule keeps may not go: the owners of their files, and other paths to those."""
+    """Why some states that no rule keeps may not go: because of their files' owners, or of other paths to the files."""
     with Trash("") as trash:
         held = {key: reason for key, some in going.items() if (reason := authority.refused(some, trash))}
     rest = {key: some for key, some in going.items() if key not in held}
@@ -336,7 +336,7 @@ class Survey:
                 self._saves_to[source.launch][source.rank].add((source.directory, source.directory_id))
                 self._saves_ever[source.rank].add((source.directory, source.directory_id))
         self._absence = cache(lambda directory, identity: presence.absence(directory, Home({identity}, set())))
-        # What only one of two frameworks can load does not make up for what the other needs.
+        # A state that only one of two frameworks can load does not replace one that the other needs.
         loadable = [file for file in self.files if not self.launches[file.launch].foreign]
         self._is_mixed = len({_is_foreign(file) for file in loadable}) > 1
         self._tracked: dict[str, int | None] = {}
@@ -363,7 +363,7 @@ class Survey:
         return ""
 
     def lost_above(self, tier: Tier, key: Key) -> str:
-        """As `not_above`, but ask those tiers themselves."""
+        """As `not_above`, but by asking the tiers above."""
         for file in self._training(key):
             copies = self._above(tier, file) if file.state in _LIVE else ()
             if copies and all(fault_of(copy) for copy in copies):
@@ -380,7 +380,7 @@ class Survey:
         return [copy for copy in some if copy.is_of(file.digest) and copy.tier.level > tier.level]
 
     def judged_in(self, tier: Tier) -> tuple[list[StateFacts], dict[Key, tuple[tuple[Checkpoint, Copy], ...]]]:
-        """As `judged`, for each state with copies in a tier; and the copies. It counts if the tier has it complete."""
+        """As `judged`, for states with copies in a tier; and the copies. A state counts if the tier has it complete."""
         states, held = [], {}
         for key, files in self._by_state.items():
             copied = [(file, copy) for file in files if (copy := self.copy_in(tier, file.id)) is not None]
@@ -449,7 +449,7 @@ class Survey:
         files, training, launch = self._by_state[key], self._training(key), self.launches[key[0]]
         query = Query(loads=Loads.MINDSPORE if self._is_mixed else Loads.ALL)
         verdict = judge(self._restorable(key), self._seen, query)
-        # A start may pass it over for its dataset: it does not make up for what is sure.
+        # A start may reject it because of its dataset: it must not replace a proven state.
         unconfirmed = _UNCONFIRMED if any(file.grade is Grade.CONSISTENT for file in training) else ""
         is_foreign = self._is_mixed and any(map(_is_foreign, training))
         of_files = self.uncertain.of([file for file in training if file.state is not FileState.TRASHED], self._seen)
@@ -483,7 +483,7 @@ class Survey:
         )
 
     def _ready(self, files: Iterable[Checkpoint]) -> dict[str, tuple[Copy, ...]]:
-        """The copies of these files that a start may take, in whatever tier, by the file's id."""
+        """The copies of these files that a start may take, in any tier, by the file's id."""
         found = {
             file.id: tuple(each for each in self.copies[file.id] if each.is_of(file.digest))
             for file in files
@@ -492,9 +492,9 @@ class Survey:
         return {file: some for file, some in found.items() if some}
 
     def _spread(self, key: Key, verdict: RestorePlan | Rejection) -> str:
-        """Why the files on the disks stay of a state that lacks some there: with copies of the others they are whole.
+        """Why a state's files on the disks must stay: they are complete only together with copies in tiers.
 
-        Empty where they are whole without copies, and where the copies are whole without them.
+        Empty if the files alone are complete, or the copies alone.
         """
         if isinstance(verdict, RestorePlan) or not (copies := self._ready(self._training(key))):
             return ""
@@ -521,7 +521,7 @@ class Survey:
         return ""
 
     def _tracked_by(self, files: Iterable[Checkpoint]) -> str:
-        """The tracker of MindFormers that names an iteration, and would name a missing one; empty if none does."""
+        """Says that MindFormers' tracker file names this iteration: it would name a missing one. Empty if none does."""
         for file in files:
             above = iterations.above_iteration(file.path)
             if above and above not in self._tracked:
@@ -554,7 +554,7 @@ def _targets(
         graphs = [str(Path(place).with_suffix(_GRAPH))] if file.kind is Kind.GRACEFUL_EXIT else []
         companion = companion_of(place)
         companions = [companion] if companion.rpartition("/")[2] in names(directory) else []
-        for other in (*graphs, *companions):  # first: alone they would be found no more after a crash
+        for other in (*graphs, *companions):  # first: after a crash they are not found without their checkpoint
             beside = disk.facts_if_seen(f"{root}/{other}")
             if beside is not None:
                 found.append(Target(root, other, beside.size, beside.mtime_ns, launch=file.launch))

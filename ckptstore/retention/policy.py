@@ -13,7 +13,7 @@ from ckptstore.core.model import Kind
 from ckptstore.errors import UsageError
 
 _SECONDS = {"w": 7 * 86400, "d": 86400, "h": 3600, "m": 60}
-_DURATION = re.compile(r"(?:\d{1,20}[wdhm])+", re.ASCII)  # Python makes no number of thousands of digits
+_DURATION = re.compile(r"(?:\d{1,20}[wdhm])+", re.ASCII)  # Python refuses to convert thousands of digits
 _LONGEST_SECONDS = 100 * 366 * 86400
 _MODES = ("min", "max")
 _RULES = ("keep_last", "keep_every", "keep_hourly", "keep_daily", "keep_weekly", "keep_best")
@@ -33,9 +33,9 @@ class Policy:
     N hours, days, weeks (of UTC) that have one. `keep_best`: the N states whose `metric`, the mean over the ranks, is
     the lowest or the highest (`mode` "min" or "max"). `keep_kind`: the newest N of a kind. `keep_parents`: every
     state that a launch resumed from. `drop_branches`: the newest state of an abandoned branch is not kept.
-    `floor`: so many of the newest restorable states are kept whatever the rules say. `grace`: how long what goes stays
-    in the trash; it takes its room on the disk until then. Raises `UsageError` for what makes no sense, as a kind
-    that there is not.
+    `floor`: so many of the newest restorable states are kept whatever the rules say. `grace`: how long removed files
+    stay in the trash; they take space on the disk until then. Raises `UsageError` for invalid rules, as an unknown
+    kind.
     """
 
     keep_last: int = 0
@@ -55,7 +55,7 @@ class Policy:
 
     def __post_init__(self) -> None:
         """Raise `UsageError` for invalid rules."""
-        object.__setattr__(self, "keep_kind", _by_kind(self.keep_kind))  # frozen for others
+        object.__setattr__(self, "keep_kind", _by_kind(self.keep_kind))  # the class is frozen
         numbers = {name.replace("_", "-"): getattr(self, name) for name in (*_RULES, "floor")}
         numbers |= {f"keep-kind of {kind.replace('_', '-')}": count for kind, count in self.keep_kind.items()}
         for name, number in numbers.items():

@@ -29,7 +29,7 @@ _THERE = (FileState.COMPLETE, FileState.IN_PROGRESS, FileState.DAMAGED)
 def pin(database: Database, run: str, step: int) -> bool:
     """Pin a step that has a save; return whether that is new.
 
-    Raises `RefusedError` where a file of it is in the trash, or nothing of it is left.
+    Raises `RefusedError` if a file of it is in the trash, or none is left.
     """
     return _pin(database, run, step, pinned=True)
 
@@ -58,8 +58,8 @@ def _pin(database: Database, run: str, step: int, *, pinned: bool) -> bool:
 def tag(database: Database, run: str, step: int, name: str) -> bool:
     """Give a step that has a save a name, which protects it; return whether that is new.
 
-    Raises `RefusedError` as `pin` does, and where another step of the run has that name: moving it would take away the
-    protection.
+    Raises `RefusedError` as `pin` does, and if another step of the run has that name: moving the name would end that
+    step's protection.
     """
     check_name("tag", name)
     if tells_state(name):
@@ -83,7 +83,7 @@ def tag(database: Database, run: str, step: int, name: str) -> bool:
 
 
 def untag(database: Database, run: str, name: str) -> bool:
-    """Take a name away; whether there was one."""
+    """Remove a tag; return whether there was one."""
     run_id, first, *_ = find_called(database, run)
 
     def decide(connection: Connection) -> tuple[Sequence[Event], Sequence[Checkpoint]]:
@@ -95,7 +95,7 @@ def untag(database: Database, run: str, name: str) -> bool:
 
 
 def check_was_tag(database: Database, run: str, name: str) -> None:
-    """Raises `UsageError` unless a step of the run has that name, or had it once."""
+    """Raise `UsageError` unless a step of the run has that name, or had it once."""
     run_id = find_called(database, run).id
     with database.read() as connection:
         if not user_events.was_tag(connection, run_id, name):
@@ -103,9 +103,9 @@ def check_was_tag(database: Database, run: str, name: str) -> None:
 
 
 def _files_there(connection: Connection, run: str, run_id: int, step: int) -> Sequence[Checkpoint]:
-    """The files of a step of which something is there; under the run's lock, as retention asks.
+    """The files of a step that has present ones. Locks the run, as retention does.
 
-    Raises `RefusedError` where retention has given up a file of a state that is there, or all there was.
+    Raises `RefusedError` if a present state of the step has files in the trash, or if no file is left.
     """
     reads.lock_run(connection, run_id)
     files = reads.files_of(connection, run_id, step=step)

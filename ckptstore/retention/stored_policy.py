@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def show(database: Database, run: str) -> Policy | None:
-    """The policy that is stored for a run, if there is one."""
+    """The policy that is stored for a run; None if there is none."""
     run_id = find_run(database, run)
     with database.read() as connection:
         rules = user_events.policy_of(connection, run_id)
@@ -30,7 +30,7 @@ def show(database: Database, run: str) -> Policy | None:
 def store(database: Database, run: str, policy: Policy) -> None:
     """Store the policy that gc of a run uses by default.
 
-    Raises `RefusedError` for a policy without a rule, and for a metric where the run has states with others only.
+    Raises `RefusedError` for a policy without a rule, and if the run has metrics, but not the one of the policy.
     """
     check_policy(policy)
     if policy.keep_best:
@@ -42,12 +42,12 @@ def store(database: Database, run: str, policy: Policy) -> None:
 
 
 def clear(database: Database, run: str) -> bool:
-    """Forget it; whether there was one."""
+    """Delete the policy of a run; return whether there was one."""
     return _set(database, run, None)
 
 
 def _set(database: Database, run: str, rules: Mapping[str, Any] | None) -> bool:
-    """Store rules, or forget them; whether that changed anything."""
+    """Store rules, or delete them (None); return whether that changed anything."""
     run_id, first, *_ = find_called(database, run)
 
     def decide(connection: Connection) -> tuple[Sequence[Event], Sequence[Checkpoint]]:

@@ -59,7 +59,7 @@ class Done:
     deleted: Counter[str] = field(default_factory=Counter)  # from their place
     purged: Counter[str] = field(default_factory=Counter)  # from the trash
     restored: Counter[str] = field(default_factory=Counter)
-    lost: int = 0  # files that were to come back, and are gone
+    lost: int = 0  # files to restore that are gone
     troubles: list[Skipped] = field(default_factory=list)  # the next gc, undo or purge tries again
 
     def add(self, item: Item, settled: Settled, *, takes: bool) -> None:
@@ -93,7 +93,7 @@ class Worker:
         self.authority = Authority(database, lock.run, lock.run_id)
         self.done = Done()
         self.unheard = ""  # why some journals of the run were not read
-        self.away: dict[str, str] = {}  # why those of some states were not, by the ids of their files
+        self.away: dict[str, str] = {}  # why those of some states were not read, by file id
         self.hear()
 
     def hear(self) -> None:
@@ -178,11 +178,10 @@ class Worker:
         return settled
 
     def bring_home(self, items: Sequence[Item]) -> None:
-        """Settle files without moving any out of its home; check files again that are recorded as gone and may be home.
+        """Settle files without moving any out of its home. Check again those recorded as gone that may be home.
 
-        Such a record comes from a rank that missed its file, or from a purge of another file at the same path; or a
-        copy is at the home of a file in the trash; or a power loss took the file's times. A file counts again if it
-        has the recorded bytes.
+        A file may be home though its record says gone: a rank missed it, another file at its path was purged, it was
+        copied back out of the trash, or a power loss changed its times. It counts again if it has the recorded bytes.
         """
         coming = {item.id for item in items if item.wanted is Location.HOME}
         settled = self.settle(items)
@@ -242,7 +241,7 @@ class Worker:
             self.purge(due)
 
     def may_need(self, gcs: AbstractSet[str]) -> bool:
-        """Whether these gcs have checkpoints in the trash, and the run has no other state to go on from; warns then."""
+        """Whether these gcs have checkpoints in the trash, and the run has no other state to go on from. Then warns."""
         if not any(item.checkpoint and item.collection in gcs for item in self.items(settled=True)):
             return False
         name = find_called(self.database, self.lock.run).name
@@ -255,7 +254,7 @@ class Worker:
         return True
 
     def purge(self, gcs: AbstractSet[str], chosen: Callable[[str], bool] = lambda _: True) -> None:
-        """Delete what these gcs have in the trash of the chosen directories, except pinned or tagged steps."""
+        """Delete the trash of these gcs in the chosen directories, except files of pinned or tagged steps."""
         unmarked, marked = self.in_trash_by_mark()
         for item in marked:
             if item.collection in gcs and item.checkpoint in self.away:
@@ -267,7 +266,7 @@ class Worker:
     def in_trash_by_mark(self) -> tuple[list[Item], list[Item]]:
         """The trash: first the files that may be purged; then those that are, or may be, of a pinned or tagged step.
 
-        A pin or tag may have been journalled before the gc and synced after it. Files that went with such a file stay
+        A pin or tag may have been journalled before the gc and synced after it. The by-products of such a file stay
         too.
         """
         with self.database.read() as connection:
@@ -315,7 +314,7 @@ class Worker:
     def _try(self, trash: Trash, item: Item, *, takes: bool) -> Settled | None:
         self.lock.keep()
         refused = self._absence(item) or self.authority.beyond(item.root)
-        if not takes:  # what is taken was looked at when that was recorded
+        if not takes:  # else `refused` looked at it just before
             refused = refused or self.authority.in_trash(item, trash)
         if refused:
             self.done.troubles.append(Skipped(item.path, refused))
@@ -459,6 +458,6 @@ class Reach:
             reason = presence.absence(directory, merged)
             known = merged.identities if reason and collection else set()
             if known and all(presence.is_used_as(directory, each) for each in known):
-                reason = ""  # somebody made it anew, with a folder of ours, to say that what was there is gone for good
+                reason = ""  # a user made it anew, with a .ckptstore: the old one is gone for good
             self._seen[key] = f"its directory {reason}" if reason else ""
         return self._seen[key]
