@@ -80,7 +80,7 @@ def decided_by_rank_0(decide: Callable[[], Any]) -> Any:
 def decided_together(decide: Callable[[Callable[[Any], int]], Any], answer: Callable[[Any], bool]) -> Any:
     """Like `decided_by_rank_0`, but `decide` gets a function that sends a JSON question to all ranks.
 
-    Each calls `answer` with it, and the number of those that say yes is returned.
+    Each rank calls `answer` with the question. The function returns how many of them say yes.
     """
     if rank_and_world_size()[0] == 0:
         return _decided(decide, answer)
@@ -92,7 +92,7 @@ def decided_together(decide: Callable[[Callable[[Any], int]], Any], answer: Call
 
 
 def _decided(decide: Callable[[Callable[[Any], int]], Any], answer: Callable[[Any], bool]) -> Any:
-    """On rank 0."""
+    """The part of rank 0: decides, and sends its questions, its value or its error to the others."""
 
     def ask(question: Any) -> int:
         _from_rank_0(json.dumps({"question": question}))
@@ -107,7 +107,7 @@ def _decided(decide: Callable[[Callable[[Any], int]], Any], answer: Callable[[An
 
 
 def _answered(answer: Callable[[Any], bool], question: Any) -> bool:
-    """The answer, or no after an error: the others wait for it."""
+    """The answer; no after an error, since the other ranks wait for an answer."""
     try:
         return answer(question)
     except Exception:

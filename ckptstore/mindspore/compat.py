@@ -1,4 +1,4 @@
-"""Every private name of MindSpore that ckptstore relies on, once, and why: no other module touches one.
+"""Every private name of MindSpore that ckptstore relies on, with the reason. No other module uses one.
 
 MindSpore may rename or drop them in any release. tests/mindspore/test_compat.py looks for each in the installed one.
 """

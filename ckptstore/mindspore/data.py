@@ -1,4 +1,4 @@
-"""The dataset of a training: how much of it a step takes, and how it continues after a restart as if there was none.
+"""The dataset of a training: how many samples a step takes, and how it continues after a restart as if there was none.
 
 After a restart MindSpore skips the batches that were trained. Random operations of the pipeline then start over, unless
 the skipped batches are computed again (mindspore.md §11).
@@ -40,7 +40,7 @@ _FUNCTIONS = ("per_batch_map", "batch_size_func", "element_length_function", "pr
 _COLLECTIONS = (list, tuple, dict, range, np.ndarray)
 
 _FAST_AGAIN = ExitStack()
-"""Gives MindSpore's setting of the process back, where it was changed."""
+"""Restores MindSpore's setting of the process, if it was changed."""
 
 
 class Steps(NamedTuple):
@@ -83,7 +83,7 @@ def steps_of(dataset: Any, world_size: int) -> Steps:
 def an_epoch_of(params: Any) -> int:
     """The steps of one epoch as MindSpore counts it, by its callback parameters: with data sinks it is one sink.
 
-    `batch_num` is the `sink_size` that was asked for, also where nothing sinks, as on CPU.
+    `batch_num` is the `sink_size` that was asked for, even if nothing sinks, as on CPU.
     """
     return int(params.batch_num if params.get("dataset_sink_mode") else params.train_dataset.get_dataset_size())
 
@@ -91,10 +91,10 @@ def an_epoch_of(params: Any) -> int:
 def check_start(params: Any, first: int, earlier: Callable[[Callable[[int], bool]], int | None]) -> None:
     """Raise `RefusedError` unless MindSpore will go on after the first `first` steps, as `resume` has set the dataset.
 
-    `params` are MindSpore's callback parameters when training begins. Another dataset was not set. And where data sinks
-    to the device, MindSpore begins with a whole sink of `sink_size` steps, and rounds down (`train/dataset_helper.py`,
-    `_DatasetIter`). `earlier` tells the newest saved step from which a launch starts at a step that fits; None where
-    there is none.
+    `params` are MindSpore's callback parameters when training begins. MindSpore starts at another step if training gets
+    another dataset. If data sinks to the device, it rounds `first` down to a multiple of the sink's `sink_size` steps
+    (`train/dataset_helper.py`, `_DatasetIter`). `earlier` returns the newest saved step from which a launch starts at a
+    step that fits; None if there is none.
     """
     dataset = params.train_dataset
     at = int(dataset.get_init_step())
@@ -135,10 +135,11 @@ def _shards(source: Any, world_size: int) -> int | None:
 class Randomness(NamedTuple):
     """The random parts of a dataset, by the names of operations, sources and functions.
 
-    `augments`: MindSpore's own random operations, and files whose rows it shuffles; its seed is theirs. `functions`:
-    Python functions and sources that are not marked; `samplers` of the user likewise, which MindSpore has draw again
-    whatever it skips. `threads` of this process run both. `shuffles`: the order depends on MindSpore's
-    seed. `has_buffer`: it does by a `shuffle()`.
+    - `shuffles`: the order of the samples depends on MindSpore's seed. `has_buffer`: by a `shuffle()`.
+    - `augments`: MindSpore's own random operations, and files whose rows it shuffles. Both use MindSpore's seed.
+    - `functions`: Python functions and sources that are not marked as not random.
+    - `samplers`: the user's samplers that are not marked. MindSpore calls them again, whatever it skips.
+    - `threads`: how many threads of this process run `functions` and `samplers`.
     """
 
     shuffles: bool
@@ -181,9 +182,9 @@ def check_exact(exact: object) -> None:
 def go_on(dataset: Any, step: int, exact: Exact = "auto") -> str:
     """Let a dataset begin with the batch after the first `step`. Returns why it computes these again; empty if not.
 
-    "auto" does so where something in it may draw random numbers. It is a setting of MindSpore for the whole process,
-    read when an iterator is made of a dataset that does not begin at step 0. `begin_anew` gives it back: a `shuffle()`
-    in a dataset has MindSpore change it by itself.
+    "auto" computes them again if something in the dataset may draw random numbers. That is a setting of MindSpore for
+    the whole process, read when an iterator is made of a dataset that does not begin at step 0. `begin_anew` restores
+    the setting. For a dataset with a `shuffle()` MindSpore changes it by itself.
     """
     begin_anew(dataset)
     if step == 0:
@@ -216,7 +217,7 @@ def begin_anew(dataset: Any) -> None:
 
 
 def batches_after(dataset: Any, step: int, epochs: int, exact: Exact) -> Any:
-    """An iterator of the batches after the first `step` ones of so many epochs; other iterators begin at the first."""
+    """An iterator of the batches after the first `step`, up to the end of `epochs`. Other iterators are unaffected."""
     go_on(dataset, step, exact)
     try:
         return dataset.create_tuple_iterator(num_epochs=epochs)
@@ -250,7 +251,10 @@ def complaints(dataset: Any, exact: Exact = "auto") -> Iterator[str]:
 
 
 def _has_seed() -> bool:
-    """Without one `mindspore.dataset` takes another in each process (`minddata/dataset/util/random.h`)."""
+    """Whether a seed is set.
+
+    Without one `mindspore.dataset` takes another in each process (`minddata/dataset/util/random.h`).
+    """
     return bool(ds.config.get_seed() != _DEFAULT_SEED)
 
 
@@ -278,7 +282,7 @@ def _in_python(node: Any) -> list[Any]:
         found += [None if isinstance(node.source, _COLLECTIONS) else node.source, node.collate_fn]
     found = [each for each in found if _may_be_random(each)]
     if any(_is_mindspores(each) and each.implementation == Implementation.PY for each in operations):
-        found += [each for each in operations if _is_random_operation(each)]  # MindSpore goes on in Python, then
+        found += [each for each in operations if _is_random_operation(each)]  # then MindSpore runs these in Python too
     return found
 
 
@@ -286,7 +290,7 @@ def _threads(node: Any) -> int:
     """The number of threads of this process that run a node's Python code; 0 if it uses processes."""
     has_workers = isinstance(node, (ds.MapDataset, ds.BatchDataset, ds.FilterDataset))
     workers = int(node.num_parallel_workers or (ds.config.get_num_parallel_workers() if has_workers else 1))
-    is_thread = isinstance(node, ds.GeneratorDataset) and workers == 1  # whatever is asked for
+    is_thread = isinstance(node, ds.GeneratorDataset) and workers == 1  # even if processes are asked for
     return 0 if getattr(node, "python_multiprocessing", False) and not is_thread else workers
 
 

@@ -29,9 +29,9 @@ _UNNAMED = "net"
 class DyingGasp:
     """Saves the train network when any exception ends training, as its ModelCheckpoint would.
 
-    It does so where MindSpore's `exception_save` does not: with `callbacks=` given by position, and in the format of
-    the callback. Within `interval` seconds of the last one in the directory it does not: a job that fails again and
-    again must not fill the disk.
+    Unlike MindSpore's `exception_save` it also does so if `callbacks` is given by position, and it uses the format of
+    the callback. It saves nothing within `interval` seconds of the last such save in the directory: a job that fails
+    again and again must not fill the disk.
     """
 
     def __init__(self, interval: float) -> None:
@@ -47,7 +47,7 @@ class DyingGasp:
         self._saved_step = session.progress.global_step
         if self._callback is None:
             log.warning("save_on_exception needs a ModelCheckpoint with a directory: nothing is saved at an exception")
-        elif not isinstance(compat.EXCEPTION_PREFIX.of(self._callback), str):  # its watch records no such directory
+        elif not isinstance(compat.EXCEPTION_PREFIX.of(self._callback), str):  # then its watch announces none
             directory = str(compat.DIRECTORY.of(self._callback))
             session.places.add(directory, kind=Kind.DYING_GASP, prefix=_UNNAMED, names_before=breakpoints_among)
 
@@ -58,8 +58,8 @@ class DyingGasp:
     def save(self, session: Session, doubt: str) -> None:
         """Save, unless no step was done since the start or the last save, or the last save here is too recent.
 
-        `doubt` is why the state beside the parameters may be of another step: nothing is saved then.
-        The record is in the journal before the file is begun, so that it is found whatever happens next.
+        `doubt` is the reason why the extra state may be of another step: then nothing is saved.
+        The record is in the journal before the file is begun: so the file is found whatever happens next.
         """
         step = session.progress.global_step
         if self._callback is None or step == self._saved_step:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     _Kinds = Mapping[str, tuple[str, tuple[int, ...]]]
 
 
-@gc_paused()  # where MindSpore has made networks, one search for cycles takes a tenth of a second
+@gc_paused()  # with networks of MindSpore in memory one collection takes a tenth of a second
 def load(
     reference: str,
     network: Any,
@@ -43,16 +43,20 @@ def load(
     """Load the parameters of a network from a state of a run, for evaluation or inference, and return the state.
 
     `reference` names the state, as "digits", "digits@1200", "digits@best:accuracy:max". Every parameter of the network
-    comes from the file, by its name, and the file is proved by its digest; what else is in it, as the optimizer's
-    parameters, is left out. `network` is a cell, or a list or dict of cells as they were given to `launch.loop`. `rank`
-    is whose file is read: any serves, unless the layout cuts parameters over the ranks. `catalog` is an open one (None:
-    `ckptstore.connect()`). `dec_key` and `dec_mode` are those of `mindspore.load_checkpoint`, for files saved with
-    `enc_key`.
+    comes from the file, by its name, and the file is proved by its digest. Other parameters of the file, as the
+    optimizer's, are left out. `network` is a cell, or a list or dict of cells as they were given to `launch.loop`.
+    `rank` is the rank whose file is read: any serves, unless the layout cuts parameters over the ranks. `catalog` is an
+    open one (None: `ckptstore.connect()`). `dec_key` and `dec_mode` are those of `mindspore.load_checkpoint`, for files
+    saved with `enc_key`.
 
-    Raises `UnknownRunError` and `NothingRestorableError` for a state that is not there, or not whole; `UsageError`,
-    before the network changes, naming the parameters that the file lacks or has in another type or shape;
-    `UnreadableError` for an encrypted file without its key; `DamageError` for one that differs from its record, of
-    which a part may be in the network then; `CkptstoreError` if it cannot be read.
+    It raises:
+
+    - `UnknownRunError` and `NothingRestorableError` for a state that does not exist, or is incomplete,
+    - `UsageError` before the network changes: it names the parameters that the file lacks or has in another type or
+      shape,
+    - `UnreadableError` for an encrypted file without its key,
+    - `DamageError` for a file that differs from its record: a part of it may be in the network then,
+    - `CkptstoreError` if the file cannot be read.
     """
     target = _target(network)
     opened = catalog or connect()

@@ -60,8 +60,8 @@ RandomState: TypeAlias = "tuple[Any, Any]"
 class Remembered:
     """The extra state that a rank finds beside the state that its launch starts from.
 
-    `lost` are the records of what ranks saved of it themselves, and that others' files stand in for. What ranks do not
-    share comes from this rank's own companion, though its file may be gone; callbacks have the same state on all.
+    `lost` are the records of ranks' own files of that state for which others' files stand in. State that differs by
+    rank comes from this rank's own companion, even if its checkpoint is gone. Callbacks have the same state on all.
     """
 
     def __init__(self, plan: RestorePlan, lost: Iterable[Checkpoint], launch: RankLaunch) -> None:
@@ -75,7 +75,7 @@ class Remembered:
                 own = own or _read(file)
         shared = own or found
         self._own = own
-        self.loop = shared.get("loop")  # what a loop kept, as JSON text
+        self.loop = shared.get("loop")  # the state of a loop, as JSON text
         self.lacks_random = "random" in found and found.get("draws", True) and "random" not in own
         self._rates, self.callbacks = _part(shared, "rates"), _part(shared, "callbacks")
         self._alike, self.stopped = _part(shared, "alike"), _part(shared, "stopped")
@@ -92,7 +92,7 @@ class Remembered:
         self.callbacks |= self._alike
 
     def put(self, network: Any) -> None:
-        """Set values that the file lacks: learning rates that it has not, or that were set later; own averages."""
+        """Set values that the file lacks: rates that are not in it or were set later, and this rank's averages."""
         outside = outside_of(network)
         if unknown := sorted(outside.keys() - self._rates.keys()):
             log.warning(
@@ -121,7 +121,10 @@ class Remembered:
         return next((name for name, waited in self.stopped.items() if _is_enough(callbacks.get(name), waited)), "")
 
     def bring_back(self, callbacks: Mapping[str, Any], setters: Iterable[str], *, with_random: bool) -> None:
-        """Restore the state of callbacks and of the random generators; `setters` set parameters at an epoch's end."""
+        """Restore the state of callbacks and random generators.
+
+        `setters` are the names of callbacks that set parameters at an epoch's end.
+        """
         lacking = [name for name in callbacks if name not in self.callbacks]
         if lacking:
             log.warning(
@@ -172,7 +175,7 @@ class Keeper:
         self._params: Any = None
 
     def callbacks(self, listed: Sequence[Any], registrar: Any) -> dict[str, Any]:
-        """The kept state of these callbacks, by name."""
+        """The objects whose state is kept, by name: those of the user, and callbacks before the registrar."""
         places = [place for place, each in enumerate(listed) if each is registrar]
         before = listed[: places[0]] if places else listed
         chosen = [*self._keeps, *(each for each in before if _has_state(each) and not _is_in(self._keeps, each))]
@@ -184,7 +187,7 @@ class Keeper:
         return found
 
     def begin(self, params: Any, network: NetworkState, registrar: Any, remembered: Remembered | None) -> None:
-        """Note the beginning of training, after every callback before the registrar was called for it."""
+        """Note the beginning of training. The callbacks before the registrar have handled it already."""
         self._params, self._network = None, network
         listed = list(params.list_callback)
         self._kept = self.callbacks(listed, registrar)
@@ -199,7 +202,7 @@ class Keeper:
         self._random_first, self._has_drawn = random_state(), False
         self._files, self._step, self._at_stop = [], -1, (-1, {}, {})
         self._random_after, self._begun_epoch, self._is_unheard = (-1, None), -1, False
-        self._heard_epoch = self._progress.global_step  # a state that training begins with has heard all
+        self._heard_epoch = self._progress.global_step  # up to here the callbacks have handled all ends
         self._remembered = remembered
         self._params = params
         if self.ends_epoch(self._progress.global_step):
@@ -216,7 +219,7 @@ class Keeper:
         self.bring_back()
 
     def _put_back_rates(self) -> None:
-        """Undo what callbacks set at the begin of the epoch that a restart goes on with: it had begun before."""
+        """Undo rates that callbacks set at the begin of the resumed epoch: it had begun before the restart."""
         now = self._rates_now()
         for name, rate in self._rates_before.items():
             if now[name] != rate:
@@ -244,7 +247,7 @@ class Keeper:
             self._has_drawn = remembered.random is not None
 
     def end_step(self) -> None:
-        """Note the random numbers after a step, if any were drawn: those that the next step draws must not count."""
+        """Note the random state after a step, if numbers are drawn: draws of the next step must not change it."""
         if self._params is None or self._dataset_draws:
             return
         if not self.ends_epoch(self._progress.global_step):
@@ -258,7 +261,7 @@ class Keeper:
     def doubt(self, raised: TracebackType | None, *, begun: bool, done: bool) -> str:
         """Why the kept state, or a rate, may not be that after the last step; empty if it is.
 
-        The step after it has `begun`, or not. `done`: the exception came while callbacks handled its end.
+        `begun`: the next step has begun. `done`: the exception came while callbacks handled the end of the last step.
         """
         if self._params is None:
             return ""
@@ -293,13 +296,13 @@ class Keeper:
         return f"{_names(early)} may not have handled the end of its epoch" if early else ""
 
     def stop(self) -> None:
-        """Note that training stops after this step: in mid-epoch MindSpore still calls the hook for the epoch's end."""
+        """Note the state at a stop in mid-epoch: MindSpore still calls the hook for the epoch's end after that."""
         step = self._progress.global_step
         if self._params is not None and not self.ends_epoch(step):
             self._at_stop = step, self._state(), self._rates_now()
 
     def end_epoch(self) -> None:
-        """Note that the hooks for an epoch's end have run: the callbacks' state now goes with its last step's saves."""
+        """Store the callbacks' state again with saves of an epoch's last step: the hooks for its end have run now."""
         step = self._progress.global_step
         if self._params is not None and self.ends_epoch(step):
             self._heard_epoch = step
@@ -334,7 +337,7 @@ class Keeper:
         if path not in self._files:
             self._files.append(path)
         state, right = self._at_stop[1:] if self._at_stop[0] == step else (self._state(), rates)
-        return state if right == rates == self._rates_before else {**state, "rates": right}  # the file has others
+        return state if right == rates == self._rates_before else {**state, "rates": right}  # the file has other rates
 
     def _warn(self, listed: Sequence[Any]) -> None:
         late = [each for each in listed if _has_state(each) and not _is_in(self._kept.values(), each)]
@@ -360,7 +363,7 @@ class Keeper:
 
     @property
     def awaits_epoch_end(self) -> bool:
-        """Whether the hook for the end of the last step's epoch was not called yet for the kept callbacks."""
+        """Whether the last step ended an epoch, and the kept callbacks have not handled that end yet."""
         step = self._progress.global_step
         return bool(self._kept) and self.ends_epoch(step) and self._heard_epoch != step
 
@@ -441,7 +444,7 @@ def _part(content: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _attributes(state: dict[str, Any], callback: Any) -> dict[str, Any]:
-    """Refuse attributes that would replace methods: the file may be of another user."""
+    """The attributes to set, without those that would replace methods: another user may have written the file."""
     is_own = hasattr(callback, "load_state_dict")
     return {name: value for name, value in state.items() if is_own or not hasattr(type(callback), name)}
 
@@ -484,7 +487,7 @@ def _schedulers(callback: Any) -> dict[str, Any]:
 
 
 def _borrows_scheduler(callback: Any, keeps: Sequence[Any]) -> bool:
-    """Whether a hook of a callback uses a scheduler by a name of the script, so that no companion has it."""
+    """Whether a hook of a callback uses a scheduler that is a variable of the script: no companion has its state."""
     if hasattr(callback, "state_dict"):
         return False
     hooks = (inspect.unwrap(getattr(callback, name)) for name in _HOOKS if hasattr(callback, name))
@@ -494,7 +497,7 @@ def _borrows_scheduler(callback: Any, keeps: Sequence[Any]) -> bool:
 
 
 def _used_by(function: Any) -> Iterator[Any]:
-    """The values of a function's names that are not its own."""
+    """The values of a function's global names, and of those from enclosing functions."""
     for cell in function.__closure__ or ():
         with suppress(ValueError):  # it has no value yet
             yield cell.cell_contents
@@ -577,7 +580,7 @@ def _array(found: dict[str, Any]) -> Any:
 def state_of(known: Any) -> dict[str, Any]:
     """The `state_dict` of an object; without one, its numbers, text, arrays and parameters.
 
-    Those of a scheduler in it, and of objects in a list too, as the schedulers of `SequentialLR`.
+    Includes those of schedulers in it, and of objects in a list, as the schedulers of `SequentialLR`.
     """
     if hasattr(known, "state_dict"):
         return dict(known.state_dict())
@@ -592,7 +595,7 @@ def _opened(value: Any) -> Any:
 
 
 def _parts(value: Any) -> dict[str, Any]:
-    """What can be kept of an object in another one; of a scheduler not the rates, which are the optimizer's."""
+    """The attributes of a nested object that can be kept. A scheduler's rates are left out: the optimizer has them."""
     found = dict(vars(value))
     if isinstance(value, _SCHEDULERS):
         found.pop("_last_lr", None)

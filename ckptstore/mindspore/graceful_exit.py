@@ -28,7 +28,7 @@ _EXIT_PARAMETER = "graceful_exit"
 
 
 class ExitWatch(Watch):
-    """An OnRequestExit: whether it saved, and its file's way to a name of its own."""
+    """Watches an OnRequestExit: finds its saves, and gives its file a name of its own."""
 
     def __init__(self, callback: Any) -> None:
         super().__init__(callback)
@@ -44,7 +44,7 @@ class ExitWatch(Watch):
         return absolute(f"{self.callback.train_name}.ckpt")
 
     def begin(self, session: Session) -> None:
-        """Record where it saves, and see to all that would make it exit at once, never, or into another's file."""
+        """Record where it saves. Ignore an old exit flag, warn if it cannot exit, rename the file of an old exit."""
         callback = self.callback
         self._was_seen = False
         if not self._is_deaf(session):
@@ -66,11 +66,11 @@ class ExitWatch(Watch):
         session.places.add(directory, kind=Kind.GRACEFUL_EXIT, prefix=file_name, names_before=sorted)
 
     def _put_aside(self, session: Session) -> None:
-        """Keep the file of an exit that the catalog does not know: it is neither loaded nor overwritten."""
+        """Rename the unregistered file of an earlier exit, to keep it from being loaded or overwritten."""
         start = session.progress.start
         plan = start.plan if start is not None else None
         if plan is not None and self.path in {assignment.source.path for assignment in plan.ranks}:
-            return  # other ranks may be loading it still
+            return  # other ranks may still be loading it
         kept = keep_unknown(self.path)
         if kept is None:
             log.warning("%s is of an earlier exit and is not loaded; the next one overwrites it", self.path)
@@ -79,7 +79,7 @@ class ExitWatch(Watch):
             log.warning("%s is of an exit that the catalog does not know: not loaded, kept as %s", self.path, kept)
 
     def _is_deaf(self, session: Session) -> bool:
-        """Whether it cannot leave on request; then warn."""
+        """Whether it cannot exit on request. Warns if so."""
         if not self.callback.use_graceful:
             log.warning(
                 "OnRequestExit is in the callbacks, but MS_ENABLE_GRACEFUL_EXIT=1 was not set when it was made: "
@@ -96,7 +96,7 @@ class ExitWatch(Watch):
         return True
 
     def step_begin(self) -> None:
-        """Have the callback look at the flag again once it was written, or at a request to this launch."""
+        """Let the callback read its flag again once that was rewritten, or the flag of a request to this launch."""
         if self._request is not None and (path := self._request.path()):
             self.callback.remote_config_file = path
         elif self._flag is not None and self._flag.was_written():
@@ -104,14 +104,14 @@ class ExitWatch(Watch):
             self._flag = None
 
     def poll(self) -> Saved | None:
-        """Its save, once a step has ended in it; a signal makes it save a second time when training ends."""
+        """Its save, after the step in which it stopped training. After a signal it saves again when training ends."""
         if self._was_seen or not (self.callback.stop_train and self.callback.save_ckpt):
             return None
         self._was_seen = True
         return Saved(self.path, Kind.GRACEFUL_EXIT, Content.FULL, written_again=True)
 
     def end(self, session: Session) -> None:
-        """Record what it saved last, under the name that is to stay."""
+        """Record its last save, under the final name."""
         self.callback.remote_config_file = self._config_file
         if not self.callback.save_ckpt or not (self.callback.stop_train or self.callback.exit):
             return
@@ -128,11 +128,11 @@ class ExitWatch(Watch):
 
 
 def disarm() -> None:
-    """From now on OnRequestExit loads nothing where a registrar that resumed is among the callbacks.
+    """From now on OnRequestExit loads nothing if a registrar that resumed is among the callbacks.
 
-    It would load an older exit's file over the restored weights, in training and in the evaluations inside `fit`,
-    and its hook may run before any of ours: only its own class is early enough, wherever it stands in the list
-    (MindSpore: `train/callback/_on_request_exit.py`).
+    It would load an older exit's file over the restored weights, in training and in the evaluations inside `fit`
+    (MindSpore: `train/callback/_on_request_exit.py`). Its hook may run before those of ckptstore, depending on the
+    order of callbacks: so the hooks of its class are replaced.
     """
     for name in ("on_train_begin", "on_eval_begin"):
         hook = getattr(OnRequestExit, name)

@@ -37,15 +37,15 @@ _FLOATS = {"Float16", "BFloat16", "Float32", "Float64"}
 
 @dataclass(frozen=True)
 class Warm:
-    """What a script asks of the state that its run begins from: `resume(…, initial=reference, …)`."""
+    """The script's options for the state that its run begins from: `resume(…, initial=reference, …)`."""
 
     reference: str | None = None
-    optimizer: bool = False  # the optimizer's parameters too, but for learning rates and counters
+    optimizer: bool = False  # the optimizer's parameters too, except learning rates and counters
     rename: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))  # the file's prefix: the network's
     strict: bool = False  # nothing may be left over on either side
 
     def checked(self) -> Warm:
-        """Raises `UsageError` for values that make no sense."""
+        """Return the options. Raises `UsageError` for invalid ones."""
         if self.reference is None:
             if self.optimizer or self.rename or self.strict:
                 raise UsageError(
@@ -80,7 +80,7 @@ class _Kind(NamedTuple):
 
 @dataclass(frozen=True)
 class Fitted:
-    """What of a file was taken: how many parameters, and the names of those that were left over on either side."""
+    """How many parameters were taken from a file, and the names of those left over in the file or the network."""
 
     taken: int
     absent: tuple[str, ...]  # of the network, and not in the file
@@ -117,9 +117,9 @@ def begin_from(
     decryption: Mapping[str, Any],
     loading: Callable[[Parameters], AbstractContextManager[None]],
 ) -> Fitted:
-    """Put what fits of a file into a train network, or a `TrainState`, once the file is proved.
+    """Put the parameters of a file that fit into a train network, or a `TrainState`, once the file is proved.
 
-    `loading` gets the parameters that change, and is entered while they do. Raises `UsageError` where nothing fits, or
+    `loading` gets the parameters that change, and is entered while they do. Raises `UsageError` if nothing fits, or if
     something is left over and `asked.strict`; `DamageError` for a file that differs from its record, `CkptstoreError`
     for one that cannot be read.
     """
@@ -153,7 +153,7 @@ def begin_from(
 def asked_for(target: Any, asked: Warm) -> dict[str, Any]:
     """The parameters that may be taken, by name: weights, or with the optimizer's all but its counter and rates.
 
-    The steps of a run count from 0, and so do the updates; how it learns is for its script to say.
+    The new run counts its steps and updates from 0, and its script sets the learning rates.
     """
     parameters = {name: item for name, item in named(target).items() if is_state(item)}
     if asked.optimizer:
@@ -184,7 +184,7 @@ def _of_training(target: Any) -> set[int]:
 
 
 def _opened(file: Checkpoint, decryption: Mapping[str, Any]) -> tuple[dict[str, _Kind], _ReadValues]:
-    """What a file holds by name, without appended values, and what reads some of it and proves the file."""
+    """The parameters in a file, without appended values; and a function that reads some and proves the file."""
     if not asks_mindspore(decryption) and file.format in ONE_FILE:
         with telling(file, unmarked):
             header = read_unless_encrypted(Path(file.path))
@@ -218,7 +218,7 @@ def _compared(
     fits: Collection[str],
     passed: Collection[str],
 ) -> Fitted:
-    """The parameters to take, and the rest; `passed` ones of the file are in neither."""
+    """How many parameters fit, and the names of the others; `passed` ones of the file are not reported."""
     return Fitted(
         taken=len(fits),
         absent=tuple(name for name in own if name not in in_file),

@@ -1,4 +1,4 @@
-"""What a training script calls: `join`, and of the launch that it returns `resume` and `registrar`."""
+"""The interface for training scripts: `join`, and the methods of its launch, as `resume` and `registrar`."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ _NOT_FOUND = f"no later start finds it; write model.train(…, callbacks=[…, {
 _SAVER = Call("launch.saver", '"checkpoints"', every=100)
 
 _ANSWER_SECONDS = 5.0
-"""Of the catalog while a job starts, runs and ends: a job's end must not wait for it longer than twice that."""
+"""How long to wait for the catalog while a job starts, runs and ends. A job's end waits at most twice as long."""
 
 _LONG_LOAD = 1 << 30  # bytes: seconds on most disks
 
@@ -80,7 +80,7 @@ _LONG_LOAD = 1 << 30  # bytes: seconds on most disks
 class TrainingLaunch(RankLaunch):
     """One rank of a launch, in a training script. Made by `ckptstore.mindspore.join`.
 
-    `directories` are where the script says that it keeps its files.
+    `directories` are those that the script gave to `join`.
     """
 
     directories: tuple[str, ...] = ()
@@ -103,7 +103,7 @@ class TrainingLaunch(RankLaunch):
 
     @property
     def global_step(self) -> int:
-        """Batches consumed since the run began, by whichever registrar saw them."""
+        """Batches consumed since the run began, counted by all registrars of the launch."""
         return self.progress.global_step
 
     def resume(
@@ -126,28 +126,35 @@ class TrainingLaunch(RankLaunch):
     ) -> Start:
         """Restore the newest complete state of the run into `model` and `dataset`, if there is one.
 
-        Every parameter of the model's train network, the optimizer's too, comes from the file; the dataset goes on
-        with the batch after the last one consumed. All ranks must call it, before `Model.train`, and get the same
-        state. `step` and `lineage` ask for an older one, of the history that leads to a launch (None: to the newest):
-        the run goes on from there, and what came after it is given up, not deleted. `take_quarantined` takes a state
-        that was found to be bad too. `fresh` starts over at step 0 on purpose: what the run saved before is given up,
-        not deleted. `exact_data` has the dataset compute the skipped batches again, without training on them: then what
-        in it draws random numbers, as augmentations do, draws the same ones as if nothing had happened. "auto" does so
-        where something may draw any, True always, False never. `repeat_random`, from the first start on, has random
-        layers, as dropout, draw the same numbers as if nothing had happened (PyNative mode). `dec_key` and `dec_mode`
-        are those of `mindspore.load_checkpoint`, for files saved with `enc_key`.
+        Every parameter of the model's train network, the optimizer's too, comes from the file. The dataset goes on with
+        the batch after the last one consumed. All ranks must call it, before `Model.train`, and get the same state.
 
-        `initial` is a reference to a state of another run, as "pretrain@best:loss": while this run
-        has none of its own, it begins at step 0 with the weights of that one, those that fit by name and shape.
-        `rename` has prefixes of names in the file, each with what the network has in its place. `initial_optimizer`
-        takes the optimizer's parameters too, but for its counter and learning rates. The rest on either side
-        is logged; `strict` refuses it. A restart takes the same state, whatever the reference names by then; `fresh`
-        chooses anew.
+        - `step`, `lineage`: go back to an older state, by its step, or in the history that leads to a launch (None: to
+          the newest). The run goes on from there. Later saves are abandoned, not deleted.
+        - `take_quarantined`: take a state that was found to be bad too.
+        - `fresh`: start over at step 0 on purpose. Earlier saves are abandoned, not deleted.
+        - `exact_data`: the dataset computes the skipped batches again, without training on them. Then its random
+          operations, as augmentations, draw the same numbers as without a restart. "auto" does so if something may draw
+          any, True always, False never.
+        - `repeat_random`: random layers, as dropout, draw the same numbers as without a restart (PyNative mode). Give
+          it from the first start on.
+        - `dec_key`, `dec_mode`: those of `mindspore.load_checkpoint`, for files saved with `enc_key`.
+        - `initial`: a reference to a state of another run, as "pretrain@best:loss". While this run has no state of its
+          own, it begins at step 0 with those weights of that state that fit by name and shape. A restart takes the same
+          state, even if the reference names another one by then; `fresh` chooses anew.
+        - `rename`: prefixes of names in the file of `initial`, each with the prefix in the network.
+        - `initial_optimizer`: take the optimizer's parameters too, except its counter and learning rates.
+        - `strict`: refuse a file of `initial` if parameters are left over in it or in the network. Else they are only
+          logged.
 
-        Raises `NothingRestorableError` where states were lost or are of another branch, or that of another run cannot
-        be loaded, `RefusedError` where it cannot be told whether any were saved, `UsageError` where the network is not
-        the one that was saved, or the state has no matching position in the dataset, `DamageError` for a file that
-        differs from its record.
+        It raises:
+
+        - `NothingRestorableError` if states were lost or are of another branch, or if that of another run cannot be
+          loaded,
+        - `RefusedError` if it is unknown whether any states were saved,
+        - `UsageError` if the network is not the one that was saved, or if the state has no matching position in the
+          dataset,
+        - `DamageError` for a file that differs from its record.
         """
         check_arguments(model, dataset)
         settle_names(model.train_network)
@@ -177,9 +184,9 @@ class TrainingLaunch(RankLaunch):
     ) -> Start:
         """As `resume`, for a loop of the script's own: into networks and optimizers, one or several of each.
 
-        The next iterator of the dataset begins with the batch after the last one consumed. What the loop saves it gives
-        to `launch.save`: `launch.save(TrainState(network, optimizer).write, name="net.safetensors", …)`. A list of
-        networks or optimizers, or a dict by names, stands for several (`TrainState`).
+        The next iterator of the dataset begins with the batch after the last one consumed. The loop saves by
+        `launch.save`: `launch.save(TrainState(network, optimizer).write, name="net.safetensors", …)`. Several networks
+        or optimizers are given as a list, or as a dict by names (`TrainState`).
         """
         check_dataset(dataset, "restore")
         warm = Warm(initial, initial_optimizer, rename, strict).checked()
@@ -220,17 +227,23 @@ class TrainingLaunch(RankLaunch):
                 loss = train_step(*batch)
                 loop.step(loss=loss)
 
-        It saves network and optimizer to `directory` after `every` steps, or so long after the last save, and when it
-        ends; several ranks each to `rank_N` in it. "auto" is the time at which least is lost, a minute or more, by what
-        the saves cost and how often the run failed. The values are copied, and written while training goes on. It also
-        saves where an exception ends training, if it is certain which step the network holds then, and at SIGTERM or
-        when `exit_flag` asks for an exit, a JSON file with `{"GracefulExit": 1}`: then it leaves with exit code 75.
+        It saves network and optimizer when a save is due, and when it ends. The values are copied, and written while
+        training goes on. It also saves if an exception ends training, and it is certain which step the network holds
+        then. At SIGTERM, or when `exit_flag` asks, it saves and leaves with exit code 75.
 
-        `network` and `optimizer` may be several (`TrainState`). `format` is "safetensors" or "ckpt". `others` are
-        objects by name, as a scheduler of learning rates, whose `state_dict`, or numbers, go with each save.
-        `buffers` are the bytes that the copy may take; None: a tenth of the memory that is free. Where it takes more,
-        nothing is copied, and training waits until a save is written. `retention`, `tiers` and `copy_rate` are as for
-        `registrar`. The other arguments, and what it raises, are those of `resume`.
+        - `network`, `optimizer`: one or several of each (`TrainState`).
+        - `directory`: several ranks save to `rank_N` in it.
+        - `every`: a number of steps; a time after the last save; "auto", the time at which least is lost, a minute or
+          more, by the cost of the saves and the failures of the run.
+        - `format`: "safetensors" or "ckpt".
+        - `others`: objects by name, as a scheduler of learning rates. Their `state_dict`, or their numbers, go with
+          each save.
+        - `exit_flag`: a JSON file that asks for an exit with `{"GracefulExit": 1}`.
+        - `buffers`: bytes that the copy may take; None: a tenth of the free memory. If the copy needs more, nothing is
+          copied, and training waits until a save is written.
+        - `retention`, `tiers`, `copy_rate`: as for `registrar`.
+
+        The other arguments and the errors are those of `resume`.
         """
         _check_format(format)
         state = TrainState(network, optimizer)
@@ -345,8 +358,9 @@ class TrainingLaunch(RankLaunch):
         )
 
     def decide(self, dataset: Any, loads: Loads, *, check_restored: Callable[[Any], None]) -> Start:
-        """Decide where training goes on, for a framework that restores by itself what it `loads`: this loads nothing.
+        """Decide where training goes on, for a framework that restores states by itself. Nothing is loaded here.
 
+        `loads` is the kind of state that the framework can load.
         All ranks must call it, before the framework restores. Registrars made after it do not touch MindSpore's step
         count, and call `check_restored` with MindSpore's callback parameters when the first training begins; it may
         raise `RefusedError`. Raises as `resume` does.
@@ -381,13 +395,13 @@ class TrainingLaunch(RankLaunch):
             self.progress.recorder.measure(validate.step_of(step), checked(metrics))
 
     def _say_loading(self, plan: RestorePlan) -> None:
-        """Before a load that takes some seconds: nothing else is printed until its end."""
+        """Log the begin of a load that takes some seconds: nothing else is printed until its end."""
         total = sum(file.size or 0 for file in plan.files_for(self.rank, self.facts.layout))
         if total >= _LONG_LOAD:
             self._say(f"run {self.name}: loading step {plan.global_step}, {size(total)} on each rank")
 
     def _say_left(self, appended: Mapping[str, Any]) -> None:
-        """A script may have changed its network: numbers are what `append_info` adds, and arrays parameters."""
+        """Warn of saved arrays without a parameter: the network may have changed. Numbers come from `append_info`."""
         arrays = sorted(name for name, value in appended.items() if getattr(value, "size", 1) > 1)
         if arrays and self.rank == 0:
             log.warning(
@@ -409,7 +423,7 @@ class TrainingLaunch(RankLaunch):
             log.warning(told)
 
     def begin_fresh(self) -> Start:
-        """Begin at step 0 on purpose, without `resume`: what the run saved before is given up, not deleted.
+        """Begin at step 0 on purpose, without `resume`. Earlier saves of the run are abandoned, not deleted.
 
         All ranks must call it, before `Model.train`.
         """
@@ -436,18 +450,20 @@ class TrainingLaunch(RankLaunch):
         ModelCheckpoint, OnRequestExit, TrainFaultTolerance (TFTRegister) and the Elastic Agent's ExceptionCheckpoint
         are known; a warning names every other. Put the registrar last in the list.
 
-        `save_on_exception` saves the state when an exception ends training, unless that was done less than
-        `exception_interval` seconds before. `metrics` is called with MindSpore's callback parameters at every save
-        and returns the metrics to record with it, finite numbers by name. The metrics of evaluations by `Model.fit`
-        or `model.eval` are recorded with the state that was evaluated, its loss as `eval_loss`. `reset_exit_flag`
-        puts the JSON flag of OnRequestExit back to 0 if it is still set when training begins. `durable` flushes each
-        file to the disk before it is registered, on the registrar's own thread: a power loss then takes no file that
-        was registered. `retention` says what to keep: after each state that every rank has registered, rank 0
-        moves the others to the trash, on a thread of its own. `tiers` declares tiers by their names, each with its
-        URL, as {"s3": "s3://bucket/prefix"}: each registered file is copied to them, on a thread of its own, by
-        `copy_rate` bytes a second at most. `keeps` are callbacks that go on after a restart
-        as they were, by their numbers, text and arrays. Those with `state_dict` and `load_state_dict` do so
-        anyway, as EarlyStopping and ReduceLROnPlateau do.
+        - `save_on_exception`: save the state when an exception ends training, unless that was done less than
+          `exception_interval` seconds before.
+        - `metrics`: called with MindSpore's callback parameters at every save; returns the metrics to record with it,
+          finite numbers by name. Metrics of evaluations by `Model.fit` or `model.eval` are recorded anyway, with the
+          state that was evaluated, the loss as `eval_loss`.
+        - `reset_exit_flag`: put the JSON flag of OnRequestExit back to 0 if it is still set when training begins.
+        - `durable`: flush each file to the disk before it is registered, on the registrar's own thread. Then a power
+          loss takes no registered file.
+        - `retention`: the policy of what to keep. After each state that every rank has registered, rank 0 moves the
+          others to the trash, on a thread of its own.
+        - `tiers`: names and URLs of tiers, as {"s3": "s3://bucket/prefix"}. Each registered file is copied to them, on
+          a thread of its own, by `copy_rate` bytes a second at most.
+        - `keeps`: callbacks whose numbers, text and arrays are restored after a restart. Callbacks with `state_dict`
+          and `load_state_dict` are restored anyway, as are EarlyStopping and ReduceLROnPlateau.
         """
         if not isinstance(keeps, (list, tuple)):
             raise UsageError(f"keeps is {type(keeps).__name__}", "give a list of callbacks: keeps=[…]")
@@ -505,7 +521,7 @@ class TrainingLaunch(RankLaunch):
           are in it anyway.
         - `metrics`: as for `registrar`.
         - `exit_flag`: a JSON file that asks for an exit with `{"GracefulExit": 1}`.
-        - `buffers`: bytes that the copy may take; None: a tenth of the free memory. Where it takes more, nothing is
+        - `buffers`: bytes that the copy may take; None: a tenth of the free memory. If the copy needs more, nothing is
           copied, and training waits until a save is written.
         - `copies`: how many ranks of each replica group save, on different hosts if there are any; None: all. The
           others load their files; their own random numbers are not kept.
@@ -513,8 +529,8 @@ class TrainingLaunch(RankLaunch):
         - `tiers`, `copy_rate`: as for `registrar`: where each save is copied to.
 
         A save that is due while one is being written waits for that, on every rank. Parameters that are cut over the
-        ranks are not saved: training is refused then, before its first step. Raises `UsageError` for an argument that
-        makes no sense.
+        ranks are not saved: training is refused then, before its first step. Raises `UsageError` for an invalid
+        argument.
         """
         check_saver(every, append_info, copies)
         _check_format(format)
@@ -572,19 +588,19 @@ class TrainingLaunch(RankLaunch):
         return session
 
     def _remember(self, plan: RestorePlan, start: Start) -> Remembered:
-        """Read what stands beside the files of a plan, for the first training. All ranks must call it."""
+        """Read the extra state beside the files of a plan, for the first training. All ranks must call it."""
         self._remembered = Remembered(plan, start.lost, self)
         self._remembered.agree(communication.decided_by_rank_0(self._remembered.of_all))
         return self._remembered
 
     def _take_remembered(self) -> Remembered | None:
-        """What the first training goes on with; nothing for a later one."""
+        """The extra state that the first training goes on with; None for a later one."""
         remembered, self._remembered = self._remembered, None
         return remembered
 
     @contextmanager
     def _call(self, asked: Mapping[str, Any]) -> Iterator[bool]:
-        """Around a call of `Model.train` or `Model.fit`: whether it has anything to train. Raises `UsageError`."""
+        """Wrap a call of `Model.train` or `Model.fit`; yields whether it has anything to train. Raises `UsageError`."""
         callbacks = asked["callbacks"] if isinstance(asked["callbacks"], list) else [asked["callbacks"]]
         has_work = self._has_work(asked)
         if any(isinstance(each, Registrar) for each in callbacks):
@@ -637,7 +653,7 @@ class TrainingLaunch(RankLaunch):
         return False
 
     def _stopped_by(self, asked: Mapping[str, Any]) -> str:
-        """The callback that had stopped the training that this one goes on with, and would stop it; empty: none."""
+        """The callback that stopped the resumed training, and would stop it again; empty if there is none."""
         callbacks = asked["callbacks"] if isinstance(asked["callbacks"], list) else []
         registrar = next((each for each in callbacks if isinstance(each, Registrar)), None)
         if registrar is None or self._remembered is None:
@@ -651,13 +667,13 @@ class TrainingLaunch(RankLaunch):
         self._say(f"run {self.name}: {why}: nothing left to train")
 
     def _record_refusal(self, error: str) -> None:
-        if not self.progress.has_trained:  # by `begin_fresh` it may have begun all the same
+        if not self.progress.has_trained:  # after `begin_fresh` it may have trained
             self._record_end(error)
 
     def _record_end(self, error: str | None) -> None:
         """Record that this launch ended without training, and the error's name if one ended it."""
         step, now = self.progress.global_step, utc_now()
-        with suppress(CatalogUnavailableError):  # it is as true without a record
+        with suppress(CatalogUnavailableError):  # it ended, even without a record
             self.recorder.record([TrainingEnded(self.run, self.id, self.rank, step, None, error, "", now)])
 
     def _say_again(self) -> None:
@@ -678,7 +694,7 @@ class TrainingLaunch(RankLaunch):
         self._say(f"run {self.name}: {what}")
 
     def _agree(self, steps: Steps | None, query: Query) -> Start:
-        """Rank 0 decides and sends the others its decision, or why it has none: they need no catalog for it."""
+        """Rank 0 decides, and sends its decision or its error to the others: they need no catalog for it."""
         own: list[Start] = []
 
         def decided(ask: Callable[[Any], int]) -> Line:
@@ -713,12 +729,12 @@ def join(
 
     `catalog` is an open one (None: `ckptstore.connect()`). Rank 0 makes the launch's id, or takes `launch_id` or
     CKPTSTORE_LAUNCH_ID, and tells the others. Call it after `mindspore.communication.init()`, on every rank.
-    `directories` are those that the checkpoints are in or below, as CKPTSTORE_DIRECTORIES may name them too: while the
-    catalog cannot be used, a start finds them there. Where this user started the run on this machine before, they are
-    known without that.
+    `directories` are those that the checkpoints are in or below; CKPTSTORE_DIRECTORIES may name them too. A start finds
+    the checkpoints there while the catalog cannot be used. Directories are known anyway if this user started the run on
+    this machine before.
 
-    Where another launch of the run gives signs of life this waits, for a minute at most, and raises `RefusedError` if
-    it still does; `take_over`, or CKPTSTORE_TAKE_OVER=1, goes on at once.
+    If another launch of the run gives signs of life, this waits for a minute at most, and raises `RefusedError` if the
+    other launch is still alive. With `take_over`, or CKPTSTORE_TAKE_OVER=1, it goes on at once.
     """
     _let_people_see()
     _check_arguments(run, catalog, launch_id, directories)
@@ -780,7 +796,7 @@ def _check_format(form: object) -> None:
 
 
 def _let_people_see() -> None:
-    """A script that set up no logging still tells its user where training starts."""
+    """Set up logging if the script did not, so that its user sees where training starts."""
     if not log.hasHandlers():
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("ckptstore: %(message)s"))

@@ -50,14 +50,14 @@ _SETTERS = frozenset(
 )
 
 _HALF_LOADED: WeakValueDictionary[int, Any] = WeakValueDictionary()
-"""The ids of parameters in which a load failed halfway; for the whole process: a later launch may train them."""
+"""Parameters in which a load failed halfway, by id. For the whole process, since a later launch may train them."""
 
 
 class LoadGuard:
-    """The train network of a launch as it must be when its first step begins, as far as a sample of it tells.
+    """Checks, by a sample of parameters, that the train network has the right state when its first step begins.
 
-    After a restore that is the restored state. Else, and for later trainings, it is what the network holds when
-    `Model.train` is called: a script may have loaded pretrained weights before.
+    After a restore that is the restored state. Else, and in later trainings, it is the state when `Model.train` is
+    called: a script may have loaded pretrained weights before.
     """
 
     def __init__(self) -> None:
@@ -92,8 +92,8 @@ class LoadGuard:
     def check(self, parameters: Mapping[str, Any], callbacks: Sequence[Any], step: int) -> None:
         """Raise `RefusedError` if another state was loaded before this first step; `step` is the last one done.
 
-        `parameters` are those of the network that is trained, by name. It must be the restored one; a later training
-        may have another.
+        `parameters` are those of the network that is trained, by name. After a restore they are compared by name with
+        the restored ones; a later training may be of another network.
         """
         if _HALF_LOADED and any(_HALF_LOADED.get(id(item)) is item for item in parameters.values()):
             raise RefusedError("resume failed while it loaded a state: a part of it is in the network", "start again")
@@ -110,9 +110,9 @@ class LoadGuard:
 
 
 def sample(network: Any) -> list[Any]:
-    """The optimizer's counter and a few parameters from the first to the last, none of them large, 1 MiB at most.
+    """The optimizer's counter and a few small parameters, spread from the first to the last, 1 MiB at most in all.
 
-    Single numbers but for the counter and learning rates are left out: a script may set them on purpose.
+    Learning rates and single numbers, except the counter, are left out: a script may set them on purpose.
     """
     parameters = list(network.get_parameters())
     arrays = [item for item in parameters if item.size > 1]
@@ -122,7 +122,7 @@ def sample(network: Any) -> list[Any]:
     count = min(_MAX_BYTES // limit, len(small))
     spread = [small[place * (len(small) - 1) // max(1, count - 1)] for place in range(count)]
     counter = [item for item in parameters if item.size == 1 and item.name == OPTIMIZER_STEP]
-    return counter + [item for item in spread if _is_weight(item)]  # only now: to ask for names takes long
+    return counter + [item for item in spread if _is_weight(item)]  # last, since reading names takes long
 
 
 def _is_weight(parameter: Any) -> bool:
@@ -138,7 +138,7 @@ def _digests(parameters: Iterable[Any]) -> Digests:
 
 
 def set_after_save(callbacks: Iterable[Any]) -> dict[str, str]:
-    """The callbacks that set parameters at the end of a step, after a ModelCheckpoint has saved it; by what call."""
+    """The callbacks that set parameters at the end of a step, after a ModelCheckpoint has saved; each with its call."""
     found, has_saved = {}, False
     for callback in callbacks:
         has_saved = has_saved or isinstance(callback, ModelCheckpoint)
@@ -153,7 +153,7 @@ def sets_parameters(callback: object, at: Iterable[str] = STEP_ENDS) -> bool:
 
 
 def _setters_of(callback: object, hooks: Iterable[str]) -> set[str]:
-    """What hooks call that sets parameters: themselves, in methods of the user's, or in functions of their module."""
+    """The calls that set parameters: in hooks, in the user's methods that they call, in functions of their module."""
     hooks = tuple(hooks)
     called: set[str] = set()
     functions = [getattr(callback, name, None) for name in hooks]
@@ -172,7 +172,7 @@ def _setters_of(callback: object, hooks: Iterable[str]) -> set[str]:
 
 
 def _methods(callback: object, names: Collection[str], hooks: Collection[str]) -> list[Any]:
-    """Methods of the user's by name, of base classes too; a hook may be MindSpore's that `super` calls."""
+    """The user's methods by name, of base classes too. Hooks may also be MindSpore's, which `super` calls."""
     found = [(name, vars(each)[name]) for each in type(callback).__mro__ for name in names if name in vars(each)]
     return [
         method

@@ -71,13 +71,15 @@ def read_plain(
     wanted: Collection[str] | None = None,
     told: Callable[[int], None] = lambda _: None,
 ) -> Content | None:
-    """Read a checkpoint: entries that have a place into that, by name, the others into new memory.
+    """Read a checkpoint: entries that have a place go there, by name, the others into new memory.
 
-    Of those only the ones that are `wanted`, by name (None: all); the rest is read for its digest alone. `told` is
-    called now and then with how many bytes are read. The file is
-    read once, from its beginning to its end, and proved by its digest at last: an error leaves some of its bytes in the
-    places. So does None, for a file that only MindSpore can read, or that is unreadable. Raises `ChangedError` if
-    its digest is not the recorded one, `DoesNotFitError`, and `OSError`: EFAULT where memory cannot be written to.
+    Of the others only the `wanted` ones are kept, by name (None: all); the rest is read for the digest alone. `told` is
+    called now and then with the number of bytes read. Returns None for a file that only MindSpore can read, or that is
+    unreadable. Raises `ChangedError` if the digest is not the recorded one, `DoesNotFitError`, and `OSError`: EFAULT if
+    memory cannot be written to.
+
+    The file is read once, from beginning to end, and its digest is checked last. So after an error, or None, some of
+    its bytes may be in the places.
     """
     form = _FORMATS.get(file.format)
     if form is None:
@@ -95,7 +97,7 @@ def read_plain(
     if digest != (file.digest or digest):
         raise ChangedError(OTHER_BYTES)
     try:
-        header = form.parse(_sparse(filling.between, content.end), path)  # of the bytes whose digest that is
+        header = form.parse(_sparse(filling.between, content.end), path)  # of the bytes that have this digest
     except UnreadableError as error:
         raise ChangedError(CHANGED) from error
     if [part for entry in header.entries for part in _slices_of(entry)] != filling.slices:
@@ -173,8 +175,8 @@ class _Filling:
     def _new(self, entry: Entry, size: int) -> Any:
         """An array for a tensor; of bytes, for a string.
 
-        Many are in one piece of memory: to find and clear its pages is most of what a load takes, and large ones take
-        less.
+        Many arrays are in one piece of memory, with large pages if possible. Allocating and clearing pages takes most
+        of the time of a load, and large pages take less.
         """
         if self._used + size > len(self._chunk):
             memory = mmap.mmap(-1, max(size, min(_CHUNK, self._size)))
@@ -187,7 +189,7 @@ class _Filling:
 
 
 def _sparse(parts: Mapping[int, bytearray], size: int) -> BytesOf:
-    """The bytes of a file of which some parts are known, by where they begin, in order; all else is zero."""
+    """The bytes of a file with only some known parts, by offset, in order. All other bytes are zero."""
     begins = list(parts)
 
     def read(offset: int, count: int) -> bytes:
@@ -206,7 +208,7 @@ def _sparse(parts: Mapping[int, bytearray], size: int) -> BytesOf:
 
 
 def places_of(parameters: Mapping[str, Any]) -> dict[str, Place]:
-    """The memory in which a network has these parameters, by name; none where not all of them can be read into there.
+    """The memory of these parameters of a network, by name; empty unless all of them can be read into it.
 
     On CPU `asnumpy` shows a parameter's own memory.
     """

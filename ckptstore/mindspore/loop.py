@@ -1,4 +1,4 @@
-"""The functional loop: it deals the batches, counts the steps, and saves network and optimizer when it is time."""
+"""The functional loop: it yields the batches, counts the steps, and saves network and optimizer when a save is due."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Loop:
             loop.step(loss=loss)
 
     It begins with the batch after the last one that the restored state had consumed, and ends after `epochs` epochs.
-    `keep` holds the script's own numbers, text and small arrays, by name: they are saved with the state, and brought
-    back. A `break` after `step` saves the state with what `keep` holds then. `start` tells where it goes on.
+    `keep` holds the script's own numbers, text and small arrays, by name: they are saved with the state, and restored.
+    A `break` after `step` saves the state with the `keep` of that moment. `start` tells where the loop goes on.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Loop:
         self._exact_data = exact_data
         self._schedule = schedule
         self._has_begun = self._in_body = self._in_step = self._is_over = False
-        self._is_asked = False  # for a save of this step, by `save`
+        self._is_asked = False  # `save` asked for a save of this step
         self._metrics: Mapping[str, float] = {}
         session.metrics = lambda: self._metrics
         self._counted = (self.global_step, state.counters())
@@ -89,7 +89,7 @@ class Loop:
         self._bring_back()
         self._random_first = extra_state.random_state()
         self._draws = False
-        self._changes_after: set[bool] = set()  # the bodies that changed `keep` after `step` end an epoch (True) or not
+        self._changes_after: set[bool] = set()  # `keep` changed after `step`, in bodies that end an epoch or not
         self._beside = self._kept()
         self._saved_keep = self._beside["keep"]
 
@@ -100,17 +100,17 @@ class Loop:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the batch in the body, from 1; before the first batch, that of the next one."""
+        """The epoch of the batch in the body, from 1; before the first batch, the epoch of that one."""
         return self._place(self._step_in_hand)[0]
 
     @property
     def step_in_epoch(self) -> int:
-        """Which batch of that epoch it is, from 1."""
+        """The number of that batch in its epoch, from 1."""
         return self._place(self._step_in_hand)[1]
 
     @property
     def ends_epoch(self) -> bool:
-        """Whether it is the last one of that epoch: the place for an evaluation, after `step`."""
+        """Whether that batch is the last one of its epoch: the place for an evaluation, after `step`."""
         return self.step_in_epoch == self._an_epoch
 
     @property
@@ -151,8 +151,8 @@ class Loop:
     def step(self, *, loss: Any = None, metrics: Mapping[str, float] | None = None) -> None:
         """Count the finished step. If a save is due, the state is saved when the body of the loop ends.
 
-        All that trains comes before it in the body. `loss` and `metrics`, finite numbers by name, are kept with the
-        save of this step; a state whose loss is no number is quarantined. Raises `UsageError` where no batch was taken.
+        Call it in the body after all that trains. `loss` and `metrics`, finite numbers by name, are kept with the save
+        of this step; a state whose loss is no number is quarantined. Raises `UsageError` if no batch was taken.
         """
         if not self._in_step:
             raise UsageError("loop.step was called, and no batch was taken", "call it once for each batch of the loop")
@@ -166,7 +166,7 @@ class Loop:
         self._beside = self._kept()
 
     def save(self) -> None:
-        """Save this step too, though no save is due: when the body ends, so that the state has all that it did.
+        """Save this step too, though no save is due. The save is made when the body ends, and so has all its changes.
 
         All ranks must call it in the same step. Raises `UsageError` outside of the body.
         """
@@ -204,7 +204,7 @@ class Loop:
             self._session.check_epoch(self._an_epoch)
 
     def _end_body(self) -> None:
-        """The script is done with a step: save what it left, and leave, if it is time."""
+        """The body has ended: save if a save is due or asked for, and leave if an exit is asked for."""
         step = self.global_step
         beside = self._kept()
         if beside != self._beside:
@@ -277,13 +277,13 @@ class Loop:
         remembered.warn_of_random()
 
     def _draw_on(self) -> None:
-        """Have the random numbers go on, once: what a script draws before its first batch it draws at every start."""
+        """Restore the random state once, at the first batch: a script draws its numbers before that at every start."""
         remembered, self._remembered = self._remembered, None
         if remembered is not None:
             extra_state.set_device_state(remembered.device)
             data = randomness(self._dataset)
             draws_again = bool(data.samplers or (self._exact_data and data.threads))
-            has_drawn = self._has_drawn()  # by now, its first batch is there, a dataset that draws has drawn
+            has_drawn = self._has_drawn()  # the first batch is there: a dataset that draws has drawn
             if remembered.random is not None and not (draws_again and has_drawn):
                 extra_state.set_random_state(remembered.random)
         self._random_first = extra_state.random_state()
@@ -293,7 +293,7 @@ class Loop:
         return epoch or 0, step_in_epoch or 0
 
     def _leave(self, error: BaseException | None, *, by_break: bool = False, at_exit: bool = False) -> None:
-        """As `_left`; what goes wrong in it, as on a device that has failed, hides no error of the script."""
+        """As `_left`, but only log an error in it, as on a failed device: it must not hide the script's error."""
         try:
             self._left(error, by_break=by_break, at_exit=at_exit)
         except Exception:
@@ -305,7 +305,7 @@ class Loop:
         step, saved = self.global_step, self._writer.saved_step
         self._session.network.check_device()
         kept = self._kept() if by_break or self._is_asked else self._beside
-        if self._in_step:  # only `break` tells that the script is done with what it keeps
+        if self._in_step:  # only `break` shows that the script has finished its changes to `keep`
             kept = {**self._beside, "keep": kept["keep"] if by_break else self._beside["keep"]}
         doubt = self._doubt(by_break=by_break)
         if not doubt and step > saved:
@@ -327,21 +327,21 @@ class Loop:
             self._save(Kind.PERIODIC, kept)
 
     def _end(self, error: str | None) -> None:
-        """Training has ended: have all in the catalog, and leave nothing open."""
+        """Training has ended: finish all writes and records, and close the session."""
         self._writer.wait()
         self._session.record_ending(error)
         self._session.close()
 
     def _is_idle(self, kept: dict[str, Any]) -> bool:
-        """Whether nothing is known to have been done since the last save: a batch was taken, and no update begun."""
+        """Whether nothing was done since the last save, as far as known: a batch was taken, and no update had begun."""
         if not self._session.network.is_readable or self.global_step > self._writer.saved_step:
             return False
         return self._in_step and kept["keep"] == self._saved_keep and self._updates_since() <= {0, None}
 
     def _updates_since(self) -> set[int | None]:
-        """By how many updates each optimizer is ahead of the last step that was done; None for one that does not tell.
+        """How many updates each optimizer is ahead of the last finished step; None for one that does not count.
 
-        It counts before it updates.
+        An optimizer counts before it updates.
         """
         counted_at, before = self._counted
         steps = self.global_step - counted_at
@@ -351,9 +351,9 @@ class Loop:
         }
 
     def _doubt(self, *, by_break: bool) -> str:
-        """Why the network may hold another state than that after the last step that was done; empty if it holds that.
+        """Why the network may not hold the state after the last finished step; empty if it does.
 
-        After `step` a `break` is the script's own decision; an exception may have come before what the body does there.
+        After `step` a `break` is the script's own decision. An exception there may have come before further changes.
         """
         if not self._session.network.is_readable:
             return "the device does not answer"
@@ -369,7 +369,7 @@ class Loop:
         return "" if by_break else self._doubt_after_step()
 
     def _doubt_before_step(self) -> str:
-        """What may have changed though `step` was not called: averages of batch normalization do before any update."""
+        """What may have changed though `step` was not called: averages of batch normalization change before updates."""
         of_norms, of_others = self._state.other_than_updated()
         ahead = self._updates_since()
         doubts = {
@@ -385,7 +385,7 @@ class Loop:
         return next((why for why, applies in doubts.items() if applies), "")
 
     def _doubt_after_step(self) -> str:
-        """What the body may have been about to change when an exception came."""
+        """What the body may not have changed yet when an exception came after `step`."""
         is_end = self.global_step % self._an_epoch == 0
         changes_keep = not self._is_asked and (is_end in self._changes_after or self._kept() != self._beside)
         at_end = " at the end of an epoch" if is_end else ""
@@ -401,7 +401,7 @@ class Loop:
         return why and f"the exception came after loop.step in step {self.global_step}, and maybe before {why}"
 
     def _at_exit(self) -> None:
-        """The interpreter ends: only now the exception that ended the loop is known, if one did."""
+        """Record the end when the interpreter exits: only then is it known whether an exception ended the loop."""
         error: BaseException | None = getattr(sys, "last_value", None)
         if not self._is_over:
             self._leave(error, at_exit=True)
@@ -422,7 +422,7 @@ class Loop:
 
 
 def check_loop(dataset: Any, epochs: object, every: object) -> None:
-    """Raise `UsageError` for what cannot be gone through."""
+    """Raise `UsageError` for invalid arguments of a loop."""
     check_dataset(dataset, "loop")
     if not isinstance(epochs, int) or epochs < 1:
         raise UsageError(f"epochs is {epochs!r}", "say how many epochs the whole training has, from 1")
@@ -430,10 +430,11 @@ def check_loop(dataset: Any, epochs: object, every: object) -> None:
 
 
 def _is_at_break(generator: FrameType | None) -> bool:
-    """Whether a generator that is being closed is so by a `break` or `return` in the `for` statement that has it.
+    """Whether a generator is being closed by a `break` or `return` in the `for` statement that iterates it.
 
-    Python closes it for an exception in the body too, and does not tell. But at `break` the script is at the
-    instruction that drops the iterator, which raises nothing. Generators in between, as tqdm's, wait at their `yield`.
+    Python closes it after an exception in the body too, without showing which it was. But at `break` the script is at
+    the instruction that drops the iterator, and that one raises nothing. Generators in between, as tqdm's, wait at
+    their `yield`.
     """
     frame = generator.f_back if generator else None
     while frame is not None and _instruction(frame) == "YIELD_VALUE":

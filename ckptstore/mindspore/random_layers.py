@@ -26,15 +26,16 @@ _FUNCTIONS = {
     "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "random_categorical", "random_gamma",
     "random_poisson", "randperm", "standard_laplace", "standard_normal", "uniform",
 }  # fmt: skip
-"""Of `mindspore.ops`: those that take MindSpore's seed at each call."""
+"""The functions of `mindspore.ops` that take MindSpore's seed at each call."""
 _FUNCTIONS_WITHOUT_SEED = {"dropout1d", "dropout2d", "dropout3d"}
 
 
 def seed_step(networks: Iterable[Any], seed: int, rank: int, step: int) -> None:
-    """Have the random layers of networks draw, in the step that begins now, numbers of seed, rank and step alone.
+    """Let random layers draw numbers that depend on seed, rank and step alone, in the step that begins now.
 
-    Functions of `mindspore.ops` that draw in this step too. Nothing else is seeded, as `mindspore.set_seed` would do:
-    a dataset may draw from NumPy's state at this moment, in a thread of its own. In graph mode this does nothing.
+    Random functions of `mindspore.ops` do so too in this step. `mindspore.set_seed` is not used, since it also seeds
+    NumPy, and a dataset may draw from NumPy's state at this moment, in a thread of its own. In graph mode this does
+    nothing.
     """
     if not _is_pynative():
         return
@@ -49,7 +50,7 @@ def seed_step(networks: Iterable[Any], seed: int, rank: int, step: int) -> None:
 
 
 class _Dropout:
-    """What `nn.Dropout` calls, with the seed of the moment. Its own operator draws from a kernel of its own."""
+    """Replaces the operator of `nn.Dropout`: uses the present seed, not the state of the operator's own kernel."""
 
     def __init__(self, p: float) -> None:
         self.p = p
@@ -59,9 +60,9 @@ class _Dropout:
 
 
 def complaint(networks: Iterable[Any], *, repeats: bool) -> str:
-    """What of networks will not draw the same numbers after a restart, and what helps; empty if all will.
+    """The random layers that will draw other numbers after a restart, and the remedy; empty if there are none.
 
-    `repeats` tells that `seed_step` is called before each step.
+    `repeats`: `seed_step` is called before each step.
     """
     layers = list(chain.from_iterable(map(_random_layers, networks)))
     found = [name for name, has_seed in layers if not (repeats and has_seed and _is_pynative())]
@@ -79,7 +80,7 @@ def _is_pynative() -> bool:
 
 
 def _random_layers(network: Any) -> Iterator[tuple[str, bool]]:
-    """The name of each, and whether `seed_step` has it repeat."""
+    """The name of each random layer, and whether it draws the same numbers with `seed_step`."""
     for name, cell in network.cells_and_names():
         called = f"{name or 'the network'}: {type(cell).__name__}"
         names = set(type(cell).construct.__code__.co_names) if hasattr(type(cell).construct, "__code__") else set()

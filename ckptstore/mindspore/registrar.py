@@ -236,7 +236,7 @@ class Registrar(Callback):
         self._steps.end_step()
         self._keeper.end_step()
         self._times.ends(now, self._session.progress.global_step)
-        if self._layout_is_due:  # the step was compiled: what MindSpore writes of the layout is there
+        if self._layout_is_due:  # the step was compiled: MindSpore has written its layout files
             self._layout_is_due = False
             self._session.recorder.call(self._keep_layout_files)
         if run_context.get_stop_requested():
@@ -259,7 +259,7 @@ class Registrar(Callback):
         counts = self._session.is_resumed and self._session.sets_count
         if counts and not run_context.get_stop_requested():
             self._session.check_epoch(an_epoch_of(self._session.params), began_after=self._began_after)
-        self._evaluated(self._session.params.get("eval_results") or {})  # MindSpore takes them away after this hook
+        self._evaluated(self._session.params.get("eval_results") or {})  # MindSpore removes them after this hook
         with self.surviving("what callbacks keep"):
             self._keeper.end_epoch()
         if time.monotonic() >= self._next_look:
@@ -297,7 +297,7 @@ class Registrar(Callback):
     def __exit__(self, *error: Any) -> None:
         """Note how training ended, and finish all records before the process may end."""
         self._depth -= 1
-        if not self._is_training or self._depth > 0:  # an evaluation of its own ends nothing, however it ends
+        if not self._is_training or self._depth > 0:  # the end of a separate evaluation
             return
         self._is_training = False
         session = self._session
@@ -320,7 +320,7 @@ class Registrar(Callback):
             with self.surviving("the interrupted step"):
                 begun, found = self._steps.has_begun_next, self._steps.interrupted(trace)
                 is_in_network = found is InterruptedStep.DONE or self._steps.in_network > session.progress.global_step
-                if is_in_network:  # what callbacks saved of it is of this step, even if others were kept from it
+                if is_in_network:  # files that callbacks have saved are of this step, though others did not handle it
                     self._steps.end_step()
                 doubt = self._keeper.doubt(trace, begun=begun, done=is_in_network)
                 left = found
@@ -366,12 +366,12 @@ class Registrar(Callback):
             session.record_ending(error, half_done=True, is_counted=not self._steps.has_begun_next)
 
     def _save_at_exception(self, doubt: str) -> None:
-        """Save, unless there is a doubt of what would go beside the parameters."""
+        """Save, unless the extra state beside the parameters is in doubt."""
         if self._dying_gasp is not None:
             self._dying_gasp.save(self._session, doubt)
 
     def _poll(self) -> bool:
-        """Hand over the saves since the last time; return whether there were any."""
+        """Hand over the saves since the last call; return whether there were any."""
         has_saved = False
         for watch in self._watches:
             for saved in watch.poll_all():
@@ -390,17 +390,17 @@ class Registrar(Callback):
         written = None if unfinished else facts(saved.path)
         try:
             file = session.describe(saved.path, kind=saved.kind, content=saved.content, written=written)
-        except UsageError as error:  # what the other callbacks saved counts all the same
+        except UsageError as error:  # files of the other callbacks are still registered
             log.error("%a is not registered: %s", saved.path, error)  # noqa: TRY400
             return
         if saved.written_again:
             session.recorder.call(lambda: session.launch.record_files([file]))
             return
-        if saved.kind is Kind.PERIODIC and len(self._periodic()) == 1:  # of several, each may have saved in the step
+        if saved.kind is Kind.PERIODIC and len(self._periodic()) == 1:  # several may have saved in this step
             file = replace(file, timing=self._times.of_save())
         if file.optimizer_step is not None:
             self._steps.note_counter(file.global_step, file.optimizer_step)
-        if saved.has_companion:  # before its thread has work, and this one would wait for it
+        if saved.has_companion:  # first: once the recorder has work, this waits for it
             with self.surviving("what callbacks keep"):
                 self._keeper.saved(file.path)
         is_state = saved.kind is Kind.PERIODIC and saved.content is not Content.WEIGHTS

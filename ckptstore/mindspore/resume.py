@@ -81,9 +81,9 @@ def load(
       is that of the launch that loads.
     - `on_failure` is called for a file that cannot be loaded, before the error is raised. `on_put` is called before the
       network changes: an error after that leaves it with a part of the state.
-    - Raises `DamageError` for a file that differs from its record, or is truncated, `CkptstoreError` for a file that
-      cannot be read now, `UsageError` for a file that needs another key, and for a network that is not the one that was
-      saved: the error names the parameters that are missing or do not fit.
+    - Raises `DamageError` for a file that differs from its record, or is truncated; `CkptstoreError` for a file that
+      cannot be read now; `UsageError` for a file that needs another key. For a network that is not the one that was
+      saved `UsageError` names the parameters that are missing or do not fit.
     """
     sources = plan.files_for(rank, layout)
     file = sources[0]
@@ -125,7 +125,7 @@ def load(
 def _keep_schedules(network: Any, parameters: dict[str, Any], *, told: bool) -> None:
     """Put the script's schedules of learning rates in the place of the saved ones: more epochs need other ones.
 
-    A schedule is a table of all steps, in the network or in the file.
+    A schedule is a table with the rates of all steps, in the network or in the file.
     """
     own = named(network)
     fixed = {name for name in fixed_rates(network) if getattr(parameters.get(name), "size", 1) > 1}
@@ -195,7 +195,7 @@ def read_plain_into(
 
 @contextmanager
 def telling(file: Checkpoint, on_failure: OnFailure) -> Iterator[None]:
-    """Report a file whose bytes are not those that were recorded, or cannot be read."""
+    """Report a file whose bytes are not the recorded ones, or that cannot be read, and raise as `load` does."""
     try:
         yield
     except ChangedError as error:

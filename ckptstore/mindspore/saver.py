@@ -70,7 +70,7 @@ class Saver(Registrar):
         self._is_asked = True
 
     def _nothing_else_saves(self) -> None:
-        """As it should be."""
+        """No warning: the saver needs no other callback that saves."""
 
     def _begin_saving(self) -> None:
         session = self._session
@@ -88,7 +88,7 @@ class Saver(Registrar):
         self._is_asked = self._is_to_leave = self._leaves = self._is_timed = False
 
     def _check(self, params: Any) -> None:
-        """Raise `RefusedError` for what cannot be saved, and where somebody else would save the same."""
+        """Raise `RefusedError` for parameters that cannot be saved, and if another registrar is in the callbacks."""
         mode = mindspore.get_auto_parallel_context("parallel_mode")
         if mode not in UNCUT:
             raise RefusedError(f"launch.saver saves whole parameters, and in {mode} each rank has parts", _INSTEAD)
@@ -116,7 +116,7 @@ class Saver(Registrar):
                 )
 
     def _choose_writers(self) -> None:
-        """Of each replica group `copies` ranks save, so that a state has a file of each group."""
+        """Choose the ranks that save: `copies` of each replica group, so that a state has a file of each group."""
         launch, layout = self._session.launch, self._session.launch.facts.layout
         most = max(map(len, layout.groups), default=1)
         if self._copies is None:
@@ -147,7 +147,7 @@ class Saver(Registrar):
         if self._schedule is None:
             return has_saved
         step = self._session.progress.global_step
-        if not self._is_timed:  # the first step, which is compiled, tells nothing
+        if not self._is_timed:  # not before: the first step is compiled
             self._is_timed = True
             self._writer.time_from(step)
         is_due, self._is_to_leave = self._schedule.after(step, self._writer.cost)
@@ -210,7 +210,7 @@ class Saver(Registrar):
                 self._steps.note_counter(file.global_step, file.optimizer_step)
 
     def _numbers(self) -> dict[str, float]:
-        """Those of the user that go into each file."""
+        """The user's numbers that go into each file."""
         given = [each for each in self._append_info if not isinstance(each, str)]
         return {name: value for each in given for name, value in each.items()}
 
@@ -232,7 +232,7 @@ class Saver(Registrar):
 
 
 def check_saver(every: object, append_info: AppendInfo, copies: object) -> None:
-    """Raise `UsageError` for what no saver can follow."""
+    """Raise `UsageError` for invalid arguments of a saver."""
     if copies is not None and (not isinstance(copies, int) or copies < 1):
         raise UsageError(f"copies is {copies!r}", "give the number of ranks that save each part of the state, from 1")
     if every != EPOCH:

@@ -1,4 +1,4 @@
-"""When a training saves, and when it leaves: what its ranks decide together after a step."""
+"""Decides when a training saves and when it leaves: its ranks decide together after a step."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Schedule:
     """
 
     has_ignored: ClassVar[bool] = False
-    """Whether a training of this process has left: a script that catches `SystemExit` goes on, as a notebook does."""
+    """Whether a training of this process left, and SIGTERM is ignored since. A script may go on, as in a notebook."""
 
     def __init__(
         self, launch: RankLaunch, every: Every, *, step: int, mtbf: float | None, exit_flag: str | None
@@ -80,7 +80,7 @@ class Schedule:
         """Wait for the other ranks, once the state is saved and training has ended; returns what to raise then."""
         self._has_left = True
         if signal.getsignal(signal.SIGTERM) == self._terminate:
-            _handle_sigterm(signal.SIG_IGN)  # it comes once the preStop hook has seen the save
+            _handle_sigterm(signal.SIG_IGN)  # it comes after the preStop hook saw the save
             Schedule.has_ignored = True
         try:
             communication.added_up([0])  # msrun kills the ranks that still save once one has ended with 75
@@ -90,13 +90,13 @@ class Schedule:
         return SystemExit(LEFT)
 
     def end(self) -> None:
-        """Training is over: SIGTERM is what it was."""
+        """Training is over: handle SIGTERM as before."""
         self._has_ended = True
         if signal.getsignal(signal.SIGTERM) == self._terminate:
             _handle_sigterm(signal.SIG_DFL)
 
     def _terminate(self, *_: object) -> None:
-        """SIGTERM: leave when this step is done. A second one ends the process at once, and any one a child of it."""
+        """At SIGTERM leave when this step is done. A second one ends the process at once; in a child the first does."""
         if self._has_left:
             return
         self._terminated = True
@@ -113,7 +113,7 @@ class Schedule:
 def _handle_sigterm(handler: Any) -> None:
     """Set the handler, if this is the main thread: Python allows it in no other.
 
-    In another one `Schedule._terminate` stays, and knows by itself whether training has ended.
+    In another thread `Schedule._terminate` stays, and checks by itself whether training has ended.
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
@@ -127,7 +127,7 @@ def check_every(every: object) -> None:
 
 
 class _Flag:
-    """The JSON file that asks for an exit. What it asked before training began does not count."""
+    """The JSON file that asks for an exit. A request from before training began does not count."""
 
     def __init__(self, path: str, *, puts_back: bool) -> None:
         self._path = path

@@ -1,7 +1,7 @@
 """Tries on this machine what ckptstore promises: a small training is saved, killed, restored and compared.
 
-`ckptstore selftest` runs this module, with its parameters in JSON, and reads a row of JSON for each promise. With a
-fault in it the module is one rank of such a training.
+`ckptstore selftest` runs this module, with its parameters in JSON, and reads a row of JSON for each promise. If the
+parameters name a fault, the module is one rank of such a training.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class _SeenError(Exception):
     """A promise did not hold; the message is the observation."""
 
 
-# The parent: launches, and what came of them
+# The parent: launches and their outcomes
 
 
 class SelfTest:
-    """The promises, one after the other, below a directory; `python` is what runs this module."""
+    """Tries the promises, one after the other, below a directory; `python` is the command that runs this module."""
 
     def __init__(self, asked: Asked, home: Path, python: Sequence[str] = (sys.executable,)) -> None:
         self._asked = asked
@@ -75,7 +75,7 @@ class SelfTest:
         return self._asked.ranks == 1 or self._asked.device != "CPU"
 
     def rows(self) -> Iterator[Row]:
-        """What holds."""
+        """A row for each promise."""
         yield Row("this MindSpore has the private parts that ckptstore uses", *_private_parts())
         yield self._row("an undisturbed training repeats, bit for bit", self._repeats)
         if not self._undisturbed:

@@ -45,7 +45,7 @@ _FOLDER = "kept"
 """Below the directory of the files, with a directory for each launch: links to the newest good states."""
 
 _KEPT = 2
-"""States: the other ranks may have found a state to be bad that this rank did not."""
+"""How many good states are linked: another rank may have found the newest one to be bad."""
 
 
 class Session:
@@ -53,8 +53,8 @@ class Session:
 
     A driver counts the steps in `progress`, hands over each file with `saved`, and records the end with
     `record_ending`. With `reset_exit_flag` a flag of OnRequestExit that is set when training begins is put back.
-    `check_restored` gets MindSpore's callback parameters, and may refuse: it is given by a framework that restores by
-    itself, and adds the restored step to MindSpore's count; else `sets_count` has that go on from it.
+    `check_restored` gets MindSpore's callback parameters, and may refuse. It is given for a framework that restores by
+    itself and continues MindSpore's step count. Without it (`sets_count`) ckptstore continues that count.
     """
 
     params: Any  # MindSpore's callback parameters, if it runs the training
@@ -78,8 +78,8 @@ class Session:
         self.recorder = RecorderThread(launch, durable=durable, on_recorded=self._recorded)
         self.places = SavePlaces(launch, progress, self.recorder)
         self.complaints = Complaints()
-        self.metrics: Callable[[], Mapping[str, float]] = dict  # what the user keeps with a save
-        self.keep_beside: Callable[[str], None] = lambda _: None  # has the companion of a file that was saved written
+        self.metrics: Callable[[], Mapping[str, float]] = dict  # the user's metrics for a save
+        self.keep_beside: Callable[[str], None] = lambda _: None  # writes the companion of a saved file
         self.reset_exit_flag = reset_exit_flag
         self.sets_count = check_restored is None
         self.check_restored = check_restored or _unchecked
@@ -94,14 +94,14 @@ class Session:
         return self.progress.start is not None
 
     def _recorded(self, file: Checkpoint) -> None:
-        """A file is recorded, on the recorder's thread: what others do about it is done on threads of theirs."""
+        """Pass on a recorded file. This is the recorder's thread: retention and copying work on their own threads."""
         if self._retention is not None:
             self._retention.file_registered(file)
         if self._copies is not None:
             self._copies.file_registered(file)
 
     def take(self, network: Any, dataset: Any) -> None:
-        """The object of a training: a train network or a `TrainState`, with these data."""
+        """Take the train network, or `TrainState`, and the dataset of the training."""
         self.problem = ""
         self.network = NetworkState(network, self.complaints)
         self.recorder.state_names = frozenset(self.network.names)
@@ -114,14 +114,14 @@ class Session:
         self.launch.signs.begin()
 
     def begin_retention(self, writers: int | None = None) -> None:
-        """The places that are saved to are known, and training is not refused; so many ranks save (None: all)."""
+        """Begin retention: the directories are known, and training is not refused. `writers` ranks save (None: all)."""
         if self._retention is not None:
             self._retention.begin(writers or self.launch.world_size)
 
     def check_forgotten(self, *, begins_anew: bool) -> None:
         """Raise `RefusedError` if the first training begins at step 0 without being asked to, though the run has saved.
 
-        A script may have restored by itself: then the optimizer tells, or the driver (`begins_anew`).
+        A script may have restored by itself: the optimizer's counter shows that, or the driver (not `begins_anew`).
         """
         launch, progress = self.launch, self.progress
         if progress.start is not None or progress.has_trained or not launch.saved_before:
@@ -146,12 +146,12 @@ class Session:
             )
 
     def seed_step(self, networks: Iterable[Any]) -> None:
-        """Have random layers draw in the step that begins what they would have drawn in it if nothing had happened."""
+        """Let random layers draw the same numbers as without a restart in the step that begins, if asked for."""
         if self.progress.seed is not None:
             seed_step(networks, self.progress.seed, self.launch.rank, self.progress.global_step + 1)
 
     def record_steps_per_epoch(self) -> None:
-        """Record what `resume` would have recorded of the dataset, where the script did not call it."""
+        """Record the sizes of the dataset, if the script did not call `resume`, which records them."""
         launch, steps = self.launch, self.steps
         if launch.facts.steps_per_epoch is None and steps.an_epoch:
             self.recorder.call(
@@ -217,9 +217,9 @@ class Session:
     ) -> None:
         """Record the step that training ended at, and the exception's name if one ended it.
 
-        `half_done`: it came in the middle of an update, and what MindSpore saves now holds a part of that; `is_counted`
-        tells that the step was counted already. `at_exit`: here and now, since the interpreter ends; raises
-        `CatalogUnavailableError` then.
+        `half_done`: it came in the middle of an update, so files that MindSpore saves now hold a part of that update;
+        `is_counted`: the step was counted already. `at_exit`: record on this thread, since the interpreter ends; then
+        `CatalogUnavailableError` may be raised.
         """
         under_way = half_done and not is_counted
         launch, step, now = self.launch, self.progress.global_step + under_way, utc_now()
@@ -233,7 +233,7 @@ class Session:
             self.recorder.call(lambda: launch.recorder.record([ended]))
 
     def record_breakpoint(self) -> None:
-        """Record the breakpoint of the training before while it is known how that ended: this one ends otherwise."""
+        """Record the breakpoint of the previous training, before the end of this one replaces that one's."""
         ending, self.progress.ending = self.progress.ending, None
         if ending is not None:
             self.recorder.call(lambda: self.launch.record_left(ending, self.recorder.state_names))
@@ -254,7 +254,7 @@ class Session:
 
 
 def _unchecked(_: Any) -> None:
-    """What this package restored needs no check."""
+    """No check: ckptstore restored the state itself."""
 
 
 class GoodStates:
@@ -300,7 +300,7 @@ class GoodStates:
 
 
 def _kept(file: Checkpoint) -> Checkpoint | None:
-    """The record of a file under another name, which is a hard link; None where that cannot be made."""
+    """The record of a file under another name, which is a hard link; None if that cannot be made."""
     path = Path(file.path)
     link = path.parent / _FOLDER / file.launch / path.name
     try:
@@ -331,7 +331,7 @@ class Saved:
 
     @property
     def has_companion(self) -> bool:
-        """Whether what the file lacks is kept beside it: of a state in parts beside that of the model."""
+        """Whether the file has a companion. Files with weights only have none; of parts, only those of the model do."""
         if self.content is not Content.PART:
             return self.content is not Content.WEIGHTS
         part = parse_part(self.path.rpartition("/")[2])
@@ -345,13 +345,13 @@ class Watch:
         self.callback = callback
 
     def begin(self, training: Session) -> None:
-        """Training begins: record where the callback saves, and warn of what cannot work."""
+        """Training begins: record where the callback saves, and warn of settings that cannot work."""
 
     def step_begin(self) -> None:
         """A step begins."""
 
     def poll(self) -> Saved | None:
-        """What the callback saved since the last poll."""
+        """The file that the callback saved since the last poll."""
         return None
 
     def poll_all(self) -> Iterable[Saved]:
@@ -360,4 +360,4 @@ class Watch:
         return () if saved is None else (saved,)
 
     def end(self, training: Session) -> None:
-        """Training has ended, whether well or not; callbacks earlier in the list have still to hear of it."""
+        """Training has ended, whether well or not. Callbacks earlier in the list have not handled that yet."""

@@ -1,7 +1,7 @@
-"""The parameters of a training: which are its state, how they are copied and written, and what they tell as it goes on.
+"""The parameters of a training: which of them are its state, and how they are copied, written, and read.
 
-`NetworkState` is how far a train network is, and whether its state is good. `TrainState` is the networks and optimizers
-of a functional loop as one.
+`NetworkState` shows how far a train network is, and whether its state is good. `TrainState` combines the networks and
+optimizers of a functional loop.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ UNCUT = ("stand_alone", "data_parallel")
 _OF_NUMBERS = {bool: mindspore.bool_, int: mindspore.int64, float: mindspore.float32}
 
 COUNTERS = (OPTIMIZER_STEP, STATE_STEP)
-"""Which optimizers count before they update anything. `mint.optim.SGD` counts `step_t` after, `nn.LARS` too."""
+"""The counters that optimizers increase before an update. `mint.optim.SGD` (`step_t`) and `nn.LARS` do it after."""
 OPTIMIZERS = (nn.Optimizer, experimental.optim.Optimizer)
 """The classes of optimizers; that of `mindspore.mint` is the second one."""
 OF_BATCH_NORM = ("moving_mean", "moving_variance")
@@ -46,7 +46,7 @@ _DEVICE_SECONDS = 5.0
 
 
 class Parameters:
-    """Parameters by the name that a file has them under, and memory for one copy of their values."""
+    """Parameters by their names in a file, and memory for one copy of their values."""
 
     def __init__(self, named: dict[str, Parameter]) -> None:
         self.named = named
@@ -62,7 +62,7 @@ class Parameters:
         return sum(item.nbytes for item in self.named.values())
 
     def check_format(self, form: str) -> None:
-        """Raise `UsageError` where files of a format cannot hold a parameter."""
+        """Raise `UsageError` if files of a format cannot hold a parameter."""
         for name, item in self.named.items():
             if form == "safetensors" and not can_hold(_type_of(item)):
                 raise UsageError(
@@ -75,7 +75,7 @@ class Parameters:
             self._buffers[name] = np.full(item.nbytes, 0, np.uint8)
 
     def copied(self) -> Values:
-        """The values as they are now. The memory is that of the copy before: that one must not be in use any more."""
+        """The present values. They use the memory of the previous copy, which must not be in use any more."""
         copies = []
         for name, item in self.named.items():
             values = item.asnumpy()
@@ -97,11 +97,11 @@ class Parameters:
 
 
 class TrainState(Parameters):
-    """Every parameter of networks and optimizers, by the name that a file has it under.
+    """Every parameter of networks and optimizers, by its name in a file.
 
-    One of a kind has MindSpore's own names. Of several, given as a list or by names, each name begins with that of its
-    network or optimizer. Learning rates that are parameters of `param_groups` belong to it (`has_rates`). Raises
-    `UsageError` if one is no network or optimizer, or if two parameters have one name.
+    With one network, or one optimizer, the names are MindSpore's. Of several, given as a list or by names, each name
+    begins with that of its network or optimizer. Learning rates that are parameters in `param_groups` are included
+    (`has_rates`). Raises `UsageError` if one is no network or optimizer, or if two parameters have the same name.
     """
 
     def __init__(self, network: Any, optimizer: Any) -> None:
@@ -118,7 +118,7 @@ class TrainState(Parameters):
         self.has_rates = any(True for each in self.optimizers.values() for _ in _of_groups(each))
 
     def counters(self) -> tuple[int | None, ...]:
-        """The updates that each optimizer has begun; None for one that does not tell."""
+        """The updates that each optimizer has begun; None for one without such a counter."""
         return tuple(_counter(each) for each in self.optimizers.values())
 
     def other_than_updated(self) -> tuple[bool, bool]:
@@ -148,7 +148,7 @@ class Values:
         self._values = values
 
     def with_numbers(self, numbers: Mapping[str, Any]) -> Values:
-        """These and numbers, as the tensors that `mindspore.save_checkpoint` makes of them in `append_dict`."""
+        """These values, and numbers as the tensors that `mindspore.save_checkpoint` makes of `append_dict`."""
         tensors = [(name, mindspore.Tensor(each, _type_of_number(each))) for name, each in numbers.items()]
         return Values([*self._values, *((name, str(each.dtype), each.asnumpy()) for name, each in tensors)])
 
@@ -168,10 +168,9 @@ class Values:
 class NetworkState:
     """The train network of one training.
 
-    `parameters` are those that are saved, by name, `names` those that every whole file has, `outputs` what it returned
-    last: an evaluation inside `fit` puts its own into MindSpore's callback parameters. `outside` are parameters of its
-    optimizers that it does not have, by name. `is_readable` is False once the
-    device did not answer.
+    `parameters` are those that are saved, by name, `names` those that every whole file has. `outputs` are those of the
+    last step: in MindSpore's callback parameters an evaluation inside `fit` replaces them. `outside` are parameters of
+    its optimizers that are none of the network's, by name. `is_readable` is False once the device did not answer.
     """
 
     def __init__(self, network: Any, complaints: Complaints) -> None:
@@ -187,7 +186,7 @@ class NetworkState:
 
     @property
     def has_counter(self) -> bool:
-        """Whether the files of this network tell how many updates are in them."""
+        """Whether the files of this network hold a counter of updates."""
         return self._counter is not None
 
     def optimizer_step(self) -> int | None:
@@ -222,7 +221,7 @@ class NetworkState:
         return float(array.mean()) if array.size else None
 
     def problem(self) -> str:
-        """What the last loss says against the state; empty if nothing does."""
+        """The fault of the state by its last loss; empty if there is none."""
         loss = self.loss()
         if loss is None or math.isfinite(loss) or self._update_was_skipped():
             return ""
@@ -243,7 +242,7 @@ class NetworkState:
             )
 
     def _update_was_skipped(self) -> bool:
-        """Whether the last update was left out since it overflowed: then the weights are those of the step before.
+        """Whether the last update was skipped because of an overflow: then the weights are those of the step before.
 
         Cells with a loss scale return (loss, overflow, scale) (MindSpore: `nn/wrap/loss_scale.py`).
         """
@@ -268,7 +267,7 @@ def _tensor(name: str, kind: str, value: Any) -> Tensor:
 
 
 def is_special(parameter: Any) -> bool:
-    """Whether MindSpore saves and loads it in a way of its own."""
+    """Whether MindSpore saves and loads a parameter in a special way."""
     return parameter.has_init or parameter.param_info.is_pipeline_shared_param or isinstance(parameter, MapParameter)
 
 
@@ -299,8 +298,8 @@ def is_saved(parameter: Any) -> bool:
 def is_state(parameter: Any) -> bool:
     """Whether a file must have a parameter of a train network to be the whole state.
 
-    Not so gradients being accumulated: `mindspore.load_param_into_net` loads them where a file has them, and does
-    without them (MindSpore: `train/serialization.py`).
+    Accumulated gradients are not needed: `mindspore.load_param_into_net` loads them if a file has them, and accepts a
+    file without them (MindSpore: `train/serialization.py`).
     """
     return is_saved(parameter) and not parameter.name.startswith("accu_grads")
 
@@ -342,7 +341,7 @@ def first_names(names: Sequence[str]) -> str:
 
 
 def _each(what: str, given: Any) -> dict[str, Any]:
-    """Networks or optimizers by how their names begin; one alone has no such beginning."""
+    """Networks or optimizers by the prefix of their parameters' names; a single one has an empty prefix."""
     if isinstance(given, (list, tuple)) and len(given) == 1:
         given = given[0]
     if isinstance(given, (list, tuple)):
@@ -371,8 +370,8 @@ def _of_groups(optimizer: Any) -> Iterator[Parameter]:
 def outside_of(network: Any) -> dict[str, Any]:
     """Single numbers that optimizers in a train network hold as parameters, and that are none of that network's.
 
-    Such are the rates in `param_groups` of `mindspore.experimental.optim`: MindSpore's files lack them. By their names,
-    and the optimizer's place in the network.
+    Such are the rates in `param_groups` of `mindspore.experimental.optim`: MindSpore's files lack them. Each name
+    begins with the optimizer's place in the network.
     """
     if isinstance(network, Parameters):
         return {}
@@ -383,9 +382,9 @@ def outside_of(network: Any) -> dict[str, Any]:
 
 
 def _in_lists(optimizer: Any) -> Iterator[Parameter]:
-    """Parameters that an optimizer keeps in lists are none of the cell either: `mu_product` of `NAdam` is.
+    """Parameters that an optimizer keeps in lists, as `mu_product` of `NAdam`: they are none of the cell's either.
 
-    Those of `mindspore.nn` keep in lists only the rates that they have made their own from (`group_lr`).
+    Optimizers of `mindspore.nn` are left out: their lists have only rates (`group_lr`), of which they made their own.
     """
     own = () if isinstance(optimizer, nn.Optimizer) else vars(optimizer).values()
     for each in chain(own, *(group.values() for group in _groups(optimizer))):

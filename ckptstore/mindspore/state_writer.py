@@ -32,13 +32,13 @@ log = logging.getLogger("ckptstore")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 _PART = 10
-"""The copies may take one part in so many of the memory that is free."""
+"""The copies may take this fraction of the free memory: one tenth."""
 
 _MUCH = 1.0
 """Seconds of waiting for earlier saves, from which on a warning is logged."""
 
 _MEASURED = 5
-"""How many of the last saves tell what one costs: the first one is slower, and now and then another."""
+"""The cost of a save is the median of so many last ones: the first is slower, and now and then another."""
 
 _LONGEST = 200
 """Bytes of a prefix: a name has 255 on most disks, and epoch, step and ending need some."""
@@ -50,10 +50,10 @@ _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
 class StateWriter:
-    """Saves the state of one rank; at most one save is under way, and the next one waits for it, which is counted.
+    """Saves the state of one rank. At most one save is under way: the next one waits for it, and sums up the waiting.
 
-    `buffers` are the bytes that the copies may take; None: a tenth of the memory that is free. Where they take more, a
-    save copies nothing, and training waits until it is written.
+    `buffers` are the bytes that the copies may take; None: a tenth of the free memory. If they need more, a save copies
+    nothing, and training waits until it is written.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class StateWriter:
         self.cost: Cost | None = None  # of the last few saves of this rank; None: none is on the disk yet
 
     def begin(self, state: Parameters, *, copies: bool = True) -> None:
-        """Training of `state` begins; `copies`: this rank saves whenever it is time, and memory is made for that.
+        """Training of `state` begins; `copies`: this rank makes the periodic saves, and memory for them is allocated.
 
         Raises `UsageError` if the format cannot hold it, or its paths cannot be recorded, `RefusedError` if the
         directory cannot be written, or has newer states of the run that the start did not see.
@@ -103,7 +103,7 @@ class StateWriter:
             prefixes = chain([self._prefix], (f"{self._prefix}_{repeat}" for repeat in count(1)))
             self._prefix = next(each for each in prefixes if not any(name.startswith(f"{each}-") for name in names))
         self._has_begun = True
-        kind = Kind.PERIODIC if copies else Kind.DYING_GASP  # a rank that saves nothing else does not lag
+        kind = Kind.PERIODIC if copies else Kind.DYING_GASP  # the latter does not make it a laggard
         self._session.places.add(
             self.directory, kind=kind, prefix=self._prefix, names_before=None, content=Content.FULL
         )
@@ -117,7 +117,7 @@ class StateWriter:
             if problem and os.statvfs(self.directory).f_flag & os.ST_RDONLY:
                 problem = os.strerror(errno.EROFS)
         except OSError as error:
-            problem = "" if error.errno in _FULL else str(error.strerror or error)  # there may be room again in time
+            problem = "" if error.errno in _FULL else str(error.strerror or error)  # there may be room again by then
         if problem:
             raise RefusedError(f"nothing can be saved to {self.directory}: {problem}", "give another directory")
 
@@ -147,10 +147,11 @@ class StateWriter:
         numbers: Mapping[str, Any] | None = None,
         at_exit: bool = False,
     ) -> Checkpoint | None:
-        """Copy the state after the last step, and have it written with what `beside` returns, and registered.
+        """Copy the state after the last step, and let it be written, with the companion of `beside`, and registered.
 
-        `place` is its epoch and the step in that; `numbers` go into the file, by name. `at_exit`: here and now, since
-        the interpreter starts no thread any more. Returns its record, as far as it is known; None if there is none.
+        `place` is its epoch and the step in that; `numbers` go into the file, by name. `at_exit`: write on this thread,
+        since the interpreter starts no other any more. Returns the record, as far as it is known; None if nothing is
+        saved.
         """
         step = self._session.progress.global_step
         took = self._step_took(step)
@@ -177,7 +178,7 @@ class StateWriter:
         return file
 
     def _wait_for_the_last(self, step: int) -> None:
-        """All ranks save the same steps, so none is passed over: the next save waits, and that is counted."""
+        """Wait for the previous save, and sum up the waiting. No save is skipped: all ranks save the same steps."""
         began = time.monotonic()
         self.wait()
         self._waited += time.monotonic() - began if self._has_saved else 0.0
@@ -197,14 +198,14 @@ class StateWriter:
         return f"{self.directory}/{self._prefix}-{place[0]}_{place[1]}.{self._form}"
 
     def save_beside(self, beside: dict[str, Any]) -> None:
-        """Replace what goes beside the newest save: its parameters have not changed since."""
+        """Replace the companion of the newest save: the parameters have not changed since."""
         self.wait()
         file = self._written
         if file is not None and file.global_step == self.saved_step:
             companions.write(file, beside, durable=True)
 
     def time_from(self, step: int) -> None:
-        """From now on see how long steps take; this one was just done."""
+        """Measure the time of steps from now on; `step` was just done."""
         self._since = step, time.monotonic()
 
     def _step_took(self, step: int) -> float | None:
@@ -238,7 +239,7 @@ class StateWriter:
         def before_it_has_its_name(path: str) -> None:
             if content := beside():
                 companions.write(replace(whole, path=path), content, durable=True)
-            if self._written is None:  # of a first launch that has recorded nothing no start takes a file
+            if self._written is None:  # no start takes files of a run's first launch if that recorded nothing
                 self._launch.recorder.note(replace(file, path=path))
 
         try:
@@ -280,7 +281,10 @@ def free_memory() -> int | None:
 
 
 def _free_in(folder: Path, most: str, used: str, cache: str) -> int:
-    """Raises `ValueError` if the group has no bound: "max" is no number. A container sees its own group here."""
+    """The free bytes of a group. Raises `ValueError` if it has no bound: "max" is no number.
+
+    A container sees its own group here.
+    """
     cached = int(_fields(folder / "memory.stat")[cache])
     return int((folder / most).read_text()) - int((folder / used).read_text()) + cached
 

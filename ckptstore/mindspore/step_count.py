@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ckptstore")
 
 _SEEN = 16
-"""How many of the last steps without a save one with a save is compared with, and how many of them there must be."""
+"""A step with a save is compared with so many of the last steps without one; there must be `_FEWEST` of them."""
 _FEWEST = 3
 
 
@@ -69,7 +69,7 @@ class StepCount:
             self._continue_count()
 
     def _given(self) -> int:
-        """The steps done before, as the script says; `resume` knows better."""
+        """The steps done before, by the script's `append_info`. After `resume` it does not count."""
         given = max((watch.steps_given() for watch in self._periodic), default=0)
         if given and self._session.is_resumed:
             self._session.complaints.warn(
@@ -80,7 +80,7 @@ class StepCount:
         return given
 
     def begin_epoch(self) -> None:
-        """See, in the first epoch, which one that is: a script that restored by itself tells it so."""
+        """In the first epoch of a training read its number: it shows how far a script is that restored by itself."""
         if self._has_epoch:
             return
         self._has_epoch = True
@@ -108,7 +108,7 @@ class StepCount:
         self._in_step = True
 
     def end_step(self) -> None:
-        """MindSpore's count has gone on by the steps of this call: taking its difference counts none of them twice."""
+        """Count the steps of this call, by the difference of MindSpore's count: no step is counted twice."""
         self._progress.global_step = self._count()
         self._in_step = False
         self._outputs_before = None
@@ -121,7 +121,7 @@ class StepCount:
 
     @property
     def in_network(self) -> int:
-        """How many steps are in the network, where callbacks earlier in the list have heard of one and we have not."""
+        """How many steps are in the network, with one whose end only callbacks earlier in the list have handled."""
         if self._in_step and self._session.params.get("net_outputs") is not self._outputs_before:
             return self._count()
         return self._progress.global_step
@@ -131,14 +131,14 @@ class StepCount:
         return step + int(self._session.params.cur_step_num) - at
 
     def note_counter(self, step: int, updates: int | None) -> None:
-        """The optimizer had counted so many updates after a step."""
+        """Note that the optimizer had counted so many updates after a step."""
         self._counter_seen = (step, updates)
 
     def interrupted(self, raised: TracebackType | None) -> InterruptedStep:
         """Whether the step that an exception interrupted is done; not, if the exception came between two steps.
 
-        A callback earlier in the list that raises in step_end hides the step's end from us: then the network's outputs
-        are new. It may have kept others from setting parameters, as LearningRateScheduler does. Otherwise the
+        A callback earlier in the list that raises in step_end hides the step's end from this count: then the network's
+        outputs are new. It may have kept others from setting parameters, as LearningRateScheduler does. Otherwise the
         optimizer's counter may show it. Reading the counter waits for the device; at every step that would be too slow.
         """
         if not self._in_step:
@@ -161,7 +161,7 @@ class StepCount:
         )
 
     def _go_on_from(self, step: int) -> None:
-        """MindSpore has repaired a fault; where it found a wrong result, what it went back from is quarantined."""
+        """Go on from the step to which MindSpore repaired a fault. After a wrong result quarantine the later saves."""
         if self._goes_back:
             reason = f"MindSpore found a wrong result (TREError) and went back from it to step {step}"
             log.warning("all that this launch saved after step %d is quarantined: %s", step, reason)
@@ -179,9 +179,9 @@ class StepCount:
 
 
 class StepTimes:
-    """What a save costs where MindSpore's callbacks make it: how much longer a step took in which there was one.
+    """Measures the cost of saves by MindSpore's callbacks: how much longer a step with a save took than others.
 
-    Of one training. Moments are seconds of the monotonic clock, taken by the last callback in the list.
+    For one training. Moments are seconds of the monotonic clock, taken by the last callback in the list.
 
     A step begins when all callbacks have handled its begin, and ends when all have handled its end. So reading the
     dataset before it, and evaluations between epochs, are in the time from end to end only. With data sinking, the
@@ -200,19 +200,19 @@ class StepTimes:
         self._began = now
 
     def ends(self, now: float, step: int) -> None:
-        """It has ended, and so many steps are done. The first one, in which it was compiled, tells nothing."""
+        """The step has ended: `step` steps are done. The first one is not used, since it includes compilation."""
         if self._began is not None and self._ended is not None and step > self._ended[1]:
             self._last = now - self._began, (now - self._ended[0]) / (step - self._ended[1])
         self._began, self._ended = None, (now, step)
 
     def of_save(self) -> Timing | None:
-        """What the save in the step that has just ended took; None where nothing can be said of it."""
+        """The cost of the save in the step that has just ended; None if it is not known."""
         if self._last is None or len(self._within) < _FEWEST:
             return None
         return Timing(max(0.0, self._last[0] - median(self._within)), step=median(self._a_step))
 
     def done(self, *, saved: bool) -> None:
-        """All was seen that was saved in that step: one without a save is one to compare with."""
+        """All saves of that step are known. A step without a save is kept for comparison."""
         if self._last is not None and not saved:
             self._within.append(self._last[0])
             self._a_step.append(self._last[1])
@@ -222,9 +222,9 @@ class StepTimes:
 def is_wrong_result(error: object) -> bool:
     """Whether MindSpore ended training because of a wrong result: a training result error.
 
-    `_handle_tft` in its `train/model.py` tells it by "TREError" in the text of a `RuntimeError`, and each rank loads an
-    older state by its `ckpt_load_fn`, or its snapshot. All else (UCEError, HCCEError, ForceStopError, "ARF FINISH") it
-    leaves to MindIO's controller: hardware failed there, and the earlier saves are good.
+    `_handle_tft` in its `train/model.py` recognises it by "TREError" in the text of a `RuntimeError`, and each rank
+    loads an older state by its `ckpt_load_fn`, or its snapshot. All other errors (UCEError, HCCEError, ForceStopError,
+    "ARF FINISH") are left to MindIO's controller: there hardware failed, and the earlier saves are good.
     """
     return isinstance(error, RuntimeError) and "TREError" in str(error)
 
@@ -232,7 +232,7 @@ def is_wrong_result(error: object) -> bool:
 def _repaired_step(params: Any, steps_of_epochs: int) -> int:
     """The step that MindSpore goes on after, having repaired a fault in the same process.
 
-    It calls `_train` again: with `initial_step` counted in the epoch, or from the beginning where data sinks; a
+    It calls `_train` again: with `initial_step` counted in the epoch, or from the beginning if data sinks; a
     training result error leaves it in the callback parameters (`_handle_tft`, `_calc_cb_initial_step` in
     `train/model.py`).
     """
@@ -257,12 +257,14 @@ def from_where_it_was_raised(raised: TracebackType | None, callbacks: Sequence[A
 def interrupted_step(
     updates: int, *, counts_all: bool, is_one_call: bool, changes_others: bool, raised_in_optimizer: bool
 ) -> InterruptedStep:
-    """What the optimizer's counter tells, which is ahead of the steps that were counted by `updates`.
+    """How much of a step is done, by the optimizer's counter: it is `updates` ahead of the steps that were counted.
 
-    `counts_all`: it left out no step so far. `is_one_call`: a step is one call of the device (GRAPH_MODE), so all of it
-    is done or nothing. Otherwise an exception comes between two operators (PyNative): the optimizer may have counted
-    the step, and changed only some of the parameters. `changes_others`: there are parameters that no optimizer updates;
-    averages of batch normalization change before any update.
+    - `counts_all`: the counter left out no step so far.
+    - `is_one_call`: a step is one call of the device (GRAPH_MODE), so all of it is done or nothing. Otherwise an
+      exception comes between two operators (PyNative): the optimizer may have counted the step, and changed only some
+      of the parameters.
+    - `changes_others`: there are parameters that no optimizer updates. Averages of batch normalization change before
+      any update.
     """
     if updates == 1 and is_one_call:
         return InterruptedStep.DONE

@@ -1,4 +1,4 @@
-"""What `Model.train` and `Model.fit` are asked, seen before MindSpore begins: they forget nothing that a person may."""
+"""Checks calls of `Model.train` and `Model.fit` before MindSpore begins, also if the script forgot the registrar."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ LOOP = (
 
 
 def watch_calls(model: Any, around: Around) -> None:
-    """Have each call of this model's `train` or `fit` made inside `around`, which gets the arguments by name.
+    """Make each call of this model's `train` or `fit` inside the context `around`, which gets the arguments by name.
 
-    It tells whether there is anything to train: else the call returns at once. What it raises the call raises.
+    `around` yields whether there is anything to train. If not, the call returns at once. Its errors pass through.
     """
     for name in ("train", "fit"):
         setattr(model, name, _watched(getattr(type(model), name).__get__(model), around))
 
 
 def watch_evaluations(model: Any, found: Callable[[Any], None]) -> None:
-    """Have `found` called with what each call of this model's `eval` returns, before that returns it."""
+    """Call `found` with the result of each call of this model's `eval`, before the result is returned."""
     method = type(model).eval.__get__(model)
 
     @wraps(method)
@@ -68,14 +68,14 @@ def is_finished(start: Start, asked: Mapping[str, Any]) -> bool:
     """Whether all the epochs that a first training is asked for were trained before `start`.
 
     MindSpore raises `ValueError` for that (`Model.train`): a job that was killed between its last checkpoint and its
-    end would die of it at every start. Raises `UsageError` where training would begin in another epoch than that of
-    `start`, and where fewer epochs are asked for than were trained.
+    end would die of it at every start. Raises `UsageError` if training would begin in another epoch than that of
+    `start`, and if fewer epochs are asked for than were trained.
     """
     done = start.global_step
     an_epoch = start.launch.steps_per_epoch or 1
     sinks = asked["dataset_sink_mode"] and mindspore.get_context("device_target") != "CPU"
     if sinks and asked["sink_size"] > 0:
-        an_epoch = int(asked["sink_size"])  # MindSpore calls so many steps an epoch then
+        an_epoch = int(asked["sink_size"])  # then MindSpore counts so many steps as an epoch
     epochs, first = int(asked["epoch"]), int(asked["initial_epoch"])
     if done == epochs * an_epoch:
         return True

@@ -1,4 +1,4 @@
-"""MindIO TTP: what its handlers save is recorded before the process is gone.
+"""MindIO TTP: files that its handlers save are recorded before the process ends.
 
 The controller calls a save handler on some ranks after a fault, then has one of them rename the directory, then
 ends every process by `os._exit`: no callback runs, and nothing is flushed. So the handlers themselves are wrapped.
@@ -30,7 +30,7 @@ log = logging.getLogger("ckptstore")
 
 
 class TtpWatch(Watch):
-    """The callback whose save, rename and exit handlers MindIO calls after a fault: here each with its record.
+    """Watches the callback whose save, rename and exit handlers MindIO calls after a fault, and records their results.
 
     Errors of MindSpore's own handlers pass through unchanged.
     """
@@ -51,13 +51,13 @@ class TtpWatch(Watch):
             found = partial(ttp_names_before, root, rank=session.launch.rank)
             session.places.add(root, kind=Kind.TTP, prefix="", names_before=found)
         if session.progress.global_step and getattr(callback, "initial_step", 0):
-            callback.initial_step = 0  # it would be added to a count that goes on and includes it
+            callback.initial_step = 0  # else it is added to a count that includes it
         callback.tft.tft_register_save_ckpt_handler(self.save, callback)
         callback.tft.tft_register_rename_handler(self.rename, callback)
         callback.tft.tft_register_exit_handler(self.exit, callback)
 
     def save(self, step: int, save_info: Any, args: Any, cb_ctx: Any) -> None:
-        """Save this rank's state, and record the file, which is whole then, before the controller hears of it."""
+        """Save this rank's state, and record the complete file before this returns to the controller."""
         before: dict[str, FileFacts] | None = None
         with self._surviving():
             before = dict(self._files(cb_ctx))
@@ -83,7 +83,7 @@ class TtpWatch(Watch):
 
     @contextmanager
     def _surviving(self) -> Iterator[None]:
-        """Nothing of ours may keep a state, of this rank or another, from being saved."""
+        """Only log errors of ckptstore: they must not keep a state, of this rank or another, from being saved."""
         try:
             yield
         except Exception:
@@ -94,7 +94,7 @@ class TtpWatch(Watch):
             self._session.recorder.finish()
 
     def _record_new(self, before: dict[str, FileFacts] | None, cb_ctx: Any) -> None:
-        if before is None:  # what was there is not known: nothing can be told from it
+        if before is None:  # the files before the save are not known: new ones cannot be found
             return
         written = [(path, found) for path, found in self._files(cb_ctx) if before.get(path) != found]
         if not written:
@@ -136,7 +136,7 @@ class TtpWatch(Watch):
             for name in names_in(directory):
                 path = str(Path(directory) / name)
                 found = None
-                with suppress(OSError):  # it is no file, or cannot be looked at: then it is not what was just saved
+                with suppress(OSError):  # no file, or unreadable: it is not the one just saved
                     found = facts(path) if has_right_name(name) else None
                 if found is not None:
                     yield path, found

@@ -52,10 +52,10 @@ class PeriodicWatch(Watch):
         self._record_place()
 
     def continue_count(self, global_step: int) -> None:
-        """MindSpore's count goes on from `global_step`: save at multiples, and count nothing twice.
+        """Let the callback save at multiples of its N steps, and count no step twice, from `global_step` on.
 
-        Else the callback would save at the first resumed step, and every N from there; and a base that the script
-        put into `append_info` would be added to a count that includes it.
+        Else the callback would save at the first resumed step, and every N from there. And a base that the script put
+        into `append_info` would be added to MindSpore's count, which includes it.
         """
         every = compat.CONFIG.of(self.callback).save_checkpoint_steps
         if every and not compat.LAST_TRIGGERED_STEP.missing_in(self.callback):
@@ -64,7 +64,7 @@ class PeriodicWatch(Watch):
         compat.APPEND_STEP.put(self.callback, 0)
 
     def count_epochs_once(self) -> None:
-        """MindSpore's count of epochs is that of the run: a base in `append_info` would be added to it."""
+        """Remove a base in `append_info`: MindSpore would add it to its count of epochs, which includes it."""
         compat.APPEND_EPOCH.put(self.callback, 0)
 
     def steps_given(self) -> int:
@@ -74,8 +74,8 @@ class PeriodicWatch(Watch):
     def poll(self) -> Saved | None:
         """Its last save, if it is a new one.
 
-        MindSpore notes the step before it saves and the name after (`_save_ckpt`): where a save fails, as on a full
-        disk, the file of the one before is there under its name, and is no new one.
+        MindSpore notes the step before it saves and the name after (`_save_ckpt`). So if a save fails, as on a full
+        disk, the callback still has the name of the previous save, whose file is no new one.
         """
         latest, before = self._latest(), self.seen
         if latest == before or not latest[0]:
@@ -120,7 +120,7 @@ class IterationWatch(PeriodicWatch):
     """A CheckpointMonitor of MindFormers with `use_legacy_format: False`: a directory for each save, of all ranks.
 
     MindFormers: `core/callback/callback.py` (`_save_megatron_ckpt_file_format`), `checkpoint/checkpoint.py`
-    (`save_checkpoint`). Where it does not save asynchronously, every rank's files are there when it returns.
+    (`save_checkpoint`). Unless it saves asynchronously, every rank's files are there when it returns.
     """
 
     def begin(self, session: Session) -> None:
@@ -134,11 +134,11 @@ class IterationWatch(PeriodicWatch):
                 kind=Kind.PERIODIC,
                 prefix=str(self.callback.origin_prefix),
                 names_before=_iterations_among,
-                content=Content.PART,  # of weights only too: the place is one of iterations
+                content=Content.PART,  # even with weights only: it holds iterations
             )
 
     def poll_all(self) -> list[Saved]:
-        """The parts that this rank has of the last save, if it is a new one, and on the first rank the notes of it."""
+        """The parts of this rank in the last save, if it is a new one; on rank 0 also its `_NOTES`."""
         latest, before = self._latest(), self.seen
         session = self._session
         if latest == before or not latest[0] or session is None:
@@ -159,14 +159,14 @@ class IterationWatch(PeriodicWatch):
         ]
 
     def end(self, session: Session) -> None:
-        """Its directories are recorded from the beginning."""
+        """Nothing: its directory was recorded at the beginning."""
 
     def _latest(self) -> tuple[str, int]:
         saved = self.callback.current_ckpt_step_list
         return (saved[-1] if saved else ""), compat.LAST_TRIGGERED_STEP.get(self.callback, 0)
 
     def _names(self, directory: str, session: Session) -> list[str]:
-        """The names of what this rank has to register: a part has the number of the rank."""
+        """The names of the files that this rank registers. A part's name has the number of the rank."""
         rank, world_size, prefix = session.launch.rank, session.launch.world_size, str(self.callback.origin_prefix)
         if self.callback.need_remove_redundancy:  # then there are fewer files than ranks
             parts = ((name, parse_part(name)) for name in names_in(directory))
@@ -194,7 +194,7 @@ def _saves_iterations(callback: Any) -> bool:
 class GaspWatch(Watch):
     """The Elastic Agent's ExceptionCheckpoint, which saves at a signal or in its `__exit__`, after the registrar's.
 
-    What it wrote is adopted when the interpreter ends, by the step at which training ended.
+    Its file is adopted when the interpreter ends, with the step at which training ended.
     """
 
     def begin(self, session: Session) -> None:
