@@ -1,6 +1,6 @@
-"""What goes with a checkpoint and is not in it: a small file beside it, the companion, that tells whose it is.
+"""Companions: small files beside checkpoints, with state that MindSpore's files lack. Each names its checkpoint.
 
-To lose one costs no weights. One that is cut, or of another checkpoint, is never used.
+Losing a companion loses no weights. One that is cut, or of another checkpoint, is never used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MOST_AROUND = 1000
 
 
 class Found(NamedTuple):
-    """What a companion holds, as JSON; empty where there is none that can be used. `problem` tells why not one is."""
+    """The content of a companion, as JSON; empty if there is none to use. `problem` is why an existing one is not."""
 
     content: str = ""
     problem: str = ""
@@ -47,7 +47,7 @@ class Companions:
         self._newest: dict[str, Checkpoint] = {}
 
     def keep(self, path: str, step: int, content: Callable[[], Content]) -> None:
-        """Write the result of `content` beside the file of a step, now or when it is recorded, over an older one."""
+        """Write the result of `content` beside the file of a step once that is recorded. Replaces an older one."""
         self._waiting[path] = step, content
         if path in self._newest:
             self._write(self._newest[path])
@@ -69,7 +69,7 @@ class Companions:
 
 
 def write(file: Checkpoint, content: Content, *, durable: bool) -> None:
-    """Write the companion of a file; one that is too large is not written, which is said. Raises `OSError`."""
+    """Write the companion of a file. One that is too large is only logged. Raises `OSError`."""
     text = _text({"of": _identity(file), **content})
     path = Path(companion_of(file.path))
     if len(text) > MOST_BYTES:
@@ -81,7 +81,7 @@ def write(file: Checkpoint, content: Content, *, durable: bool) -> None:
 
 
 def read(file: Checkpoint) -> Found:
-    """What the companion of a file holds; the file itself need not be there any more."""
+    """The content of the companion of a file. The file itself need not exist any more."""
     path = Path(companion_of(file.path))
     try:
         status = path.stat()

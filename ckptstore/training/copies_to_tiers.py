@@ -23,7 +23,7 @@ log = logging.getLogger("ckptstore")
 
 
 def checked(tiers: object) -> list[Tier]:
-    """The tiers that `tiers=` names, by their names: URLs. Raises `UsageError`."""
+    """The tiers of `tiers=`, a dict of names and URLs. Raises `UsageError`."""
     if not isinstance(tiers, dict):
         raise UsageError(f"tiers is {type(tiers).__name__}", 'give names and URLs: tiers={"s3": "s3://bucket/prefix"}')
     return [facts.tier_of(name, url) for name, url in tiers.items()]
@@ -32,7 +32,7 @@ def checked(tiers: object) -> list[Tier]:
 class CopiesToTiers:
     """Declares tiers, and copies to them each file of this rank once it is registered.
 
-    `rate` is in bytes a second (None: as fast as it goes). Whatever a tier does, training goes on.
+    `rate` is in bytes a second (None: as fast as possible). Errors of a tier do not stop training.
     """
 
     def __init__(self, launch: RankLaunch, tiers: Mapping[str, str], rate: float | None = None) -> None:
@@ -45,7 +45,7 @@ class CopiesToTiers:
         self._is_declared = launch.rank != 0
 
     def file_registered(self, file: Checkpoint) -> None:
-        """A file of this rank is registered; the recorder's thread says so."""
+        """Handle a registered file of this rank. Called on the recorder's thread."""
         if not self._is_declared:
             self._is_declared = True
             for tier in self._tiers:
@@ -53,7 +53,7 @@ class CopiesToTiers:
         self._thread.file_registered(file)
 
     def finish(self, seconds: float) -> None:
-        """Training has ended: copy what waits, for so many seconds at most. Another one may follow."""
+        """Training has ended: copy the waiting files, for so many seconds at most. Another training may follow."""
         self._thread.finish(seconds)
 
     def _declare(self, tier: Tier) -> None:

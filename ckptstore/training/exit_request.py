@@ -25,16 +25,16 @@ _LOOK_SECONDS = 1.0
 
 
 class ExitRequest:
-    """Of one rank. It looks for a file in the directories that the rank saves to, about once a second.
+    """Looks for a request to one rank: a file in the directories that the rank saves to, about once a second.
 
-    A note in the temporary directory of this machine tells that the process is that rank, for `ckptstore exit
-    --from-env`.
+    For `ckptstore exit --from-env` it leaves a note in the temporary directory of this machine: which process is that
+    rank.
     """
 
     def __init__(self, database: Database, facts: Launch, rank: int) -> None:
         whole = database.url.render_as_string(hide_password=False)
         self._key = facts.key
-        self._changes = threading.Lock()  # the recorder's thread tells of directories
+        self._changes = threading.Lock()  # the recorder's thread adds directories
         self._flags: list[str] = []
         self._next_look = 0.0
         self._found = ""
@@ -52,9 +52,9 @@ class ExitRequest:
         atexit.register(self._withdraw)
 
     def look_in(self, directory: str) -> None:
-        """Look for the request in one directory more; those to earlier launches of the run are over, and removed.
+        """Look for the request in this directory too. Requests to earlier launches of the run are removed there.
 
-        Of a launch with a directory for each save, the newest are looked in.
+        Only the newest directories are looked in: a launch may have one for each save.
         """
         with self._changes:
             if directory not in self._note.directories:
@@ -106,7 +106,7 @@ class StaleFlag:
             log.warning("%s: put back to 0", asks)
 
     def was_written(self) -> bool:
-        """Whether it is another file than the one that was noticed, or has other contents."""
+        """Whether the file was replaced or written again since it was noticed."""
         return _identity(self.path) != self._identity
 
 

@@ -30,8 +30,8 @@ log = logging.getLogger("ckptstore")
 class LayoutFiles:
     """The files that the framework is configured to write, with their earlier content.
 
-    `named` gives their paths, as far as they are known by then. A file that is as it was when this rank joined may be
-    of an earlier launch. Clocks of hosts differ, so only a change proves that it was written since.
+    `named` returns their paths, as far as they are known when it is called. A file that is unchanged since this rank
+    joined may be of an earlier launch. Clocks of hosts differ, so only a change proves that it was written since.
     """
 
     def __init__(self, named: Callable[[], Iterable[str]]) -> None:
@@ -43,7 +43,7 @@ class LayoutFiles:
         """Remember the content of files that are named now and were not before."""
         for path in self._named():
             if path not in self._before:
-                with suppress(OSError):  # what cannot be looked at proves nothing later
+                with suppress(OSError):  # an unreadable file proves nothing later
                     self._before[path] = facts(path)
 
     def written(self) -> list[str]:
@@ -60,9 +60,8 @@ class LayoutFiles:
 def keep(recorder: Recorder, launch: Launch, rank: int, path: str) -> bool:
     """Keep the content of a strategy or group info file of this launch, and set the layout by all that are kept.
 
-    A file that many ranks have alike is kept and read once. Returns whether it is kept: an unusable one is
-    logged and left. Raises `CatalogUnavailableError` where neither journal nor catalog took it; doing it again changes
-    nothing.
+    A file that is the same on many ranks is kept and read once. Returns whether it is kept: an unusable one is only
+    logged. Can be repeated. Raises `CatalogUnavailableError` if neither journal nor catalog took it.
     """
     try:
         content = read(path)
@@ -86,7 +85,7 @@ def keep(recorder: Recorder, launch: Launch, rank: int, path: str) -> bool:
 
 
 def _is_kept(recorder: Recorder, key: LaunchKey, digest: str) -> bool:
-    """Whether the catalog has it of another rank; where that cannot be asked, the journal takes it once more."""
+    """Whether the catalog has this content from any rank. False if the catalog cannot be used: it is kept once more."""
     if not recorder.behind:
         with suppress(CatalogUnavailableError), recorder.database.read() as connection:
             return layouts.has_strategy(connection, key, digest)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ckptstore")
 
 EVERY_SECONDS = 20.0
-"""Between two signs of a launch."""
+"""The time between two signs of a launch."""
 
 _LOOK_SECONDS = 0.5
 _PORTION_SECONDS = 10.0  # MindSpore's collectives on CPU end in an error after 45 s
@@ -37,12 +37,12 @@ _END_SECONDS = 5.0
 
 
 class LifeSigns:
-    """Says now and then that a launch is alive, on rank 0 and on a thread of its own, from `begin` to `end`.
+    """Gives signs of life of a launch, on rank 0 and on a thread of its own, from `begin` to `end`.
 
-    A launch that began without the catalog gives signs once its records are there. Each renews the lease on the state
-    that the launch started from, and writes what a journal could not take before. A request to leave that is in the
-    catalog is put where the ranks look: with each sign, with each save of rank 0, and by each rank when it has said
-    where it saves.
+    A launch that began without the catalog gives signs once its records are there. Each sign renews the lease on the
+    state that the launch started from, and writes records that a journal could not take before. A request to exit that
+    is in the catalog is copied to where the ranks look for it: with each sign, with each save of rank 0, and by each
+    rank when it announces a directory.
     """
 
     def __init__(self, recorder: Recorder, database: Database, launch: Launch, rank: int) -> None:
@@ -65,7 +65,7 @@ class LifeSigns:
         atexit.register(self.end)
 
     def end(self) -> None:
-        """It has ended, or rests until it trains again."""
+        """The launch has ended, or rests until it trains again."""
         if self._thread is None or os.getpid() != self._pid:
             return
         atexit.unregister(self.end)
@@ -81,27 +81,27 @@ class LifeSigns:
     def _give(self) -> None:
         key, process = self._key, self._process
         self._write(lambda connection: leases.give_sign(connection, key, process, clock(connection)))
-        with suppress(CatalogUnavailableError):  # the recorder says so
+        with suppress(CatalogUnavailableError):  # the recorder logs it
             self._recorder.write_missed()
         self.pass_on()
 
     def pass_on(self, home: str | None = None) -> None:
-        """Put a request that is in the catalog where the ranks look: rank 0 for all, any rank into a `home` of its own.
+        """Copy a request to exit from the catalog to where ranks look: rank 0 for all, any rank into its own `home`.
 
-        What asks may not see their disks, or has asked before they said where they save.
+        The process that asks may not see the ranks' disks, or may have asked before they announced their directories.
         """
         if (home is not None or not self._rank) and not self._recorder.is_late:
-            with suppress(CatalogUnavailableError):  # the recorder says so
+            with suppress(CatalogUnavailableError):  # the recorder logs it
                 pass_on(self._database, self._launch, home=home)
 
     def _write(self, work: Callable[[Connection], None]) -> None:
         if not self._recorder.behind:
-            with suppress(CatalogUnavailableError):  # the recorder says so
+            with suppress(CatalogUnavailableError):  # the recorder logs it
                 self._database.in_write(work)
 
 
 class Silence:
-    """Whether no other launch of a run is alive, as far as signs of life tell."""
+    """Checks by signs of life that no other launch of a run is alive."""
 
     def __init__(self, database: Database, run: str) -> None:
         self._database = database
@@ -111,10 +111,10 @@ class Silence:
         self._until = 0.0
 
     def is_there(self) -> bool:
-        """Whether a launch may begin; to be asked again if not: where ranks wait for rank 0 they must hear of it.
+        """Whether a launch may begin. If not, call it again: it returns in between, since ranks wait for rank 0.
 
-        Where another launch may be alive, it is seen for a minute whether it gives one more sign. Raises `RefusedError`
-        where it does, or where its process is on this machine after that time. Without the catalog nothing waits.
+        If another launch may be alive, its next sign is awaited for a minute. Raises `RefusedError` if that comes, or
+        if its process is still on this machine after the minute. Without the catalog there is no wait.
         """
         try:
             return self._look()
@@ -124,8 +124,8 @@ class Silence:
     def claim(self, connection: Connection, launch: Launch) -> None:
         """Give the first sign of life of a launch, in the transaction that adds it.
 
-        Raises `RefusedError` if another launch gave one since this looked: two starts in one moment see none of each
-        other.
+        Raises `RefusedError` if another launch gave one since `is_there` looked: two starts at the same moment do not
+        see each other there.
         """
         found, now = last_sign(connection, reads.run_id(connection, launch.run))
         is_new = found is not None and found != self._last and not is_this_process(found.process)

@@ -26,11 +26,11 @@ _SECONDS_AT_EXIT = 5.0
 _STATE = "ckptstore.newest_state"
 _STEP = "ckptstore.step"
 _UNNAMEABLE = re.compile(r"[^\w./ -]")
-"""What MLflow allows in no name of a metric."""
+"""The characters that MLflow does not allow in the name of a metric."""
 
 
 class Links:
-    """Tells trackers of each state that is recorded, on a thread of its own: a slow server delays nothing."""
+    """Reports each recorded state to trackers, on a thread of its own: a slow server delays nothing."""
 
     def __init__(self, owner: str, *trackers: str) -> None:
         """`owner` is RUN/LAUNCH. Raises `UsageError` for a tracker that is not installed, or has no active run."""
@@ -69,7 +69,7 @@ class Links:
 
 
 def _active(tracker: str) -> Tell:
-    """What tells the active run of a tracker."""
+    """The function that reports to the active run of a tracker."""
     if tracker not in _TRACKERS:
         raise UsageError(f"there is no tracker {tracker!r}", f"use one of: {', '.join(_TRACKERS)}")
     try:
@@ -84,7 +84,7 @@ def _active(tracker: str) -> Tell:
 
 
 def _mlflow(mlflow: Any) -> Tell | None:
-    """MLflow's active run is that of one thread: its id is taken here, on the script's."""
+    """Report to MLflow. Its active run belongs to one thread: its id is read here, on the script's thread."""
     active = mlflow.active_run()
     if active is None:
         return None
@@ -104,7 +104,7 @@ def _mlflow(mlflow: Any) -> Tell | None:
 
 
 def _wandb(wandb: Any) -> Tell | None:
-    """Only the summary: a step of the history of our own would come between those of the script."""
+    """Report to the summary only: steps of ckptstore in the history would come between those of the script."""
     active = wandb.run
     if active is None:
         return None

@@ -244,7 +244,7 @@ class RankLaunch:
         self.measure(validate.step_of(step), registering.checked(metrics))
 
     def measure(self, step: int, metrics: Mapping[str, float]) -> None:
-        """As `record`."""
+        """As `record`, with checked arguments."""
         if not self.live_files.measure(step, metrics):
             measure(self.database, f"{self.name}@{step}", metrics)
 
@@ -270,7 +270,7 @@ class RankLaunch:
         return replace(file, created_at=self._newest)
 
     def _summarise(self) -> None:
-        """Summarize finished journals in this rank's directories, once, long after the first step: that takes long.
+        """Summarize finished journals in this rank's directories, once, at a save and not at the start: it takes long.
 
         The first of the ranks that share a directory does it.
         """
@@ -314,7 +314,7 @@ class RankLaunch:
         """The newest earlier saved step from which this launch would start at a step that `fits`."""
         try:
             return earlier_start(self.database, self.facts, self.facts.parent_step or 0, fits=fits)
-        except CkptstoreError:  # the catalog is away
+        except CkptstoreError:  # the catalog cannot be used
             return None
 
     def note_start(self, decided: Decided) -> None:
@@ -331,7 +331,7 @@ class RankLaunch:
             reference=now.initial.reference if now.initial else "",
         )
         self.facts = event.launch
-        # What it begins from is in a directory of another run, whose journals tell nothing of this one.
+        # The files that it begins from are in directories of another run: their journals record nothing of this one.
         own = [source for rank, source in event.plan if rank == self.rank and decided.initial is None]
         plan_files = event.plan if self.rank == 0 else ()
         self._start_event = replace(event, plan=plan_files, data_at=self._start_event.data_at)
@@ -422,7 +422,8 @@ class RankLaunch:
     def record_load_failure(self, file: Checkpoint | None, damage: Rule | None, detail: str) -> None:
         """As `load_failed`, and record the rule that the file broke, if any. Log a failure that cannot be recorded."""
         if file is not None and (origin := self._fetched.origin(file)) is not None:
-            # What is recorded of it is another file, or gone; but of one with other bytes no copy is tried again.
+            # The damage is in the fetched file, not in the recorded one. But if that is damaged too, mark it as
+            # unreadable: then its copies are not tried again.
             file, damage = origin, damage and (Rule.UNREADABLE if origin.problem else None)
         try:
             if file is not None and damage is not None:
@@ -445,7 +446,8 @@ class RankLaunch:
     def adopt(self) -> Reconciled:
         """Register files that this rank wrote and did not register, such as the breakpoint after an exception.
 
-        Journals get what only the catalog has: else, if that is lost, a file may count as another launch's.
+        Records that only the catalog has go into journals first: else, if the catalog is lost, a file may count as
+        another launch's.
         """
         self.recorder.write_missed()
         with self.database.read() as connection:
@@ -517,7 +519,7 @@ class LiveFiles:
         """Record which files are gone: MindSpore's keep_checkpoint_max deletes them by itself."""
         names = listed(str(directory))
         if isinstance(names, OSError):
-            return  # nothing is seen to be gone
+            return  # it is not known which are gone
         whole = [file for file in self._all() if file.state is not FileState.IN_PROGRESS]
         here = [file for file in whole if Path(file.path).parent == directory]
         unseen = [file for file in here if not is_in(names, Path(file.path).name)]
@@ -549,7 +551,7 @@ class LiveFiles:
             self.add(wrong)
 
     def _all(self) -> list[Checkpoint]:
-        return list(self._files.values())  # a script may register files of its own meanwhile, in another thread
+        return list(self._files.values())  # a copy: a script may register files in another thread
 
 
 def _counted(what: str, value: int) -> int:

@@ -48,12 +48,12 @@ class _Waiting:
 class RecorderThread:
     """Takes jobs from the training thread and does them in order, until it is closed.
 
-    `durable` has every file on the disk before it is registered. `on_recorded` is called with each registered file, on
-    this thread. `state_names` are the parameters that a whole file has.
+    With `durable` every file is flushed to the disk before it is registered. `on_recorded` is called with each
+    registered file, on this thread. `state_names` are the parameters that a whole file has.
 
-    When a job is done, what it recorded is in a journal. Where several jobs wait, the catalog gets all of it in one
+    When a job is done, its records are in a journal. If several jobs wait, the catalog gets all their records in one
     transaction after them. A catalog that cannot be used is tried at longer and longer intervals. When it is back it
-    gets all that the journals have. The trouble is logged once, not once a step.
+    gets all records of the journals. The trouble is logged once, not once a step.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class RecorderThread:
         self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._waiting: list[_Waiting] = []
         self._measured: dict[int, dict[str, float]] = {}
-        self._lock = threading.RLock()  # the condition's own `with` is Python: a tenth of what a training waits for
+        self._lock = threading.RLock()  # `with` of the condition runs Python: a tenth of the time that training waits
         self._idle = threading.Condition(self._lock)
         self._open_jobs = 0
         self._hurry = threading.Event()
@@ -87,18 +87,18 @@ class RecorderThread:
         self.state_names: frozenset[str] = frozenset()
 
     def submit(self, file: Checkpoint, *, asynchronous: bool) -> None:
-        """Record a file that was just saved; one that another thread or process still writes, once it is there.
+        """Record a file that was just saved; if it is `asynchronous`, once another thread or process has written it.
 
-        A digest in it is that of the written bytes: the file is not read again.
+        If it has a digest, that of the written bytes, the file is not read again.
 
-        Where too many wait, it is noted in the journal as being written: the next start finishes the record.
+        If too many wait, the journal notes it as being written: the next start finishes the record.
         """
         is_queued = self.call(lambda: self._record(file, asynchronous=asynchronous))
         if not is_queued and not self._launch.recorder.note(file):
             log.error("%s is not registered: too many files wait for that; the next start looks for it", file.path)
 
     def keep_exit(self, file: Checkpoint, kept_path: str) -> None:
-        """Record the file of a graceful exit, which is whole now, under the name that it gets to keep."""
+        """Rename the complete file of a graceful exit to `kept_path`, and record it."""
         measured: list[Checkpoint] = []
 
         def job() -> None:
@@ -121,7 +121,7 @@ class RecorderThread:
         self.call(job)
 
     def quarantine_after(self, step: int, reason: str) -> None:
-        """Quarantine the states after a step that were saved so far, those that are still being written too."""
+        """Quarantine the states after a step that were saved so far, including those that are still being written."""
 
         def job() -> None:
             for waiting in self._waiting:
@@ -133,7 +133,7 @@ class RecorderThread:
             log.error("saves after step %d are not quarantined: too many files wait for their records", step)
 
     def measure(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Add metrics to the files of a step, also to those that are recorded later."""
+        """Add metrics to the files of a step, including those that are recorded later."""
 
         def job() -> None:
             self._measured[step] = {**self._measured.pop(step, {}), **metrics}
@@ -154,7 +154,7 @@ class RecorderThread:
         self.call(lambda: self._beside(lambda: self._companions.keep(path, step, content)))
 
     def call(self, job: Callable[[], object]) -> bool:
-        """Do `job` on the thread, after those before it; False where too many wait. Never waits itself."""
+        """Do `job` on the thread, after the earlier ones; False if too many wait. Never waits itself."""
         if os.getpid() != self._process:  # a child of `async_save="process"`: the thread is its parent's
             return False
         with self._lock:
@@ -180,15 +180,15 @@ class RecorderThread:
             atexit.register(self.close)
 
     def begin(self) -> None:
-        """Training begins: stay ready for what it saves."""
+        """Training begins: stay ready for its saves."""
         if self._may_rest:
             self._may_rest = False
-            self.call(lambda: self._launch.recorder.tell(self._launch.key))  # `note` must not wait for them
+            self.call(lambda: self._launch.recorder.tell(self._launch.key))  # opens journals: `note` must not wait
 
     def rest(self) -> None:
-        """Training has ended: let go of thread, journals and catalog once these have all; the next job starts over.
+        """Training has ended: end the thread, and close journals and catalog, once they have all records.
 
-        Many trainings in one process would else run out of open files.
+        The next job starts them again. Else many trainings in one process would run out of open files.
         """
         if os.getpid() != self._process:
             return
@@ -261,7 +261,7 @@ class RecorderThread:
                 self._finish_one()
             for waiting in tuple(self._waiting):
                 self._until_done(partial(self._try_again, waiting), partial(self._drop, waiting))
-            is_time = self._jobs.empty() and time.monotonic() >= self._next_try  # first what is in no journal yet
+            is_time = self._jobs.empty() and time.monotonic() >= self._next_try  # journals first
             if self._launch.recorder.is_late and is_time:
                 self._catch_up()
 
@@ -269,7 +269,7 @@ class RecorderThread:
         return self._open_jobs == 0 and not self._launch.recorder.is_late
 
     def _rests(self) -> bool:
-        """Let go of everything where nothing is left to do and training is over; whether the thread is to end."""
+        """Close everything if training is over and nothing is left to do. Returns whether the thread is to end."""
         if not (self._may_rest and self._has_all()):
             return False
         try:
@@ -277,14 +277,14 @@ class RecorderThread:
         except Exception:
             log.exception("journals or catalog could not be closed; their records are safe")
         with self._idle:
-            is_over = self._may_rest and self._has_all()  # a job may have come meanwhile
+            is_over = self._may_rest and self._has_all()  # a job may have come since
             if is_over:
                 self._thread = None
                 atexit.unregister(self.close)
         return is_over
 
     def _patience(self) -> float | None:
-        """How long to wait for the next job, in seconds; None where nothing else is to be done."""
+        """How long to wait for the next job, in seconds; None if there is nothing else to do."""
         if self._waiting:
             return _TRY_AGAIN_SECONDS
         return max(0.0, self._next_try - time.monotonic()) if self._launch.recorder.is_late else None
@@ -295,7 +295,7 @@ class RecorderThread:
             self._idle.notify_all()
 
     def _catch_up(self) -> None:
-        """Give the catalog what the journals have; or leave it alone for a while, each rank for another while."""
+        """Bring the catalog up to date with the journals. After a failure wait, each rank for a different time."""
         could_not_be_used = self._launch.recorder.behind
         try:
             self._launch.recorder.catch_up()
@@ -314,9 +314,9 @@ class RecorderThread:
             self._idle.notify_all()
 
     def _until_done(self, job: Callable[[], object], give_up: Callable[[], object] = lambda: None) -> None:
-        """Do a job; one that neither journal nor catalog takes is tried until one does: none may need the catalog.
+        """Do a job. It is repeated until journal or catalog take its records: so no job may need the catalog.
 
-        `give_up` is called where it failed otherwise: to try that again would keep all others waiting.
+        `give_up` is called after any other error: to repeat the job would keep all others waiting.
         """
         backoff = Backoff(LONGEST_PAUSE_SECONDS)
         while True:
@@ -383,7 +383,7 @@ class RecorderThread:
         self._launch.live_files.notice_vanished(Path(whole.path).parent)
 
     def _beside(self, write: Callable[[], None]) -> None:
-        """Whatever goes wrong with a companion, the checkpoint is recorded."""
+        """Write a companion. An error is only logged: the checkpoint is recorded anyway."""
         try:
             write()
         except Exception as error:  # noqa: BLE001 — a callback of the user's may keep anything
@@ -432,7 +432,7 @@ class Termination:
             self._is_armed = True
 
     def disarm(self) -> None:
-        """Training is over: the signal is what it was."""
+        """Training is over: handle the signal as before."""
         if self._is_armed and signal.getsignal(signal.SIGTERM) == self._handle:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self._is_armed = False

@@ -27,10 +27,10 @@ _LONGEST_PAUSE_SECONDS = 30.0
 
 
 class RetentionThread:
-    """Runs gc by a policy after each state that is registered whole.
+    """Runs gc by a policy after each state of which all ranks have registered their files.
 
     `file_registered` wakes it. Other ranks may register their files later, so it looks again until they are there.
-    What goes wrong is logged once, and tried again after the next save: training never waits.
+    An error is logged once, and gc is tried again after the next save. Training never waits.
     """
 
     def __init__(self, launch: RankLaunch, policy: Policy) -> None:
@@ -46,7 +46,7 @@ class RetentionThread:
         self._complaints = Complaints()
 
     def begin(self, writers: int) -> None:
-        """Training begins, and so many ranks save: the first save may not fit, as if the disk was full before."""
+        """Training begins, and so many ranks save. Space is freed now: even the first save may not fit."""
         self._is_new = True
         self._writers = writers
         self._wake()
@@ -98,7 +98,7 @@ class RetentionThread:
             step = tallies.newest_of_all_ranks(connection, launch.key, self._writers)
         if step is None or step <= self._collected_at:
             return
-        self._collected_at = step  # whatever comes of it: the next try is after the next save
+        self._collected_at = step  # even if gc fails: the next try is after the next save
         plan = plan_gc(launch.database, launch.run, self._policy)
         done = execute(launch.database, plan)
         if done.files or done.purged_files:

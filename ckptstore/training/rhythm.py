@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     Every = int | timedelta | Literal["auto"]
 
 SHORTEST = timedelta(minutes=1)
-"""Of "auto": the time to the first save, which tells what one costs, and the shortest one between two."""
+"""With "auto": the time to the first save, by which the cost is measured, and the shortest time between two saves."""
 
 _ASK_SECONDS = 1.0
-"""Between two questions, about: each waits for the devices of all ranks."""
+"""The approximate time between two questions: each waits for the devices of all ranks."""
 _MOST_STEPS = 1000
 _GROWTH = 4
 
 
 class Question(NamedTuple):
-    """What a rank says when all ask each other; what all say is added up. Rank 0 alone looks at its clock."""
+    """The answer of one rank when all ask each other; those of all are added up. Rank 0 alone looks at its clock."""
 
     leaves: int
     saves: int
@@ -31,10 +31,10 @@ class Question(NamedTuple):
 
 
 class Rhythm:
-    """Of one rank. `every` is a number of steps, or a time between two saves; `alone` tells that there is one rank.
+    """When one rank saves. `every` is a number of steps, or a time between two saves; `alone`: there is one rank.
 
-    With "auto" that time is a minute at first, and then what `adapt` makes of the cost of a save. Moments are seconds
-    of the monotonic clock.
+    With "auto" that time is a minute at first; then `adapt` computes it from the cost of a save. Moments are seconds of
+    the monotonic clock.
     """
 
     def __init__(self, every: Every, *, step: int, now: float, rank: int, alone: bool) -> None:
@@ -49,7 +49,7 @@ class Rhythm:
         return step >= self._asked_step + self._steps
 
     def question(self, step: int, now: float, *, leaves: bool) -> Question:
-        """What this rank says."""
+        """The answer of this rank."""
         if self._rank:
             return Question(int(leaves), 0, 0)
         is_late = not isinstance(self.every, int) and now - self._saved_at >= self.every.total_seconds()
@@ -58,15 +58,15 @@ class Rhythm:
         return Question(int(leaves), int(is_late), 1 if self._alone else steps)
 
     def heard(self, step: int, now: float, said: Question) -> None:
-        """What all said together: the next question is so many steps away."""
+        """Note the sum of all answers: the next question comes after its number of steps."""
         self._asked_step, self._asked_at, self._steps = step, now, max(1, said.steps)
 
     def adapt(self, cost: Cost, mtbf: float) -> None:
-        """Save as often as loses least, where a save costs so much and failures come so often (in seconds)."""
+        """Choose the interval that loses least, by the cost of a save and the mean seconds between failures."""
         self.every = max(SHORTEST, timedelta(seconds=best_interval(cost, mtbf)))
 
     def is_due(self, step: int) -> bool:
-        """Whether a save is due after a step, by their number: with data sinking several steps end at once."""
+        """Whether a save is due after a step, by the number of steps. With data sinking several steps end at once."""
         before, self._step = self._step, step
         return isinstance(self.every, int) and step // self.every > before // self.every
 

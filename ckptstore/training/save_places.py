@@ -42,7 +42,7 @@ _UNFINISHED = ".tmp"
 
 
 class SavePlaces:
-    """Where a registrar's callbacks save what."""
+    """The directories that a registrar's callbacks save to, with kind and prefix of the files."""
 
     def __init__(self, launch: RankLaunch, progress: Progress, recorder: RecorderThread) -> None:
         self._launch = launch
@@ -65,12 +65,12 @@ class SavePlaces:
         content: Content | None = None,
         has_begun: bool = False,
     ) -> None:
-        """Record, once, where this rank saves what; log an error if another rank would write the same files.
+        """Record, once, a directory that this rank saves to; log an error if another rank would write the same files.
 
-        `names_before` picks, of the names in the directory, those that are not of this launch (None: none could be);
-        breakpoints have the prefix of other files unless `breakpoint_prefix` is given. Raises `RefusedError` where the
-        launch started without states of its run that are there; where training `has_begun` that is only logged.
-        `OSError` if the names are asked for and cannot be read.
+        `names_before` picks, of the names in the directory, those that are not of this launch (None: none could be).
+        Breakpoints have `prefix` unless `breakpoint_prefix` is given. Raises `RefusedError` if the launch started
+        without a newer state of its run that is in the directory; if training `has_begun`, that is only logged. Raises
+        `OSError` if `names_before` needs the names and they cannot be read.
         """
         directory = real_directory(directory)
         if (directory, kind, prefix) in self._claimed:
@@ -100,7 +100,7 @@ class SavePlaces:
                 content=content,
             )
         )
-        # Of TTP each rank has a directory of its own below this one, in an iteration of MindFormers other names.
+        # With TTP each rank has its own directory below this one, in an iteration of MindFormers its own names.
         if kind is not Kind.TTP and content is not Content.PART:
             self._claim(directory, kind, prefix)
 
@@ -117,7 +117,7 @@ class SavePlaces:
                 if directory not in self._of_iterations:
                     unwatched += [f"{directory}/{name}" for name in appeared if _is_of_save(name)]
             except (OSError, CkptstoreError):
-                continue  # whoever saves there is told
+                continue  # the next save there reports it
             if unwatched:
                 self._names_before = {}
                 log.warning(
@@ -152,9 +152,9 @@ class SavePlaces:
             )
 
     def _view(self, directory: str) -> View:
-        """What the journals of a directory tell, read once: the new in them is taken up, if the catalog can be used.
+        """Read the journals of a directory into the catalog, or into a temporary one if the catalog cannot be used.
 
-        Raises `CkptstoreError` where they cannot be read.
+        Raises `CkptstoreError` if they cannot be read.
         """
         launch = self._launch
         try:
@@ -200,7 +200,8 @@ class SavePlaces:
     def _say_newer(self, view: View, names: frozenset[str] | OSError, start: Start, plan: RestorePlan) -> None:
         """Warn of an unregistered checkpoint that was saved after the state of a plan, as without ckptstore.
 
-        Rank 0 looks, if the catalog can be used: what a scan took in, only the journal of the tree's root tells.
+        Rank 0 looks, and only if the catalog can be used: files that a scan took in are in the journal of the tree's
+        root alone.
         """
         launch = self._launch
         is_asked = launch.rank == 0 and not start.launch.branched and view.database is launch.database
@@ -251,7 +252,7 @@ class SavePlaces:
         """
         own, directory = self._launch, view.directory
         if isinstance(names, OSError):
-            return names  # whoever saves there is told
+            return names  # the next save there reports it
         unfinished = [name for name in names if name.endswith(_UNFINISHED)]
         if not unfinished:
             return names
@@ -269,7 +270,7 @@ class SavePlaces:
         return names - removed
 
     def _report(self, directory: str) -> None:
-        """Log, once, what `_check` raises: training has begun, and goes on with what it has."""
+        """Log, once, what `_check` raises: training has begun, and goes on from its own state."""
         if self._has_reported:
             return
         overlooked = self._overlooked(self._view(directory))
@@ -283,9 +284,9 @@ class SavePlaces:
             )
 
     def _overlooked(self, view: View) -> tuple[str, str] | None:
-        """What this start overlooked, in words, and the launch that saved it."""
+        """The message about a newer state that this start overlooked, and the launch that saved it; None if none."""
         start = self._progress.start
-        if start is None or start.launch.branched:  # who goes back on purpose gives up what came after that
+        if start is None or start.launch.branched:  # going back on purpose abandons newer states
             return None
         file = newer_state(view, start) or self._moved_here(view, start)
         if file is None:
@@ -321,7 +322,7 @@ class SavePlaces:
 
 
 class View(NamedTuple):
-    """What the journals of a directory tell: a database that has taken them up, and the ids of files new to it."""
+    """The records of a directory's journals: a database that has them, and the ids of files new to it."""
 
     directory: str
     database: Database
@@ -350,7 +351,7 @@ def _or_raised(names: frozenset[str] | OSError) -> frozenset[str]:
 
 
 def _updates_in(path: str) -> int:
-    """How many updates the optimizer of a checkpoint has counted; 0 where it does not tell."""
+    """How many updates the optimizer of a checkpoint has counted; 0 if that is not known."""
     try:
         return read_checkpoint(Path(path)).optimizer_step or 0
     except (OSError, UnreadableError):
@@ -358,12 +359,12 @@ def _updates_in(path: str) -> int:
 
 
 def _is_of_save(name: str) -> bool:
-    """Whether MindFormers or HyperParallel name a directory so, with a state of all ranks in it."""
+    """Whether a name is that of a directory in which MindFormers or HyperParallel save a state of all ranks."""
     return parse_iteration(name) is not None or parse_shards(name) is not None
 
 
 def _is_of_others(file: Checkpoint, start: Start) -> bool:
-    """Whether it is what another launch of the run has saved whole."""
+    """Whether a file was saved completely by another launch of the run."""
     return file.run == start.launch.run and file.launch != start.launch.id and file.size is not None
 
 

@@ -46,15 +46,15 @@ if TYPE_CHECKING:
 class Start:
     """Where training goes on.
 
-    `plan` names the file of each rank; it is None where the launch is `fresh`. `initial` is the same of the state of
-    another run that a fresh launch begins from (None: of none). `append_info` holds what this rank's file had beside
-    parameters: what `CheckpointConfig(append_info=…)` put there.
+    `plan` names the file of each rank; it is None if the launch is `fresh`. `initial` is the plan for the state of
+    another run that a fresh launch begins from (None: it begins from none). `append_info` holds the values that this
+    rank's file had beside parameters, by `CheckpointConfig(append_info=…)`.
 
-    `launch` is the launch that starts, decided `at` that moment, `by_journals` where the catalog could not be used.
+    `launch` is the launch that starts, decided `at` that moment, `by_journals` if the catalog could not be used.
     `known` are the launches that the run had then, with the highest step that each had saved (0: none). `offset` is how
     far the launch's steps are ahead of the counter of an optimizer that never left out an update. `lost` are the
-    records of the files that ranks saved of that state themselves, and that others' files stand in for. `parts` are
-    those of all its files, of a state that is the directory of an iteration of MindFormers.
+    records of ranks' own files of that state for which others' files stand in. `parts` are the records of all files of
+    a state that is the directory of an iteration of MindFormers.
     """
 
     launch: Launch
@@ -103,7 +103,7 @@ class Start:
 
     @property
     def initial_epoch(self) -> int:
-        """What `Model.train` needs to go on there."""
+        """The argument `initial_epoch` with which `Model.train` goes on there."""
         return self.global_step // (self.launch.steps_per_epoch or 1)
 
     def to_json(self) -> Line:
@@ -116,11 +116,13 @@ class Start:
 class Progress:
     """How far a launch has trained in this process: shared by all its registrars, through all its trainings.
 
-    `start` is what `resume` returned; None before, and where the script does not call it. `global_step` counts the
-    batches consumed since the run began. `has_trained` tells that training has begun, `has_failed` that an exception
-    ended the last one, and `ending` at which state, where that is known. `seed` is that of random layers, each step of
-    which draws by its number (None: MindSpore's own way). While a training is under way, `recorder` records
-    for it, and `evaluated`, where MindSpore runs it, gets what an evaluation found.
+    - `start`: the result of `resume`; None before, and if the script does not call it.
+    - `global_step`: the batches consumed since the run began.
+    - `has_trained`: training has begun. `has_failed`: an exception ended the last training. `ending`: the step and the
+      error of that end, if known.
+    - `seed`: with it random layers draw in each step by the number of the step (None: as MindSpore does).
+    - `recorder`: records for a training while that is under way. `evaluated`: gets the results of an evaluation in it,
+      if MindSpore runs it.
     """
 
     start: Start | None = None
@@ -149,11 +151,11 @@ def begin(
     directories: Iterable[str | Path] = (),
     claim: Callable[[Connection, Launch], None] | None = None,
 ) -> RankLaunch:
-    """Make this rank part of a launch, as `Catalog.join` does, also while the catalog cannot be used.
+    """Make this rank part of a launch, as `Catalog.join` does, even while the catalog cannot be used.
 
-    The journals in the run's known directories are read into the catalog first. Where that cannot be used they alone
-    count, and the launch is in journals only until the catalog is back. `claim` is that of `resume.join`, of a launch
-    that is in the catalog.
+    The journals in the run's known directories are read into the catalog first. If the catalog cannot be used, they
+    alone count, and the launch is in journals only until the catalog is back. `claim` is the argument of `resume.join`,
+    for a launch that is in the catalog.
     """
     sizes, _ = found_below(known_directories(database.name, run, directories))
     try:
@@ -186,7 +188,7 @@ def begin(
 
 
 def follow(database: Database, facts: Launch, rank: int, layout: str | None, *, away: bool) -> RankLaunch:
-    """Make another rank part of a launch that the first one began; `away` tells that it did so without a catalog."""
+    """Make another rank part of a launch that the first one began; `away`: that one began it without the catalog."""
     if away:
         return _without_catalog(database, facts, rank)
     try:
@@ -206,9 +208,9 @@ def decide(
 ) -> Start:
     """Where the launch starts, by the catalog, or without it by journals and directories.
 
-    `ask_ranks` is that of `decide_start`; without the catalog what this process sees counts.
+    `ask_ranks` is the argument of `decide_start`; without the catalog this process's view of the disk counts.
 
-    Raises as `resolve` does, and `RefusedError` where the run has no history and unregistered checkpoints are in its
+    Raises as `resolve` does, and `RefusedError` if the run has no history and unregistered checkpoints are in its
     known directories.
     """
     name = launch.database.name
@@ -239,14 +241,14 @@ def decide(
 def _named(reference: str | None) -> set[str]:
     """The runs that a reference may name."""
     found: set[str] = set()
-    with suppress(UsageError):  # whoever chooses the state says so
+    with suppress(UsageError):  # the choice of the state reports it
         for each in readings(reference) if reference else ():
             found.add(each.run)
     return found
 
 
 def _look_back(launch: RankLaunch, database: Database) -> None:
-    """Tell a launch what its run is called now, and the highest step that other launches of it saved."""
+    """Set a launch's `name`, the run's present one, and `saved_before`, the highest step that other launches saved."""
     with database.read() as connection:
         called = reads.called(connection, launch.run)
         known = tallies.highest_steps(connection, called.id) if called else {}
@@ -280,7 +282,7 @@ def _start(launch: RankLaunch, database: Database, query: Query, ask_ranks: AskR
 
 
 def _check_known(launch: RankLaunch, database: Database, known: Iterable[str]) -> None:
-    """Raise `RefusedError` if the database knows no earlier launch of the run, and checkpoints are in them."""
+    """Raise `RefusedError` if the run has no history in the database, and unregistered checkpoints are in `known`."""
     with database.read() as connection:
         run_id = reads.run_id(connection, launch.run) or 0
         decided = any(each.decided for each in reads.launches_of(connection, run_id))
@@ -299,9 +301,9 @@ def _without_catalog(database: Database, facts: Launch, rank: int) -> RankLaunch
 
 
 def unregistered(database: Database, directory: str, names: frozenset[str] | OSError) -> list[str]:
-    """As `without_record`, of what a directory has (`disk.files.listed`): the files that may hold steps.
+    """As `without_record`, for those files of a directory that may hold steps; `names` is of `disk.files.listed`.
 
-    Raises `CkptstoreError` where the directory could not be read.
+    Raises `CkptstoreError` if the directory could not be read.
     """
     if isinstance(names, NotADirectoryError):
         return []
@@ -311,9 +313,9 @@ def unregistered(database: Database, directory: str, names: frozenset[str] | OSE
 
 
 def without_record(database: Database, directory: str, names: Sequence[str]) -> list[str]:
-    """Those of these files that have no record, where the database has taken up the directory's journals.
+    """Those of these files that have no record. The database must have taken up the directory's journals.
 
-    `scan` may have taken one for this run's, or it may be of any other.
+    A record of any run counts, also one that a scan made.
     """
     with database.read() as connection:
         sources = reads.sources_in(connection, directory) if names else []
@@ -323,7 +325,7 @@ def without_record(database: Database, directory: str, names: Sequence[str]) -> 
 
 
 def _may_hold_steps(name: str) -> bool:
-    """Whether it is a checkpoint's name; a start that was stopped before its first step leaves a breakpoint too."""
+    """Whether it is a checkpoint's name, except that of a breakpoint from a start that ended before its first step."""
     named = parse_name(name)
     if named is None:
         return parse_exit_name(name) is not None

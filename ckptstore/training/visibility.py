@@ -1,8 +1,8 @@
-"""Ranks whose hosts share no disk: each looks at its own files, and rank 0 judges by what they see.
+"""Chooses a state for ranks whose hosts share no disk: each looks at its own files, and rank 0 judges by all views.
 
-Rank 0 chooses by what it sees itself, and asks all ranks whether each sees its file. Where one does not, or where a
-newer state was rejected for what rank 0 does not see, every rank tells through the catalog what it sees of the newest
-states, and rank 0 chooses again.
+Rank 0 first chooses by its own view, and asks all ranks whether each sees its file. If one does not, or if a newer
+state was rejected because of files that rank 0 does not see, every rank writes its view of the newest states into the
+catalog, and rank 0 chooses again.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("ckptstore")
 
 LOOK_SECONDS = 30.0
-"""How long a rank may look at its own disk: one that hangs keeps the others no longer."""
+"""How long a rank may look at its own disk: a disk that hangs must not keep the others waiting longer."""
 
 _STATES = 8
 _OTHERS = 64
-"""Files of other ranks that a rank looks at, until it finds one that serves it."""
+"""At most so many files of other ranks a rank looks at, until it finds one that serves it."""
 _IN_PIECES = (Content.SHARE, Content.PART)
 _UNSEEN = {Rule.MISSING_FILE, Rule.UNREADABLE, Rule.SIZE_MISMATCH, Rule.DIGEST_MISMATCH}
 
 
 def ask_ranks(launch: RankLaunch, query: Query, ask: Callable[[Any], int]) -> AskRanks:
-    """What rank 0 asks the ranks of its launch once it has chosen: `ask` sends a question, and counts who says yes."""
+    """The function by which rank 0 asks the ranks once it has chosen. `ask` sends a question, and counts the yeses."""
 
     def asked(resolution: Resolution) -> Mapping[int, View] | None:
         plan = resolution.plan
@@ -79,7 +79,7 @@ def ask_ranks(launch: RankLaunch, query: Query, ask: Callable[[Any], int]) -> As
 
 
 def answer(launch: RankLaunch, question: Mapping[str, Any]) -> bool:
-    """Say yes to a question of rank 0: that this rank sees its file, or that it has told what it sees."""
+    """The answer to a question of rank 0: whether this rank sees its file, or whether it has written its view."""
     if "files" in question:
         own = question["files"] if question["all"] else [question["files"][launch.rank]]
         return within(LOOK_SECONDS, lambda: all(each is None or _is_there(*each) for each in own)) or False
@@ -97,7 +97,7 @@ def answer(launch: RankLaunch, question: Mapping[str, Any]) -> bool:
 
 
 def _seen(launch: RankLaunch, states: Sequence[tuple[LaunchKey, int]]) -> dict[str, Observed] | None:
-    """What the rank sees of these states, once what its own journals tell is in the catalog; None: not in time."""
+    """The rank's view of these states, once its own journals are in the catalog; None if that takes too long."""
     database = launch.database
     with database.read() as connection:
         homes = {home for key, _ in states for home in recent.homes_of(connection, key) if home.rank == launch.rank}
@@ -119,7 +119,7 @@ def _journals(directory: str) -> dict[str, int]:
 
 
 def _is_there(path: str, size: int, mtime_ns: int | None, digest: str | None) -> bool:
-    """Whether a file is as it was recorded; one that was copied, and has another time, by its bytes."""
+    """Whether a file is as it was recorded. A copy, which has another time, is compared by its bytes."""
     found, record = files.facts_if_seen(path), Bytes(size, mtime_ns, digest)
     return found is not None and compare(record, files.against(path, record, found)) is Sighting.SAME
 
@@ -130,7 +130,7 @@ def _needs_all(origin: Launch, found: Iterable[Checkpoint]) -> bool:
 
 
 def _serving(found: Sequence[Checkpoint], origin: Launch, rank: int) -> list[Checkpoint]:
-    """What may serve a rank, its own first, and not more of others' than can be looked at."""
+    """The files that may serve a rank: its own first, then at most `_OTHERS` of other ranks."""
     if _needs_all(origin, found):
         return sorted(found, key=lambda file: (file.content is not Content.SHARE, file.rank, file.path))
     groups = origin.layout.partition(origin.world_size)
@@ -141,7 +141,7 @@ def _serving(found: Sequence[Checkpoint], origin: Launch, rank: int) -> list[Che
 
 
 def _look(known: Iterable[Sequence[Checkpoint]]) -> dict[str, Observed]:
-    """Look at the files of each state, to the first that is as it was recorded."""
+    """Look at the files of each state, up to the first that is as recorded."""
     seen: dict[str, Observed] = {}
     for of_state in known:
         for file in of_state:
