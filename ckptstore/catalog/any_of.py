@@ -1,6 +1,6 @@
-"""Ask for rows with one of many values, however many they are, in one statement.
+"""Conditions on a column that has one of many values: one statement for any number of values.
 
-A list of parameters would be compiled anew for each length, and SQLite takes so many only.
+`IN` with a parameter for each value is compiled again for each length, and SQLite limits the number of parameters.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from sqlalchemy.ext.compiler import compiles
 
 
 def any_of(column: sa.ColumnElement[Any], parameter: str) -> sa.ColumnElement[bool]:
-    """Whether a column of texts or numbers is one of the values of a list, which that parameter gets."""
-    # Of whatever length: a cast to the column's would cut a longer text to one that may be there.
+    """Whether a column of texts or numbers equals one of the values in the list that `parameter` is bound to."""
+    # Text without a length: a cast to the column's length would cut a longer text, and the rest may be in the column.
     item = sa.Text() if isinstance(column.type, sa.String) else column.type
     return _Among(column, sa.bindparam(parameter, type_=_Values(item)))
 
 
 def one_of(column: sa.ColumnElement[Any], *fixed: str) -> sa.ColumnElement[bool]:
-    """Whether a column is one of a few values that never change: `in_` is compiled anew each time it is run."""
+    """Whether a column equals one of a few fixed values. `in_` would be compiled again at each execution."""
     return sa.or_(*(column == each for each in fixed))
 
 
@@ -46,7 +46,7 @@ class _Among(sa.sql.functions.FunctionElement[bool]):
     type = sa.Boolean()
 
     def self_group(self, against: Any = None) -> _Among:  # noqa: ARG002
-        return self  # else "= 1" is added where the database has no booleans, and no index is used
+        return self  # else SQLAlchemy adds "= 1" on SQLite, which has no booleans, and no index is used
 
 
 @compiles(_Among, "sqlite")

@@ -1,4 +1,4 @@
-"""How long to leave something alone that failed."""
+"""How long to wait before trying again."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _FIRST_SECONDS = 0.02
 class Backoff:
     """Pauses that get twice as long each time, up to `longest` seconds.
 
-    Each is cut by chance to something between half of it and all: a thousand ranks that failed together must not come
-    back together.
+    Each is multiplied by a random factor from 0.5 to 1: a thousand ranks that failed together must not try again
+    together.
     """
 
     def __init__(self, longest: float) -> None:
@@ -25,5 +25,5 @@ class Backoff:
         return pause * CHANCE.uniform(0.5, 1)
 
     def reset(self) -> None:
-        """It worked: the next pause is a short one."""
+        """Make the next pause short again. Call it after a success."""
         self._next = _FIRST_SECONDS

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def tiers_of(connection: sa.Connection) -> list[Declared]:
-    """Every tier that the catalog knows, those that were taken back too, nearest first."""
+    """Every tier that the catalog knows, removed ones too, nearest first."""
     found = [
         Declared(
             Tier(row.name, row.url, row.level), row.declared, None if row.version < "1" else moment_of(row.version)
@@ -50,7 +50,7 @@ def copies_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, tuple[
 
 
 def ready_copies(connection: sa.Connection, files: Iterable[Checkpoint]) -> dict[str, tuple[Copy, ...]]:
-    """The ready copies of these files, by the file's id, nearest first; of one that has none there is no entry."""
+    """The ready copies of these files, by the file's id, nearest first; files without one are left out."""
     digests = {file.id: file.digest for file in files}
     query = _OF_FILES.where(_IS_READY, IN_USE)
     known = _by_file(connection.execute(query, {"own_ids": list(digests)})) if digests else {}
@@ -65,9 +65,9 @@ def copies_of_run(connection: sa.Connection, run: int) -> dict[str, tuple[Copy, 
 
 
 def lacking(connection: sa.Connection, run: int, tier: Tier, *, most: int | None = 1000) -> list[Checkpoint]:
-    """The files of a run of which a tier has no copy, those of the newest saves first, at most so many; None: all.
+    """The files of a run that a tier has no copy of, newest saves first, at most `most` (None: all).
 
-    Files that no copy is made of (`core.copy_keys.is_copied`) are left out, and those whose copy retention has removed.
+    Leaves out files that are never copied (`core.copy_keys.is_copied`), and files whose copy retention has removed.
     """
     newest_first = (launches.c.launch_order.desc(), saves.c.global_step.desc(), checkpoints.c.rank)
     return list(rows.files(connection.execute(_lacking(run, tier).order_by(*newest_first).limit(most))))
@@ -81,7 +81,7 @@ def failed_in(connection: sa.Connection, tier: Tier) -> list[str]:
 
 
 class Tally(NamedTuple):
-    """How many copies of a state a tier has, their bytes, and since when the oldest is in that state."""
+    """How many copies in one state a tier has, their bytes, and since when the oldest is in that state."""
 
     tier: str  # its id
     state: CopyState
@@ -91,7 +91,7 @@ class Tally(NamedTuple):
 
 
 def tallies(connection: sa.Connection, run: int | None = None) -> list[Tally]:
-    """What each tier has, of a run or (None) of all."""
+    """The copies in each tier, counted by state: those of one run, or of all runs (None)."""
     counts = (sa.func.count(), sa.func.coalesce(sa.func.sum(copies.c.size), 0), sa.func.min(copies.c.created_at))
     query = sa.select(copies.c.tier_id, copies.c.state, *counts).group_by(copies.c.tier_id, copies.c.state)
     if run is not None:
@@ -103,7 +103,7 @@ def tallies(connection: sa.Connection, run: int | None = None) -> list[Tally]:
 
 
 def ranks_in_tiers(connection: sa.Connection, ids: Sequence[str]) -> dict[str, dict[str, int]]:
-    """Of how many ranks of these saves each tier has a ready copy, by the save's id and the tier's name."""
+    """The number of ranks that have a ready copy in a tier, by the save's id and the tier's name."""
     found: dict[str, dict[str, int]] = {}
     query = (
         sa.select(checkpoints.c.save_id, tiers.c.name, sa.func.count(checkpoints.c.rank.distinct()))
@@ -117,7 +117,7 @@ def ranks_in_tiers(connection: sa.Connection, ids: Sequence[str]) -> dict[str, d
 
 
 class Backlog(NamedTuple):
-    """Files that a tier has no copy of though one is made of them: how many, their bytes, since when the oldest is."""
+    """Files that wait to be copied to a tier: how many, their bytes, and when the oldest was recorded."""
 
     files: int
     size: int
@@ -125,7 +125,7 @@ class Backlog(NamedTuple):
 
 
 def backlog(connection: sa.Connection, run: int, tier: Tier) -> Backlog:
-    """What `lacking` would give, counted."""
+    """The files that `lacking` would return, counted."""
     counts = (
         sa.func.count(),
         sa.func.coalesce(sa.func.sum(checkpoints.c.size), 0),
@@ -136,14 +136,14 @@ def backlog(connection: sa.Connection, run: int, tier: Tier) -> Backlog:
 
 
 def only_on_nodes(connection: sa.Connection, run: int) -> tuple[int, int]:
-    """How many states of a run have a file that no tier beyond the nodes has; and how many states there are."""
+    """How many states of a run have a file that is in no tier beyond the nodes, and how many states there are."""
     of_state = states_by_place().where(launches.c.run_id == run).subquery()
     query = sa.select(sa.func.coalesce(sa.func.sum(of_state.c.lacks), 0), sa.func.count()).select_from(of_state)
     return tuple(connection.execute(query).one())
 
 
 def runs_in(connection: sa.Connection, tier: Tier) -> list[int]:
-    """The ids of the runs that a tier has something of."""
+    """The ids of the runs that have copies recorded in a tier, in any state."""
     joined = copies.join(launches, launches.c.id == copies.c.launch_id)
     query = sa.select(launches.c.run_id).distinct().select_from(joined).where(copies.c.tier_id == tier.id)
     return sorted(connection.execute(query).scalars())
@@ -179,7 +179,7 @@ _OF = sa.select(
     copies.c.size,
     copies.c.digest,
     copies.c.created_at,
-    sa.cast(copies.c.beside, sa.Text),  # to parse it only where there is something
+    sa.cast(copies.c.beside, sa.Text),  # as text: parsed only if it is not empty
     copies.c.detail,
 )
 _IN_TIERS = copies.join(tiers, tiers.c.id == copies.c.tier_id)
@@ -195,7 +195,7 @@ def _lacking(run: int, tier: Tier) -> sa.Select[Any]:
 
 
 def is_lacking(tier: sa.ColumnElement[str] | str) -> sa.ColumnElement[bool]:
-    """Whether the tier with this id has no copy of a file that copies are made of."""
+    """Whether a file is one that is copied, and the tier with this id has no copy of it."""
     has_one = sa.exists().where(
         copies.c.checkpoint_id == checkpoints.c.id,
         copies.c.tier_id == tier,
@@ -212,7 +212,7 @@ def is_lacking(tier: sa.ColumnElement[str] | str) -> sa.ColumnElement[bool]:
 
 
 def states_by_place() -> sa.Select[Any]:
-    """Of each state that is on a disk its run, and whether (1, 0) it has a file that no tier beyond the nodes has."""
+    """The run of each state on disk, and `lacks`: 1 if a file of the state is in no tier beyond the nodes, else 0."""
     is_beyond = sa.exists().where(
         copies.c.checkpoint_id == checkpoints.c.id,
         copies.c.digest == checkpoints.c.digest,

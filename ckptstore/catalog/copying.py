@@ -1,6 +1,6 @@
 """Leases for copying: of several processes that could copy an object to a tier, only the one with the lease does.
 
-They may be for files of several ranks: those with one name and the same bytes share an object.
+Files of several ranks with the same name and the same bytes share one object, and so its lease.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ def take(
     until: datetime,
     is_dead: Callable[[str], bool],
 ) -> bool:
-    """Let a process copy a file to a tier until then; whether it may: no other one that may live does so now."""
+    """Take the lease to copy a file to a tier, up to `until`; return whether `process` has it now.
+
+    It has not if another process holds the lease, unless that process is dead or its lease has expired.
+    """
     asked = _object(file, tier)
     row = connection.execute(_LEASE, asked).one_or_none()
     if row is None:
@@ -44,12 +47,12 @@ def take(
 
 
 def renew(connection: sa.Connection, file: Checkpoint, tier: Tier, process: str, *, until: datetime) -> bool:
-    """Extend the lease until then; False if another process has taken the file over."""
+    """Extend the lease up to `until`; False if another process has taken it over."""
     return _put(connection, _object(file, tier), process, expires_at=until)
 
 
 def end(connection: sa.Connection, file: Checkpoint, tier: Tier, process: str) -> None:
-    """It has ended, however it did."""
+    """End the lease: the process has copied the file, or given up."""
     connection.execute(_END, {**_object(file, tier), "own_process": process})
 
 

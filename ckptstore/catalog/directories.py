@@ -1,4 +1,4 @@
-"""Queries for directories and files of any run: to find what may be the same file under another path."""
+"""Queries for directories and files of any run. Most look for a file that may be recorded under another path too."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint, LaunchKey
 
 _PATH = checkpoints.c.path
-_DIRECTORY = sa.func.rtrim(_PATH, sa.func.replace(_PATH, "/", ""), type_=sa.Text)  # up to the last slash, on either one
+_DIRECTORY = sa.func.rtrim(_PATH, sa.func.replace(_PATH, "/", ""), type_=sa.Text)  # up to the last slash
 
 
 class Recorded(NamedTuple):
-    """A file that is there, as far as the catalog knows, and of no run that was given up.
+    """A file that is there, as far as the catalog knows, and whose run is not among `reads.GIVEN_UP`.
 
     `mtime_ns` is None while it is being written.
     """
@@ -70,7 +70,7 @@ def every_directory(connection: sa.Connection) -> set[str]:
 
 
 def of_live_files(connection: sa.Connection, run: int) -> list[tuple[str, str]]:
-    """A file of each directory with files of a run that are there, and the directory's identity (empty: not known)."""
+    """Of each directory with present files of a run: the path of one, and the directory's identity (empty: unknown)."""
     query = (
         sa.select(sa.func.min(_PATH), checkpoints.c.directory_id)
         .select_from(FILES_OF_LAUNCHES)
@@ -89,7 +89,7 @@ def of_identities(connection: sa.Connection, identities: Iterable[str]) -> set[s
 
 
 def files_after(connection: sa.Connection, directory: str, launch: LaunchKey, step: int) -> list[Checkpoint]:
-    """The files of a launch in or below a directory that are there, whole, and of a later step."""
+    """The present, finished files of a launch in or below a directory, of steps after `step`."""
     later = (saves.c.launch_id == launch) & (saves.c.global_step > step)
     query = rows.FILE_QUERY.where(later, _is_below(directory), IS_THERE, checkpoints.c.size.is_not(None))
     return list(rows.files(connection.execute(query)))
@@ -103,7 +103,7 @@ def files_in(connection: sa.Connection, some: Iterable[str]) -> list[Checkpoint]
 
 
 def below(connection: sa.Connection, directory: str) -> set[str]:
-    """The paths below a directory of files of any run that are there, as far as the catalog knows."""
+    """The paths of the present files of any run below a directory, as far as the catalog knows."""
     return set(connection.execute(sa.select(_PATH).where(_is_below(directory), IS_THERE)).scalars())
 
 
@@ -117,7 +117,7 @@ def written_at(connection: sa.Connection, moments: Iterable[int]) -> list[Checkp
 
 
 def doubles_of(connection: sa.Connection, ids: Iterable[str]) -> list[Checkpoint]:
-    """Those of these files, and others, of which a record tells that is the same but for its path.
+    """Those of these files that have a double, and the doubles: records that differ in their path only.
 
     Only complete files, and those that gc moved to the trash or deleted.
     """
@@ -148,7 +148,7 @@ def of_sizes(connection: sa.Connection, sizes: Iterable[int]) -> list[Checkpoint
 
 
 def written_within(connection: sa.Connection, begin_ns: int, end_ns: int) -> Iterator[Recorded]:
-    """The files of any run that are there and were written in that time, in nanoseconds since 1970, or are just now."""
+    """The present files of any run written between two times, in nanoseconds since 1970, or being written now."""
     when = checkpoints.c.mtime_ns.between(begin_ns, end_ns) | checkpoints.c.mtime_ns.is_(None)
     return map(Recorded._make, many(connection.execute(_RECORDED.where(when))))
 
@@ -160,10 +160,10 @@ def at_paths(connection: sa.Connection, paths: Iterable[str]) -> Iterator[Record
 
 
 def at_the_paths_of(connection: sa.Connection, ids: Iterable[str]) -> Iterator[Recorded]:
-    """Other present files, of any run, that may be the same file under a path of one of these.
+    """Other records of present files, of any run, at the paths of these files: they may be of the same file.
 
-    Their times do not tell: a look at the one file may have written a new one to one of its records only. Where sizes
-    or digests are known and differ, the one was written over the other.
+    Modification times are not compared: a look at the file may have updated only one of its records. If sizes or
+    digests are known and differ, one file was written over the other.
     """
     own = checkpoints.alias()
     query = _RECORDED.join(own, (own.c.path == _PATH) & (own.c.id != checkpoints.c.id)).where(

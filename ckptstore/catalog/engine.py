@@ -39,9 +39,9 @@ class Database:
 
     - `answer_within` is how long to wait for a connection, for a lock and for the answer to a statement, in seconds. A
       connection and a lock are waited for 10 s at most, except an SQLite lock that other processes keep acquiring.
-    - A PostgreSQL connection is open for one transaction, or for a `connected` block, and one thread at a time has it.
+    - A PostgreSQL connection is open for one transaction or for a `connected` block. One thread at a time uses it.
       So a process that waits for its next save holds no connection, and no process holds two.
-    - A server asks for more `connections`: it keeps up to that many open, and its threads share them.
+    - `ckptstore serve` asks for more `connections`: it keeps up to that many open, and its threads share them.
     """
 
     def __init__(self, url: sa.URL, *, answer_within: float = _ANSWER_SECONDS, connections: int = 1) -> None:
@@ -56,11 +56,11 @@ class Database:
 
     @property
     def name(self) -> str:
-        """Where the catalog is, for messages: never with a password."""
+        """The catalog's URL or path for messages, without its password."""
         return urls.shown(self.url)
 
     def command(self, *arguments: str) -> Command:
-        """A command that names this catalog, wherever it is given."""
+        """A command that names this catalog by `--db`, so that it works in any environment."""
         return Command("--db", self.name, *arguments)
 
     @property
@@ -73,10 +73,10 @@ class Database:
         self._engine.dispose()
 
     def let_go_before_fork(self) -> None:
-        """Close SQLite's connections: a child would take its parent's locks for its own, and lose what it writes.
+        """Close SQLite's connections before a fork: else the child's writes would be lost.
 
-        SQLite knows of the locks of a process by its memory, which the child has too (sqlite.org/howtocorrupt.html,
-        §2.6). A transaction that another thread has under way is waited for, a moment.
+        SQLite keeps the locks of a process in its memory. The child inherits that memory, and would take its parent's
+        locks for its own (sqlite.org/howtocorrupt.html, §2.6). Waits up to a second for transactions of other threads.
         """
         pool = self._engine.pool
         if not isinstance(pool, sa.pool.QueuePool) or not self.is_sqlite:
@@ -87,13 +87,13 @@ class Database:
         self._engine.dispose()
 
     def forget(self) -> None:
-        """Leave the connections to the process that this one was forked from."""
+        """Drop the connections without closing them: they belong to the parent process."""
         self._engine.dispose(close=False)
         self._own = _Own()
 
     @contextmanager
     def connected(self) -> Iterator[None]:
-        """Let the transactions inside, of this thread, share one connection, which is closed at the end."""
+        """Let this thread's transactions in the block share one connection. It is closed at the end."""
         if self.is_sqlite or self._own.shares:
             yield
             return
@@ -105,12 +105,12 @@ class Database:
             self._close()
 
     def let_go(self) -> None:
-        """Close the connection that a `connected` block shares: what comes next may take long, and needs none."""
+        """Close the connection that a `connected` block shares, before long work that needs none."""
         if not self._own.is_busy:
             self._close()
 
     def let_go_if_idle(self) -> None:
-        """Close it if it was idle for a second: the work under way takes long. Call it again and again."""
+        """Close that connection if it was idle for a second. Call this repeatedly during long work."""
         if time.monotonic() - self._own.used_at > _TRUSTED_SECONDS:
             self.let_go()
 
@@ -124,15 +124,16 @@ class Database:
     def write(self, *, is_kept: bool = False) -> Iterator[sa.Connection]:
         """A transaction that is committed at the end of the block, or rolled back by an exception.
 
-        `is_kept`: all of it is on the disk elsewhere, so that a power failure may undo it: SQLite need not wait.
+        `is_kept`: a power failure may undo it, since a journal on the disk has the same events, or since the loss does
+        no harm. Then SQLite does not wait for the disk.
         """
         with self._transaction(writes=True, is_kept=is_kept) as connection:
             yield connection
 
     def in_write(self, work: Callable[[sa.Connection], T], *, is_kept: bool = False) -> T:
-        """What `work` returns, in a transaction; in another one where that failed with what passes, as a deadlock.
+        """Run `work` in a transaction, and return its result. Try again after a transient error, such as a deadlock.
 
-        So `work` may be done twice, even though it was committed: it must be such that this changes nothing.
+        `work` may run twice, even if its first transaction was committed: the second time must change nothing.
         """
         return self._tried(partial(self._in_one_write, work, is_kept=is_kept), CatalogBusyError)
 
@@ -154,7 +155,7 @@ class Database:
                     sqlite.wait_for_disk(connection, is_kept=is_kept)
                 self._begin(connection, writes=writes)
                 yield connection
-        except sa.exc.DBAPIError as error:  # a broken constraint too: the catalog was replaced by another
+        except sa.exc.DBAPIError as error:  # a violated constraint too: the catalog was replaced by another
             raise self._unavailable(error) from error
 
     @contextmanager
@@ -166,7 +167,7 @@ class Database:
             return
         if own.is_busy:
             raise RuntimeError("a transaction inside another one of the same thread")
-        self.let_go_if_idle()  # the server, or something between, may have ended it meanwhile
+        self.let_go_if_idle()  # the server or a proxy may have closed it since
         own.connection = own.connection or self._connect()
         own.is_busy = True
         done = False
@@ -180,7 +181,7 @@ class Database:
                 self._close(is_usable=done)
 
     def _connect(self) -> sa.Connection:
-        """Connect; again, for a while, where the server says that it cannot serve more at this moment."""
+        """Connect. Try again for a while if the server cannot accept connections at the moment."""
         try:
             return self._tried(self._engine.connect, sa.exc.DBAPIError)
         except sa.exc.TimeoutError:
@@ -202,7 +203,7 @@ class Database:
             raise CatalogUnavailableError("no PostgreSQL driver is installed", hint) from None
 
     def _tried(self, action: Callable[[], T], error: type[Exception]) -> T:
-        """What an action returns; tried again while it fails with an error that passes, within a deadline."""
+        """The result of an action. It is tried again after transient errors, until a deadline."""
         deadline = time.monotonic() + self._wait
         backoff = Backoff(_LONGEST_PAUSE_SECONDS)
         while True:
@@ -244,9 +245,9 @@ class Database:
 
 
 class _Own(threading.local):
-    """What one thread has of a PostgreSQL database: its connection, when that was last used, whether it is shared.
+    """A thread's PostgreSQL connection, and when it was last used.
 
-    `is_busy`: a transaction is under way.
+    `shares`: the transactions of a `connected` block share it. `is_busy`: a transaction is under way.
     """
 
     connection: sa.Connection | None = None
@@ -275,21 +276,20 @@ def open_database(url: str | os.PathLike[str] | None, *, connections: int = 1) -
     """Open the catalog that `url` names, else CKPTSTORE_URL, else the user's own SQLite file.
 
     `url` is an SQLAlchemy URL (`sqlite:////data/catalog.db`, `postgresql://user@host/name`) or the path of an
-    SQLite file. `connections`: see `Database`. Raises `UsageError` for a URL that makes no sense. Nothing is connected
-    to yet.
+    SQLite file. `connections`: see `Database`. Raises `UsageError` for an invalid URL. Does not connect yet.
     """
     own = urls.users_own()
     named = urls.database_url(url)
     if named.database == str(own):
-        with suppress(OSError):  # what cannot be made is said when it is used: a training goes on without a catalog
+        with suppress(OSError):  # the first use reports it: a training goes on without a catalog
             own.parent.mkdir(parents=True, exist_ok=True)
     return Database(named, connections=connections)
 
 
 def open_to_look(url: str | None, *, answer_within: float) -> Database:
-    """The catalog that `open_database` would open, for who changes nothing, and makes nothing either.
+    """Open the catalog that `open_database` would open, for callers that only read.
 
-    An SQLite file that is not there stays so.
+    A missing SQLite file is not created.
     """
     database = Database(urls.database_url(url), answer_within=answer_within)
     if database.file is not None:
@@ -303,7 +303,7 @@ def open_to_look(url: str | None, *, answer_within: float) -> Database:
 
 
 def in_memory() -> Database:
-    """An empty catalog, with its schema, that lives as long as this object; for one thread."""
+    """An empty catalog in memory, with its schema. It lives as long as this object. Only one thread may use it."""
     database = Database(sa.URL.create("sqlite", database=":memory:"))
     with database.write() as connection:
         for statement in _schema():
@@ -313,7 +313,7 @@ def in_memory() -> Database:
 
 @cache
 def _schema() -> tuple[str, ...]:
-    """The statements that make the tables, for SQLite: to make them takes longer than to run them."""
+    """The statements that create the tables on SQLite. They are cached: compiling them takes longer than running."""
     made: list[str] = []
     dialect = sa.dialects.registry.load("sqlite")()
     engine = sa.create_mock_engine("sqlite://", lambda each, *_: made.append(str(each.compile(dialect=dialect))))
@@ -326,7 +326,7 @@ def _without_password(text: str, url: sa.URL) -> str:
 
 
 def clock(connection: sa.Connection) -> datetime:
-    """The time of the server, which all machines share; for an SQLite file, of this machine."""
+    """The time of the PostgreSQL server, which is the same for all machines; for an SQLite file, of this machine."""
     if connection.dialect.name == "sqlite":
         return utc_now()
     now: datetime = connection.execute(sa.select(sa.func.clock_timestamp(type_=UtcDateTime))).scalar_one()

@@ -1,4 +1,4 @@
-"""Counts over many runs at once, in one statement each, however many there are."""
+"""Counts over many runs: one statement for each count, for any number of runs."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 
 class LastSave(NamedTuple):
-    """What a save took on its slowest rank, in seconds (None: not measured), and one of its files."""
+    """The seconds that a save took on its slowest rank (None: not measured), and the path of one of its files."""
 
     seconds: float | None
     path: str
 
 
 def stored_bytes(connection: sa.Connection, ids: Sequence[int]) -> dict[int, int]:
-    """The bytes of the files of these runs that are there; runs without one are left out."""
+    """The bytes of the present files of these runs; runs without any are left out."""
     return {run: int(size or 0) for run, size in connection.execute(_STORED, {"own_runs": list(ids)})}
 
 
@@ -52,7 +52,7 @@ def trash_bytes(connection: sa.Connection, ids: Sequence[int]) -> dict[int, int]
 
 
 def errors_at_end(connection: sa.Connection, keys: Sequence[LaunchKey]) -> dict[str, list[str | None]]:
-    """By which exception training ended (None: by itself) on each rank that said so, of these launches."""
+    """The exceptions that ended training (None: it ended by itself), by launch: one for each rank that recorded it."""
     found: dict[str, list[str | None]] = {}
     for key, error in connection.execute(_ERRORS, {"own_launches": list(keys)}):
         found.setdefault(key, []).append(error)
@@ -67,7 +67,7 @@ class NewestSaves(NamedTuple):
 
 
 def newest_saves(connection: sa.Connection, keys: Sequence[LaunchKey], count: int) -> dict[str, NewestSaves]:
-    """So many of the newest saves of each of these launches that has some."""
+    """The `count` newest saves of each of these launches; launches without saves are left out."""
     found: dict[str, NewestSaves] = {}
     asked = {"own_launches": list(keys), "own_others": count - 1}
     for key, save, lowest in connection.execute(_NEWEST_SAVES, asked):
@@ -76,7 +76,7 @@ def newest_saves(connection: sa.Connection, keys: Sequence[LaunchKey], count: in
 
 
 def newest_moments(connection: sa.Connection, keys: Sequence[LaunchKey], count: int) -> dict[str, list[datetime]]:
-    """When so many of the newest saves of each of these launches were recorded, in their order."""
+    """When the `count` newest saves of each of these launches were recorded, earliest first."""
     found: dict[str, list[datetime]] = {}
     for key, at in connection.execute(_NEWEST_MOMENTS, {"own_launches": list(keys), "own_others": count - 1}):
         found.setdefault(key, []).append(at)
@@ -124,7 +124,7 @@ def newest_of_kinds(connection: sa.Connection) -> list[tuple[str, str, datetime]
 def saving_ranks(connection: sa.Connection) -> dict[str, dict[int, int]]:
     """The ranks of the newest launch of each run that has periodic saves, by the run's name.
 
-    Each with the newest step that it saved, among the newest few of the launch (-1: none of them).
+    Each has its newest saved step among the last few saves of the launch (-1: it has none of them).
     """
     found: dict[str, dict[int, int]] = {}
     for run, rank, step in _named(connection, _SAVING):
@@ -141,7 +141,7 @@ def directories(connection: sa.Connection) -> dict[int, set[str]]:
 
 
 class InTier(NamedTuple):
-    """Copies of a run in the tiers of one name that are in one state: how many, and their bytes."""
+    """The copies of a run that are in one state, in the tiers of one name: how many, and their bytes."""
 
     run: str
     tier: str
@@ -171,12 +171,12 @@ def copies_in_tiers(connection: sa.Connection) -> list[InTier]:
 
 
 def uncopied_files(connection: sa.Connection) -> list[Uncopied]:
-    """What of all runs waits to be copied to the tiers beyond the nodes."""
+    """The files of all runs that wait to be copied to the tiers beyond the nodes, by run and tier."""
     return [Uncopied(*row) for row in _named(connection, _UNCOPIED)]
 
 
 def states_only_on_nodes(connection: sa.Connection) -> dict[str, int]:
-    """How many states of each run have a file that no tier beyond the nodes has; runs without a state are left out."""
+    """How many states of each run have a file that is in no tier beyond the nodes; runs without states are left out."""
     return {run: int(number) for run, number in _named(connection, _ONLY_ON_NODES)}
 
 
@@ -220,7 +220,7 @@ _LOWEST = (
     )
     .where(any_of(launches.c.id, "own_launches"))
     .cte("lowest")
-    .prefix_with("MATERIALIZED")  # else PostgreSQL looks for it again at each save
+    .prefix_with("MATERIALIZED")  # else PostgreSQL computes it again for each save
 )
 _NEWEST_SAVES = sa.select(saves.c.launch_id, saves.c.id, _LOWEST.c.step).join(
     _LOWEST,

@@ -1,4 +1,4 @@
-"""How a database is: what it says of itself. Nothing is changed by asking."""
+"""Asks a database about its own health. Changes nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ERRORS_SHOWN = 3
 
 @dataclass(frozen=True)
 class SqliteHealth:
-    """The journal mode ("wal": readers and a writer do not wait for each other), and the damage."""
+    """The journal mode ("wal": readers and a writer do not wait for each other), and the errors found (empty: none)."""
 
     mode: str
     damage: tuple[str, ...]
@@ -25,7 +25,7 @@ class SqliteHealth:
 class PostgresHealth:
     """A server: its version, whether it takes writes, its connections now and at most, and its clock.
 
-    `for_users` is how many of them there are for who is no superuser.
+    `for_users` is the number of connections that users other than superusers can have.
     """
 
     version: str
@@ -37,14 +37,14 @@ class PostgresHealth:
 
 
 def of_sqlite(connection: sa.Connection) -> SqliteHealth:
-    """Read the whole file, and check that it is a database (sqlite.org/pragma.html#pragma_quick_check)."""
+    """Read the whole file, and check that it is not damaged (sqlite.org/pragma.html#pragma_quick_check)."""
     mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar_one()
     said = list(connection.exec_driver_sql(f"PRAGMA quick_check({_ERRORS_SHOWN})").scalars())
     return SqliteHealth(str(mode), () if said == ["ok"] else tuple(" ".join(str(line).split()) for line in said))
 
 
 def of_postgres(connection: sa.Connection) -> PostgresHealth:
-    """Ask the server: what every role may see (postgresql.org/docs/current/monitoring-stats.html)."""
+    """Ask the server for values that every role may see (postgresql.org/docs/current/monitoring-stats.html)."""
     row = connection.exec_driver_sql(
         "SELECT current_setting('server_version'), pg_is_in_recovery(),"
         " current_setting('default_transaction_read_only') = 'on',"
@@ -56,5 +56,5 @@ def of_postgres(connection: sa.Connection) -> PostgresHealth:
 
 
 def ask(connection: sa.Connection) -> None:
-    """The shortest statement: how long it takes is how far the database is."""
+    """Run the shortest statement. Its duration is the round-trip time to the database."""
     connection.execute(sa.select(1)).scalar_one()
