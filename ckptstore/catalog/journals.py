@@ -1,4 +1,4 @@
-"""How far the catalog has read each segment of a journal, and what could not be written there: no facts."""
+"""Records how far the catalog has read each journal segment, and lines that could not be written to a journal."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class ReadTo(NamedTuple):
-    """Up to which byte a segment was taken up; `by_summary`: of that, what its summary says."""
+    """Up to which byte a segment was taken up. `by_summary`: only the events in its summary were."""
 
     end: int = 0
     by_summary: bool = False
 
 
 def journals_of(connection: sa.Connection, run: int) -> dict[str, ReadTo]:
-    """The journals that tell of a run, and how far each was taken up."""
+    """The journals with events of a run, and how far each was taken up."""
     found = rows.many(connection.execute(_JOURNALS_OF, {"own_run": run}))
     return {path: ReadTo(end, bool(by_summary)) for path, end, by_summary in found}
 
@@ -53,24 +53,24 @@ def every_journal(connection: sa.Connection) -> dict[str, dict[str, ReadTo]]:
 
 
 def read_to(connection: sa.Connection, paths: Sequence[str]) -> dict[str, ReadTo]:
-    """How far these segments were taken up, for every run that they tell of; unknown ones are left out."""
+    """How far these segments were taken up, for the run where that is least; unknown segments are left out."""
     found = connection.execute(_READ_TO, {"own_paths": list(paths)})
     return {path: ReadTo(end, bool(is_so)) for path, end, is_so in found}
 
 
 def journals_named(connection: sa.Connection, names: AbstractSet[str]) -> set[str]:
-    """The journals of any run that have one of these file names. It reads all journals' paths."""
+    """The paths of the journals of any run that have one of these file names. Reads the paths of all journals."""
     every = connection.execute(_EVERY_PATH).scalars()
     return {path for path in every if path.rpartition("/")[2] in names}
 
 
 def runs_told(connection: sa.Connection, paths: Sequence[str]) -> list[str]:
-    """The names of the runs that these journals tell of."""
+    """The names of the runs that these journals have events of."""
     return sorted(connection.execute(_RUNS_TOLD, {"own_paths": list(paths)}).scalars())
 
 
 def set_read_to(connection: sa.Connection, ends: Mapping[str, ReadTo], run_ids: Mapping[str, Iterable[int]]) -> None:
-    """Segments were read so far; `run_ids` says which runs each tells of."""
+    """Record how far segments were read. `run_ids` has the runs with events in each segment."""
     if ends:
         read = [{"own_path": path, "read_to": to.end, "by_summary": to.by_summary} for path, to in ends.items()]
         connection.execute(_SET_READ_TO, read)
@@ -84,9 +84,9 @@ def set_read_to(connection: sa.Connection, ends: Mapping[str, ReadTo], run_ids: 
 
 
 def move_read_to(connection: sa.Connection, told: AbstractSet[str], path: str, begin: int, end: int) -> bool:
-    """Move on how far a segment was read: its bytes from `begin` to `end`, about these runs, are in the catalog now.
+    """Record that the catalog now has the bytes from `begin` to `end` of a segment, which are about the runs `told`.
 
-    False, and nothing moves, if the catalog lacks events before them.
+    False, and nothing is recorded, if the catalog lacks events before them, or if they are about several runs.
     """
     if len(told) != 1:
         return False
@@ -99,7 +99,7 @@ def move_read_to(connection: sa.Connection, told: AbstractSet[str], path: str, b
 
 
 class Unwritten(NamedTuple):
-    """A line that the journal of a directory lacks; `home` tells which directory it was."""
+    """A line that the journal of a directory lacks. `home` identifies the directory."""
 
     id: str
     directory: str
@@ -128,7 +128,7 @@ def add_unwritten(
 def unwritten_lines(connection: sa.Connection) -> list[Unwritten]:
     """The lines that the journals of directories lack."""
     found = connection.execute(_UNWRITTEN)
-    # Who may write rows of one run must not speak for another one.
+    # A user with the right to write rows of one run must not add lines about another run.
     return [Unwritten(line_id, *of) for line_id, *of, run in found if of[-1].get("run") == run]
 
 
@@ -180,4 +180,4 @@ _WENT_ON = (
     )
     .values(read_to=sa.case((journals.c.read_to > _END, journals.c.read_to), else_=_END))
 )
-"""Built once, as all that every record or start needs: that takes longer than to run it."""
+"""Built once, like all statements that every record or start needs: building takes longer than running."""

@@ -1,4 +1,4 @@
-"""Reads and writes kept strategy and group info files. Each takes a connection in a transaction, and never commits."""
+"""Reads the strategy and group info files that the catalog keeps. Functions take a connection in a transaction."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def strategies_of(connection: sa.Connection, key: LaunchKey) -> dict[tuple[int, str], tuple[str, bytes]]:
-    """Kind and compressed content of each strategy and group info file of a launch, by its first rank and digest."""
+    """Kind and compressed content of each strategy and group info file of a launch, by its lowest rank and digest."""
     first = (
         sa.select(launch_strategies.c.digest, sa.func.min(launch_strategies.c.rank).label("rank"))
         .where(launch_strategies.c.launch_id == key)
@@ -25,6 +25,6 @@ def strategies_of(connection: sa.Connection, key: LaunchKey) -> dict[tuple[int, 
 
 
 def has_strategy(connection: sa.Connection, key: LaunchKey, digest: str) -> bool:
-    """Whether a launch has kept this content already."""
+    """Whether the catalog has a file of a launch with this content."""
     chosen = (launch_strategies.c.launch_id == key) & (launch_strategies.c.digest == digest)
     return connection.execute(sa.select(launch_strategies.c.rank).where(chosen).limit(1)).first() is not None

@@ -28,34 +28,34 @@ class Sign(NamedTuple):
 
 
 def hold(connection: sa.Connection, key: LaunchKey, until: datetime) -> None:
-    """Let a launch hold the state that it starts from until then."""
+    """Let a launch hold the state that it starts from up to `until`."""
     put(connection, leases, {"launch_id": key, "expires_at": until})
 
 
 def hold_if_new(connection: sa.Connection, key: LaunchKey, until: datetime) -> None:
-    """Let a launch hold the state that it starts from until then; a lease that is there is left as it is."""
+    """Let a launch hold the state that it starts from up to `until`, unless it has a lease already."""
     insert_if_new(connection, leases, {"launch_id": key, "expires_at": until})
 
 
 def give_sign(connection: sa.Connection, key: LaunchKey, process: str, now: datetime) -> None:
-    """A launch is alive, and holds the state that it starts from."""
+    """Record that a launch is alive, and extend its hold on the state that it starts from."""
     put(connection, leases, {"launch_id": key, "expires_at": now + LEASE, "process": process, "seen_at": now})
 
 
 def end_signs(connection: sa.Connection, key: LaunchKey) -> None:
-    """Note that a launch has ended, or rests: no start needs to wait for its signs of life."""
+    """Record that a launch has ended or rests: no start needs to wait for its signs of life."""
     connection.execute(_SET_LEASE, {"own_launch": key, "process": None})
 
 
 def last_sign(connection: sa.Connection, run: int) -> Sign | None:
-    """The sign of life of the newest launch of a run that gives some; None if none does."""
+    """The last sign of life of the newest launch of a run that gives any; None if none does."""
     return last_signs(connection, [run]).get(run)
 
 
 def last_signs(connection: sa.Connection, ids: Sequence[int]) -> dict[int, Sign]:
-    """The same of each of these runs of which a launch gives some."""
+    """The same for each of these runs; runs without a launch that gives signs are left out."""
     found = connection.execute(_LAST_SIGNS, {"own_runs": list(ids)})
-    return {run: Sign(*sign) for run, *sign in found}  # of several of one run the newest comes last
+    return {run: Sign(*sign) for run, *sign in found}  # the newest launch of a run comes last
 
 
 def signs_of(connection: sa.Connection, run: int) -> dict[str, tuple[str | None, datetime]]:

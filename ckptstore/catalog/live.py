@@ -1,4 +1,4 @@
-"""Reads files that exist or are being written, by the catalog. Deleted files cost nothing."""
+"""Queries for files that are complete or being written, as far as the catalog knows. Deleted files cost nothing."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _UNSETTLED = (checkpoints.c.state == FileState.IN_PROGRESS.value) | (saves.c.kin
 
 
 class Paths(NamedTuple):
-    """Where files are; `paths` is None where one of them has a line break, and they cannot be told apart.
+    """Paths of files; None if one of them has a line break, since the query joins them by line breaks.
 
-    Unsettled is a file that was being written, or one of TTP, whose directory gets another name.
+    A file is unsettled if it was being written, or if it is of TTP, which renames its directory.
     """
 
     paths: set[str] | None
@@ -34,7 +34,7 @@ class Paths(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a file is, and no more."""
+    """The path of a file, without the rest of its record."""
 
     id: str
     launch: LaunchKey
@@ -84,7 +84,7 @@ class Doubt(NamedTuple):
 
 
 def quarantine_before(connection: sa.Connection, file: Checkpoint) -> Doubt:
-    """The fault of the newest file that this rank saved before this one in its launch."""
+    """The fault of the newest file that the rank of this file saved before it in its launch."""
     is_before = (saves.c.launch_id == file.launch_key) & (saves.c.global_step < file.global_step)
     query = (
         sa.select(saves.c.global_step, checkpoints.c.quarantine)
@@ -98,12 +98,12 @@ def quarantine_before(connection: sa.Connection, file: Checkpoint) -> Doubt:
 
 
 def has_any(connection: sa.Connection, key: LaunchKey) -> bool:
-    """Whether anything of a launch was ever registered, or noted as being written."""
+    """Whether any file of a launch was ever recorded, complete or being written."""
     return connection.execute(_HAS_ANY, {"own_launch": key}).first() is not None
 
 
 def has_finished(connection: sa.Connection, key: LaunchKey) -> bool:
-    """Whether a launch has saved a state, whatever became of it; an untrained network is none."""
+    """Whether a launch has ever finished a file after step 0, and not only damaged ones; it may be gone by now."""
     return connection.execute(_HAS_FINISHED, {"own_launch": key}).first() is not None
 
 
@@ -116,9 +116,9 @@ def exits(connection: sa.Connection, run: int) -> list[Checkpoint]:
 def newest_whole_path(
     connection: sa.Connection, run: int, rank: int, *, but: str, share_of: LaunchKey | None = None
 ) -> str | None:
-    """Where the newest whole file of the full state of a rank is, another one than at the path `but`.
+    """The path of a rank's newest complete file of a full state, other than the path `but`.
 
-    `share_of` asks for one of the shares that the rank saved in this launch: another one may be dealt otherwise.
+    `share_of` asks for a share that the rank saved in this launch: other launches may divide the state differently.
     """
     content = Content.FULL if share_of is None else Content.SHARE
     query = sa.select(checkpoints.c.path).select_from(FILES_OF_LAUNCHES)
@@ -135,7 +135,7 @@ def newest_whole_path(
 
 
 def contents(connection: sa.Connection, keys: Iterable[LaunchKey]) -> dict[tuple[LaunchKey, int], Content]:
-    """What all periodic files of a rank of these launches hold, where they hold the same."""
+    """The content of the periodic files of each rank of these launches; ranks with more than one are left out."""
     query = sa.select(saves.c.launch_id, checkpoints.c.rank, checkpoints.c.content).distinct()
     query = query.select_from(FILES).where(saves.c.kind == Kind.PERIODIC.value, _OF_LAUNCHES)
     found: dict[tuple[LaunchKey, int], set[str]] = {}
@@ -144,7 +144,7 @@ def contents(connection: sa.Connection, keys: Iterable[LaunchKey]) -> dict[tuple
     return {of_rank: Content(next(iter(held))) for of_rank, held in found.items() if len(held) == 1}
 
 
-# What each start asks is made once: making a statement costs more than asking.
+# Statements that every start needs are built once: building one takes longer than running it.
 
 _OF_LAUNCH, _OF_LAUNCHES = saves.c.launch_id == sa.bindparam("own_launch"), any_of(saves.c.launch_id, "own_launches")
 _HAS_ANY = sa.select(saves.c.id).where(_OF_LAUNCH).limit(1)
@@ -162,7 +162,7 @@ _HAS_FINISHED = (
 
 @cache
 def _paths(dialect: str) -> sa.Select[Any]:
-    """One row for each step, not for each file: a wide job has tens of thousands."""
+    """A query for one row a step, not one a file: a job with many ranks has tens of thousands of files."""
     joined = sa.func.group_concat if dialect == "sqlite" else sa.func.string_agg
     return (
         sa.select(sa.func.count(), joined(checkpoints.c.path, sa.literal("\n")))

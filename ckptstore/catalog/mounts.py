@@ -1,4 +1,4 @@
-"""On what kind of file system a path is, by the mount table: SQLite's write-ahead log needs a local one."""
+"""Finds the kind of file system of a path in the mount table: SQLite's write-ahead log needs a local one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def is_network(kind: str) -> bool:
 
 
 def file_system(path: str, table: str) -> str | None:
-    """The kind of file system that a path is on, by a mount table as in `proc_pid_mountinfo(5)`; None if none fits."""
+    """The kind of file system that a path is on, by a mount table (`proc_pid_mountinfo(5)`); None if no entry fits."""
     real = os.path.realpath(path)
     best, kind = "", None
     for line in table.splitlines():

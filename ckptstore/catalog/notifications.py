@@ -25,7 +25,7 @@ def not_told(connection: sa.Connection, receiver: str, facts: Collection[str]) -
 
 
 def hold(connection: sa.Connection, receiver: str, fact: str, *, kind: str, owner: str, length: timedelta) -> bool:
-    """Reserve a fact for `owner` for a time, or until it is put off; return whether `owner` may send it now."""
+    """Reserve a fact for `owner` for this length of time; return whether `owner` may send it now."""
     now = clock(connection)
     row = {"receiver": receiver, "fact": fact, "kind": kind, "owner": owner, "held_until": now + length}
     if insert_if_new(connection, notifications, row):
@@ -40,7 +40,7 @@ def note_told(connection: sa.Connection, receiver: str, fact: str) -> None:
 
 
 def put_off(connection: sa.Connection, receiver: str, fact: str, owner: str, length: timedelta) -> None:
-    """Record that a fact could not be sent: any watcher may try again after that time."""
+    """Record that a fact could not be sent: any watcher may try again after `length`."""
     asked = {"own_receiver": receiver, "own_fact": fact, "own_owner": owner}
     connection.execute(_PUT_OFF, {**asked, "held_until": clock(connection) + length})
 

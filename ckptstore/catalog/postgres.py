@@ -1,8 +1,8 @@
-"""PostgreSQL's own part: connecting, timeouts, and the errors that pass by themselves.
+"""The part that only PostgreSQL needs: connecting, timeouts, transient errors.
 
-Nothing of a session outlives a transaction, so that PgBouncer may give each transaction another connection to the
-server (pgbouncer.org/features.html, "transaction pooling"): limits are SET LOCAL, locks are the transaction's, and
-nothing is prepared.
+PgBouncer may give each transaction another connection to the server (pgbouncer.org/features.html, "transaction
+pooling"). So no session state outlives a transaction: limits are SET LOCAL, locks end with the transaction, and there
+are no prepared statements.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PASSING_STATES = frozenset(
         "25P03",  # idle_in_transaction_session_timeout
     }
 )
-"""SQLSTATEs of what the same transaction may do without a moment later (postgresql.org, appendix A)."""
+"""SQLSTATEs of transient errors: the same transaction may succeed a moment later (postgresql.org, appendix A)."""
 
 _PASSING_REFUSALS = (
     "too many clients already",
@@ -47,7 +47,7 @@ _PASSING_REFUSALS = (
     "terminating connection due to administrator command",
     "no more connections allowed",  # PgBouncer: max_client_conn
     "query_wait_timeout",  # PgBouncer: no connection to the server was free
-    "server login has been failing",  # PgBouncer: the server is away
+    "server login has been failing",  # PgBouncer: the server is unreachable
     "pgbouncer cannot connect to server",
 )
 """Messages of failed connections: the driver has no SQLSTATE for them."""
@@ -61,7 +61,7 @@ _REMEDIES = (
         _NO_RIGHT,
     ),
     (
-        "3F000",  # invalid_schema_name: to who has no right in a schema, there is none
+        "3F000",  # invalid_schema_name: a user without rights in a schema does not see it
         re.compile(r"no schema has been selected"),
         _NO_RIGHT,
     ),
@@ -86,13 +86,13 @@ _REMEDIES = (
         "it takes no writes, as a standby: name the primary",
     ),
 )
-"""What to do where a server answers and refuses: by SQLSTATE, or by what it says where no connection comes about."""
+"""Remedies if the server refuses: found by SQLSTATE, or by the message if connecting failed."""
 
 
 def make_engine(url: sa.URL, wait: float, answer_within: float, connections: int) -> sa.Engine:
-    """An engine with at most so many connections. Raises `ModuleNotFoundError` where the driver is not installed.
+    """An engine with at most `connections`. Raises `ModuleNotFoundError` if the driver is not installed.
 
-    Where there are several, they are kept open, and each is tested before it is used again.
+    More than one are kept open, and each is tested before it is used again.
     `wait` is how long to wait for a connection, `answer_within` for the answer to a statement, in seconds.
     """
     engine = sa.create_engine(
@@ -102,11 +102,11 @@ def make_engine(url: sa.URL, wait: float, answer_within: float, connections: int
         pool_pre_ping=connections > 1,
         max_overflow=0,
         pool_timeout=wait,
-        use_native_hstore=False,  # else each process asks for a type that nobody has here
+        use_native_hstore=False,  # else each process asks the server for a type that ckptstore does not use
         connect_args={
             "connect_timeout": max(2, round(wait)),
             "prepare_threshold": None,
-            "autocommit": True,  # a transaction is begun with its limits, see `opening`: the driver would ask twice
+            "autocommit": True,  # `opening` begins transactions: the driver's own BEGIN costs a round trip
             "fallback_application_name": "ckptstore",
         },
     )
@@ -121,9 +121,9 @@ def make_engine(url: sa.URL, wait: float, answer_within: float, connections: int
 
 
 def opening(wait: float, *, writes: bool) -> str:
-    """How a transaction begins, with limits of its own: a pooler hands its connection on after it.
+    """The statements that begin a transaction, with limits for it alone: a pooler may give its connection to others.
 
-    `wait` is how long to wait for a lock, in seconds.
+    `wait` is how long to wait for a lock, in seconds; a statement may take six times as long.
     """
     milliseconds = round(wait * 1000)
     begin = "BEGIN" if writes else "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
@@ -131,9 +131,9 @@ def opening(wait: float, *, writes: bool) -> str:
 
 
 def passes(error: sa.exc.DBAPIError) -> bool:
-    """Whether the same may work a moment later: another was served first, or the server ended the connection.
+    """Whether an error is transient: another transaction was served first, or the server ended the connection.
 
-    A refused connection is not among them: that may last.
+    A refused connection is not transient: the server may be down for long.
     """
     state = getattr(error.orig, "sqlstate", None)
     if state is not None:
@@ -145,7 +145,7 @@ def passes(error: sa.exc.DBAPIError) -> bool:
 
 
 def remedy(error: sa.exc.DBAPIError) -> str:
-    """What to do about a server that is there and refuses; empty where that is not what happened."""
+    """What to do if the server answered and refused; empty for other errors."""
     state, said = getattr(error.orig, "sqlstate", None), str(error.orig)
     for begin, words, what_to_do in _REMEDIES:
         if state.startswith(begin) if state else words.search(said):
@@ -157,9 +157,9 @@ _UNANSWERED = "it did not answer in "
 
 
 def _connection_type(answer_within: float) -> type[psycopg.Connection]:
-    """Connections that are given up if the answer to a statement takes longer than so many seconds.
+    """A connection class that gives up if the answer to a statement takes longer than `answer_within` seconds.
 
-    The server's own limits are of no use where it is stopped, and its kernel goes on answering keepalives.
+    The server's own limits do not help if its process is stopped: its kernel goes on answering keepalives.
     """
     import psycopg  # noqa: PLC0415 — it need not be installed
 
@@ -168,7 +168,7 @@ def _connection_type(answer_within: float) -> type[psycopg.Connection]:
         try:
             wanted = next(answer)
             while True:
-                ready = yield wanted  # nothing, a few times a second, where nothing came
+                ready = yield wanted  # psycopg sends nothing, a few times a second, if no answer came
                 if not ready and time.monotonic() > deadline:
                     raise psycopg.OperationalError(f"{_UNANSWERED}{answer_within:g} s")
                 wanted = answer.send(ready)
@@ -181,7 +181,7 @@ def _connection_type(answer_within: float) -> type[psycopg.Connection]:
                 return super().wait(bounded(gen), *args, **options)
             except psycopg.OperationalError as error:
                 if _UNANSWERED in str(error):
-                    self.pgconn.finish()  # else what ends the transaction waits for an answer too
+                    self.pgconn.finish()  # else the rollback waits for an answer too
                 raise
 
     return Bounded

@@ -1,7 +1,8 @@
 """Projects events into rows. All facts are written here, from live events, from journals and from scans.
 
-Events may come in any order, in any portions and repeatedly: the rows are the same. Of two events about one thing the
-greater version wins (`core.events`). Every function takes a connection inside a transaction and never commits.
+Events may come in any order, in any portions and repeatedly: the rows are the same. Of two events about one thing, the
+one with the greater version wins (`core.events`). Every function takes a connection inside a transaction and never
+commits.
 """
 
 from __future__ import annotations
@@ -121,9 +122,9 @@ def project(connection: sa.Connection, events: Iterable[Event], layout_of: Layou
 def _looked_up(
     connection: sa.Connection, launch_keys: Iterable[LaunchKey], files: Sequence[Checkpoint]
 ) -> tuple[set[LaunchKey], bool]:
-    """The known ones of these launches; and whether the catalog has no record at all at the files' paths.
+    """Which of these launches are known, and whether all files are new: at paths of their own, without any record.
 
-    One query for both, since each record needs them.
+    Both are asked for in one query, since every registration needs them.
     """
     ids = sorted(launch_keys)
     if not ids:
@@ -145,7 +146,7 @@ _LOOK = sa.select(
 
 
 def _put_launches(connection: sa.Connection, events: Sequence[LaunchStarted]) -> set[LaunchKey]:
-    """Write launches, the launches that they started from, and where they start; return the keys of all."""
+    """Write launches, their parents, and where they start; return the keys of all launches."""
     of_run: dict[str, dict[LaunchKey, list[LaunchStarted]]] = {}
     for event in events:
         told = of_run.setdefault(event.launch.run, {})
@@ -166,7 +167,7 @@ def _put_launches_of_run(
         return
     run_id = add_run(connection, run)
     reads.lock_run(connection, run_id)  # launches are numbered
-    there, changed = _launches_changed(connection, told)  # others may have told of them since
+    there, changed = _launches_changed(connection, told)  # again under the lock: others may have written since
     began = {launch_id: (row["created_at"], row["name"]) for launch_id, row in changed.items()}
     new = {launch_id: began[launch_id] for launch_id in began.keys() - there.keys()}
     moved = {each: began[each] for each in began.keys() & there.keys() if began[each][0] != there[each]["created_at"]}
@@ -182,13 +183,13 @@ def _put_launches_of_run(
 def _launches_changed(
     connection: sa.Connection, told: Mapping[LaunchKey, Sequence[LaunchStarted]]
 ) -> tuple[dict[LaunchKey, dict[str, Any]], dict[LaunchKey, dict[str, Any]]]:
-    """The rows of these launches that are there, and the rows that are to be written."""
+    """The stored rows of these launches, and the rows to write because they are new or changed."""
     there = {row.id: row._asdict() for row in connection.execute(_LAUNCHES, {"own_ids": sorted(told)})}
     known = {
         launch_id: reduce(_joined, [*([there[launch_id]] if launch_id in there else ()), *map(_launch_row, events)])
         for launch_id, events in told.items()
     }
-    for launch_id in there:  # what layout files prove counts for more than what was told
+    for launch_id in there:  # a layout that layout files prove wins over one of an event
         if known[launch_id]["layout"] != there[launch_id]["layout"] and layouts.strategies_of(connection, launch_id):
             known[launch_id]["layout"] = there[launch_id]["layout"]
     return there, {launch_id: row for launch_id, row in known.items() if there.get(launch_id) != row}
@@ -237,7 +238,7 @@ _NO_REPLICAS = stand_alone().to_json()
 def _number_launches(
     connection: sa.Connection, run_id: int, new: Mapping[LaunchKey, _Began], moved: Mapping[LaunchKey, _Began]
 ) -> dict[LaunchKey, int]:
-    """Number the launches of a run from 1 in the order of their beginning; renumber the stored ones if needed."""
+    """Number the launches of a run from 1 by the moment when they began; renumber the stored ones if needed."""
     there = {key: (at, name, order) for key, at, name, order in connection.execute(_ORDER, {"own_run": run_id})}
     began = {**new, **{key: (at, name) for key, (at, name, _) in there.items()}, **moved}
     orders = {key: place for place, key in enumerate(sorted(began, key=began.__getitem__), 1)}
@@ -253,7 +254,7 @@ _ORDER = sa.select(launches.c.id, launches.c.created_at, launches.c.name, launch
 )
 _SET_LAUNCH = launches.update().where(launches.c.id == sa.bindparam("own_launch"))
 _START = sa.select(resolutions).where(resolutions.c.launch_id == sa.bindparam("own_launch"))
-_STARTS = (_START, _START.with_for_update())  # looked at again once it is locked: others may have written it since
+_STARTS = (_START, _START.with_for_update())  # compared again under a lock: other processes may have written it since
 _SET_START = resolutions.update().where(resolutions.c.launch_id == sa.bindparam("own_launch"))
 
 
@@ -365,9 +366,9 @@ def _newer(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lock_paths(connection: sa.Connection, paths: Iterable[str]) -> None:
-    """Lock the records of these paths until the transaction ends: one path has one file.
+    """Lock the records of these paths until the transaction ends: a record changes the states of others at its path.
 
-    SQLite has one writer at a time anyway. Paths share a few locks, which are taken in one order.
+    SQLite has one writer at a time anyway. All paths share a few locks, always taken in the same order: no deadlock.
     """
     if connection.dialect.name != "sqlite":
         keys = sorted({crc32(path.encode()) % _PATH_LOCKS for path in paths})
@@ -386,7 +387,7 @@ def _moment(file: Checkpoint) -> Any:
 
 
 def _put_saves(connection: sa.Connection, first: Mapping[str, Checkpoint]) -> None:
-    """Write the saves that files are part of; a save's moment is that of its first file."""
+    """Write the saves of files. A save's moment is that of its earliest file."""
     rows = [
         {
             "id": save_id,
@@ -400,7 +401,7 @@ def _put_saves(connection: sa.Connection, first: Mapping[str, Checkpoint]) -> No
     connection.execute(_save(connection.dialect.name), rows)
 
 
-# Statements that every record needs are built once: that takes longer than to run them.
+# Statements that every record needs are built once: building one takes longer than running it.
 
 _KNOWN = sa.select(checkpoints.c.id, checkpoints.c.version, checkpoints.c.created_at).where(
     any_of(checkpoints.c.id, "own_ids")
@@ -428,10 +429,11 @@ def _file(dialect: str) -> Any:
 
 
 def _state() -> sa.ColumnElement[str]:
-    """The state of a file: as it was reported, unless retention removed it, or a later file is at its path.
+    """The state of a file: as it was reported, unless retention removed it or another record took its path.
 
-    A path holds one file. Of several records of a run at one path, the one recorded last is there, or an earlier one
-    that was seen after the later one was gone. Records of other runs may be of this very file, and are ignored.
+    A path holds one file. Of several records of a run at one path, the file of the last one is there, or that of an
+    earlier one that was seen again after the last one was gone. Records of other runs may be of the same file: they are
+    ignored.
     """
     own, other = checkpoints, checkpoints.alias("other")
     of_own, of_other = launches.alias("launch_of_own"), launches.alias("launch_of_other")
@@ -449,7 +451,7 @@ def _state() -> sa.ColumnElement[str]:
     is_seen_after_it = (other.c.reported == FileState.MISSING.value) & (
         own.c.revision > sa.func.coalesce(other.c.revision, other.c.mtime_ns)
     )
-    # It left the path to this one: by a clock that was set back, it is the later one all the same.
+    # The other file is in the trash, and not at the path, even if its record is the later one by a clock set back.
     of_retention = trash.alias("trash_of_other")
     is_in_the_trash = (
         sa.select(of_retention.c.id)
@@ -474,14 +476,14 @@ def _state() -> sa.ColumnElement[str]:
             other.c.id != own.c.id,
             of_other.c.run_id == own_run,
             sa.not_(is_in_the_trash),
-            # Two disks may be mounted at this path in turn: one is visible now, the other is unmounted.
+            # Two disks may be mounted at this path in turn: a file on the one does not replace a file on the other.
             sa.or_(
                 own.c.directory_id == other.c.directory_id, *(each.c.directory_id.is_(None) for each in (own, other))
             ),
         )
         .correlate(own)
     )
-    # A scan adopted the file before it knew, or there was, the record of its rank.
+    # The same file has two records: a scan adopted it before the catalog had the record of its rank.
     is_the_same = sa.func.coalesce(sa.and_(other.c.size == own.c.size, other.c.mtime_ns == own.c.mtime_ns), sa.false())
     is_only_seen = is_the_same & own.c.grade.is_(None) & other.c.grade.is_not(None)
     is_overwritten = at_the_path.where(
@@ -498,7 +500,7 @@ def _state() -> sa.ColumnElement[str]:
             .where(
                 trash.c.checkpoint_id == own.c.id,
                 trash.c.run_id == own_run,
-                own.c.path == sa.func.rtrim(trash.c.root, "/") + "/" + trash.c.place,  # it may tell of no other file
+                own.c.path == sa.func.rtrim(trash.c.root, "/") + "/" + trash.c.place,  # it counts at its own path only
                 condition,
                 is_that | (own.c.reported == FileState.MISSING.value),
             )
@@ -545,7 +547,7 @@ def _put_removals(connection: sa.Connection, events: Sequence[FilesRemoved]) -> 
         ]
     if rows:
         _put_newest(connection, trash, rows)
-        # By path: the row may have told of another file of it before.
+        # By path, not by record: the row may have named another record of the path before.
         paths = sorted({path for event in events for path in _removed_paths(event)})
         connection.execute(_SET_STATES_AT_PATHS, {"own_paths": paths})
 
@@ -555,7 +557,7 @@ def _removed_paths(event: FilesRemoved) -> list[str]:
     return [f"{event.directory.rstrip('/')}/{file.place}" for file in event.files]
 
 
-# All else: one row for each thing, the newest version
+# All other events: one row for each subject, with the newest version
 
 
 def _put_rows(connection: sa.Connection, of_type: Mapping[type[Event], list[Any]]) -> None:
@@ -614,7 +616,7 @@ def _tier_rows(
 ) -> list[dict[str, Any]]:
     """Rows of declared tiers, and of tiers that only copies name: a declaration has the greater version.
 
-    Several processes copy at the same time: unchanged tiers are not written, else they would wait for each other.
+    Unchanged tiers are not written: else processes that copy at the same time would wait for each other.
     """
     told = [(each.tier, each.declared, version_of(each.at, each.tier.level, each.declared)) for each in declared]
     of_copies = {(event.tier, event.trusted) for event in used}
@@ -682,7 +684,7 @@ def _source(dialect: str) -> Any:
     keys = ("launch_id", "rank", "directory", "kind", "prefix")
     own, other = sources.c, statement.excluded
     changed = {column.name: other[column.name] for column in own if column.name not in keys}
-    # A launch's id may be used again, after a clock was set back: what it found at first is the shorter list.
+    # A launch's id may be used again after a clock was set back: the shorter list of names is from its first start.
     found, found_by_other = (sa.func.length(sa.cast(each.names_before, sa.Text)) for each in (own, other))
     is_earlier = (found == found_by_other) & (own.created_at > other.created_at)
     return statement.on_conflict_do_update(

@@ -1,4 +1,4 @@
-"""What protects the states of a run from retention: pins, tags, launches that start from them, and other runs."""
+"""Reads what protects the states of a run from retention: pins, tags, launches that start from them, other runs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 class Protection:
     """What protects each state of a run.
 
-    `tags` are by step; `held` and `parents` say which launches start from a state now, and which ever did, by
-    launch and step; `needed` which other runs began from it and have no state of their own yet.
+    - `pinned`: steps. `tags`: the tags of each step. The others are by the launch and step of the state:
+    - `held`: the launches that start from it now. `parents`: the launches that ever started from it.
+    - `needed`: the other runs that began from it and have no state of their own yet.
     """
 
     pinned: frozenset[int]
@@ -62,9 +63,9 @@ def protection_of(connection: sa.Connection, run: int, now: datetime) -> Protect
 
 
 def began_from(connection: sa.Connection, ids: Sequence[int]) -> dict[tuple[int, str, int], tuple[str, ...]]:
-    """The runs that began from a state of one of these runs, ever, by its run, launch and step.
+    """The names of the runs that ever began from a state of these runs, by the state's run, launch and step.
 
-    Those that were forgotten are left out.
+    Forgotten runs are left out.
     """
     begun = _initials(connection, ids)
     names = reads.names_of_runs(connection) if begun else {}
@@ -76,7 +77,7 @@ def began_from(connection: sa.Connection, ids: Sequence[int]) -> dict[tuple[int,
 
 
 def _needed(connection: sa.Connection, run: int) -> dict[tuple[str, int], tuple[str, ...]]:
-    """The runs that need a state of a run until they have one of their own, by its launch and step."""
+    """The runs that began from a state of this run and have none of their own yet, by the state's launch and step."""
     begun = [told[1:] for told in _initials(connection, [run])]
     names = reads.names_of_runs(connection) if begun else {}
     found: dict[tuple[str, int], list[str]] = {}
@@ -88,14 +89,14 @@ def _needed(connection: sa.Connection, run: int) -> dict[tuple[str, int], tuple[
 
 
 def _has_own_state(connection: sa.Connection, run: int) -> bool:
-    """Whether a run has ever had a whole state since it last began anew: then it begins from no other one."""
+    """Whether a run has had a whole state since its last rollback: then it no longer starts from another run's."""
     launches_of_run = reads.launches_of(connection, run)
     anew = max((each.order for each in launches_of_run if each.branched), default=0)
     return any(tallies.has_been_whole(connection, each) for each in launches_of_run if each.order >= anew)
 
 
 def _initials(connection: sa.Connection, ids: Sequence[int]) -> list[tuple[int, Initial, int]]:
-    """The states of these runs from which launches of any run began: its run, the state, and the launch's run."""
+    """The states of these runs that launches of any run began from: the state's run, the state, the launch's run."""
     found = connection.execute(_INITIALS, {"own_runs": list(ids)})
     return [(run, Initial(*told), child) for run, told, child in found]
 
