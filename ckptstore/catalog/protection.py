@@ -89,7 +89,7 @@ def _needed(connection: sa.Connection, run: int) -> dict[tuple[str, int], tuple[
 
 
 def _has_own_state(connection: sa.Connection, run: int) -> bool:
-    """Whether a run has had a whole state since its last rollback: then it no longer starts from another run's."""
+    """Whether a run has had a whole state of its own since its newest `branched` launch: then it needs no other."""
     launches_of_run = reads.launches_of(connection, run)
     anew = max((each.order for each in launches_of_run if each.branched), default=0)
     return any(tallies.has_been_whole(connection, each) for each in launches_of_run if each.order >= anew)

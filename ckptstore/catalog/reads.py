@@ -1,4 +1,4 @@
-"""Queries of the catalog. Each takes a connection in a transaction; rows end here."""
+"""Queries of the catalog. Each takes a connection in a transaction, and returns values instead of rows."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ GIVEN_UP = sa.select(forgotten.c.run_id).where(
     forgotten.c.forgotten,
     ~sa.exists().where(launches.c.run_id == forgotten.c.run_id, ~launches.c.name.startswith(SCANNED)),
 )
-"""The forgotten runs that were only scanned: what they record is free for a run that the user names in a scan."""
+"""The forgotten runs that were only scanned. A scan may record their files for another run that the user names."""
 
-_SAVES_ASKED = 4  # all of the newest step's kinds
+_SAVES_ASKED = 4  # one for each kind: then all saves of the newest step are among them
 
 
 class Called(NamedTuple):
@@ -72,20 +72,20 @@ class Called(NamedTuple):
 
 
 def run_id(connection: sa.Connection, name: str) -> int | None:
-    """The id of the run of that name: of its first one, or the one that it has now."""
+    """The id of the run with this first or present name; None if there is none."""
     return connection.execute(_RUN_ID, {"own_name": name}).scalar()
 
 
 def called(connection: sa.Connection, name: str) -> Called | None:
-    """The run of that name: of its first one, or the one that it has now."""
+    """The run with this first or present name; None if there is none."""
     row = connection.execute(_CALLED_BY_NAME, {"own_name": name}).one_or_none()
     return None if row is None else Called(row.id, row.first, row.renamed or row.first, bool(row.forgotten))
 
 
 def names_of_runs(connection: sa.Connection) -> dict[int, str]:
-    """What each run is called now, but for those that were forgotten.
+    """The present name of each run, by its id; forgotten runs are left out.
 
-    A name that leads to another run, as two who did not know of each other may have given it, is not used.
+    Two users may give two runs the same name without knowing of each other. Then one of the runs has its first name.
     """
     found = connection.execute(_CALLED_BY_ORDER).all()
     taken = {row.first for row in found}
@@ -100,7 +100,7 @@ def names_of_runs(connection: sa.Connection) -> dict[int, str]:
 
 
 def run_names(connection: sa.Connection) -> list[str]:
-    """Every run, by name, but for those that were forgotten."""
+    """The present names of all runs, sorted; forgotten runs are left out."""
     return sorted(names_of_runs(connection).values())
 
 
@@ -120,9 +120,9 @@ def lock_run(connection: sa.Connection, run: int) -> None:
 
 
 def next_moment(connection: sa.Connection, run: str, now: datetime) -> datetime:
-    """The moment of a launch that begins now: after all others of its run, whatever the clocks of their hosts said.
+    """The moment of a launch that begins now: later than all others of its run, even if clocks of hosts differ.
 
-    No other process begins one before the transaction ends.
+    Locks the run: no other process begins a launch of it before the transaction ends.
     """
     known = run_id(connection, run)
     if known is None:
@@ -137,7 +137,7 @@ def versions_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, str]
 
 
 def owners_of(connection: sa.Connection, names: Iterable[str]) -> dict[str, set[int]]:
-    """Whose these runs are: the users of their launches. One that has none is left out."""
+    """The owners of the launches of these runs, by the run's first name; runs without launches are left out."""
     found: dict[str, set[int]] = {}
     for name, owner in connection.execute(_OWNERS_OF, {"own_names": list(names)}):
         found.setdefault(name, set()).add(owner)
@@ -150,7 +150,7 @@ def launches_of(connection: sa.Connection, run: int) -> list[Launch]:
 
 
 def launches_of_runs(connection: sa.Connection, ids: Sequence[int]) -> dict[int, list[Launch]]:
-    """The launches of each of these runs that has some, oldest first."""
+    """The launches of each of these runs, oldest first; runs without launches are left out."""
     found: dict[int, list[Launch]] = {}
     for row in connection.execute(_LAUNCHES_OF_RUNS, {"own_runs": list(ids)}):
         found.setdefault(row.run_id, []).append(_launch(row))
@@ -169,15 +169,15 @@ def has_saved(connection: sa.Connection, key: LaunchKey, rank: int) -> bool:
 
 
 def first_saves(connection: sa.Connection, run: int) -> dict[str, int | None]:
-    """The step of the first save of each launch of a run that has one; an untrained network is none.
+    """The step of the first save after step 0 of each launch of a run; launches without one are left out.
 
-    None for a launch of whose files none was ever finished.
+    None for a launch that never finished a file.
     """
     return first_saves_of_runs(connection, [run]).get(run, {})
 
 
 def first_saves_of_runs(connection: sa.Connection, ids: Sequence[int]) -> dict[int, dict[str, int | None]]:
-    """The same of each of these runs of which a launch has saved."""
+    """The same for each of these runs; runs without saves are left out."""
     found: dict[int, dict[str, int | None]] = {}
     for run, launch_id, step, known in connection.execute(_FIRST_SAVES_OF_RUNS, {"own_runs": list(ids)}):
         if step is not None:
@@ -186,7 +186,7 @@ def first_saves_of_runs(connection: sa.Connection, ids: Sequence[int]) -> dict[i
 
 
 def unplaced_of(connection: sa.Connection, run: int) -> list[Unplaced]:
-    """The files of a run that a scan could not place and nothing has a record of by now, the one written last first."""
+    """The files of a run that a scan could not place and that still have no complete record, newest first."""
     return [Unplaced(*row) for row in connection.execute(_UNPLACED_OF, {"own_run": run})]
 
 
@@ -202,7 +202,7 @@ def steps_of(connection: sa.Connection, run: int) -> set[tuple[str, int]]:
 
 
 def kinds_beyond(connection: sa.Connection, run: int, global_step: int) -> dict[tuple[str, int], set[Kind]]:
-    """The kinds of every save of a run after a step, and of those of untrained networks, by launch and step."""
+    """The kinds of every save of a run after a step, and of every save at step 0, by launch and step."""
     found: dict[tuple[str, int], set[Kind]] = {}
     for launch_id, step, kind in connection.execute(_KINDS_BEYOND, {"own_run": run, "own_step": global_step}):
         found.setdefault((launch_id, step), set()).add(Kind(kind))
@@ -210,7 +210,7 @@ def kinds_beyond(connection: sa.Connection, run: int, global_step: int) -> dict[
 
 
 def metrics_of(connection: sa.Connection, run: int) -> dict[tuple[str, int], list[Mapping[str, float]]]:
-    """The metrics of each rank's file that has some, by the launch and step of the states of a run."""
+    """The metrics of the files of a run that have any, by launch and step: one mapping for each file."""
     found: dict[tuple[str, int], list[Mapping[str, float]]] = {}
     for launch_id, step, metrics in connection.execute(_METRICS_OF, {"own_run": run}):
         found.setdefault((launch_id, step), []).append(json.loads(metrics))
@@ -218,7 +218,7 @@ def metrics_of(connection: sa.Connection, run: int) -> dict[tuple[str, int], lis
 
 
 def files_at(connection: sa.Connection, launch: Launch, global_step: int) -> tuple[Checkpoint, ...]:
-    """Every file of one launch and step, each under its last path."""
+    """Every file of one launch and step; records of paths that files have left are left out."""
     found = connection.execute(_FILES_AT, {"own_launch": launch.key, "own_step": global_step})
     return rows.files_of_state(found, launch, global_step)
 
@@ -240,15 +240,15 @@ def files_of(connection: sa.Connection, run: int, *, step: int | None = None) ->
 
 
 def consistent_files(connection: sa.Connection, key: LaunchKey) -> list[Checkpoint]:
-    """The files of a launch whose step is consistent, with an open question."""
+    """The files of a launch whose step has the grade `consistent`."""
     query = rows.FILE_QUERY.where(launches.c.id == key, checkpoints.c.grade == Grade.CONSISTENT.value)
     return list(rows.files(connection.execute(query)))
 
 
 def files_to_judge(connection: sa.Connection, run: int, others: Sequence[str] = ()) -> list[Checkpoint]:
-    """Every file of the states of a run of which one is there: those of it that are gone too, but no other history.
+    """All files, gone ones too, of the states of a run that have a file left. States without one are left out.
 
-    `others` are the ids of files that may be there too, whatever their state.
+    `others` are the ids of more files that count as there, whatever their state.
     """
     there = (
         sa.select(saves.c.launch_id, saves.c.global_step)
@@ -291,14 +291,14 @@ def recorded_paths(connection: sa.Connection, run: int) -> list[tuple[str, str]]
 
 
 def announced(connection: sa.Connection, run: str, directory: str) -> set[str]:
-    """The identities of the directories that ranks of a run, by its first name, saved to at a path."""
+    """The identities that the directory at a path had when ranks of a run, by its first name, announced it."""
     return set(connection.execute(_ANNOUNCED, {"own_name": run, "own_directory": directory}).scalars())
 
 
 def lag(connection: sa.Connection, launch: Launch) -> int:
-    """How far the optimizer's counter is behind the batches: updates skipped up to the newest state that was witnessed.
+    """The number of skipped updates: by how much the optimizer's counter is behind the global step; 0 if unknown.
 
-    The newest save of the launch, else the state that it resumed from, where that stands in its own steps.
+    By the newest saves of the launch, else by the state that it resumed from, counted in the launch's own steps.
     """
     beyond = (launch.start_step or 0) - (launch.parent_step or 0)
     for of_launch, step, shift in ((launch.id, None, 0), (launch.parent, launch.parent_step, beyond)):
@@ -341,14 +341,14 @@ def _passed(told: Any) -> tuple[PassedOver, ...]:
 
 
 def passed_over_by(connection: sa.Connection, run: int) -> dict[str, tuple[PassedOver, ...]]:
-    """The same of every launch of a run that has decided where it starts, by its id."""
+    """The newer states that each launch of a run passed over at its start, by its id; undecided ones are left out."""
     joined = launches.join(resolutions, resolutions.c.launch_id == launches.c.id)
     query = sa.select(launches.c.name, resolutions.c.passed).select_from(joined).where(launches.c.run_id == run)
     return {name: _passed(told) for name, told in connection.execute(query)}
 
 
 def failed_loads(connection: sa.Connection, run: int) -> dict[str, str]:
-    """What went wrong when a launch loaded a file, by the file's id; not where a later launch could go on from it."""
+    """Why a launch could not load a file, by the file's id; left out if a later launch loaded that state and saved."""
     failed: dict[tuple[str, int], dict[str, str]] = {}
     for row in connection.execute(_OUTCOMES_OF, {"own_run": run}):
         state = row.parent_launch_id, row.parent_step
@@ -389,14 +389,14 @@ def _names(text: str) -> frozenset[str]:
 
 
 def hosts_of(connection: sa.Connection, key: LaunchKey) -> dict[int, str]:
-    """On which host each rank of a launch ran, as far as it was said."""
+    """On which host each rank of a launch ran, as far as recorded."""
     query = sa.select(sources.c.rank, sources.c.host).distinct()
     found = connection.execute(query.where(sources.c.launch_id == key, sources.c.host.is_not(None)))
     return {row.rank: row.host for row in found}
 
 
 def hosts_of_run(connection: sa.Connection, run: int) -> dict[str, tuple[str, ...]]:
-    """The hosts that the ranks of each launch of a run ran on, as far as they were said, by the launch's id."""
+    """The hosts that the ranks of each launch of a run ran on, as far as recorded, by the launch's id."""
     joined = launches.join(sources, sources.c.launch_id == launches.c.id)
     query = sa.select(launches.c.name, sources.c.host).distinct().select_from(joined).order_by(sources.c.host)
     found: dict[str, list[str]] = {}
@@ -430,7 +430,7 @@ _PARENTS = launches.alias("parents")
 def _launch_query() -> sa.Select[Any]:
     joined = launches.join(runs).outerjoin(resolutions, resolutions.c.launch_id == launches.c.id)
     joined = joined.outerjoin(_PARENTS, _PARENTS.c.id == resolutions.c.parent_launch_id)
-    # A scan gives parts launches of their own: any file of a launch tells.
+    # A scan gives parts launches of their own: any one file shows whether a launch has parts.
     holds = sa.select(checkpoints.c.content).select_from(FILES).where(saves.c.launch_id == launches.c.id).limit(1)
     return sa.select(
         launches,
@@ -446,7 +446,7 @@ def _launch_query() -> sa.Select[Any]:
     ).select_from(joined)
 
 
-# What every record or start asks is made once: making a statement costs more than asking.
+# Statements that every record or start needs are built once: building one takes longer than running it.
 
 _RUN = sa.bindparam("own_run", type_=sa.Integer)
 _STEP = sa.bindparam("own_step", type_=sa.BigInteger)
@@ -514,7 +514,7 @@ _OUTCOMES_OF = (
     .join(launches, launches.c.id == outcomes.c.launch_id)
     .join(resolutions, resolutions.c.launch_id == launches.c.id)
     .where(launches.c.run_id == _RUN)
-    # Of one launch what failed comes last: ranks need not wait for each other, and the other ones may have saved.
+    # Failures come last within a launch: ranks need not wait for each other, so others may have saved before.
     .order_by(launches.c.launch_order, outcomes.c.outcome == LoadResult.FAILED.value, outcomes.c.rank)
 )
 _SOURCES = (
@@ -540,9 +540,9 @@ _SOURCES_BESIDE = _SOURCES.where(launches.c.run_id != _RUN, any_of(sources.c.dir
 
 
 def _first_save(*finished: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:
-    """Of each launch by itself: then the index has it at once, however many saves there are.
+    """The step of a launch's first save. As a subquery for each launch, the index finds it among any number of saves.
 
-    A launch of a scan does not count if all its files were registered later: they are of the launch that saved them.
+    Files that a scan found and that were registered later do not count: they are of the launch that saved them.
     """
     return (
         sa.select(saves.c.global_step)
@@ -603,7 +603,7 @@ def _launch(row: Any) -> Launch:
 
 
 def are_as_chosen(connection: sa.Connection, files: Iterable[Checkpoint]) -> bool:
-    """Whether the catalog takes each of these files for what it did when they were read."""
+    """Whether each of these files still has the state that it had when it was read."""
     chosen = {file.id: file.state.value for file in files}
     return {row[0]: row[1] for row in connection.execute(_STATES_OF, {"own_ids": list(chosen)})} == chosen
 

@@ -1,4 +1,4 @@
-"""What a run did last: a few statements, however long its history is and however many ranks it has."""
+"""What a run did last: a few statements, for any length of its history and any number of ranks."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Saved:
 class SaveCost:
     """What a save cost on its slowest rank, in seconds (None: not measured), when it began, and the bytes of all ranks.
 
-    They are those of a `core.model.Timing`.
+    `pause`, `written` and `step_took` are measured as in `core.model.Timing`.
     """
 
     step: int
@@ -69,9 +69,9 @@ class SaveCost:
 
 @dataclass(frozen=True)
 class Waiting:
-    """What a gc moved to the trash and is there still: files, their bytes, and from when on it may be purged.
+    """The files of a gc that are in the trash: how many, their bytes, and from when on they may be purged.
 
-    `unmoved` are files that it could not move: they are at their places, and no start takes them.
+    `unmoved` counts files that the gc could not move: they are still at their places, but no start uses them.
     """
 
     files: int
@@ -82,13 +82,13 @@ class Waiting:
 
     @property
     def purged_from(self) -> datetime:
-        """The moment from which gc and purge delete it."""
+        """The moment from which gc and purge delete the files."""
         return purged_from(self.purge_after)
 
 
 @dataclass(frozen=True)
 class Lock:
-    """Who works on the files of a run, and until when without a further sign of life."""
+    """The process that moves or deletes files of a run, and when its lock expires if it is not renewed."""
 
     owner: str
     expires_at: datetime
@@ -108,7 +108,7 @@ _LAST_WRITTEN = (
 
 
 def last_saves(connection: sa.Connection, run: int) -> dict[str, tuple[int, datetime]]:
-    """The highest step that each launch of a run saved, and when it was last heard to save; by the launch's id."""
+    """The highest step that each launch of a run saved, and the time of its newest record; by the launch's id."""
     query = sa.select(launches.c.name, sa.func.max(saves.c.global_step), sa.func.max(checkpoints.c.created_at))
     query = query.select_from(FILES_OF_LAUNCHES)
     found = connection.execute(query.where(launches.c.run_id == run).group_by(launches.c.id))
@@ -130,7 +130,7 @@ def newest_saving(connection: sa.Connection, run: int) -> str | None:
 
 
 def newest_saves(connection: sa.Connection, key: LaunchKey, count: int) -> list[Saved]:
-    """The files of the newest periodic saves of a launch, those that are gone by now too, newest first."""
+    """The files of the newest periodic saves of a launch, deleted ones too, newest first."""
     newest = _newest(key, count).subquery()
     query = (
         sa.select(
@@ -149,12 +149,12 @@ def newest_saves(connection: sa.Connection, key: LaunchKey, count: int) -> list[
 
 
 def costs_of(connection: sa.Connection, key: LaunchKey, count: int) -> list[SaveCost]:
-    """What the newest periodic saves of a launch cost, newest first, those that are gone by now too."""
+    """What the newest periodic saves of a launch cost, deleted ones too, newest first."""
     newest = _newest(key, count).subquery()
     columns = (checkpoints.c.pause, checkpoints.c.written_after, checkpoints.c.step_took, checkpoints.c.size)
     of_rank = sa.select(checkpoints.c.save_id, *(sa.func.max(each).label(each.name) for each in columns))
     of_rank = of_rank.where(checkpoints.c.save_id.in_(sa.select(newest.c.id)))
-    ranks = of_rank.group_by(checkpoints.c.save_id, checkpoints.c.rank).subquery()  # one may have links to its file
+    ranks = of_rank.group_by(checkpoints.c.save_id, checkpoints.c.rank).subquery()  # a rank may have links to its file
     query = (
         sa.select(
             saves.c.global_step,
@@ -184,12 +184,12 @@ def last_steps(connection: sa.Connection, key: LaunchKey, ranks: Sequence[int], 
 
 
 def lease_of(connection: sa.Connection, key: LaunchKey) -> datetime | None:
-    """Until when a launch holds the state that it starts from; None where it never said."""
+    """Until when a launch holds the state that it starts from; None if it never had a lease."""
     return connection.execute(sa.select(leases.c.expires_at).where(leases.c.launch_id == key)).scalar()
 
 
 def lock_of(connection: sa.Connection, run: int) -> Lock | None:
-    """Who works on the files of a run, or did when it died."""
+    """The lock on the files of a run, if a process has one. That process may have died."""
     row = connection.execute(sa.select(gc_locks).where(gc_locks.c.run_id == run)).one_or_none()
     return None if row is None else Lock(row.owner, row.expires_at)
 

@@ -1,4 +1,4 @@
-"""The files that retention removes: where each is wanted, whether it is there yet, and with which gc it went."""
+"""The files that retention removes: where each is wanted, whether it is there yet, and which gc removed it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NEVER = datetime.min.replace(tzinfo=timezone.utc)
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """A file that retention removes, or brings back. Another file at its path, of other size or time, is not it."""
+    """A file that retention removes, or brings back. A file of another size or time at its path is another file."""
 
     run: str
     collection: str
@@ -43,7 +43,7 @@ class Item:
 
     @property
     def id(self) -> str:
-        """What tells it from all others."""
+        """Identifies it among all items."""
         return derived_id(self.run, self.collection, self.root, self.place)
 
     @property
@@ -54,7 +54,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Collection:
-    """One gc that has files in the trash, or on a way."""
+    """One gc that has files in the trash, or on their way to or from it."""
 
     id: str
     created_at: datetime
@@ -68,24 +68,27 @@ class Collection:
         return purged_from(self.purge_after)
 
     def told(self, run: str, *, ended: bool, purge_after: datetime | None = None) -> GcEnded:
-        """The event of what happens with it now, newer than the one before."""
+        """The event that this gc began, or ended, now; newer than its last event."""
         at = later(utc_now(), self.told_at)
         return GcEnded(run, self.id, self.created_at, purge_after or self.purge_after, ended, at)
 
     def graced_from(self, now: datetime) -> datetime:
-        """When it may be purged if it ends now: the grace is as long as when it began."""
+        """When its files may be purged if it ends now: the grace is as long as planned when the gc began."""
         return now + max(self.purge_after - self.created_at, timedelta(0))
 
 
 def moved(items: Iterable[Item], wanted: Location | None = None, *, settled: bool = False) -> list[Item]:
-    """The items as they are from now on (None: wanted where they are); each later than its last event by any clock."""
+    """The items, changed now: `wanted` at this place (None: as before), `settled` or not.
+
+    All get one time, later than the last event of each, even if that has the time of another clock.
+    """
     every = list(items)
     at = later(utc_now(), *(item.changed_at for item in every))
     return [replace(item, wanted=wanted or item.wanted, settled=settled, changed_at=at) for item in every]
 
 
 def told(items: Iterable[Item]) -> list[FilesRemoved]:
-    """The events of these items as they are: one for each gc and directory."""
+    """The events that record these items: items of one gc, directory and change share an event."""
     of: dict[tuple[str, str, str, Location, bool, datetime], list[RemovedFile]] = {}
     for item in items:
         key = item.run, item.collection, item.root, item.wanted, item.settled, item.changed_at
@@ -95,14 +98,14 @@ def told(items: Iterable[Item]) -> list[FilesRemoved]:
 
 
 def last_changes(connection: sa.Connection, items: Sequence[Item]) -> list[Item]:
-    """The items, each as late as the last event of its place in the same trash, if there is one."""
+    """The items, each with the time of its last event in the catalog if that is later."""
     query = sa.select(trash.c.id, trash.c.changed_at).where(any_of(trash.c.id, "own_ids"))
     last = {row[0]: row[1] for row in connection.execute(query, {"own_ids": [item.id for item in items]})}
     return [replace(item, changed_at=max(item.changed_at, last.get(item.id, item.changed_at))) for item in items]
 
 
 def collections_of(connection: sa.Connection, run: int) -> list[Collection]:
-    """The gcs of a run that have files in the trash or on a way, newest first."""
+    """The gcs of a run that have files in the trash, or on their way to or from it, newest first."""
     of_it = (trash.c.collection_id == collections.c.id) & (trash.c.run_id == collections.c.run_id)
     query = sa.select(collections).where(collections.c.run_id == run, sa.exists().where(of_it, IS_REMOVED))
     rows = connection.execute(query.order_by(collections.c.created_at.desc(), collections.c.id.desc()))
@@ -112,7 +115,10 @@ def collections_of(connection: sa.Connection, run: int) -> list[Collection]:
 def items_of(
     connection: sa.Connection, run: int, *, settled: bool | None = None, collection: str | None = None
 ) -> list[Item]:
-    """The files of a run, or of one gc of it, in the trash (`settled`), on a way, or both; in the order they went."""
+    """The files of a run, or of one gc of it, by the time of their last event.
+
+    `settled`: only those in the trash (True), or only those on their way to or from it (False).
+    """
     joined = trash.outerjoin(checkpoints, checkpoints.c.id == trash.c.checkpoint_id)
     query = (
         sa.select(trash, checkpoints.c.reported, runs.c.name)
@@ -144,18 +150,18 @@ def items_of(
 
 
 def known(connection: sa.Connection) -> set[str]:
-    """The ids of all files, of any run, in the trash or on a way."""
+    """The ids of all items, of any run, in the trash or on their way to or from it."""
     return set(connection.execute(_KNOWN).scalars())
 
 
 def leaving(connection: sa.Connection, run: int) -> dict[str, Item]:
-    """The files that were to leave their place and perhaps did not, since a gc was interrupted; by their records."""
+    """The files that may still be at their places because a gc was interrupted, by the ids of their records."""
     items = items_of(connection, run, settled=False)
     return {item.checkpoint: item for item in items if item.checkpoint and item.wanted is not Location.HOME}
 
 
 def take_lock(connection: sa.Connection, run: int, owner: str, now: datetime, until: datetime) -> str | None:
-    """Lock the files of a run for `owner` until then. Returns the process that has the lock already, or None."""
+    """Lock the files of a run for `owner` up to `until`. Returns another process that has the lock, or None."""
     held = connection.execute(_LOCK_OF, {"own_run": run}).one_or_none()
     if held is not None and held.owner != owner and held.expires_at > now:
         return str(held.owner)
@@ -165,7 +171,7 @@ def take_lock(connection: sa.Connection, run: int, owner: str, now: datetime, un
 
 
 def renew_lock(connection: sa.Connection, run: int, owner: str, until: datetime) -> bool:
-    """Let `owner` work on the files of a run until then; False if it lost the lock."""
+    """Extend the lock of `owner` up to `until`; False if it has lost the lock."""
     asked = {"own_run": run, "own_owner": owner, "expires_at": until}
     return bool(connection.execute(_RENEW_LOCK, asked).rowcount)
 

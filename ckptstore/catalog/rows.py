@@ -1,4 +1,4 @@
-"""How rows become values. A resolution of a wide job makes one for each rank: this must be quick."""
+"""Turns rows into values. A resolution makes one for each rank, and jobs have many ranks: this must be quick."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _OF_FILE = (
     checkpoints.c.format,
     checkpoints.c.content,
     checkpoints.c.strategy_file,
-    sa.cast(checkpoints.c.metrics, sa.Text),  # most have none, which is quicker seen here
+    sa.cast(checkpoints.c.metrics, sa.Text),  # as text: most are empty, and need no parsing
     checkpoints.c.state,
     checkpoints.c.problem,
     checkpoints.c.quarantine,
-    sa.type_coerce(checkpoints.c.created_at, sa.types.NullType()),  # as the driver has it: a type has all looked at
+    sa.type_coerce(checkpoints.c.created_at, sa.types.NullType()),  # as the driver has it: a type costs a call each
     checkpoints.c.revision,
     checkpoints.c.grade,
     checkpoints.c.doubt,
@@ -51,9 +51,11 @@ _OF_FILE = (
 )
 
 FILE_QUERY = sa.select(*_OF_SAVE, *_OF_FILE).select_from(FILES_OF_RUNS)
-"""Every file; ask for some, and read the rows with `files`."""
+"""Selects every file. Add conditions, and read the rows with `files`."""
 STATE_QUERY = sa.select(*_OF_FILE).select_from(FILES)
-"""Every file, but for what those of one state have in common; read the rows of one with `files_of_state`."""
+"""The same, without the columns that all files of a state share. Add conditions for one state, and read the rows with
+`files_of_state`.
+"""
 
 
 def files(found: sa.Result[Any]) -> Iterator[Checkpoint]:
@@ -124,12 +126,12 @@ def _file(run: str, launch: str, global_step: int, values: Any) -> Checkpoint:
         "timing": None if pause is None else Timing(pause, written_after, step_took),
         "directory_id": directory_id or "",
     }
-    # What a frozen dataclass does for each field by itself costs more than the query.
+    # Setting each field of a frozen dataclass in its constructor costs more than the query.
     object.__setattr__(file, "__dict__", fields)
     return file
 
 
 def many(found: sa.Result[Any]) -> Iterator[Any]:
-    """The rows of a result, fetched many at once: one at a time costs more than to find it."""
+    """The rows of a result, fetched in portions: fetching one at a time costs more than finding it."""
     for some in found.partitions(_FETCHED):
         yield from some

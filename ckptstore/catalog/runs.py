@@ -1,4 +1,4 @@
-"""Find a run by its name, its first one or the one that it has now, or all."""
+"""Finds a run by its first or present name, or all runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def find_called(database: Database, run: str, *, even_forgotten: bool = False) -
 
 
 def find_reference(database: Database, text: str) -> tuple[int, Reference]:
-    """The id of the run that a reference is to, and the first reading of it whose run there is.
+    """What a reference means: the id of its run, and the first of its readings whose run is in the catalog.
 
     Raises `UnknownRunError` as `find_run` does, and `UsageError` for a reference that cannot be read.
     """
@@ -61,12 +61,12 @@ def _called(connection: Connection, run: str) -> Called | None:
 
 
 def how_back(run: str) -> str:
-    """How a run that was forgotten comes back."""
+    """The hint how to bring back a forgotten run."""
     return f"{Command('forget', run, '--undo')} brings it back"
 
 
 def run_names(database: Database, run: str | None) -> list[str]:
-    """The run that is named, or all that there are."""
+    """The given name alone, or the names of all runs (None)."""
     if run is not None:
         return [run]
     with database.read() as connection:
