@@ -1,4 +1,4 @@
-"""The schema through its versions: creates, upgrades and checks it, by Alembic."""
+"""Creates, upgrades and checks the catalog's schema, with Alembic."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ckptstore")
 
 REVISION = "0001"
-"""The newest revision under `migrations/`: what this program works with."""
+"""The newest revision under `migrations/`: the one that this program works with."""
 
 VERSION_TABLE = "ckptstore_version"
 _VERSION = sa.select(sa.column("version_num", sa.String)).select_from(sa.table(VERSION_TABLE))
@@ -29,13 +29,13 @@ _ADVISORY_KEY = 0x636B7074  # "ckpt"
 _LOCK_SECONDS = 60
 _LOOK_AGAIN_SECONDS = 0.02
 _migrating = threading.Lock()
-"""Alembic keeps what it works on in its modules, for all threads."""
+"""Alembic keeps its state in modules, which all threads share: only one of them may migrate."""
 
 
 def current(database: Database) -> str | None:
     """The revision of the catalog's schema; None if there is none yet.
 
-    Raises `CatalogUnavailableError` where a database holds tables, none of them ours.
+    Raises `CatalogUnavailableError` if the database holds tables, but not ckptstore's.
     """
     try:
         with database.read() as connection:
@@ -67,8 +67,8 @@ def _current(database: Database, connection: sa.Connection) -> str | None:
 def ensure(database: Database) -> None:
     """Make sure that the schema is the one of this program.
 
-    An SQLite file is created and upgraded as needed, a PostgreSQL database only if it is empty; by one process at
-    a time, however many ask. Raises `SchemaError`, which names the command to run, where that is not allowed.
+    An SQLite file is created and upgraded as needed. In a PostgreSQL database the schema is only created, if the
+    database is empty. If many processes ask, one does it. Otherwise raises `SchemaError`, with the command to run.
     """
     found = current(database)
     if found == REVISION:
@@ -116,7 +116,7 @@ def migrations() -> Path:
 
 
 def _migrate(connection: sa.Connection) -> None:
-    said = logging.getLogger("alembic")  # at INFO, also as it is imported: of no use to a script that shows that level
+    said = logging.getLogger("alembic")  # it logs at INFO, even when imported: clutter in scripts that show INFO
     level = said.level
     said.setLevel(max(level, logging.WARNING))
     try:
@@ -151,11 +151,11 @@ def _network(database: Database) -> str | None:
 
 
 def _keep_mode(database: Database) -> None:
-    """With a write-ahead log readers do not wait for a writer; on a network file system there must be none.
+    """Set the journal mode, which the file keeps: a write-ahead log, but none on a network file system.
 
-    It needs memory that all processes share, which those of two nodes do not have (sqlite.org/wal.html). The mode is
-    kept in the file; it cannot be set inside a transaction, nor while another process looks into the file, and SQLite
-    does not wait for that: it is tried until it is set.
+    With a write-ahead log, readers do not wait for a writer. The log needs memory that all processes share, and
+    processes on two nodes share none (sqlite.org/wal.html). The mode cannot be set inside a transaction, nor while
+    another process uses the file. SQLite does not wait for other processes then, so setting it is tried repeatedly.
     """
     from sqlite3 import OperationalError, connect  # noqa: PLC0415
 
@@ -186,7 +186,7 @@ def _one_at_a_time(database: Database) -> Iterator[None]:
     if database.file is None:  # PostgreSQL: an advisory lock, inside the transaction
         yield
         return
-    from filelock import FileLock, Timeout  # noqa: PLC0415 — no command needs it but the one that makes the schema
+    from filelock import FileLock, Timeout  # noqa: PLC0415 — only creating and upgrading the schema needs it
 
     path = f"{database.file}.lock"
     try:

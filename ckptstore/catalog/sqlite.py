@@ -1,4 +1,4 @@
-"""SQLite's own part: opening a file, and beginning a transaction."""
+"""The part that only SQLite needs: opening a file, and beginning a transaction."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def make_engine(url: sa.URL, wait: float) -> sa.Engine:
     def _prepare(connection: sqlite3.Connection, record: Any) -> None:
         record.info[_FILE] = _identity(path)
         record.info[_WAITS] = True
-        connection.isolation_level = None  # transactions are ours to begin, see `begin`
+        connection.isolation_level = None  # the driver begins no transactions: `begin` does
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA foreign_keys=ON")
 
     @sa.event.listens_for(engine, "checkout")
     def _look_at_the_file(_connection: sqlite3.Connection, record: Any, _proxy: Any) -> None:
-        # An open connection goes on writing to a file that was deleted or replaced, and nobody hears of it.
+        # An open connection would go on writing to a file that was deleted or replaced, without an error.
         if record.info[_FILE] != _identity(path):
             raise sa.exc.DisconnectionError(f"{path} is another file now")
 
@@ -40,9 +40,10 @@ def make_engine(url: sa.URL, wait: float) -> sa.Engine:
 
 
 def begin(connection: sa.Connection, *, writes: bool, wait: float, answer_within: float) -> None:
-    """Open a transaction: one that reads first and writes later cannot be made to wait, so that a writer locks at once.
+    """Begin a transaction. A writer takes the lock at once: SQLite would not wait for it after the first read.
 
-    `wait` is how long to wait for that lock, in seconds; as long as others get it and commit, up to `answer_within`.
+    `wait` is how long to wait for the lock, in seconds. Each commit of another process starts that time anew, up to
+    `answer_within` seconds in all.
     """
     if not writes:
         connection.exec_driver_sql("BEGIN")
@@ -59,10 +60,10 @@ def begin(connection: sa.Connection, *, writes: bool, wait: float, answer_within
 
 
 def _locked(driver: sqlite3.Connection, wait: float, answer_within: float) -> bool:
-    """Whether the lock was got. All who wait ask equally often.
+    """Wait for the lock; return whether this connection has it. All waiting processes ask equally often.
 
-    SQLite's own wait asks ever more seldom, down to ten times a second (sqlite3.c, sqliteDefaultBusyCallback): where
-    many processes write again and again, those that have waited longest are overtaken.
+    With SQLite's own wait, a process asks less and less often, down to ten times a second (sqlite3.c,
+    sqliteDefaultBusyCallback): if many processes write all the time, those that have waited longest are overtaken.
     """
     now = time.monotonic()
     end, deadline = now + answer_within, now + wait
@@ -76,7 +77,7 @@ def _locked(driver: sqlite3.Connection, wait: float, answer_within: float) -> bo
                 return False
         else:
             return True
-        with suppress(sqlite3.OperationalError):  # without a write-ahead log nobody reads while another commits
+        with suppress(sqlite3.OperationalError):  # without a write-ahead log a read fails during a commit
             version = driver.execute("PRAGMA data_version").fetchone()
             if seen is not None and version != seen:
                 deadline = time.monotonic() + wait
@@ -85,13 +86,13 @@ def _locked(driver: sqlite3.Connection, wait: float, answer_within: float) -> bo
 
 
 def wait_for_disk(connection: sa.Connection, *, is_kept: bool) -> None:
-    """Have the next transactions wait for the disk when they commit, but for one of what `is_kept` elsewhere.
+    """Let the next transaction wait for the disk when it commits, unless it `is_kept` (see `Database.write`).
 
-    Such a one may be undone by a power failure, and nothing else happens to the file, if it has a write-ahead log
-    (sqlite.org/pragma.html#pragma_synchronous). To be called before a transaction is opened.
+    A power failure may undo a transaction that did not wait. It does not damage a file with a write-ahead log
+    (sqlite.org/pragma.html#pragma_synchronous); without such a log all transactions wait. Call this before `begin`.
     """
     info = connection.info
-    if is_kept and not info.get(_HAS_LOG):  # nobody can change the mode while this connection is open
+    if is_kept and not info.get(_HAS_LOG):  # no process can change it while this connection is open
         info[_HAS_LOG] = connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
     waits = not (is_kept and info[_HAS_LOG])
     if waits is not info[_WAITS]:
@@ -109,7 +110,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def remedy(file: Path, reason: str) -> str:
-    """What to do about a file that cannot be used, by what SQLite says and what can be seen of it from here."""
+    """What to do about a file that cannot be used, by SQLite's message and a look at the file and its directories."""
     other = "or name another catalog by --db or CKPTSTORE_URL"
     given, file = file, file.absolute()
     folder = file.parent
@@ -120,7 +121,7 @@ def remedy(file: Path, reason: str) -> str:
         return "it is a directory: give a file in it"
     if not folder.is_dir():
         return _absolute(given) or f"there is no directory {folder}: create it, {other}"
-    for path in (file, Path(f"{file}-wal"), Path(f"{file}-shm")):  # the log's two have the rights that the file had
+    for path in (file, Path(f"{file}-wal"), Path(f"{file}-shm")):  # SQLite gives the log's files the file's rights
         if path.exists() and not _may(path, os.R_OK):
             return f"check that {path} can be read by this user, {other}"
         if path.exists() and not _may(path, os.W_OK):
@@ -140,12 +141,12 @@ def _absolute(given: Path) -> str:
 
 
 def _may(path: Path, mode: int) -> bool:
-    """Whether this process may, as the user that it acts as; one that root made it is not root."""
+    """Whether the effective user of this process has this access to a path."""
     return os.access(path, mode, effective_ids=True)
 
 
 def _what_frees(folder: Path) -> str:
-    """The commands that free a full disk that the catalog is on: they use another catalog, made of the journals."""
+    """The commands that free the full disk of the catalog. They use another catalog, made from the journals."""
     there = ("--db", "OTHER.db")
     gc = Command(*there, "gc", "RUN", "--keep-last", 2, "--apply", "--now")
     return (
@@ -156,7 +157,7 @@ def _what_frees(folder: Path) -> str:
 
 
 def _is_full(folder: Path) -> bool:
-    """Whether the catalog's own files do not fit any more: the index of its log has 32 KB."""
+    """Whether the disk has no room for the catalog's own files: the index of the log alone has 32 KB."""
     try:
         room = os.statvfs(folder)
     except OSError:
@@ -166,12 +167,12 @@ def _is_full(folder: Path) -> bool:
 
 
 def connect_to_look(path: Path, wait: float) -> sqlite3.Connection:
-    """Connect to a file that is there, for who changes nothing, and makes nothing either.
+    """Connect to an existing file, only to read it.
 
-    One that others use is opened for reading only; else SQLite keeps its own two files beside it while it is read, and
-    takes them away again. `wait` is how long to wait for a lock, in seconds.
+    A file that other processes use is opened in mode "ro". For any other file, SQLite creates the two files of its log
+    beside it, and deletes them when the connection is closed. `wait` is how long to wait for a lock, in seconds.
     """
-    # What is left of a log is taken into the file by whoever closes it last, unless he only reads.
+    # In mode "rw", the last connection to close copies the rest of a log into the file.
     mode = "ro" if Path(f"{path}-wal").exists() or not os.access(path, os.W_OK) else "rw"
     connection = sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, timeout=wait, check_same_thread=False)
     connection.execute("PRAGMA query_only=ON")

@@ -31,16 +31,16 @@ class UtcDateTime(TypeDecorator[datetime]):
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:  # noqa: ARG002
-        """To UTC, on the way in."""
+        """Convert to UTC before storing."""
         return None if value is None else value.astimezone(timezone.utc)
 
     def result_processor(self, dialect: sa.Dialect, coltype: object) -> Callable[[Any], Any]:  # noqa: ARG002
-        """With its zone, on the way out."""
+        """Add the time zone after reading."""
         return in_utc
 
 
 def in_utc(value: str | datetime | None) -> datetime | None:
-    """The moment that a driver gives for a `UtcDateTime`: SQLite's has it as text."""
+    """The moment for the value that a driver returns for a `UtcDateTime`: text on SQLite."""
     if isinstance(value, str):
         return datetime.fromisoformat(f"{value}+00:00")
     if value is None:
@@ -98,9 +98,9 @@ resolutions = sa.Table(
 )
 """The one plan of a launch: the first one stored wins, by the primary key.
 
-`parent_step` names the parent's save, in its steps; `start_step` is where that stands in the launch's own. `passed` are
-the newer states that were passed over: launch, step, rule and why. `initial` is the state of another run that it
-starts from, a `core.model.Initial`, and `initial_launch_id` the launch that saved it: no journal may have told of that.
+`parent_step` is the step in the parent's count, `start_step` the same step in the launch's own count. `passed` are the
+newer states that were passed over: launch, step, rule and why. `initial` is the state of another run that the launch
+starts from, a `core.model.Initial`. `initial_launch_id` is the launch that saved it; the catalog may not know it.
 """
 
 outcomes = sa.Table(
@@ -114,9 +114,9 @@ outcomes = sa.Table(
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("version", sa.String(64), nullable=False),
 )
-"""What came of a launch's plan on a rank: it could not load its file (the checkpoint and why), or it saved again.
+"""The outcome of a launch's plan on a rank: it could not load its file (the checkpoint and why), or it saved again.
 
-A journal may tell that before another one tells of the checkpoint: it need not be there.
+The catalog may not have the checkpoint yet: its record may be in another journal, which is read later.
 """
 
 sources = sa.Table(
@@ -134,7 +134,7 @@ sources = sa.Table(
     sa.Column("directory_id", sa.String(16)),
     sa.Column("created_at", UtcDateTime, nullable=False),
 )
-"""The place where a rank of a launch saves and runs: its unregistered files are found there.
+"""The directory and the host where a rank of a launch saves. Its unregistered files are looked for there.
 
 `content` is what its files hold, `directory_id` the identity of the directory (NULL: not known).
 """
@@ -160,7 +160,7 @@ strategies = sa.Table(
     sa.Column("kind", sa.String(16), nullable=False),
     sa.Column("content", sa.LargeBinary, nullable=False),
 )
-"""What strategy and group info files held, compressed by zlib: each content once, by its BLAKE3."""
+"""The contents of strategy and group info files, compressed by zlib: each content once, by its BLAKE3 digest."""
 
 launch_strategies = sa.Table(
     "launch_strategies",
@@ -170,7 +170,7 @@ launch_strategies = sa.Table(
     sa.Column("digest", sa.ForeignKey("strategies.digest"), primary_key=True),
     sa.Column("path", sa.Text, nullable=False),
 )
-"""Which of them a rank of a launch wrote, and where; the file there is overwritten at the next launch."""
+"""Which of `strategies` a rank of a launch wrote, and its path. The next launch overwrites the file at that path."""
 
 saves = sa.Table(
     "saves",
@@ -195,7 +195,7 @@ checkpoints = sa.Table(
     sa.Column("step_in_epoch", sa.Integer),
     sa.Column("size", sa.BigInteger),
     sa.Column("digest", sa.String(64)),
-    sa.Column("mtime_ns", sa.BigInteger, index=True),  # by which gc finds other paths of a file, of whatever run
+    sa.Column("mtime_ns", sa.BigInteger, index=True),  # by which gc finds other paths of a file, in any run
     sa.Column("format", sa.String(16), nullable=False),
     sa.Column("content", sa.String(16), nullable=False),
     sa.Column("strategy_file", sa.Text),
@@ -213,12 +213,12 @@ checkpoints = sa.Table(
     sa.Column("step_took", sa.Double),
     sa.Column("directory_id", sa.String(16)),
     sa.Column("version", sa.String(64), nullable=False),
-    sa.Index(None, "save_id", "state"),  # files that are gone must not cost those who ask for what is there
+    sa.Index(None, "save_id", "state"),  # queries for present files must not read deleted ones
 )
-"""`reported` is the state that the newest record says; `state` follows from it, from what retention did with the file,
-and from what else was written to its path: `project` sets it. `version` is what two records of one file
-are compared by; `revision` is NULL where that begins with `mtime_ns`. `pause`, `written_after` and `step_took` are a
-`core.model.Timing`, in seconds (NULL: not measured).
+"""`reported` is the state in the newest record. `project` derives `state` from it, from what retention did with the
+file, and from other records at the same path. `version` orders the records of one file. It is made of `revision`, or of
+`mtime_ns` if that is NULL. `pause`, `written_after` and `step_took` are a `core.model.Timing`, in seconds (NULL: not
+measured).
 """
 
 tiers = sa.Table(
@@ -255,7 +255,7 @@ copies = sa.Table(
 """The copy of a file in a tier. It matches the record of the file if the digests are equal.
 
 `location` is its key below the tier's URL, `beside` the objects that were copied with it. A copy may be recorded before
-the file that it is of.
+its file.
 """
 
 copying = sa.Table(
@@ -267,7 +267,7 @@ copying = sa.Table(
     sa.Column("process", sa.Text, nullable=False),
     sa.Column("expires_at", UtcDateTime, nullable=False),
 )
-"""Objects that a process copies to a tier now. No other one does so until it has ended, or gave no sign for a while.
+"""Objects that a process copies to a tier now. No other process does so until this one ends, or its lease expires.
 
 Ranks whose files have one name and the same bytes share an object. Its id is derived from its key.
 """
@@ -284,7 +284,7 @@ unplaced = sa.Table(
     sa.Column("remedy", sa.Text, nullable=False),
     sa.Column("version", sa.String(64), nullable=False),
 )
-"""Files whose step a scan could not tell. One that has a record since, or is not there as it was, is none any more."""
+"""Files whose step a scan could not tell. A row no longer counts if its file got a record, was changed or deleted."""
 
 pins = sa.Table(
     "pins",
@@ -294,7 +294,7 @@ pins = sa.Table(
     sa.Column("pinned", sa.Boolean, nullable=False),
     sa.Column("version", sa.String(64), nullable=False),
 )
-"""The last statement about a step. One that is unpinned stays here, so that an older statement changes nothing."""
+"""The last statement about a step. The row stays when it is unpinned, so that an older statement changes nothing."""
 
 journals = sa.Table(
     "journals",
@@ -304,7 +304,7 @@ journals = sa.Table(
     sa.Column("read_to", sa.BigInteger, nullable=False),
     sa.Column("by_summary", sa.Boolean, nullable=False),
 )
-"""The segments of journals that tell of a run, and up to which byte the catalog has what they say.
+"""The segments of journals with events of a run, and up to which byte the catalog has their events.
 
 `by_summary`: only the summary of the segment was read. It has the events that a start needs, and no outdated ones.
 """
@@ -320,7 +320,7 @@ unwritten = sa.Table(
 )
 """Lines that the journal of a directory lacks, since it could not be written when they were recorded.
 
-`home` tells which directory it was: its identities, and places of files in it.
+`home` identifies the directory: its identities, and places of files in it.
 """
 
 tags = sa.Table(
@@ -331,7 +331,7 @@ tags = sa.Table(
     sa.Column("global_step", sa.BigInteger),
     sa.Column("version", sa.String(64), nullable=False),
 )
-"""The step that a name is on; NULL: it was taken away."""
+"""The step of a tag; NULL: the tag was removed."""
 
 policies = sa.Table(
     "policies",
@@ -349,7 +349,7 @@ renamed = sa.Table(
     sa.Column("name", sa.String(200), nullable=False, index=True),
     sa.Column("version", sa.String(64), nullable=False),
 )
-"""What a run is called now. Ids are made of its first name (`runs`), which leads to it too."""
+"""The present name of a run. Ids are made of its first name (`runs`), which still finds it."""
 
 forgotten = sa.Table(
     "forgotten",
@@ -358,7 +358,7 @@ forgotten = sa.Table(
     sa.Column("forgotten", sa.Boolean, nullable=False),
     sa.Column("version", sa.String(64), nullable=False),
 )
-"""Whether a run is hidden: a word on it stays here, so that an older one changes nothing."""
+"""Whether a run is hidden. The row stays when it is shown again, so that an older statement changes nothing."""
 
 leases = sa.Table(
     "leases",
@@ -368,8 +368,8 @@ leases = sa.Table(
     sa.Column("process", sa.String(300)),
     sa.Column("seen_at", UtcDateTime),
 )
-"""How long a launch may still need the state that it starts from (`resolutions`); and its newest sign of life: when it
-gave that, and which process did (NULL: it gave none, or has ended).
+"""Until when a launch holds the state that it starts from (`resolutions`), and its newest sign of life: `seen_at`, and
+the `process` that gave it (NULL: none did, or the launch has ended).
 """
 
 exit_requests = sa.Table(
@@ -379,7 +379,7 @@ exit_requests = sa.Table(
     sa.Column("asked_at", UtcDateTime, nullable=False),
     sa.Column("reason", sa.Text, nullable=False),
 )
-"""Which launches were asked to save and leave. Rank 0 looks here too: who asked may not see its disk."""
+"""Which launches were asked to save and leave. Rank 0 reads this too: the requester may not see the disk of rank 0."""
 
 views = sa.Table(
     "views",
@@ -389,7 +389,7 @@ views = sa.Table(
     sa.Column("host", sa.Text, nullable=False),
     sa.Column("seen", sa.JSON, nullable=False),
 )
-"""What each rank of a launch that starts sees of the files that it may load, where they have no disk in common."""
+"""Which of the files that it may load each rank of a starting launch sees, if the ranks have no disk in common."""
 
 gc_locks = sa.Table(
     "gc_locks",
@@ -398,7 +398,7 @@ gc_locks = sa.Table(
     sa.Column("owner", sa.String(300), nullable=False),
     sa.Column("expires_at", UtcDateTime, nullable=False),
 )
-"""Who moves or deletes files of a run now: one process at a time."""
+"""The process that moves or deletes files of a run now: one at a time."""
 
 notifications = sa.Table(
     "notifications",
@@ -410,11 +410,11 @@ notifications = sa.Table(
     sa.Column("held_until", UtcDateTime, nullable=False),
     sa.Column("told_at", UtcDateTime),
 )
-"""Which facts `watch` has told to which receiver (`told_at` NULL: not yet, or the fact was over since).
+"""When `watch` told which fact to which receiver (`told_at` NULL: not yet, or the fact has ended since).
 
-Until `held_until` the `owner` tries to tell it, or it is not told.
+Until `held_until` no watcher but `owner` sends the fact.
 
-Of a receiver its address is not kept, which may have a password in it.
+The receiver's address is not stored, since it may contain a password: `receiver` is an id.
 """
 
 collections = sa.Table(
@@ -446,16 +446,16 @@ trash = sa.Table(
     sa.Column("changed_at", UtcDateTime, nullable=False),
     sa.Column("version", sa.String(64), nullable=False),
     sa.Index(None, "run_id", "settled", "wanted"),
-    sa.Index(None, "checkpoint_id", "run_id", "settled", "wanted"),  # else SQLite reads a whole run for one
+    sa.Index(None, "checkpoint_id", "run_id", "settled", "wanted"),  # else SQLite reads all rows of a run for one
 )
 """A file that retention has given up: `place` is its path below `root`, `of_version` the generation of its record then.
 
-The place where it is `wanted` is recorded before the move, `settled` after it. Finished rows stay, so that an older
-event changes nothing. A removal may be recorded before the file that it is of.
+`wanted` (home, trash or gone) is recorded before the move, `settled` after it. Finished rows stay, so that an older
+event changes nothing. A removal may be recorded before its file.
 """
 
 IS_REMOVED = sa.or_(sa.not_(trash.c.settled), sa.and_(trash.c.settled, trash.c.wanted == "trash"))
-"""Whether retention has a file: it is in the trash, or on a way. Written as the index is read."""
+"""Whether retention has a file: it is in the trash, or on its way to or from it. In this form the index is used."""
 
 IS_THERE = one_of(checkpoints.c.state, FileState.COMPLETE.value, FileState.IN_PROGRESS.value, FileState.DAMAGED.value)
 """Whether a file is where it was recorded, as far as the catalog knows."""

@@ -24,7 +24,10 @@ _IN_PIECES = Content.SHARE.value, Content.PART.value
 
 @dataclass(frozen=True)
 class Tally:
-    """The files of one save that are there, counted: ranks that have a whole file or share, bytes in all."""
+    """Counts of the present files of one save.
+
+    `ranks` have any file, `full_ranks` a complete one of the full state, `share_ranks` a complete share or part.
+    """
 
     save_id: str
     run_id: int
@@ -47,7 +50,7 @@ def highest_steps(connection: sa.Connection, run: int) -> dict[str, int]:
     return {row[0]: row[1] for row in connection.execute(_HIGHEST_STEPS, {"own_run": run})}
 
 
-# For each launch by itself: then the index has it at once, however many saves there are.
+# As a subquery for each launch, the index finds the step among any number of saves.
 _HIGHEST = sa.select(sa.func.max(saves.c.global_step)).where(saves.c.launch_id == launches.c.id).scalar_subquery()
 _HIGHEST_STEPS = sa.select(launches.c.name, sa.func.coalesce(_HIGHEST, 0)).where(
     launches.c.run_id == sa.bindparam("own_run")
@@ -55,9 +58,9 @@ _HIGHEST_STEPS = sa.select(launches.c.name, sa.func.coalesce(_HIGHEST, 0)).where
 
 
 def tallies(connection: sa.Connection, runs: Sequence[int], step: int | None = None) -> list[Tally]:
-    """The saves of these runs, or of a step of them, with the files that are there; of a run newest launch first.
+    """The saves of these runs, or of one step of them, with their present files counted; newest launch first.
 
-    A save without a file there is left out, unless its launch has copies.
+    A save without a present file is left out, unless its launch has copies.
     """
     query = _tallies().where(any_of(launches.c.run_id, "own_runs"))
     if step is not None:
@@ -66,7 +69,7 @@ def tallies(connection: sa.Connection, runs: Sequence[int], step: int | None = N
 
 
 def tallies_of(connection: sa.Connection, ids: Sequence[str]) -> list[Tally]:
-    """The same of the saves of these ids."""
+    """The same for the saves with these ids."""
     query = _tallies().where(any_of(saves.c.id, "own_ids"))
     return [_tally(row) for row in connection.execute(query, {"own_ids": list(ids)})]
 
@@ -179,7 +182,10 @@ def has_been_whole(connection: sa.Connection, launch: Launch) -> bool:
 
 
 def newest_of_all_ranks(connection: sa.Connection, key: LaunchKey, ranks: int) -> int | None:
-    """The newest step of a launch of which so many ranks have registered a whole file or share; None: there is none."""
+    """The newest step of a launch of which at least `ranks` ranks have a complete file; None if there is none.
+
+    Files of weights alone do not count.
+    """
     query = (
         sa.select(saves.c.global_step)
         .join(checkpoints, checkpoints.c.save_id == saves.c.id)
@@ -218,7 +224,10 @@ def _tally(row: Any) -> Tally:
 
 
 def steps_saved(connection: sa.Connection, run: int) -> dict[str, int]:
-    """Of how many steps each launch of a run has a finished file of its state, be it of one rank; the others not."""
+    """The number of steps of which each launch of a run has finished a file, on any rank.
+
+    Files of weights alone do not count. Launches without such a file are left out.
+    """
     return {row[0]: row[1] for row in connection.execute(_STEPS_SAVED, {"own_run": run})}
 
 

@@ -19,24 +19,24 @@ _LIKE_A_URL = re.compile(r"^\w+:|:[^/]*@|\b(host|dbname|user|password)\s*=")
 def database_url(url: str | os.PathLike[str] | None) -> sa.URL:
     """The database of a URL or path, else of CKPTSTORE_URL, else the user's own file.
 
-    Raises `UsageError` for what makes no sense.
+    Raises `UsageError` for an invalid URL.
     """
     given = os.fspath(url or os.environ.get("CKPTSTORE_URL") or "")
     if not given:
         return sa.URL.create("sqlite", database=str(users_own()))
-    text = given.strip()  # a variable that is made from a file ends with a line break
+    text = given.strip()  # a variable that is read from a file ends with a line break
     if "://" not in text:
         return sa.URL.create("sqlite", database=str(_as_path(text)))
     return _parse(text)
 
 
 def users_own() -> Path:
-    """The SQLite file of who names no catalog."""
+    """The user's own SQLite file, for commands that name no catalog."""
     return Path(user_data_path("ckptstore", appauthor=False), "catalog.db")
 
 
 def _as_path(text: str) -> Path:
-    """The path of an SQLite file; what looks like a mistyped URL may hold a password, and is not repeated."""
+    """The path of an SQLite file. The error for a mistyped URL does not repeat it, since it may hold a password."""
     if text in ("", ":memory:"):
         raise UsageError("an SQLite catalog needs a file: other processes must see it", _HINT)
     if _LIKE_A_URL.search(text):
@@ -67,9 +67,9 @@ def _parse(text: str) -> sa.URL:
 
 
 def _without_secrets(url: sa.URL) -> sa.URL:
-    """The URL with its password where everything that prints a URL leaves it out.
+    """The URL with its password in the password field, which is hidden when a URL is printed.
 
-    Of what cannot be told apart from a password nothing is repeated.
+    Errors repeat no part of the URL that might be a password.
     """
     if "@" in (url.host or ""):
         raise UsageError("the catalog's URL has an @ too many", "in a user's name or a password write it as %40")

@@ -1,4 +1,4 @@
-"""What users say of a run, and the newest of it: pins, tags, the stored policy, its new name, that it was forgotten."""
+"""The newest statements of users about a run: pins, tags, the stored policy, its new name, whether it is forgotten."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ TABLES: dict[type[UserEvent], sa.Table] = {
     RunRenamed: renamed,
     RunForgotten: forgotten,
 }
-"""The table of the newest of each: its fields are columns, and its subject is the key."""
+"""The table for each type of event: one row for each subject, with the newest event's fields as columns."""
 
 Said = TypeVar("Said", StepPinned, StepTagged, PolicySet, RunRenamed, RunForgotten)
 
 
 def said_now(connection: sa.Connection, kind: Callable[..., Said], *said: object) -> Said:
-    """An event of this kind that is made now, or just after the last of its kind: clocks may have gone back since."""
+    """An event at this moment, or just after the last event about its subject if a clock was set back since."""
     event = kind(*said, utc_now())
     version = _version_known(connection, event)
     return replace(event, at=later(event.at, moment_of(version) if version else None))
 
 
 def has(connection: sa.Connection, event: UserEvent) -> bool:
-    """Whether the catalog knows what an event says, or newer; one that it never had is not missed."""
+    """Whether the catalog has this event or a newer one. True for a pin or tag that it never had any event about."""
     known = _version_known(connection, event)
     if known is None:
         return isinstance(event, StepPinned | StepTagged)
@@ -76,7 +76,7 @@ def tags_of(connection: sa.Connection, run: int) -> dict[int, tuple[str, ...]]:
 
 
 def pins_of_runs(connection: sa.Connection, ids: Sequence[int]) -> set[tuple[int, int]]:
-    """The runs, of these, and their steps that are pinned."""
+    """The pinned steps of these runs, as (run, step)."""
     return {(run, step) for run, step in connection.execute(_PINS_OF_RUNS, {"own_runs": list(ids)})}
 
 
@@ -115,7 +115,7 @@ def policy_of(connection: sa.Connection, run: int) -> dict[str, Any] | None:
 
 
 def runs_with_policy(connection: sa.Connection) -> Sequence[str]:
-    """The names of the runs that have a policy, but for those that were forgotten."""
+    """The names of the runs that have a policy; forgotten runs are left out."""
     with_policy = set(connection.execute(sa.select(policies.c.run_id).where(policies.c.rules.is_not(None))).scalars())
     return sorted(name for run, name in reads.names_of_runs(connection).items() if run in with_policy)
 
@@ -123,7 +123,7 @@ def runs_with_policy(connection: sa.Connection) -> Sequence[str]:
 def files_to_tell(connection: sa.Connection, run: int) -> list[Checkpoint]:
     """Files of a run beside which statements about it can be journalled.
 
-    Those of the newest step that has any; where nothing is left, the first by path of all that ever were.
+    Those of the newest step that has any. If no file is left: the first, by path, of all that were ever recorded.
     """
     query = rows.FILE_QUERY.where(launches.c.run_id == run)
     there = query.where(checkpoints.c.state == FileState.COMPLETE.value)

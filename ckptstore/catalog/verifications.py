@@ -44,7 +44,7 @@ def candidates(connection: sa.Connection, run: int) -> list[Candidate]:
 def missing(connection: sa.Connection, run: int) -> int:
     """How many files of a run a look at the disk found gone, without those that gc deleted.
 
-    Whether MindSpore's keep_checkpoint_max or a person deleted one, or it was lost, no record says.
+    No record says whether MindSpore's keep_checkpoint_max or a person deleted a file, or whether it was lost.
     """
     is_deleted = sa.select(trash.c.id).where(
         trash.c.checkpoint_id == checkpoints.c.id, trash.c.wanted == Location.GONE.value

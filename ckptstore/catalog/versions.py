@@ -26,7 +26,7 @@ def current(url: str | None) -> SchemaStatus:
 
 
 def check(url: str | None) -> SchemaStatus:
-    """Raise `SchemaError` unless it is the one this program works with."""
+    """Raise `SchemaError` unless the schema is the one that this program works with."""
     database = open_database(url)
     if not _is_there(database):
         raise SchemaError(f"there is no catalog {database.name}", f"run: {database.command('db', 'upgrade')}")
@@ -41,5 +41,5 @@ def upgrade(url: str | None) -> SchemaStatus:
 
 
 def _is_there(database: Database) -> bool:
-    """Whether a look at it makes no new file."""
+    """Whether opening the catalog creates no file."""
     return database.file is None or database.file.exists()

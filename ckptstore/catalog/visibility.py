@@ -1,4 +1,4 @@
-"""What each rank sees of the files that it may load, told through the catalog where ranks share no disk."""
+"""Which of the files that it may load each rank sees. Ranks without a common disk tell each other here."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def tell(connection: sa.Connection, key: LaunchKey, rank: int, view: View) -> None:
-    """What a rank of a launch sees, in place of what it told before."""
+    """Store what a rank of a launch sees, in place of its earlier view."""
     seen = {path: list(each) for path, each in view.seen.items()}
     put(connection, views, {"launch_id": key, "rank": rank, "host": view.host, "seen": seen})
 
 
 def told(connection: sa.Connection, key: LaunchKey) -> dict[int, View]:
-    """What the ranks of a launch told, by rank."""
+    """The views of the ranks of a launch, by rank."""
     found = connection.execute(sa.select(views.c.rank, views.c.host, views.c.seen).where(views.c.launch_id == key))
     return {rank: View(host, {path: Observed(*each) for path, each in seen.items()}) for rank, host, seen in found}
