@@ -34,7 +34,7 @@ def take(
 ) -> bool:
     """Take the lease to copy a file to a tier, up to `until`; return whether `process` has it now.
 
-    It has not if another process holds the lease, unless that process is dead or its lease has expired.
+    It has not if there is a lease that has not expired, and whose process may be alive.
     """
     asked = _object(file, tier)
     row = connection.execute(_LEASE, asked).one_or_none()

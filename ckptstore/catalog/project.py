@@ -122,7 +122,7 @@ def project(connection: sa.Connection, events: Iterable[Event], layout_of: Layou
 def _looked_up(
     connection: sa.Connection, launch_keys: Iterable[LaunchKey], files: Sequence[Checkpoint]
 ) -> tuple[set[LaunchKey], bool]:
-    """Which of these launches are known, and whether all files are new: at paths of their own, without any record.
+    """Which of these launches are known, and whether all files are new: no record at their paths, each path once.
 
     Both are asked for in one query, since every registration needs them.
     """
