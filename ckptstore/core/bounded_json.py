@@ -1,4 +1,4 @@
-"""JSON that anybody may have written: one error for all that can be wrong with it, and a bound on how deep it is."""
+"""Parses JSON from any source: every fault raises the same error, and nesting is bounded."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from itertools import chain
 from typing import Any
 
 MOST_DEPTH = 32
-"""Lists and objects in each other. What ckptstore and MindSpore write has less than ten."""
+"""Levels of nested lists and objects. The JSON of ckptstore and MindSpore has fewer than ten."""
 
 
 def parse(raw: bytes | str) -> Any:
-    """Parse JSON. Raises `ValueError` if it is none, or is nested too deeply to be walked."""
+    """Parse JSON. Raises `ValueError` for text that is not JSON, or is nested deeper than `MOST_DEPTH`."""
     try:
         value = json.loads(raw)
     except RecursionError:

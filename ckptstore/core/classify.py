@@ -1,4 +1,4 @@
-"""What every file below a checkpoint directory is by its path alone (mindspore.md §2). Its bytes may differ."""
+"""Classifies the files below a checkpoint directory by their paths alone (mindspore.md §2). Their bytes may differ."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ class What(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Named:
-    """What a path says of a file.
+    """The facts in the path of a file.
 
-    `family` is the same for the files that one callback writes on every rank in every launch: the path with the rank
-    and the relaunch's number taken out. `relaunch` is that number (0: none). `rank`, `epoch`, `step_in_epoch` and
-    `named_step` are None where the path does not say them. `kind` is None if it is no checkpoint.
+    `family` is the same for the files that one callback writes on every rank in every launch: the path without the rank
+    and without the number of the relaunch. `relaunch` is that number (0: none). `rank`, `epoch`, `step_in_epoch` and
+    `named_step` are None if the path does not have them. `kind` is None if the file is no checkpoint.
     """
 
     what: What
@@ -78,7 +78,7 @@ class Named:
 
 @dataclass(frozen=True)
 class _Place:
-    """What the directories above a file say; `home` is their path with the rank taken out."""
+    """The facts in the directories above a file; `home` is their path without the rank."""
 
     rank: int | None
     home: str
@@ -104,7 +104,7 @@ def _place(directories: tuple[str, ...]) -> _Place:
 
 
 def prefixes(names: Iterable[str]) -> dict[str, set[str]]:
-    """The prefixes of the files of a directory, by what they are without a number at their end."""
+    """The prefixes of the files in a directory, each by itself and by its part without the number at its end."""
     found: dict[str, set[str]] = {}
     for name in names:
         parsed = parse_name(name)
@@ -118,10 +118,10 @@ def prefixes(names: Iterable[str]) -> dict[str, set[str]]:
 
 
 def classify(parts: Sequence[str], beside: Mapping[str, Collection[str]] = _NOTHING) -> Named:
-    """What the file at these path components is; the last one is its name, `beside` the `prefixes` in its directory.
+    """Classify the file at these path components: the last is its name, `beside` are the `prefixes` in its directory.
 
-    A prefix that ends in a number may be the user's own, or that of a relaunch: it is the latter where a sibling has
-    the prefix without the number, or with another one.
+    A number at the end of a prefix may be the user's, or MindSpore's, which adds one at a relaunch. It is MindSpore's
+    if another file in the directory has the prefix without the number, or with another number.
     """
     *directories, name = parts
     place = _place(tuple(directories))
@@ -157,7 +157,7 @@ def classify(parts: Sequence[str], beside: Mapping[str, Collection[str]] = _NOTH
 
 @lru_cache(maxsize=1 << 14)  # ranks write the same names
 def _by_name_alone(name: str) -> Named | None:
-    """What needs no directory to be known."""
+    """Classify a file by its name, if that needs no directory; else None."""
     if name.endswith(".tmp"):
         return Named(what=What.DEBRIS)
     if name.endswith((".mindir", "-graph.meta", COMPANION)) or name in _NOTES:
@@ -216,7 +216,7 @@ def _model_checkpoint(name: str, place: _Place, beside: Mapping[str, Collection[
 
 
 def _is_relaunch(base: str, prefix: str, beside: Mapping[str, Collection[str]]) -> bool:
-    """Whether the number that `prefix` has more than `base` is MindSpore's: a sibling has `base`, or another number."""
+    """Whether `prefix` is `base` with a number of MindSpore's: a sibling has `base` alone, or with another number."""
     return any(other != prefix for other in beside.get(base, ()))
 
 

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 ON_NODE = "file://"
-"""How the URLs of tiers begin that are directories."""
+"""The beginning of the URLs of tiers that are directories."""
 
 
 class Tier(NamedTuple):
     """A place that holds copies of checkpoints: a directory, or a bucket of an object store and a prefix in it.
 
-    A name and a URL together are one tier: of two users who call different places the same, each keeps its own.
+    The name and the URL together identify a tier: two users may give two places the same name.
     """
 
     name: TierName
@@ -36,21 +36,21 @@ class Tier(NamedTuple):
 
     @property
     def id(self) -> str:
-        """What identifies it in a catalog."""
+        """Identifies the tier in a catalog."""
         return derived_id(self.name, self.url)
 
     @property
     def directory(self) -> str:
-        """The directory that it is; empty if it is none."""
+        """The tier's directory; empty if the tier is a bucket."""
         return self.url.removeprefix(ON_NODE) if self.url.startswith(ON_NODE) else ""
 
     def contains(self, path: str) -> bool:
-        """Whether a path is in the directory that the tier is."""
+        """Whether a path is in the tier's directory."""
         return bool(self.directory) and path.startswith(f"{self.directory.rstrip('/')}/")
 
 
 class CopyState(str, Enum):
-    """How far a copy is."""
+    """The state of a copy."""
 
     PENDING = "pending"
     READY = "ready"  # all of it is there, and was checked
@@ -62,7 +62,7 @@ class CopyState(str, Enum):
 
 
 class Beside(NamedTuple):
-    """A file that was copied with a checkpoint, as it is needed to restore that: its companion."""
+    """A file that was copied with a checkpoint, since a restore needs it: the checkpoint's companion."""
 
     name: Key  # of the file; it lies in the checkpoint's directory
     key: Key
@@ -78,7 +78,7 @@ class Copy:
     key: str  # below the URL of the tier
     state: CopyState
     size: int | None  # bytes
-    digest: str | None  # BLAKE3 in hexadecimal: the copy is of the record that has the same
+    digest: str | None  # BLAKE3 in hexadecimal: the copy matches the record with the same digest
     at: datetime
     beside: tuple[Beside, ...] = ()
     detail: str = ""  # why it failed; of a trashed one, when its grace is over
@@ -100,7 +100,7 @@ def nearest_first(copies: Iterable[Copy]) -> tuple[Copy, ...]:
 
 @dataclass(frozen=True)
 class Declared:
-    """A tier as the catalog has it: `declared` by its user, or only named by a journal that another user wrote."""
+    """A tier in the catalog. It is not `declared` if it was removed, or if only another user's journal names it."""
 
     tier: Tier
     declared: bool

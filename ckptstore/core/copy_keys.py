@@ -16,26 +16,26 @@ _LONGEST, _CUT = 200, 160  # the digest of a file stands before its name
 
 
 def is_copied(file: Checkpoint) -> bool:
-    """Whether copies are made of a file: a whole one, by itself, whose digest is recorded."""
+    """Whether a file is copied: it is complete, its digest is recorded, and it is neither a part nor several files."""
     is_single = file.format not in SEVERAL and file.content is not Content.PART
     return file.state is FileState.COMPLETE and file.digest is not None and is_single
 
 
 def key_of(file: Checkpoint, name: str = "", digest: str = "") -> str:
-    """The key of a file's copy, below the URL of any tier; or of a file beside it, of this name and digest."""
+    """The key of a file's copy below the URL of any tier; or of a file beside it, by `name` and `digest`."""
     name, digest = name or file.path.rpartition("/")[2], digest or file.digest or ""
     return f"{folder_of(file.run)}{_plain(file.launch)}/{file.global_step}/{digest[:32]}-{_plain(name)}"
 
 
 def folder_of(run: str) -> str:
-    """What the keys of a run, by its first name, begin with, and no others."""
+    """The beginning of all keys of a run, by its first name. No key of another run begins so."""
     return f"{_plain(run)}/"
 
 
 def _plain(name: str) -> str:
-    """A name in letters that no store has a meaning for: `~20` stands for a space.
+    """A name in characters that are not special in any store: `~20` stands for a space.
 
-    A file system takes no name of more than 255 bytes: a long one is cut, and an id of all of it is put behind `~-`.
+    File systems allow 255 bytes for a name: a long name is cut, and `~-` and an id of the whole name are appended.
     """
     dots = name if name.strip(".") else name.replace(".", "%2E")
     plain = quote(dots, safe="%" if dots != name else "").replace("~", "%7E").replace("%", "~")

@@ -1,8 +1,8 @@
-"""What happened, as frozen values: one type for each kind of event, to a line of a journal and from it.
+"""Events as frozen values, one type for each kind, and their conversion to and from lines of a journal.
 
-Paths in a line are relative to the journal's directory, so that a copied tree is read where it is; no URL is in any of
-them. Every fact has one sortable version: of two events about one thing the one with the greater version counts,
-whatever their order.
+Paths in a line are relative to the journal's directory, so that a copied tree is read at its new place. No line has the
+URL of a catalog. Every event has a sortable version. Of two events about one thing, the one with the greater version
+wins, in whatever order they come.
 """
 
 from __future__ import annotations
@@ -59,11 +59,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LaunchStarted:
-    """A launch, and where it starts: `at` is None while it has not asked, `origin` None where it starts afresh.
+    """A launch, and where it starts.
 
-    `plan` has (rank, file) for each rank, of the origin's state or of `launch.initial`, and `passed` the newer states
-    that were passed over, in the journal of the rank that says it for all. `data_at` is when the steps of the launch in
-    its data were recorded (None: unknown).
+    - `at` is when that was decided (None: it is undecided), `origin` the launch that it resumes from (None: none).
+    - `plan` has (rank, file) for each rank: files of the origin's state, or of the state `launch.initial`.
+    - `passed` are the newer states that were passed over. Only one rank records them.
+    - `data_at` is when the launch's steps per epoch, batch size and shards were recorded (None: unknown).
     """
 
     launch: Launch
@@ -95,7 +96,7 @@ class FileRecorded:
 
 @dataclass(frozen=True)
 class FileUnplaced:
-    """A scan found a file whose step or rank nothing told (docs/explanation/grades.md)."""
+    """A scan found a file whose step or rank it could not tell (docs/explanation/grades.md)."""
 
     run: Name
     file: Unplaced
@@ -118,7 +119,7 @@ class TrainingEnded:
 
 @dataclass(frozen=True)
 class LoadOutcome:
-    """What came of a launch's plan on a rank; `file` is the one that it could not load, `detail` says why."""
+    """The outcome of a launch's plan on a rank; `file` is the file that it could not load, `detail` says why."""
 
     run: Name
     launch: Name
@@ -154,7 +155,7 @@ class StepPinned:
 
 @dataclass(frozen=True)
 class StepTagged:
-    """A step of a run got a name, or the name was taken away (`global_step` None)."""
+    """A step of a run got a tag, or the tag was removed (`global_step` None)."""
 
     run: Name
     name: Name
@@ -164,16 +165,16 @@ class StepTagged:
 
 @dataclass(frozen=True)
 class PolicySet:
-    """What gc keeps of a run was stored, as `retention.policy` writes it down, or forgotten (None)."""
+    """The retention policy of a run was stored, in the form of `retention.policy`, or cleared (None)."""
 
     run: Name
-    rules: Mapping[Text, Any] | None  # gc says what it does not know of them
+    rules: Mapping[Text, Any] | None  # gc reports unknown ones
     at: Moment
 
 
 @dataclass(frozen=True)
 class RunRenamed:
-    """A run got another name. `run` stays the name that its events and ids are made of, and goes on leading to it."""
+    """A run got another name. Its events and ids keep the first name, `run`, which still finds it."""
 
     run: Name
     name: Name
@@ -192,7 +193,7 @@ class RunForgotten:
 class RemovedFile(NamedTuple):
     """A file that retention gave up: `place` is its path below the directory, size in bytes, time in nanoseconds.
 
-    `checkpoint` is the id of its record and `of_version` the `generation` of that then; empty where there is none.
+    `checkpoint` is the id of its record, `of_version` the record's `generation` then; both are empty without a record.
     """
 
     place: str
@@ -204,7 +205,7 @@ class RemovedFile(NamedTuple):
 
 @dataclass(frozen=True)
 class FilesRemoved:
-    """Where retention wants files of one directory from now on, or `settled` where they are."""
+    """Retention wants files of one directory at a place from now on; `settled`: they are there."""
 
     run: Name
     collection: Collection
@@ -229,7 +230,7 @@ class GcEnded:
 
 @dataclass(frozen=True)
 class TierDeclared:
-    """A tier was declared, or taken back; `run` is one whose journals get the event (empty: none)."""
+    """A tier was declared, or removed; `run` is a run whose journals get the event (empty: none)."""
 
     run: Name
     tier: Tier
@@ -239,9 +240,9 @@ class TierDeclared:
 
 @dataclass(frozen=True)
 class CopyRecorded:
-    """A record of the copy of a file in a tier. Of `file` it has the identifying fields, the size and the digest.
+    """A record of the copy of a file in a tier. `file` has only the identifying fields, the size and the digest.
 
-    `trusted` is False where another user's journal tells of it: nothing is copied to that tier until it is declared.
+    `trusted` is False if another user's journal has the event: nothing is copied to that tier until it is declared.
     """
 
     run: Name
@@ -265,7 +266,7 @@ class CopyRecorded:
         beside: tuple[Beside, ...] = (),
         detail: str = "",
     ) -> CopyRecorded:
-        """The event, of a record as the catalog has it."""
+        """The event for a file with its full record."""
         short = Checkpoint(
             run=file.run,
             launch=file.launch,
@@ -296,23 +297,27 @@ AfterLaunch = (
     | TierDeclared
     | CopyRecorded
 )
-"""What can be used once the launch that it names is known."""
+"""Events that can be projected once the launch that they name is known."""
 
 Event = LaunchStarted | AfterLaunch
 
 UserEvent = StepPinned | StepTagged | PolicySet | RunRenamed | RunForgotten
-"""What a person says of a run, or of a step of it."""
+"""Statements of users about a run, or about a step of it."""
 
 
 class OutsideError(ValueError):
-    """A line tells of a file that is not below the journal's directory."""
+    """A line is about a file that is not below the journal's directory."""
 
 
 def version_of_file(file: Checkpoint) -> str:
-    """The version of a file's record: by when the file was written, or by the record that a look at the disk amended.
+    """The version of a file's record: of two records of one file, the one with the greater version wins.
 
-    Of two that say the same moment the one further in the life of a file counts, then one that says that its state is
-    bad, then the one that says more, then a registered one before a scanned one.
+    That is, in this order:
+
+    1. the record of a finished file, not of one in progress;
+    2. the record with the greater `Checkpoint.newness`: the file's time, or the revision after a look at the disk;
+    3. the record with the later state in a file's life, then the one that says that the state is bad;
+    4. the record with more facts, then a registered one, not a scanned one.
     """
     facts = (file.size, file.digest, file.optimizer_step, file.epoch, file.step_in_epoch, file.strategy_file)
     told = (*facts, file.content.value, file.problem, file.quarantine or None, *sorted(file.metrics.items()))
@@ -325,18 +330,18 @@ def version_of_file(file: Checkpoint) -> str:
 
 
 def generation(version: str) -> str:
-    """The part of a file's version that tells which file it is, and how often a look at the disk amended its record."""
+    """The beginning of a file's version. It differs if the file was written again, or its record amended."""
     return version[:GENERATION]
 
 
 GENERATION = 21
-"""Characters of it."""
+"""Characters of a `generation`."""
 
 _LIFE = {state: place for place, state in enumerate(FileState)}
 
 
 def version_of(at: datetime, *content: object) -> str:
-    """The version of what happened at a moment; of two at one moment its content decides, the same everywhere."""
+    """The version of an event. Of two events at one moment their content decides, the same on every machine."""
     return f"{at.astimezone(timezone.utc).isoformat(timespec='microseconds')}{_short(content)}"
 
 
@@ -356,7 +361,7 @@ def version_of_user_event(event: UserEvent) -> str:
 
 
 def later(now: datetime, *before: datetime | None) -> datetime:
-    """The moment of an event that happens now: after earlier ones about the same thing, whatever clocks told them."""
+    """The moment of an event that happens now: after earlier ones about the same thing, even if clocks differ."""
     return max([now, *(at + timedelta(microseconds=1) for at in before if at is not None)])
 
 
@@ -398,7 +403,7 @@ def run_of(event: Event) -> str:
 
 
 MOST_CONTENT = 8 << 20
-"""Bytes of compressed content that a line holds; no job's strategy is that long."""
+"""The most bytes of compressed content in a line; no job's strategy is that long."""
 
 
 def to_line(event: Event, directory: str) -> Line:
@@ -426,9 +431,9 @@ def to_line(event: Event, directory: str) -> Line:
 
 
 def from_line(line: Line, directory: str) -> Event | None:
-    """The event that a line of the journal of a directory tells; None for a type that this program does not know.
+    """The event in a line of the journal of a directory; None for a type that this program does not know.
 
-    Raises `ValueError` for what makes no sense, and for what no catalog can hold: another program may have written it.
+    Raises `ValueError` for an invalid line, and for values that no catalog can hold: any program may have written it.
     """
     try:
         of = _TYPES.get(line.get("t"))
@@ -466,7 +471,7 @@ def _read(of: type[Any], line: Line, directory: str) -> Event:
 
 
 def _check(event: Event) -> None:
-    """Raise `ValueError` for what the types of fields do not say."""
+    """Check conditions that the types of fields do not express. Raises `ValueError`."""
     match event:
         case LaunchStarted():
             _check_moments(event.launch.created_at)
@@ -505,7 +510,7 @@ def from_lines(
 ) -> tuple[list[Event], int]:
     """The events of the lines of a journal, in their order, and how many lines could not be used.
 
-    `on_outside` hears of each that tells of a file that is not below the directory.
+    `on_outside` gets a message for each line about a file that is not below the directory.
     """
     events: list[Event] = []
     for line in lines:
@@ -521,7 +526,7 @@ def from_lines(
 
 
 def _said(value: Any) -> Line:
-    """The fields of a value that are not as they are by default."""
+    """The fields of a value that differ from their defaults."""
     of: Any = type(value)
     defaults = _defaults(of)
     return {name: told for name, told in to_builtins(value).items() if told != defaults.get(name, MISSING)}
@@ -556,14 +561,14 @@ _TYPES: dict[Any, type[Any]] = {tag: of for of, tag in _TAGS.items()}
 
 
 def launch_to_json(launch: Launch) -> Line:
-    """A launch as one rank tells it to the others; a layout that has all ranks in one group is one word."""
+    """A launch as one rank sends it to the others. A layout with all ranks in one group is written as one word."""
     told = {name: value for name, value in _said(launch).items() if name in _OF_LAUNCH}
     is_word = launch.layout == data_parallel(launch.world_size)
     return told | {"layout": _ALL if is_word else launch.layout.to_json()}
 
 
 def launch_from_json(told: Line) -> Launch:
-    """The inverse of `launch_to_json`. Its place among the launches of its run is for a catalog to say."""
+    """The inverse of `launch_to_json`, with `order` 0: only a catalog can number the launches of a run."""
     own = {name: told[name] for name in _OF_LAUNCH if name in told}
     launch = convert({**own, "order": 0, "layout": to_builtins(stand_alone())}, Launch)
     return replace(launch, layout=_layout(told["layout"], launch.world_size))
@@ -574,7 +579,7 @@ _ALL = "data_parallel"
 
 
 def _layout(told: Any, world_size: int) -> Layout:
-    """A layout whose groups are of ranks of the launch. Raises `ValueError`."""
+    """The layout in JSON. Raises `ValueError` for groups that are not of `world_size` ranks."""
     if told == _ALL:
         return data_parallel(world_size)
     layout = convert(told, Layout)
@@ -588,7 +593,7 @@ def _layout(told: Any, world_size: int) -> Layout:
 
 
 class _Start(Struct, rename={"origin": "from"}, omit_defaults=True):
-    """Where a launch starts. A plan's files are named by rank, kind and path; the rest: the origin or initial."""
+    """Where a launch starts. The plan's files have a rank, kind and path here; `origin` or `initial` has the rest."""
 
     at: Moment
     origin: dict[str, Any] | None
@@ -685,12 +690,12 @@ def _absolute(path: str, directory: str) -> str:
 
 
 def _own_path(path: str, directory: str) -> str:
-    """The path of a file below the journal's directory: it tells of no other. Raises `ValueError`."""
+    """The absolute path of a file below the journal's directory. Raises `ValueError` for any other path."""
     return limits.path(f"{directory.rstrip('/')}/{_place(path)}")
 
 
 def _place(place: str) -> str:
-    """A path below a directory, of names only. Raises `OutsideError` for another."""
+    """Check a path below a directory. Raises `OutsideError` if `.`, `..` or an empty name is in it."""
     if any(part in ("", ".", "..") for part in limits.text(place).split("/")):
         raise OutsideError(f"{place!a} is no path below its directory")
     return limits.path(place)

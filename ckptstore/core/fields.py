@@ -1,4 +1,4 @@
-"""Types of what journals hold, with their bounds: msgspec checks each value that is read of one against them."""
+"""Types of the values in journals, with their bounds: msgspec checks each value that is read from a journal."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from msgspec import Meta
 from ckptstore.core.limits import HIGHEST, HIGHEST_INTEGER, LONGEST_NAME, MOST_RANKS
 
 _TEXT = r"[^\0\ud800-\udfff]"
-"""A character that UTF-8 has and databases keep."""
+"""A character that UTF-8 can encode and databases can store."""
 
 Text = Annotated[str, Meta(pattern=rf"\A{_TEXT}*\Z")]
 Name = Annotated[str, Meta(pattern=rf"\A{_TEXT}*\Z", min_length=1, max_length=LONGEST_NAME)]
 Word = Annotated[str, Meta(pattern=rf"\A{_TEXT}*\Z", max_length=64)]
 """A digest, a version, or an id."""
 Collection = Annotated[str, Meta(pattern=r"\A(?!\.)[^/\0\ud800-\udfff]+\Z", max_length=32)]
-"""A gc: it names a directory in the trash too."""
+"""The id of a gc, which is also the name of a directory in the trash."""
 DirectoryId = Annotated[str, Meta(pattern=r"\A([0-9a-f]{16})?\Z")]
 _PLACING = r"--trust (?:counter|name|info|numbers)|--steps-per-epoch (?:E|[0-9]{1,9})|--step FILE=STEP|--world-size 1"
 Remedy = Annotated[str, Meta(pattern=rf"\A(?:(?:{_PLACING})(?: |\Z))*\Z")]
-"""Options of `ckptstore scan` that say what only its user knows: people run what they are shown."""
+"""Options of `ckptstore scan` for facts that only its user knows. No others, since users run the commands they see."""
 
 TierName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
 _PLACE = (
     r"file:///[^?#\0\ud800-\udfff]*|(?!file:)[a-z][a-z0-9+.-]*://[^/@?#\0\ud800-\udfff]+(?:/[^?#\0\ud800-\udfff]*)?"
 )
 TierUrl = Annotated[str, Meta(pattern=rf"\A(?:{_PLACE})\Z", max_length=2000)]
-"""A directory of this machine, or a bucket; the part before an `@` may be a password."""
+"""A directory of this machine, or a bucket. Without `@`: the part before it may be a password."""
 Key = Annotated[
     str, Meta(pattern=r"\A(?!\.{0,2}(?:/|\Z))(?:(?!/\.{0,2}(?:/|\Z))[^\0\ud800-\udfff])+\Z", max_length=2000)
 ]

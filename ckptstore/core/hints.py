@@ -1,4 +1,4 @@
-"""Commands and calls that messages advise, as values: the tests check that each one made can be given as it stands."""
+"""Commands and calls that messages advise, as values: the tests check that each of them works as it is printed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Command:
     __slots__ = ("arguments",)
 
     given: ClassVar[tuple[str, ...]] = ()
-    """Options that the command line was given and that an advised one needs too: `--db`, where it names the catalog."""
+    """Options of this command line that an advised command needs too: `--db`, if it names the catalog."""
 
     def __init__(self, *arguments: object) -> None:
         self.arguments = tuple(map(str, arguments))

@@ -1,9 +1,9 @@
-"""How often to save: the interval at which a training loses least.
+"""How often to save: the interval at which a training loses the least time.
 
 The formulas and their sources are in docs/explanation/interval.md.
 
-All times are in seconds. Failures come at random, one each `mtbf` on average. An interval is the training between
-two saves, without the pause that a save makes.
+All times are in seconds. Failures come at random, on average one in each `mtbf`. An interval is the training time
+between two saves, without the pause for a save.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BISECTIONS = 60
 
 
 class Cost(NamedTuple):
-    """What a save costs: how long training stands still for it, and when it is on the disk, from the same moment on."""
+    """What a save costs: how long training pauses for it, and when it is on the disk, counted from the same moment."""
 
     pause: float
     written: float
@@ -30,7 +30,7 @@ class Cost(NamedTuple):
 
 
 def best_interval(cost: Cost, mtbf: float) -> float:
-    """The interval that loses least: Daly's estimate, which is Young's where a save costs little."""
+    """The interval that loses the least time: Daly's estimate, which equals Young's if a save costs little."""
     if cost.pause >= 2 * mtbf:
         found = mtbf
     else:
@@ -40,12 +40,12 @@ def best_interval(cost: Cost, mtbf: float) -> float:
 
 
 def best_steps(cost: Cost, mtbf: float, step: float) -> int:
-    """The same as a number of steps, each of which takes so long."""
+    """The best interval as a number of steps, each of which takes `step` seconds."""
     return max(1, round(best_interval(cost, mtbf) / step), math.ceil(cost.shortest / step))
 
 
 def lost(interval: float, cost: Cost, mtbf: float) -> float:
-    """The part of the time that is lost: to pauses, and to training again after failures."""
+    """The share of the time, from 0 to 1, that is lost to pauses and to repeating steps after failures."""
     period = max(interval + cost.pause, cost.written)
     if period > _MOST_EXPONENT * mtbf:
         return 1.0
@@ -55,19 +55,19 @@ def lost(interval: float, cost: Cost, mtbf: float) -> float:
 
 @dataclass(frozen=True)
 class Failures:
-    """How often a training failed in how much time."""
+    """How many times a training failed, in how many seconds."""
 
     count: int
     seconds: float
 
     @property
     def mtbf(self) -> float | None:
-        """The mean time between two of them; None where there was none."""
+        """The mean time between two failures; None if there were none."""
         return self.seconds / self.count if self.count else None
 
     @property
     def between(self) -> tuple[float, float | None]:
-        """Where the true one is in nine of ten cases, as failures at random have it (None: no bound)."""
+        """Bounds that hold the true `mtbf` in nine of ten cases, if failures come at random (None: no upper bound)."""
         most = _mean_for(self.count, _ONE_SIDE)
         fewest = _mean_for(self.count - 1, 1 - _ONE_SIDE) if self.count else 0.0
         return self.seconds / most, self.seconds / fewest if fewest else None

@@ -1,4 +1,4 @@
-"""Saves of MindFormers 2.0: a directory for each iteration, weights and optimizer apart (mindspore.md §2).
+"""Saves of MindFormers 2.0: a directory for each iteration, separate files for weights and optimizer (mindspore.md §2).
 
 Source: MindFormers, `mindformers/checkpoint/checkpoint.py` (`save_checkpoint`, `CommonInfo`) and
 `mindformers/checkpoint/utils.py` (`get_checkpoint_iter_dir`, `get_checkpoint_name`, `CkptHealthStatus`).
@@ -28,10 +28,10 @@ _MARK = "/iteration_"
 
 @dataclass(frozen=True, order=True)
 class PartName:
-    """What the name of a part says: `holds` is "model" or "opt"; `index` counts from 0 below `count`.
+    """The facts in the name of a part: `holds` is "model" or "opt"; `index` counts from 0 below `count`.
 
-    Both are the rank and the number of ranks, unless MindFormers removed redundancy: then only as many files are
-    written as there is something to write into, and those of weights and optimizer may differ in number.
+    `index` is the rank and `count` the number of ranks, unless MindFormers removed redundancy. Then it writes no empty
+    files, and there may be more or fewer files of weights than of the optimizer.
     """
 
     prefix: str
@@ -46,11 +46,11 @@ class PartName:
 
 @dataclass(frozen=True)
 class Common:
-    """What `common.json` says; None for what it does not.
+    """The values in `common.json`; None for missing ones.
 
-    In graph mode `step_num` is the iteration, `global_step` the optimizer's counter, which lags behind where updates
-    were skipped. In PyNative mode `global_step` is the iteration, and `step_num` something else (the step in the
-    epoch, or how many there will be). `is_abnormal`: MindFormers' health monitor found the state to be bad.
+    In graph mode `step_num` is the iteration, and `global_step` the optimizer's counter, which is lower if updates were
+    skipped. In PyNative mode `global_step` is the iteration, and `step_num` something else (the step in the epoch, or
+    how many there will be). `is_abnormal`: MindFormers' health monitor found the state to be bad.
     """
 
     step_num: int | None = None
@@ -60,10 +60,10 @@ class Common:
 
 @dataclass(frozen=True)
 class Iteration:
-    """The directory of an iteration: its files, and what tells their step.
+    """The directory of an iteration: its files, and the facts about their step.
 
-    `parts` are the whole files by name, with the optimizer's counter where one was read in them. `common` is None where
-    `common.json` tells nothing, and `trouble` says why.
+    `parts` are the complete files by name, each with its optimizer's counter (None: none was read). `common` is None if
+    `common.json` tells nothing; then `trouble` says why.
     """
 
     step: int
@@ -81,13 +81,13 @@ def parse_part(name: str) -> PartName | None:
 
 
 def parse_iteration(directory: str) -> int | None:
-    """The step that a directory `iteration_N` is of; None for any other name."""
+    """The step in the name of a directory `iteration_N`; None for any other name."""
     match = _ITERATION.fullmatch(directory)
     return None if match is None else int(match[1])
 
 
 def doubt(found: Iteration) -> str:
-    """Why the step of these files is not proven, or that they are of one save; empty where both are."""
+    """Why it is not proven that these files have this step and are of one save; empty if it is proven."""
     common = found.common
     if common is None:
         return found.trouble
@@ -108,7 +108,7 @@ def doubt(found: Iteration) -> str:
 
 
 def lacking(names: Iterable[str]) -> tuple[str, ...]:
-    """The names of the parts that must be beside those with these names and are not: by the counts in them."""
+    """The names of the missing parts of a save, by the counts in the names of those that are there."""
     there = set(names)
     kinds = {(part.prefix, part.holds, part.count) for part in _named(there)}
     every = {str(PartName(prefix, holds, index, count)) for prefix, holds, count in kinds for index in range(count)}
@@ -116,7 +116,7 @@ def lacking(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def above_iteration(path: str) -> str:
-    """The directory that the directory of an iteration is in; empty where the path is of no file of an iteration."""
+    """The directory that contains the directory of an iteration; empty if the path is not of a file in such a one."""
     if _MARK not in path:
         return ""
     directory, _, name = path.rpartition("/")
@@ -127,7 +127,7 @@ def above_iteration(path: str) -> str:
 
 
 def optimizer_step(found: Iteration, name: str) -> int | None:
-    """How many updates had been applied: by `common.json`, which counts them in graph mode only, or by the file."""
+    """The number of updates applied: from `common.json`, which has it in graph mode only, else from the file `name`."""
     common = found.common
     if common is not None and common.step_num == found.step and common.global_step is not None:
         return common.global_step
@@ -135,7 +135,7 @@ def optimizer_step(found: Iteration, name: str) -> int | None:
 
 
 def size_of_save(found: Iteration) -> int:
-    """How many files there are of weights, or of optimizer state if these are more: the ranks, as far as is known."""
+    """The greater count of a save's files, of weights or of optimizer: the number of ranks, as far as known."""
     return max((part.count for part in _named(found.parts)), default=0)
 
 
