@@ -1,4 +1,4 @@
-"""What a catalog's columns hold: who writes more down spoils the journal for everybody who reads it."""
+"""Limits of the values in a catalog's columns. A journal with values beyond them could not be read into any catalog."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ import operator
 from datetime import datetime, timedelta
 
 HIGHEST = 2**63 - 1
-"""Of steps, bytes and nanoseconds."""
+"""The highest number of steps, bytes and nanoseconds."""
 
 TOO_LATE = "its modification time is beyond the year 2262"
-"""Why a file is not taken: in nanoseconds its time is no number of a catalog's."""
+"""Why a file is not taken: its time in nanoseconds is above `HIGHEST`."""
 
 HIGHEST_INTEGER = 2**31 - 1
-"""Of epochs, steps in them, ranks and launches."""
+"""The highest number of epochs, steps in an epoch, ranks and launches."""
 
 MOST_RANKS = 100_000
-"""Of a launch. Layouts and plans name every rank: a mistyped number would take all memory wherever they are read."""
+"""The most ranks of a launch. Layouts and plans list every rank: a mistyped number would fill each reader's memory."""
 
 LONGEST_NAME = 200
-"""Characters of the name of a run, a launch or a tag."""
+"""The most characters in the name of a run, a launch or a tag."""
 
 LONGEST_PATH = 2000
-"""Bytes of a path: an entry of an index of PostgreSQL has 2,704, of a directory with launch, rank and prefix."""
+"""The most bytes of a path. An index entry of PostgreSQL holds 2,704: a directory and its launch, rank and prefix."""
 
 MOST_PARTS = 200
-"""Directories and name of a path: each is opened in the one above it."""
+"""The most directories in a path: each is opened in the one above it."""
 
 FIRST_YEAR, LAST_YEAR = 1900, 9000
-"""Of moments: one may be added to."""
+"""The years that moments may have. A time can be added to any of them without an overflow."""
 
 LEASE = timedelta(hours=24)
-"""How long a launch that was not heard of again holds the state that it starts from."""
+"""How long a launch without further signs of life holds the state that it starts from."""
 
 CLOCKS_DIFFER = timedelta(minutes=10)
-"""By how much the clocks of nodes may differ: a lease counts so much longer than it says."""
+"""By how much the clocks of nodes may differ: leases and grace periods last that much longer than recorded."""
 
 
 def purged_from(purge_after: datetime) -> datetime:
-    """The moment from which gc and purge delete trash whose grace ends then."""
+    """The moment from which gc and purge delete trash whose grace ends at `purge_after`."""
     return purge_after + CLOCKS_DIFFER
 
 
@@ -48,7 +48,7 @@ def whole(value: object, highest: int = HIGHEST, *, lowest: int = 0) -> int:
     if isinstance(value, bool):
         raise ValueError(needed)  # noqa: TRY004 — one error for all that a column does not hold
     try:
-        number = operator.index(value)  # type: ignore[arg-type]  # it says itself what is none
+        number = operator.index(value)  # type: ignore[arg-type]  # it rejects other types itself
     except TypeError:
         raise ValueError(needed) from None
     if not lowest <= number <= highest:
@@ -59,7 +59,7 @@ def whole(value: object, highest: int = HIGHEST, *, lowest: int = 0) -> int:
 def finite(value: object) -> float:
     """A finite number. Raises `ValueError`, which says so."""
     try:
-        number = float(value)  # type: ignore[arg-type]  # it says itself what is none
+        number = float(value)  # type: ignore[arg-type]  # it rejects other types itself
     except (TypeError, OverflowError, ValueError):
         number = math.nan
     if not math.isfinite(number):
@@ -68,9 +68,9 @@ def finite(value: object) -> float:
 
 
 def text(value: object) -> str:
-    """A text that UTF-8 has and databases keep. Raises `ValueError` that says why not.
+    """A text that UTF-8 can encode and databases can store. Raises `ValueError` with the reason.
 
-    The name of a file may be none: its bytes need not be UTF-8.
+    Names of files may fail this check: their bytes need not be UTF-8.
     """
     if not isinstance(value, str):
         raise ValueError(f"{value!a}, not a text")  # noqa: TRY004 — one error for all that a column does not hold

@@ -20,6 +20,6 @@ def mean_metrics(measured: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def best_first(measured: Iterable[tuple[Of, float]], mode: str) -> list[tuple[Of, float]]:
-    """Those with the lowest value first, the highest in mode "max"; of equals the one that came first."""
+    """Sort by value, lowest first (highest first in mode "max"). Equal ones keep their order."""
     sign = -1 if mode == "max" else 1
     return sorted(measured, key=lambda each: sign * each[1])

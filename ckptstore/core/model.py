@@ -52,7 +52,7 @@ class FileState(str, Enum):
     IN_PROGRESS = "in_progress"
     COMPLETE = "complete"
     MISSING = "missing"
-    MOVED = "moved"  # recorded under its new path, or step, too
+    MOVED = "moved"  # it has another record, with its new path or step
     DAMAGED = "damaged"
     TRASHED = "trashed"  # given up by retention: on its way to the trash, in it, or being deleted
 
@@ -64,8 +64,8 @@ class Content(str, Enum):
 
     FULL = "full"  # the whole training state, the optimizer's too
     WEIGHTS = "weights"  # weights only
-    SHARE = "share"  # what `remove_redundancy` writes: only all of them together are the state (mindspore.md §8)
-    PART = "part"  # of MindFormers 2.0, which alone can put them together
+    SHARE = "share"  # written by `remove_redundancy`: only the shares of all ranks are a state (mindspore.md §8)
+    PART = "part"  # a part of a MindFormers 2.0 save: only MindFormers can join them
 
     __str__ = str.__str__
 
@@ -102,7 +102,7 @@ class Rule(str, Enum):
 
 
 class LoadResult(str, Enum):
-    """What came of a launch's plan on a rank."""
+    """The outcome of a launch's plan on a rank."""
 
     FAILED = "failed"  # its file could not be loaded
     SAVED = "saved"  # it was loaded, and the launch has saved since
@@ -111,7 +111,7 @@ class LoadResult(str, Enum):
 
 
 LaunchKey = NewType("LaunchKey", str)
-"""Identifies a launch: made of its run and its id, which is unique in the run alone."""
+"""Identifies a launch among all runs. It is made of the run and the launch's id, which is unique only in its run."""
 
 
 @lru_cache
@@ -123,9 +123,9 @@ def launch_key(run: str, launch: str) -> LaunchKey:
 class Timing(NamedTuple):
     """What a save cost, in seconds (None: not measured)."""
 
-    pause: Seconds  # the training thread stood still, without waiting for the save before it
+    pause: Seconds  # how long training paused, without the wait for the save before it
     written: Seconds | None = None  # from the beginning of the pause until the file was on the disk
-    step: Seconds | None = None  # one step of training, with all between two of them
+    step: Seconds | None = None  # one step of training, with everything between two steps
 
 
 class Initial(NamedTuple):
@@ -134,7 +134,7 @@ class Initial(NamedTuple):
     run: Name
     launch: Name
     global_step: Whole  # of that launch
-    reference: Text  # which the user asked for: it may name another state by now
+    reference: Text  # as the user gave it: it may name another state by now
 
     @property
     def launch_key(self) -> LaunchKey:
@@ -143,13 +143,13 @@ class Initial(NamedTuple):
 
 
 BRANCH = "branch-"
-"""How the ids of launches begin that stand for a decision of a person, and train nothing."""
+"""The beginning of the ids of launches that record a user's decision and train nothing."""
 
 SCANNED = "scan-"
-"""How the ids of launches begin that a scan found."""
+"""The beginning of the ids of launches that a scan found."""
 
 IMPORTED = "import-"
-"""How the ids of launches begin that an import took in: they were trained elsewhere."""
+"""The beginning of the ids of launches that were imported: they trained elsewhere."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +165,7 @@ class Checkpoint:
     optimizer_step: Whole | None = None  # updates applied; None: unknown
     epoch: Index | None = None  # from 1, as MindSpore's
     step_in_epoch: Index | None = None  # from 1
-    size: Whole | None = None  # bytes; None while the file is being written, as digest and mtime_ns
+    size: Whole | None = None  # bytes; None while the file is being written, like digest and mtime_ns
     digest: Word | None = None  # BLAKE3 in hexadecimal
     mtime_ns: Nanoseconds | None = None  # since 1970
     format: str = "ckpt"
@@ -174,28 +174,28 @@ class Checkpoint:
     metrics: Mapping[Text, Finite] = field(default_factory=dict)
     state: FileState = FileState.COMPLETE
     problem: Rule | None = None  # the rule that a damaged file broke
-    quarantine: Text = ""  # what is wrong with a state whose files are whole
+    quarantine: Text = ""  # the fault of a state whose files are whole
     created_at: Moment | None = None
-    revision: Nanoseconds | None = None  # greater than that of the record that a look at the disk amended
+    revision: Nanoseconds | None = None  # set by `amended`, so that this record is the newer one
     grade: Grade | None = None  # how sure the step of a scanned file is; None: it was registered
-    doubt: Text = ""  # what is open about a scanned file
+    doubt: Text = ""  # the open question about a scanned file
     timing: Timing | None = None  # what the save cost; None: not measured
     directory_id: DirectoryId = ""  # the identity of its directory (`disk.presence`); empty: not known
 
     @property
     def newness(self) -> int:
-        """What its version is made of: the file's time, in nanoseconds, or the revision that a look at the disk set."""
+        """The number that orders a file's records: its time in nanoseconds, or the revision by a look at the disk."""
         if self.revision is not None:
             return self.revision
         return -HIGHEST if self.mtime_ns is None else self.mtime_ns
 
     def amended(self, **changes: Any) -> Checkpoint:
-        """The record after a look at the disk: newer than this one, older than that of a file written later."""
+        """The record after a look at the disk: newer than this record, older than a record of a file written later."""
         return replace(self, **changes, revision=min(self.newness + 1, HIGHEST))
 
     @property
     def save_id(self) -> str:
-        """The id of the save that this file is part of: the same for all its ranks, on all of them."""
+        """The id of the save that this file is part of: each rank derives the same id."""
         return _save_id(self.run, self.launch, self.kind, self.global_step)
 
     @property
@@ -263,22 +263,22 @@ class Launch:
     steps_per_epoch: Count | None = None
     batch_size: Count | None = None  # samples that one rank takes a step
     shards: Count | None = (
-        None  # parts that the data is dealt into, sample by sample in turn; None: not so, or not known
+        None  # parts that the data is dealt into, sample by sample in turn; None: not dealt so, or not known
     )
     decided: bool = False  # it has asked where to start
     parent: str | None = None  # the launch that it resumed from; None: it started fresh
     parent_step: int | None = None  # the step of that launch
-    branched: bool = False  # that state was asked for: what came after it in the history is given up
-    foreign: bool = False  # all it saved are parts, which say nothing of where the others' history went
-    start_step: int | None = None  # where parent_step stands in its own steps
-    initial: Initial | None = None  # the state of another run that it started from; None: of none
+    branched: bool = False  # the user chose that start: later states of the history are abandoned
+    foreign: bool = False  # it has parts only, which tell nothing of the history of other launches
+    start_step: int | None = None  # the step of this launch that parent_step corresponds to
+    initial: Initial | None = None  # the state of another run that it started from; None: none
     created_at: Moment | None = None
-    owner: int | None = field(default=None, compare=False)  # the user whose it is; None: who tells of it
+    owner: int | None = field(default=None, compare=False)  # a user's number; None: the user who records it
     has_copies: bool = field(default=False, compare=False)  # tiers have some of its files
 
     @property
     def key(self) -> LaunchKey:
-        """Identifies it among the launches of all runs."""
+        """Identifies the launch among those of all runs."""
         return launch_key(self.run, self.id)
 
     def undecided(self) -> Launch:
@@ -290,9 +290,9 @@ class Launch:
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """All files of one launch and one global_step, whatever their kind: a candidate for a restore.
+    """All files of one launch and one global_step, of any kind: a candidate for a restore.
 
-    `failed` says what went wrong when a launch loaded it, `copies` are those that a rank may fetch: each by the id of
+    `failed` has the reason why a launch could not load a file, `copies` those that a rank may fetch, both by the id of
     the file.
     """
 
@@ -310,9 +310,9 @@ class State:
 
 
 def initial_of(launches: Iterable[Launch]) -> Initial | None:
-    """The state of another run that the newest launch of a run began from; launches that have not asked do not count.
+    """The state of another run that the newest launch of a run began from; undecided launches do not count.
 
-    None: it went on from the run's own, or began with nothing.
+    None: it resumed from a state of its own run, or started fresh.
     """
     newest = max((each for each in launches if each.decided), key=lambda each: each.order, default=None)
     return newest.initial if newest else None
@@ -325,11 +325,11 @@ class Observed(NamedTuple):
     digest: str | None = None  # if it was read
     unreadable: str = ""  # why it could not be looked at
     mtime_ns: int | None = None  # since 1970
-    has_directory: bool = True  # its directory at least is there, with anything in it
+    has_directory: bool = True  # its directory exists, and is not empty
 
 
 class View(NamedTuple):
-    """What a rank sees on its host, by path, as far as it looked: to the first file of a state that serves it."""
+    """What a rank finds on its host, by path. In each state it looks only until it finds a file that serves it."""
 
     host: str
     seen: Mapping[str, Observed]
@@ -362,7 +362,7 @@ class Unplaced:
     mtime_ns: Nanoseconds  # since 1970
     best_guess: Whole | None  # the likeliest step; None: no idea
     reason: Text
-    remedy: Remedy  # the option of `ckptstore scan` that would tell; empty: none
+    remedy: Remedy  # the option of `ckptstore scan` that would tell them; empty: none
 
 
 @dataclass(frozen=True)
@@ -398,7 +398,7 @@ class Rejection:
 class RestorePlan(Tabular):
     """For every rank the file it must load, all of one launch and one global_step.
 
-    `copies` are those of files that may have to be fetched, by the file's id, the nearest tier's first.
+    `copies` are the copies of the files that may have to be fetched, by the file's id, nearest tier first.
     """
 
     launch: Launch
@@ -421,12 +421,12 @@ class RestorePlan(Tabular):
         ]
 
     def copy_of(self, file: Checkpoint) -> Copy | None:
-        """The nearest copy of a file that may have to be fetched; None: it is where it was recorded."""
+        """The nearest copy of a file that may have to be fetched; None: the file is where it was recorded."""
         return next(iter(self.copies.get(file.id, ())), None) if self.copies else None
 
     @property
     def bytes_to_fetch(self) -> int:
-        """Bytes that must be fetched before all ranks can load it, each file once."""
+        """Bytes that must be fetched before all ranks can load the state, each file once."""
         return sum(copies[0].all_bytes for copies in self.copies.values())
 
     @property
@@ -451,11 +451,12 @@ class RestorePlan(Tabular):
         return any(assignment.source.content is Content.PART for assignment in self.ranks)
 
     def files_for(self, rank: int, layout: Layout) -> tuple[Checkpoint, ...]:
-        """What a rank reads: the file that the plan gives it; of a data-parallel state in shares, everybody's.
+        """The files that a rank reads: its own in the plan; of a data-parallel state in shares, those of all ranks.
 
-        There MindSpore spreads the parameters over all ranks (`train/callback/_checkpoint.py`, `remove_redundancy`).
-        The launch that saved says that it was data parallel; if a scan found it, the one that loads does (`layout`).
-        With any other layout each rank reads its own share, and MindSpore sends the others' over the network.
+        With `remove_redundancy`, MindSpore spreads the parameters of a data-parallel state over all ranks
+        (`train/callback/_checkpoint.py`). The launch that saved knows whether it was data parallel; if a scan found it,
+        the launch that loads does (`layout`). With any other layout each rank reads its own share, and MindSpore sends
+        the other shares over the network.
         """
         own = next(assignment.source for assignment in self.ranks if assignment.rank == rank)
         if not (self.in_shares and (self.launch.layout.any_world_size or layout.any_world_size)):
@@ -485,7 +486,7 @@ class RestorePlan(Tabular):
 
 
 def moment(mtime_ns: int) -> datetime:
-    """A modification time, in nanoseconds since 1970, as a time of day; a file system may have years beyond 9999."""
+    """A modification time, in nanoseconds since 1970, as a datetime. Limited: file systems have years beyond 9999."""
     return datetime.fromtimestamp(max(-HIGHEST, min(mtime_ns, HIGHEST)) / 1e9, timezone.utc)
 
 
@@ -511,9 +512,9 @@ class Resolution(Tabular):
     rejections: tuple[Rejection, ...] = ()  # of every newer candidate
     unplaced: tuple[Unplaced, ...] = ()  # files whose step a scan could not tell, maybe newer than the plan's state
     step: int | None = None  # that was asked for; None: any
-    steps: tuple[int, ...] = ()  # that the run has saves of, where it has none of the step that was asked for
-    best: Best | None = None  # what the state was to be best at; None: the newest was asked for
-    without_fetching: RestorePlan | None = None  # where files of the plan must be fetched: the one that needs no copy
+    steps: tuple[int, ...] = ()  # that the run has saves of, if it has none of the requested step
+    best: Best | None = None  # the metric that the state must be best at; None: the newest state was asked for
+    without_fetching: RestorePlan | None = None  # if files of the plan must be fetched: the plan that needs no copy
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """The file of each rank; empty where there is no plan."""
@@ -521,7 +522,7 @@ class Resolution(Tabular):
 
     @property
     def why_none(self) -> str:
-        """The message that the requested state cannot be restored; empty where there is a plan."""
+        """The message that the requested state cannot be restored; empty if there is a plan."""
         if self.plan is not None:
             return ""
         if self.best is not None:

@@ -46,21 +46,21 @@ FOREIGN = (PYTORCH, TENSORFLOW, DIRECTORY)
 """Formats that MindSpore cannot load: a file of PyTorch, a prefix of TensorFlow's files, a directory of shards."""
 
 SEVERAL = (TENSORFLOW, DIRECTORY)
-"""Those of them that are several files."""
+"""The foreign formats that are several files."""
 
 _PYTORCH = (".pth.tar", ".pth", ".pt")
 INDEX = ".index"
 SEAL = ".metadata"
 """The file that is written last into a directory of shards."""
 POINTER = "latest_checkpoint_iteration.txt"
-"""HyperParallel's, beside its directories of shards: the step of the newest (`components/checkpoint`)."""
+"""HyperParallel's file beside its directories of shards: it has the step of the newest (`components/checkpoint`)."""
 COMPANION = ".companion"
-"""Of the file beside a checkpoint that keeps what its callbacks and its rank had (training/companions.py)."""
+"""Ends the name of the file beside a checkpoint that has the state of callbacks and rank (training/companions.py)."""
 
 
 @dataclass(frozen=True)
 class CheckpointName:
-    """What the name of a ModelCheckpoint file says; its epoch and step may lie (mindspore.md §3)."""
+    """What the name of a ModelCheckpoint file says; its epoch and step may be wrong (mindspore.md §3)."""
 
     prefix: str
     epoch: int
@@ -79,7 +79,7 @@ class ExitName:
 
 @dataclass(frozen=True)
 class TtpDirectory:
-    """What the name of a TTP directory says; `unfinished` where it was never renamed.
+    """What the name of a TTP directory says. `unfinished`: the directory was never renamed.
 
     `step` is the controller's: None in the names of the earliest adapter.
     """
@@ -121,9 +121,9 @@ def parse_exit_name(name: str) -> ExitName | None:
 
 
 def exit_name(file_name: str, global_step: int | None, repeat: int = 0) -> str:
-    """The name under which a graceful exit's file is kept; `repeat` counts those of one step from 0.
+    """The name under which a graceful exit's file is kept; `repeat` counts the files of one step from 0.
 
-    Without a step it is one that no callback gives.
+    Without a step it is a name that no callback gives.
     """
     again = f"_{repeat}" if repeat else ""
     if global_step is None:
@@ -162,9 +162,9 @@ def is_of_shards(name: str) -> bool:
 
 
 def lacking_seal(names: Collection[str]) -> str:
-    """The seal that a directory of shards with these names lacks; empty where it has all, or has no shards.
+    """The seal that a directory of shards with these names lacks; empty if it has all seals, or no shards.
 
-    HyperParallel writes one when all ranks are done, or, where they do not wait for each other, one a rank.
+    HyperParallel writes one seal when all ranks are done. If ranks do not wait for each other, it writes one a rank.
     """
     shards = [match for name in names if (match := _SHARD.fullmatch(name)) is not None]
     if not shards or SEAL in names:
@@ -176,7 +176,7 @@ def lacking_seal(names: Collection[str]) -> str:
 
 
 def step_named(name: str) -> int | None:
-    """The step that the name of a directory of shards says, or of a prefix of TensorFlow; None where it says none.
+    """The step in the name of a directory of shards, or in a prefix of TensorFlow; None if the name has no step.
 
     `tf.train.Saver` and Estimators append the global step to `….ckpt`. `CheckpointManager` counts its saves (`ckpt-3`),
     and so does `tf.train.Checkpoint.save` (`model.ckpt-3`): its `save_counter` is the same number.
@@ -186,7 +186,7 @@ def step_named(name: str) -> int | None:
 
 
 def parse_rank_directory(name: str) -> int | None:
-    """The rank that a directory `rank_R` is of; None for any other name."""
+    """The rank in the name of a directory `rank_R`; None for any other name."""
     match = _RANK_DIRECTORY.fullmatch(name)
     return None if match is None else int(match["rank"])
 
@@ -201,7 +201,7 @@ def unfinished_ttp_directory(path: str) -> str:
 
 
 def above_save(path: str) -> str:
-    """The directory that the directory of a save is in, of TTP or of an iteration; empty if the path is in none."""
+    """The directory that contains the directory of a save, of TTP or of an iteration; empty if the path is in none."""
     if _TTP_MARK not in path:
         return above_iteration(path)
     parts = path.split("/")

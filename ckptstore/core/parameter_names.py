@@ -1,4 +1,4 @@
-"""Which parameters of a checkpoint are weights and which the optimizer's, by their names, and what others call them."""
+"""Tells by their names which parameters of a checkpoint are weights and which the optimizer's, and renames them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def states_of(names: Collection[str]) -> dict[str, tuple[str, str]]:
-    """What an optimizer keeps of weights, by name: its word for it, and the weight, as `moments` and `conv.bias`.
+    """The optimizer's parameters among these, by name: the optimizer's word, and the weight: `moments`, `conv.bias`.
 
-    MindSpore names them `WORD.WEIGHT` (`nn/optim/optimizer.py`). A word is one only if all names that begin with it are
-    of weights that are there: else it may be a part of the network.
+    MindSpore names them `WORD.WEIGHT` (`nn/optim/optimizer.py`). The first part of a name is such a word only if every
+    name that begins with it goes on with the name of another parameter: else it may be a part of the network.
     """
     known = set(names)
     by_word: defaultdict[str, list[str]] = defaultdict(list)
@@ -28,10 +28,11 @@ def states_of(names: Collection[str]) -> dict[str, tuple[str, str]]:
 
 
 def renamed(names: Collection[str], rename: Mapping[str, str]) -> dict[str, str]:
-    """The names of a file by the names that a network has for them: `rename` has prefixes of the file's, and its own.
+    """The parameter names of a file, by the network's names for them.
 
-    The longest prefix counts. What an optimizer keeps of a weight is renamed with it. Raises `UsageError` for a prefix
-    that no name begins with, and where two get one name.
+    `rename` maps prefixes in the file to prefixes in the network. The longest prefix counts. The optimizer's parameters
+    are renamed with their weights. Raises `UsageError` for a prefix that no name begins with, and if two names become
+    the same.
     """
     states = states_of(names)
     used: set[str] = set()

@@ -1,4 +1,4 @@
-"""Draws which ranks have a file to load: a row a state, a column a rank, or several ranks of a wide job."""
+"""Draws which ranks have a file to load: a row for each state, a column for each rank or for several ranks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MEANINGS = {
     _NOT_RECORDED: "none recorded",
     "-": "gone",
     "x": "damaged",
-}  # the better ones first: of several ranks in a column the worst is shown
+}  # best first: a column for several ranks shows the worst sign
 
 
 def picture(states: Sequence[Rejection | RestorePlan]) -> list[str]:
@@ -61,12 +61,12 @@ def picture(states: Sequence[Rejection | RestorePlan]) -> list[str]:
 
 
 def signs_of(state: Rejection | RestorePlan, width: int) -> str:
-    """One sign a rank, folded to so many; empty for a state that was rejected as a whole."""
+    """One sign for each rank, folded to at most `width`; empty for a state that was rejected as a whole."""
     return folded(_signs(state), width)
 
 
 def signs_by_record(world_size: int, files: Iterable[tuple[int, FileState, Content]]) -> str:
-    """One sign a rank, by what the catalog knows of its files (rank, state, content): of several the best."""
+    """One sign for each rank, that of its best file in the catalog; `files` has rank, state and content of each."""
     signs = [""] * world_size
     for rank, state, content in files:
         if rank < world_size:
@@ -76,17 +76,17 @@ def signs_by_record(world_size: int, files: Iterable[tuple[int, FileState, Conte
 
 
 def folded(signs: str, width: int) -> str:
-    """The signs of all ranks, folded to so many."""
+    """The signs of all ranks, folded to at most `width`: a sign then is the worst of several ranks."""
     return _folded(signs, -(-len(signs) // width))
 
 
 def _folded(signs: str, ranks: int) -> str:
-    """The worst of each so many ranks."""
+    """One sign for each `ranks` ranks: the worst of them."""
     return "".join(_worst(signs[at : at + ranks]) for at in range(0, len(signs), ranks)) if signs else ""
 
 
 def _signs(state: Rejection | RestorePlan) -> str:
-    """One sign a rank; empty where a state was rejected as a whole."""
+    """One sign for each rank; empty if a state was rejected as a whole."""
     if isinstance(state, RestorePlan):
         far = state.copies.keys()
         return "".join(_FETCHED if far and each.source.id in far else _served(each) for each in state.ranks)

@@ -65,7 +65,7 @@ def readings(text: str) -> Iterator[Reference]:
 
 
 def tells_state(state: str) -> bool:
-    """Whether what follows `@` is no tag: a step, the best by a metric, or what another `@` would cut."""
+    """Whether the text after `@` cannot be a tag: a step, the best by a metric, or a text with another `@`."""
     return _is_number(state) or state.startswith(f"{BEST}:") or "@" in state
 
 
@@ -92,7 +92,7 @@ def _is_number(state: str) -> bool:
 
 
 def _best(text: str, state: str) -> Best:
-    """Raises `UsageError` where it is left open whether more of the metric is better: a guess would take the worst."""
+    """The metric and the mode in a text. Raises `UsageError` if the mode is unclear: a guess could take the worst."""
     metric = state.partition(":")[2] or LOSS
     name, _, mode = metric.rpartition(":")
     if name and mode in ("min", "max"):

@@ -20,7 +20,7 @@ _LEARN = "use 'dp', 'none', groups as in '0,4;1,5;2,6;3,7', or the path of a fil
 
 @dataclass(frozen=True)
 class Layout:
-    """Replica groups over the ranks 0 … world_size-1; a rank in no group has no replica."""
+    """Replica groups over the ranks 0 … world_size-1. A rank in none of them has no replica."""
 
     source: str  # where the groups were learnt from
     groups: tuple[tuple[int, ...], ...] = ()
@@ -38,7 +38,7 @@ class Layout:
         return all(any(rank in have for rank in group) for group in self.partition(world_size))
 
     def writers(self, copies: int, hosts: Sequence[int]) -> frozenset[int]:
-        """So many ranks of each replica group, on different hosts if there are any; the lowest ranks first.
+        """The `copies` ranks of each replica group that write: on different hosts if possible, lowest ranks first.
 
         `hosts` has a number for each rank, the same one for ranks on one host.
         """
@@ -68,7 +68,10 @@ def data_parallel(world_size: int) -> Layout:
 
 
 def from_name(name: str | None, world_size: int) -> Layout:
-    """The layout of that MindSpore parallel mode; None and every mode that proves nothing: no replicas."""
+    """The layout for "data_parallel", or the one without replicas for "stand_alone" and None.
+
+    Raises `UsageError` for any other name.
+    """
     if name == "data_parallel":
         return data_parallel(world_size)
     if name in (None, "stand_alone"):

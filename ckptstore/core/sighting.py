@@ -1,4 +1,4 @@
-"""A record held against what the disk shows at its path."""
+"""Compares a record with the file that the disk shows at its path."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ckptstore.core.model import Checkpoint, Observed
 
 
 class Sighting(str, Enum):
-    """What became of a recorded file, as far as was looked."""
+    """What became of a recorded file, as far as the look at the disk tells."""
 
     SAME = "same"
     GONE = "gone"
     CUT = "cut"  # fewer bytes than were recorded
-    CHANGED = "changed"  # written again since; no digest tells whether with the recorded bytes
-    DAMAGED = "damaged"  # other bytes, though nobody wrote it again
+    CHANGED = "changed"  # written again since; without a digest, its bytes may be the same or not
+    DAMAGED = "damaged"  # other bytes, though its modification time is the same
     ANOTHER = "another file"  # more bytes, or other bytes and another time
     CANNOT_LOOK = "cannot look"
 
@@ -36,8 +36,8 @@ Recorded: TypeAlias = Checkpoint | Bytes
 def compare(record: Recorded, seen: Observed) -> Sighting:
     """What the disk shows of a recorded file.
 
-    A digest decides over the time: a copy has another time, and a file of another step has the same size
-    (mindspore.md §6). A record of a file in progress has no size: then its time decides, and without one nothing does.
+    Digests count more than times: a copy has another time, and a file of another step has the same size
+    (mindspore.md §6). The record of a file in progress has no size: then its time decides; without one it is `CHANGED`.
     """
     if seen.unreadable:
         return Sighting.CANNOT_LOOK
@@ -55,5 +55,5 @@ def compare(record: Recorded, seen: Observed) -> Sighting:
 
 
 def is_as_recorded(record: Recorded, size: int, mtime_ns: int) -> bool:
-    """Whether a file of this size and time is the recorded one, its bytes unread."""
+    """Whether a file of this size and time is the recorded one, without reading its bytes."""
     return compare(record, Observed(size, mtime_ns=mtime_ns)) is Sighting.SAME

@@ -1,14 +1,17 @@
 """Replica groups by strategy files: how each parameter is cut and spread over the ranks (mindspore.md §8).
 
 Two ranks are replicas if they hold the same slice of every parameter. `mindspore.train._utils.get_parameter_redundancy`
-computes which ranks hold the same slice of one. This module differs from it, so that no group is wrong:
+computes which ranks hold the same slice of one parameter. This module differs from MindSpore, so that no group is
+wrong:
 
-- An axis of a tensor that is cut along several axes of the grid makes MindSpore write a `tensor_map` for each axis
+- If an axis of a tensor is cut along several axes of the grid, MindSpore writes a `tensor_map` for each of those axes
   (`StrategyCheckpointInfo::to_protobuf`). `get_parameter_redundancy` reads only the first; here all of them count.
-- It keeps coordinates in int8: on a grid's axis of more than 256, ranks 256 apart look like replicas. Not here.
-- `mindspore.train.serialization._get_cur_rank_dp`, which finds the ranks that may stand in, passes over a parameter
-  that leaves the rank in no group. Here such a rank has no replica. Where two of its groups overlap and neither holds
-  the other, it finds the ranks that all have in common or none, as the names sort. Here they are replicas.
+- `get_parameter_redundancy` keeps coordinates in int8: on an axis of the grid longer than 256, ranks that are 256 apart
+  look like replicas. Here they do not.
+- `mindspore.train.serialization._get_cur_rank_dp` finds the ranks that may stand in for a rank. It ignores a parameter
+  that leaves the rank in no group; here such a rank has no replica. If two groups of a rank overlap and neither
+  contains the other, it finds either the ranks common to all groups or none, depending on how the parameter names sort;
+  here the common ranks are replicas.
 """
 
 from __future__ import annotations
@@ -37,12 +40,12 @@ class Spread:
     # tuple if it is cut along several.
     tensor_map: tuple[int | tuple[int, ...], ...]
     opt_weight_shard_step: int
-    # Among how many ranks the optimizer deals out a slice that they all hold; 0: none, -1: as many as the step leaves.
+    # Over how many ranks with the same slice the optimizer divides it; 0: over none, -1: ranks of the stage / step.
     opt_weight_shard_size: int
 
 
 class _Cut(NamedTuple):
-    """What decides who holds which slice: the grid, its axes that the tensor is cut along, the optimizer's shards."""
+    """What decides which rank holds which slice: the grid, its axes that cut the tensor, the optimizer's shards."""
 
     dev_matrix: tuple[int, ...]
     axes: frozenset[int]
@@ -52,9 +55,9 @@ class _Cut(NamedTuple):
 def from_strategies(parameters: Iterable[Spread], world_size: int) -> Layout:
     """The layout by the parameters of all strategy files of a launch, in any order.
 
-    Stage s of n ranks begins at rank s * n (`_get_initial_rank`). Several layouts of one parameter, of several files
-    of a stage, must all agree on a replica. A stage that no parameter tells of has no replicas.
-    Raises `UsageError` where the parameters cannot be those of a launch of `world_size` ranks.
+    Stage s of n ranks begins at rank s * n (`_get_initial_rank`). If several files of a stage give a parameter several
+    layouts, two ranks are replicas only by all of them. A stage without parameters has no replicas.
+    Raises `UsageError` if the parameters cannot be those of a launch of `world_size` ranks.
     """
     told: dict[tuple[object, ...], Spread] = {}
     for parameter in parameters:
@@ -104,7 +107,7 @@ def _stage(parameter: Spread, stage_size: int, world_size: int) -> int:
 
 
 def _check_one_size(cuts: dict[int, set[_Cut]]) -> None:
-    """The first rank of a stage follows from the size of those before it, so all must have one."""
+    """Check that all stages have the same size: the first rank of a stage is computed from it."""
     sizes = sorted({prod(cut.dev_matrix) for of_stage in cuts.values() for cut in of_stage})
     if len(sizes) > 1:
         raise UsageError(
@@ -130,8 +133,8 @@ def _groups(stage: int, cuts: Collection[_Cut]) -> Iterable[tuple[int, ...]]:
 def _slices(cut: _Cut) -> list[int]:
     """For each rank of a stage a number for the slice that it holds.
 
-    The optimizer's state of a slice is dealt out in turn to the ranks that hold it. Where their number does not
-    divide by the shards, `_get_strategy_opt_shard` leaves them in no group: then each has a number of its own.
+    The optimizer's state of a slice is dealt out in turn to the ranks that hold it. If their number is not divisible by
+    the number of shards, `_get_strategy_opt_shard` leaves them in no group: then each gets a number of its own.
     """
     uncut = frozenset(range(len(cut.dev_matrix))) - cut.axes
     replicas = prod(cut.dev_matrix[axis] for axis in uncut)
@@ -142,7 +145,7 @@ def _slices(cut: _Cut) -> list[int]:
 
 
 def _coordinates(grid: tuple[int, ...], axes: frozenset[int]) -> list[int]:
-    """For each rank of a grid its coordinates along some axes as one number, which grows with the rank."""
+    """For each rank of a grid, its coordinates along `axes` as one number, which grows with the rank."""
     found = [0]
     for axis, size in enumerate(grid):
         if axis in axes:

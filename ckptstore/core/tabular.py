@@ -38,12 +38,12 @@ class Listing(list[Row], Tabular, Generic[Row]):
         return self.dicts_of(self)
 
     def dicts_of(self, rows: Iterable[Row]) -> list[dict[str, Any]]:
-        """A dict for each of some of its rows."""
+        """A dict for each of these rows."""
         return [self._to_dict(row) for row in rows]
 
 
 def html_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A table of these rows, of many the first ones; columns in which no row has anything are left out."""
+    """A table of these rows, at most the first 100; columns that are empty in all of them are left out."""
     shown = rows[:_ROWS_SHOWN]
     names = [name for name in (rows[0] if rows else ()) if any(row[name] not in _NOTHING for row in shown)]
     head = "".join(f"<th>{escape(name)}</th>" for name in names)

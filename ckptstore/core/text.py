@@ -45,7 +45,7 @@ def some(names: Sequence[str], most: int = 3) -> str:
 
 
 def of_ranks(ranks: Collection[int]) -> str:
-    """Which ranks, with the word for them: `rank 3`, `ranks 0-7, 12`; of many gaps only the first are named."""
+    """Ranks with their word: `rank 3`, `ranks 0-7, 12`. Of more than three ranges only the first are named."""
     named = some(ranges(ranks).split(", "))
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {named}"
 

@@ -1,4 +1,4 @@
-"""What callers give, as it can be kept; `UsageError` for what makes no sense."""
+"""Checks the arguments of callers, and converts them to values that a catalog can hold. Raises `UsageError`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def metric(name: object, value: object) -> tuple[str, float]:
 
 
 def path(what: str, value: object) -> str:
-    """A path as it was given. Raises `UsageError`."""
+    """The text of a path, unchanged. Raises `UsageError`."""
     try:
         return limits.path(value.__fspath__() if hasattr(value, "__fspath__") else value)
     except (TypeError, ValueError) as error:
