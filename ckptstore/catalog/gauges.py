@@ -208,7 +208,7 @@ _EVERY = saves.alias("every")
 _LOWEST = (
     sa.select(
         launches.c.id,
-        # The lowest of the steps that are asked for, by the index on launch and step.
+        # The step of the oldest save that is asked for, found by the index on launch and step.
         sa.select(_EVERY.c.global_step)
         .where(_EVERY.c.launch_id == launches.c.id)
         .order_by(_EVERY.c.global_step.desc())

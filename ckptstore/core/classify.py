@@ -223,7 +223,7 @@ def _is_relaunch(base: str, prefix: str, beside: Mapping[str, Collection[str]]) 
 def bare_rank(directories: Sequence[str], form: str) -> int | None:
     """The rank of the nearest directory `rank{R}`, as scripts of other frameworks name it; None if there is none.
 
-    Those of TensorFlow name it `ckpt{R}` too: elsewhere that number may be an epoch.
+    Scripts of TensorFlow name it `ckpt{R}` too. In other formats that number may be an epoch.
     """
     matches = (_BARE_RANK_DIRECTORY.fullmatch(part) for part in reversed(directories))
     found = (match for match in matches if match and (match["word"] == "rank" or form == TENSORFLOW))

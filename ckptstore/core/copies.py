@@ -85,7 +85,7 @@ class Copy:
 
     @property
     def all_bytes(self) -> int:
-        """The bytes that must be fetched to use it."""
+        """The bytes that must be fetched to use the copy."""
         return (self.size or 0) + sum(each.size for each in self.beside)
 
     def is_of(self, digest: str | None) -> bool:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Pause the cyclic garbage collector: among many small values without cycles it would run again and again."""
+    """Pause the cyclic garbage collector. It would run again and again while many small values are created."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -178,8 +178,8 @@ def lacking_seal(names: Collection[str]) -> str:
 def step_named(name: str) -> int | None:
     """The step in the name of a directory of shards, or in a prefix of TensorFlow; None if the name has no step.
 
-    `tf.train.Saver` and Estimators append the global step to `….ckpt`. `CheckpointManager` counts its saves (`ckpt-3`),
-    and so does `tf.train.Checkpoint.save` (`model.ckpt-3`): its `save_counter` is the same number.
+    `tf.train.Saver` and Estimators append the global step to `….ckpt`. `CheckpointManager` appends its count of saves
+    (`ckpt-3`), and `tf.train.Checkpoint.save` does (`model.ckpt-3`): its `save_counter` is the same number.
     """
     match = _STEP_OF_TENSORFLOW.fullmatch(name)
     return parse_shards(name) if match is None else int(match["step"])

@@ -52,7 +52,7 @@ class Reference:
 def readings(text: str) -> Iterator[Reference]:
     """What a reference may mean, the most literal first: names of runs and launches may hold `@` and `/` too.
 
-    Raises `UsageError` for one that cannot be read, as soon as the readings before it are used up.
+    Raises `UsageError` for a reading that is invalid, after it has given the readings before it.
     """
     yield Reference(text)
     of_run, has_state, state = text.rpartition("@")
