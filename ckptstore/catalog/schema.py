@@ -29,7 +29,7 @@ _ADVISORY_KEY = 0x636B7074  # "ckpt"
 _LOCK_SECONDS = 60
 _LOOK_AGAIN_SECONDS = 0.02
 _migrating = threading.Lock()
-"""Alembic keeps its state in modules, which all threads share: only one of them may migrate."""
+"""Alembic keeps its state in modules, which all threads share: one thread at a time may migrate."""
 
 
 def current(database: Database) -> str | None:

@@ -266,7 +266,7 @@ class CopyRecorded:
         beside: tuple[Beside, ...] = (),
         detail: str = "",
     ) -> CopyRecorded:
-        """The event for a file with its full record."""
+        """The event for a file, made from the file's full record."""
         short = Checkpoint(
             run=file.run,
             launch=file.launch,

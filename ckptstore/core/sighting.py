@@ -15,7 +15,7 @@ class Sighting(str, Enum):
     GONE = "gone"
     CUT = "cut"  # fewer bytes than were recorded
     CHANGED = "changed"  # written again since; without a digest, its bytes may be the same or not
-    DAMAGED = "damaged"  # other bytes, though its modification time is the same
+    DAMAGED = "damaged"  # other bytes, though its time does not tell that it was written again
     ANOTHER = "another file"  # more bytes, or other bytes and another time
     CANNOT_LOOK = "cannot look"
 

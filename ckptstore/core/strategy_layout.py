@@ -45,7 +45,7 @@ class Spread:
 
 
 class _Cut(NamedTuple):
-    """What decides which rank holds which slice: the grid, its axes that cut the tensor, the optimizer's shards."""
+    """What decides which rank holds which slice: the grid, the axes that the tensor is cut along, the shards."""
 
     dev_matrix: tuple[int, ...]
     axes: frozenset[int]
@@ -56,7 +56,7 @@ def from_strategies(parameters: Iterable[Spread], world_size: int) -> Layout:
     """The layout by the parameters of all strategy files of a launch, in any order.
 
     Stage s of n ranks begins at rank s * n (`_get_initial_rank`). If several files of a stage give a parameter several
-    layouts, two ranks are replicas only by all of them. A stage without parameters has no replicas.
+    layouts, two ranks are replicas only if all layouts agree on it. A stage without parameters has no replicas.
     Raises `UsageError` if the parameters cannot be those of a launch of `world_size` ranks.
     """
     told: dict[tuple[object, ...], Spread] = {}
