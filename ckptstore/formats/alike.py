@@ -1,7 +1,7 @@
-"""Reads many checkpoints of one callback fast: all but the values of such files is the same, byte for byte.
+"""Reads the headers of many checkpoints of one callback fast: such files differ only in the values of their tensors.
 
-A file that has the size of one read before, and its bytes between the values at both ends and around the appended
-values, has its header too. So a scan reads a few pages a file, whatever the number of parameters.
+Two files have the same header if they have the same size, and the same bytes between the values: at both ends of the
+file, and around the appended values. So a scan reads a few pages of each file, whatever the number of parameters.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
     from ckptstore.formats.header import Entry, Header
 
-_PAGE = 4096  # bytes read at each end, and the most between two values that are read at once
-_LEAD = 256  # bytes in front of a value: its name is there
-_MOST_KINDS = 16  # as pipeline stages of one size
+_PAGE = 4096  # bytes read at each end; parts of a file with at most this gap are read at once
+_LEAD = 256  # bytes read in front of a value: they hold its name
+_MOST_KINDS = 16  # headers remembered for one size: for example, those of pipeline stages
 _SLICE = 512 << 20  # bytes: a longer tensor comes in several values, with names between them (mindspore.md §1)
 
 
 @dataclass(frozen=True)
 class _Window:
-    """A part of the file to read, and the pieces of it that are no values: where they begin in it, and their bytes."""
+    """A part of the file to read. `pieces` are its bytes between the values: where they begin in it, and the bytes."""
 
     start: int
     length: int
@@ -37,14 +37,14 @@ class _Window:
 
 @dataclass(frozen=True)
 class _Template:
-    """A header, and what to look at to know that another file has it too."""
+    """A header, and the parts of a file that show whether another file has the same header."""
 
     header: Header
     counter: tuple[Entry, ...]
     windows: tuple[_Window, ...]
 
     def read(self, descriptor: int) -> Header | None:
-        """The header of another file of the same size; None if it is not alike."""
+        """The header of another file of the same size; None if that file differs between the values."""
         read: list[tuple[int, bytes]] = []
         for window in self.windows:
             content = os.pread(descriptor, window.length, window.start)
@@ -75,7 +75,7 @@ class AlikeReader:
         self._known: dict[tuple[Hashable, int], list[_Template]] = defaultdict(list)
 
     def read(self, path: Path | str, family: Hashable) -> Header:
-        """Read a header as `read_checkpoint` does; only files of one `family` are taken to be alike."""
+        """Read a header as `read_checkpoint` does. Only files of one `family` are compared with each other."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             size = os.fstat(descriptor).st_size
@@ -87,7 +87,7 @@ class AlikeReader:
             found = read_checkpoint(Path(path))
             if len(known) < _MOST_KINDS and all(entry.nbytes <= _SLICE for entry in found.entries):
                 template = _template(found, descriptor, size)
-                if template.read(descriptor) == found:  # else it was replaced between the two looks at it
+                if template.read(descriptor) == found:  # else the file was replaced between the two reads
                     known.append(template)
             return found
         finally:
@@ -107,7 +107,7 @@ def _template(found: Header, descriptor: int, size: int) -> _Template:
 
 
 def _merged(parts: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Parts of a file, those that are near each other in one."""
+    """The parts of a file, with parts near each other merged."""
     merged: list[tuple[int, int]] = []
     for start, stop in sorted(parts):
         if merged and start <= merged[-1][1] + _PAGE:
@@ -118,7 +118,7 @@ def _merged(parts: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _between(entries: tuple[Entry, ...], end: int) -> list[tuple[int, int]]:
-    """Where the bytes are that are no values, up to `end`."""
+    """The spans of bytes between the values, up to `end`."""
     bounds = [0]
     for entry in sorted(entries, key=lambda entry: entry.offset):
         bounds += [entry.offset, entry.offset + entry.nbytes]

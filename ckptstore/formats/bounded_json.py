@@ -1,4 +1,4 @@
-"""JSON in files that may be anything: of a bounded size, and an error that names the file."""
+"""Reads JSON from files with any content: limits their size, and names the file in errors."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from ckptstore.errors import UnreadableError
 if TYPE_CHECKING:
     from ckptstore.outside import Path
 
-# Python needs up to thirty times as much memory for what it parses. 100,000 parameters take about 12 MB.
+# Parsed JSON takes up to thirty times the memory of its text. The text for 100,000 parameters has about 12 MB.
 MOST_JSON = 16 << 20  # bytes
 
 
 def read_object(path: Path, what: str, most: int = MOST_JSON) -> dict[str, Any]:
-    """Read a file of up to so many bytes as `parse_object` does. Raises `OSError` where it cannot be opened."""
+    """Read a JSON object from a file of at most `most` bytes; `what` names it in errors.
+
+    Raises `UnreadableError` if the file is longer or holds anything else, `OSError` if it cannot be opened.
+    """
     with path.open("rb") as file:
         raw = file.read(most + 1)
     if len(raw) > most:
@@ -24,7 +27,7 @@ def read_object(path: Path, what: str, most: int = MOST_JSON) -> dict[str, Any]:
 
 
 def parse_object(raw: bytes, path: Path, what: str) -> dict[str, Any]:
-    """Parse a JSON object; `what` names it in errors. Raises `UnreadableError` for everything else."""
+    """Parse a JSON object; `what` names it in errors. Raises `UnreadableError` for any other bytes."""
     try:
         value = bounded_json.parse(raw)
     except ValueError as error:

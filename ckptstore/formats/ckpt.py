@@ -4,8 +4,8 @@
     message Value      { string tag = 1; TensorProto tensor = 2; MapTensorProto maptensor = 3; }
     message TensorProto{ repeated int64 dims = 1; string tensor_type = 2; bytes tensor_content = 3; }
 
-Source: `mindspore/train/checkpoint.proto`, `mindspore.train.serialization._exec_save`. The tensors' bytes are skipped:
-a few dozen bytes a parameter are read, whatever the file's size.
+Source: `mindspore/train/checkpoint.proto`, `mindspore.train.serialization._exec_save`. Reading skips the tensors'
+bytes: it reads a few hundred bytes for each parameter, whatever the file's size.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _CRC_MARK = b"crc_num"
 CRC_DIGITS = 10  # bytes of the CRC32 at the very end of a file with a trailer
 _CRC_LENGTH = len(_CRC_MARK) + CRC_DIGITS
 _PIECE = 1 << 20  # bytes
-_VALUE = re.compile(rb"\x0a[\x80-\xff]{0,9}[\x00-\x7f]\x0a([\x80-\xff]{0,2}[\x00-\x7f])")  # and in it a name
+_VALUE = re.compile(rb"\x0a[\x80-\xff]{0,9}[\x00-\x7f]\x0a([\x80-\xff]{0,2}[\x00-\x7f])")  # and the name in it
 _FIRST_IN_A_NAME = 0x20
 _MOST_SLICES = 4096
 _FIRST = b"\x0a"  # how a value begins: field 1 with a length
 _FIELD_1, _FIELD_2, _FIELD_3 = 1 << 3 | LEN, 2 << 3 | LEN, 3 << 3 | LEN
 _DIM = 1 << 3 | VARINT
-# AES-GCM, AES-CBC, SM4-CBC: the first four bytes of what `save_checkpoint(…, enc_key=…)` writes.
+# AES-GCM, AES-CBC, SM4-CBC: the first four bytes of a file that `save_checkpoint(…, enc_key=…)` writes.
 _ENCRYPTED = (b"\xd8\x5e\x3a\x7f", b"\xd9\x5e\x3a\x7f", b"\xda\x5e\x3a\x7f")
 
 
@@ -52,16 +52,15 @@ class CkptHeader(Header):
 def read_ckpt(path: Path) -> CkptHeader:
     """Read the names, types and shapes of a whole `.ckpt` file, and its appended values.
 
-    Raises `UnreadableError` if the bytes are not those of a checkpoint, end inside a parameter or between the slices of
-    one, or hold nothing; `OSError` if the file cannot be opened. A file that was cut between two parameters looks
-    whole.
+    Raises `UnreadableError` if the bytes are not a checkpoint, hold no parameter, or end inside a parameter or between
+    its slices; `OSError` if the file cannot be opened. A file that was cut between two parameters looks whole.
     """
     with path.open("rb", buffering=0) as file:
         return parse_ckpt(header.bytes_of(file), path)
 
 
 def parse_ckpt(content: BytesOf, path: Path) -> CkptHeader:
-    """As `read_ckpt`, of bytes that are at hand; `path` is for errors."""
+    """Parse bytes as `read_ckpt` parses a file; `path` is for errors."""
     reader = WireReader(content, path, ".ckpt")
     entries: list[Entry] = []
     for entry in _slices(reader, path):
@@ -82,15 +81,16 @@ def parse_ckpt(content: BytesOf, path: Path) -> CkptHeader:
 
 
 def ckpt_slices(content: BytesOf, path: Path) -> Iterator[Entry]:
-    """The entries of a `.ckpt` file, of a tensor in slices each slice, one at a time as they are read.
+    """Yield the entries of a `.ckpt` file while it is read. A tensor in slices gives an entry for each slice.
 
-    Raises `UnreadableError` as `read_ckpt` does, except for what only all entries tell; `path` is for errors.
+    Raises `UnreadableError` as `read_ckpt` does, except for a file without parameters and for lacking slices; `path` is
+    for errors.
     """
     return _slices(WireReader(content, path, ".ckpt"), path)
 
 
 def crc_is_right(path: Path) -> bool | None:
-    """Whether the CRC32 in the trailer is that of everything before it; None where there is no trailer.
+    """Whether the trailer holds the CRC32 of all bytes before it; None if there is no trailer.
 
     Reads the whole file, 1 MiB at a time. Raises as `read_ckpt` does.
     """
@@ -126,7 +126,7 @@ def is_encrypted(head: bytes) -> bool:
 
 
 def begins_with_a_value(head: bytes) -> bool:
-    """Whether bytes begin as every `.ckpt` does: with a value, and that with the name of a parameter."""
+    """Whether bytes begin as every `.ckpt` does: with a value that begins with the name of a parameter."""
     found = _VALUE.match(head)
     if found is None:
         return False
@@ -168,7 +168,7 @@ def _check_size(entry: Entry, reader: WireReader) -> None:
 
 
 def _usual_value(reader: WireReader) -> Entry | None:
-    """Read a value whose fields are in the order of MindSpore, all at once; None where `_value` has to look closer."""
+    """Read a value at once if its fields are in MindSpore's order; None if `_value` has to read it."""
     head = reader.peek()
     shape: list[int] = []
     try:
@@ -200,7 +200,7 @@ def _usual_value(reader: WireReader) -> Entry | None:
 
 
 def _value(reader: WireReader) -> Entry:
-    """Read a value in any order of its fields."""
+    """Read a value with its fields in any order."""
     field, wire_type = reader.key(reader.end)
     if field != 1:
         raise reader.bad(f"field {field} in place of a value")
@@ -220,7 +220,7 @@ def _tensor(reader: WireReader, limit: int, wire_type: int) -> tuple[str, tuple[
     if len(shape) > header.MOST_DIMS or min(shape, default=0) < 0:
         raise reader.bad("a shape that no tensor has")
     offset, nbytes = found.get(3, [(0, 0)])[-1]
-    if shape == (0,) and nbytes:  # older files' scalars, and strings; MindSpore: `_load_ckpt_into_param_dict`
+    if shape == (0,) and nbytes:  # a scalar of an older file, or a string; MindSpore: `_load_ckpt_into_param_dict`
         shape = ()
     return found.get(2, [""])[-1], shape, offset, nbytes
 

@@ -1,4 +1,4 @@
-"""Entries of checkpoints of any format, and which of them are appended values."""
+"""The entries of a checkpoint of any format, and the rules that tell which of them are appended values."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ Scalar = bool | int | float | str
 
 STRING = "str"
 OPTIMIZER_STEP = "global_step"
-# The counter of MindSpore's `experimental.optim.Adam` and `AdamW`, Int32 without a shape. That of `mint.optim` is a
-# Float32, and begins at 0 or at -1: nothing tells at which.
+# The counter of MindSpore's `experimental.optim.Adam` and `AdamW`: an Int32 scalar. The counter of `mint.optim` is a
+# Float32, and is not used: it begins at 0 or at -1, and the file does not tell at which.
 STATE_STEP = "state_step"
 MOST_DIMS = 64
 
-# MindSpore: `train.serialization.tensor_to_ms_type`. How a scalar of each type unpacks; its size follows.
+# MindSpore: `train.serialization.tensor_to_ms_type`. The `struct` code of a scalar of each type gives its size too.
 _CODES = {"Bool": "<?", "Int8": "<b", "UInt8": "<B", "Int16": "<h", "UInt16": "<H", "Int32": "<i", "UInt32": "<I"}
 _CODES |= {"Int64": "<q", "UInt64": "<Q", "Float16": "<e", "Float32": "<f", "Float64": "<d"}
 _SIZES = {"BFloat16": 2, **{dtype: struct.calcsize(code) for dtype, code in _CODES.items()}}
 _LONGEST_STRING = 4096  # bytes in the file, four a character
 
-# `CheckpointConfig(append_info=…)`, `OnRequestExit` and the TTP handler append these first, the user's own after them.
+# `CheckpointConfig(append_info=…)`, `OnRequestExit` and the TTP handler append these first, then the user's own values.
 _MARKERS = frozenset({"__exception_save__", "epoch_num", "step_num", "cur_rank", "batch_num"})
 _ALSO_APPENDED = frozenset({"loss_scale"})
-# What a Python bool, int and float become (MindSpore: `Tensor(value)` in `train.serialization.save_checkpoint`).
+# The types that a Python bool, int and float get (MindSpore: `Tensor(value)` in `train.serialization.save_checkpoint`).
 _FROM_PYTHON = ("Bool", "Int64", "Float32")
 
 
 class BytesOf(NamedTuple):
-    """The bytes of a file: a function that reads so many from an offset, fewer where it ends, and its size."""
+    """The bytes of a file. `read(offset, count)` returns fewer bytes at the end of the file; `end` is its size."""
 
     read: Callable[[int, int], bytes]
     end: int
 
 
 def bytes_of(file: BinaryIO) -> BytesOf:
-    """The bytes of an open file, as they are when they are asked for."""
+    """The bytes of an open file: each call of `read` reads the file."""
     descriptor = file.fileno()
     return BytesOf(lambda offset, count: os.pread(descriptor, count, offset), os.fstat(descriptor).st_size)
 
@@ -87,7 +87,7 @@ class Header:
 
 
 def size_of(dtype: str, shape: Iterable[int]) -> int | None:
-    """How many bytes a tensor has; None where the type does not tell."""
+    """The bytes of a tensor; None for a type whose size is not known."""
     size = _SIZES.get(dtype)
     return None if size is None else math.prod(shape) * size
 
@@ -110,10 +110,10 @@ def value_of(entry: Entry, read: Callable[[int, int], bytes]) -> Scalar | None:
 def appended_last(entries: Sequence[Entry]) -> frozenset[int]:
     """The indexes of the appended values of a `.ckpt`, which come last, except an appended `global_step`.
 
-    They begin with the first name that MindSpore appends itself or the first string; without one of these they are the
-    last scalars of the types that Python's values become. (A network may end in scalars too: those of
-    `DynamicLossScaleUpdateCell` are Int32.) `save_checkpoint` keeps entries by name: a `global_step` without a shape
-    stands where the optimizer's was.
+    They begin with the first string, or with the first name that MindSpore appends itself. Without one of these, they
+    are the last scalars of the types that Python's values become. (A network may end in scalars too: those of
+    `DynamicLossScaleUpdateCell` are Int32.) `save_checkpoint` keeps entries by name: an appended `global_step`, which
+    has no shape, takes the place of the optimizer's.
     """
     marks = (entry.dtype == STRING or (entry.name in _MARKERS and entry.is_scalar) for entry in entries)
     begin = next((index for index, is_mark in enumerate(marks) if is_mark), None)
@@ -129,7 +129,7 @@ def appended_last(entries: Sequence[Entry]) -> frozenset[int]:
 
 
 def appended_anywhere(entries: Sequence[Entry]) -> frozenset[int]:
-    """The indexes of the appended values where entries are sorted: MindSpore's own, whole numbers and flags.
+    """The indexes of the appended values in a file with sorted entries: MindSpore's own, whole numbers and flags.
 
     A user's Float32 cannot be told from a `learning_rate`, so it stays a parameter.
     """
@@ -142,7 +142,7 @@ def appended_anywhere(entries: Sequence[Entry]) -> frozenset[int]:
 
 
 def info_of(entries: Sequence[Entry], appended: Iterable[int], read: Callable[[int, int], bytes]) -> dict[str, Scalar]:
-    """The appended values by name; of a name that is there twice, the last, as `load_checkpoint` has it."""
+    """The appended values by name. If a name occurs twice, the last value counts, as for `load_checkpoint`."""
     values = {entries[index].name: value_of(entries[index], read) for index in sorted(appended)}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -155,7 +155,10 @@ def counter_of(entries: Iterable[Entry]) -> Entry | None:
 
 
 def optimizer_step_of(entries: Iterable[Entry], read: Callable[[int, int], bytes]) -> int | None:
-    """The optimizer's counter: Int32 of shape (1,), or Int64 without a shape where one was appended over it."""
+    """The value of the optimizer's counter; None if there is none.
+
+    It is an Int32, of shape (1,) for `global_step`; or an Int64 without a shape, if an appended one took its place.
+    """
     entry = counter_of(entries)
     if entry is None or entry.dtype not in ("Int32", "Int64") or entry.nbytes != _SIZES[entry.dtype]:
         return None

@@ -1,4 +1,4 @@
-"""Recognizes a file's format by its bytes, and reads it: a strategy may end in `.ckpt` (mindspore.md §2)."""
+"""Recognizes a file's format by its bytes, and reads it: a strategy file may end in `.ckpt` too (mindspore.md §2)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ZIPPED = b"PK\x03\x04"
 def inspect(path: Path) -> Header | Strategy | GroupInfo:
     """Read the header of a file of any MindSpore format.
 
-    Raises `UnreadableError` where it is cut, encrypted or of no known format; `OSError` where it cannot be opened.
+    Raises `UnreadableError` if it is cut, encrypted or of no known format; `OSError` if it cannot be opened.
     """
     with path.open("rb", buffering=0) as file:
         head = file.read(_HEAD)
@@ -37,23 +37,23 @@ def inspect(path: Path) -> Header | Strategy | GroupInfo:
             is_group_info = _begins_with_a_group(WireReader(bytes_of(file), path, ""))
             return read_group_info(path) if is_group_info else read_ckpt(path)
     if not head or is_encrypted(head):
-        return read_ckpt(path)  # which says so
+        return read_ckpt(path)  # raises an error that says so
     if head.lstrip()[:1] == b"{":
         return read_json_strategy(path)
     if head[:1] == b"\x08":  # field 1 with a number: current_stage
         return read_strategy(path)
-    if head[:1] == b"\x12":  # field 2 with a length: the list of ranks of a rank without groups
+    if head[:1] == b"\x12":  # field 2 with a length: a group info file without groups, only the list of ranks
         return read_group_info(path)
     raise UnreadableError(f"{path} is of no known format", "it is damaged, or MindSpore did not write it")
 
 
 def look_into(path: Path) -> Header | Strategy | GroupInfo:
-    """As `inspect`, for people.
+    """Read a header as `inspect` does, with errors for users.
 
-    Raises `UsageError` where there is no such file, `CkptstoreError` where it cannot be opened.
+    Raises `UsageError` if there is no such file, `CkptstoreError` if it cannot be opened.
     """
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would block
             raise UsageError(f"{path} is not a file", "inspect looks into one file")
         return inspect(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -65,12 +65,15 @@ def look_into(path: Path) -> Header | Strategy | GroupInfo:
 
 
 def _begins_with_a_group(reader: WireReader) -> bool:
-    """Both begin with `{name = 1, message = 2}`; the message of a group is `{dim = 1}`, a tensor always has more."""
+    """Whether a group comes first, and not a value of a checkpoint. Both are `{name = 1, message = 2}`.
+
+    The message of a group has only field 1, `{dim = 1}`. The message of a value, a tensor, has more fields.
+    """
     try:
         reader.key(reader.end)
         found = reader.fields(reader.message(reader.end), {2: _has_dims_alone})
     except UnreadableError:
-        return False  # the reader of checkpoints says where it is cut
+        return False  # `read_ckpt` then reports where the file is cut
     return 2 in found and found[2][0]  # noqa: PLR2004
 
 
@@ -86,7 +89,7 @@ def _has_dims_alone(reader: WireReader, limit: int, wire_type: int) -> bool:
 
 
 def begins_as(head: bytes, form: str) -> bool:
-    """Whether the first 64 bytes of a file are those of a checkpoint of a format; an empty file holds none to lose."""
+    """Whether the first 64 bytes of a file are those of a checkpoint of a format. An empty file passes."""
     if not head:
         return True
     if form == "safetensors":
@@ -95,7 +98,7 @@ def begins_as(head: bytes, form: str) -> bool:
 
 
 def read_checkpoint(path: Path) -> Header:
-    """Read the header of a checkpoint, by the ending of its name: `.safetensors`, else `.ckpt`.
+    """Read the header of a checkpoint. A name that ends in `.safetensors` tells that format, any other name `.ckpt`.
 
     Raises as `inspect` does.
     """
@@ -103,7 +106,7 @@ def read_checkpoint(path: Path) -> Header:
 
 
 def read_unless_encrypted(path: Path) -> Header | None:
-    """Like `read_checkpoint`; None for an encrypted file: without its key its end cannot be checked."""
+    """Read a header as `read_checkpoint` does; None for an encrypted file: without its key, it cannot be checked."""
     try:
         return read_checkpoint(path)
     except UnreadableError:
@@ -114,7 +117,7 @@ def read_unless_encrypted(path: Path) -> Header | None:
 
 
 def is_broken(path: str) -> bool:
-    """Whether a checkpoint is cut, or has other bytes. Encrypted and missing files are not broken."""
+    """Whether a checkpoint is cut, or has bytes of another format. Encrypted and missing files are not broken."""
     try:
         read_unless_encrypted(Path(path))
     except UnreadableError:
@@ -125,9 +128,9 @@ def is_broken(path: str) -> bool:
 
 
 def is_cut(path: Path) -> bool:
-    """Whether a checkpoint, by the ending of its name, is empty, or begins as its format does and ends too early.
+    """Whether a checkpoint is empty, or begins as its format does and ends too early. Its name tells the format.
 
-    Other bytes cannot tell, as those of an encrypted file. Raises `OSError` where it cannot be opened.
+    False for any other beginning, for example of an encrypted file. Raises `OSError` if the file cannot be opened.
     """
     if path.suffix == ".ckpt":
         return ends_too_early(path)
@@ -147,10 +150,10 @@ def is_cut(path: Path) -> bool:
 
 
 def _zip_ends_too_early(path: Path) -> bool:
-    """Whether a file of PyTorch is empty, or begins as those since 1.6 do and lacks their end.
+    """Whether a file of PyTorch is empty, or begins as a zip file and lacks its end.
 
-    Before 1.6 (or with `_use_new_zipfile_serialization=False`) `torch.save` wrote a plain file without a mark at its
-    end.
+    `torch.save` writes zip files since PyTorch 1.6. Before (or with `_use_new_zipfile_serialization=False`) it wrote a
+    plain file without a mark at its end.
     """
     with path.open("rb") as file:
         head = file.read(len(_ZIPPED))

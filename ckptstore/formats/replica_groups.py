@@ -1,4 +1,4 @@
-"""Replica groups out of files: strategy, group info, or a user's JSON `{"groups": [[0, 4], [1, 5]]}`."""
+"""Reads replica groups from files: strategy, group info, or a user's JSON `{"groups": [[0, 4], [1, 5]]}`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ GROUP_INFO = "group_info"
 
 
 def read_layout(paths: Iterable[Path], world_size: int) -> Layout:
-    """The layout of a launch by its strategy files, its group info files, or the JSON file that a user wrote.
+    """The layout of a launch from its strategy files, its group info files, or the JSON file that a user wrote.
 
-    Strategy files are one that is merged, one of each pipeline stage, or one of each rank. A stage or a rank that no
-    file tells of has no replicas. Raises `UsageError` if the files contradict each other or `world_size`, or are of
-    other kinds; `UnreadableError` and `OSError` as `inspect` does.
+    Give one merged strategy file, one for each pipeline stage, or one for each rank. A stage or a rank that no file
+    describes has no replicas. Raises `UsageError` if the files contradict each other or `world_size`, or are not all of
+    one of these kinds; `UnreadableError` and `OSError` as `inspect` does.
     """
     files = {path: _read(path) for path in paths}
     strategies = [file for file in files.values() if isinstance(file, Strategy)]
@@ -47,7 +47,7 @@ def read_layout(paths: Iterable[Path], world_size: int) -> Layout:
 
 
 def names_no_parameter_of(path: Path, checkpoint: Path) -> bool:
-    """Whether a strategy file names no parameter of a checkpoint: then it is of another training.
+    """Whether a strategy file names no parameter of a checkpoint. Then it belongs to another training.
 
     False if one of them cannot be read, or is of another kind. Raises `OSError` as `inspect` does.
     """
@@ -61,9 +61,9 @@ def names_no_parameter_of(path: Path, checkpoint: Path) -> bool:
 
 
 def layout_kind(path: Path) -> str:
-    """What MindSpore wrote there of a layout: `STRATEGY` or `GROUP_INFO`.
+    """The kind of layout file that MindSpore wrote there: `STRATEGY` or `GROUP_INFO`.
 
-    Raises `UsageError` where it is another file; `UnreadableError` and `OSError` as `inspect` does.
+    Raises `UsageError` for any other file; `UnreadableError` and `OSError` as `inspect` does.
     """
     match inspect(path):
         case Strategy():
@@ -74,7 +74,7 @@ def layout_kind(path: Path) -> str:
 
 
 def _read(path: Path) -> Strategy | GroupInfo | Header | dict[str, Any]:
-    """A file that MindSpore wrote, or the JSON object with groups that a user did."""
+    """Read a file that MindSpore wrote, or a JSON object with groups that a user wrote."""
     with path.open("rb") as file:
         raw = file.read(_HEAD)
         if raw.lstrip()[:1] == b"{":

@@ -1,8 +1,8 @@
 """The `.safetensors` format as MindSpore writes it: a length of 8 bytes, a JSON header, then the tensors.
 
-Read without the `safetensors` library: its `safe_open` imports numpy, or another framework, and `deserialize` wants the
-bytes of all tensors. What the library refuses is refused here too. Source: the format's specification;
-`mindspore.train.serialization._exec_save` for what MindSpore puts into it.
+This module does not use the `safetensors` library: its `safe_open` imports numpy or another framework, and its
+`deserialize` needs the bytes of all tensors. Files that the library refuses are refused here too. Source: the format's
+specification; `mindspore.train.serialization._exec_save` for the content that MindSpore writes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ckptstore.formats.header import BytesOf
 
 _LENGTH = 8  # bytes
-_PIECE = 1 << 20  # bytes: written while they are in the processor's cache, where their digest was taken
+_PIECE = 1 << 20  # bytes hashed, then written while they are still in the processor's cache
 _THREADS = 4
 _BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8}
 _BITS |= {"F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "BOOL": 8, "I8": 8, "U8": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16}
@@ -37,8 +37,8 @@ _MINDSPORE_NAMES = {"BOOL": "Bool", "BF16": "BFloat16", "C64": "Complex64"}
 _MINDSPORE_NAMES |= {f"F{bits}": f"Float{bits}" for bits in (16, 32, 64)}
 _MINDSPORE_NAMES |= {f"I{bits}": f"Int{bits}" for bits in (8, 16, 32, 64)}
 _MINDSPORE_NAMES |= {f"U{bits}": f"UInt{bits}" for bits in (8, 16, 32, 64)}
-_BEYOND = 1 << 64  # the library reads numbers below that
-_PACKED = "Int4"  # two in a byte: stored as Int8, and the metadata has the parameter's name with this type
+_BEYOND = 1 << 64  # the library reads only numbers below this one
+_PACKED = "Int4"  # two values in a byte, stored as Int8; the metadata names this type for the parameter
 
 
 @dataclass(frozen=True)
@@ -51,22 +51,22 @@ class SafetensorsHeader(Header):
 
     @property
     def is_share(self) -> bool:
-        """Whether other ranks have the rest of the parameters; a `.ckpt` has no room to say so."""
+        """Whether other ranks have the rest of the parameters. A `.ckpt` cannot record this."""
         return self.metadata.get("remove_redundancy") == "True"
 
 
 def read_safetensors(path: Path) -> SafetensorsHeader:
     """Read the names, types and shapes of a `.safetensors` file, its metadata and its appended values.
 
-    Types have MindSpore's names, entries the order of their bytes. Raises `UnreadableError` if the bytes are not of
-    this format or the file is cut, `OSError` if it cannot be opened.
+    Types have MindSpore's names; the entries come in the order of their bytes. Raises `UnreadableError` if the bytes
+    are not of this format or the file is cut, `OSError` if it cannot be opened.
     """
     with path.open("rb", buffering=0) as file:
         return parse_safetensors(header.bytes_of(file), path)
 
 
 def parse_safetensors(content: BytesOf, path: Path) -> SafetensorsHeader:
-    """As `read_safetensors`, of bytes that are at hand; `path` is for errors."""
+    """Parse bytes as `read_safetensors` parses a file; `path` is for errors."""
     read, end = content
     length = int.from_bytes(read(0, _LENGTH), "little")
     if length > end - _LENGTH:
@@ -134,7 +134,7 @@ def _bad(path: Path, what: str) -> UnreadableError:
 
 
 class Tensor(NamedTuple):
-    """A tensor to be written: its type as MindSpore names it. `data` returns its bytes, in rows."""
+    """A tensor to write. `dtype` is MindSpore's name of its type; `data` returns its bytes in row-major order."""
 
     name: str
     dtype: str
@@ -152,9 +152,10 @@ def can_hold(dtype: str) -> bool:
 
 
 def head_of(described: Iterable[tuple[str, str, Sequence[int], int]], metadata: Mapping[str, str]) -> bytes:
-    """What a file begins with: its tensors follow, in this order. Each has a name, a type, a shape, and bytes.
+    """The first bytes of a file, up to its tensors: the JSON header and its length.
 
-    Raises `KeyError` for a type that the format cannot hold.
+    `described` has the name, type, shape and bytes of each tensor, in the order in which the tensors follow. Raises
+    `KeyError` for a type that the format cannot hold.
     """
     declared: dict[str, object] = {"__metadata__": dict(metadata)}
     end = 0
@@ -167,7 +168,7 @@ def head_of(described: Iterable[tuple[str, str, Sequence[int], int]], metadata: 
 
 
 def write_safetensors(path: str, tensors: Iterable[Tensor], metadata: Mapping[str, str]) -> str:
-    """Write tensors, in this order, to a new file; the BLAKE3 of its bytes, in hexadecimal.
+    """Write tensors, in this order, to a new file; return the BLAKE3 of its bytes, in hexadecimal.
 
     Raises `OSError`, and `KeyError` for a type that the format cannot hold.
     """
@@ -175,7 +176,7 @@ def write_safetensors(path: str, tensors: Iterable[Tensor], metadata: Mapping[st
     begins = memoryview(head_of((each[:4] for each in tensors), metadata))
     hasher = blake3(max_threads=_THREADS)
     with Path(path).open("xb", buffering=0) as file:
-        for data in chain([begins], (each.data() for each in tensors)):  # one at a time is in memory
+        for data in chain([begins], (each.data() for each in tensors)):  # only one is in memory at a time
             for begin in range(0, data.nbytes, _PIECE):
                 piece = data[begin : begin + _PIECE]
                 hasher.update(piece)

@@ -1,6 +1,7 @@
-"""Strategy files: how each parameter is spread over ranks, as a protobuf message or as JSON (mindspore.md §8).
+"""Reads strategy files and group info files (mindspore.md §8).
 
-And group info files: which ranks hold the same checkpoint as the rank that wrote it.
+A strategy file, a protobuf message or JSON, tells how each parameter is spread over ranks. A group info file tells
+which ranks hold the same checkpoint as the rank that wrote it.
 
     message ParallelStrategyMap  { uint32 current_stage = 1; repeated ParallelStrategyItem parallel_strategy_item = 2;
                                    repeated ParallelLayoutItem parallel_layout_item = 3; }
@@ -11,12 +12,12 @@ And group info files: which ranks hold the same checkpoint as the rank that wrot
                                    repeated ParamSplitShape param_split_shape = 3;
                                    repeated IndicesOffset indices_offset = 4; int32 field = 5;
                                    int32 opt_weight_shard_step = 6; int32 opt_weight_shard_size = 7; }
-    message DevMatrix, …         { repeated int dim = 1; }   not packed as MindSpore writes it, read either way
+    message DevMatrix, …         { repeated int dim = 1; }   MindSpore does not pack it; it is read packed too
 
     message ParallelGroupMap     { repeated ParallelGroupItem parallel_group_item = 1;
                                    ParallelGroupRanks ckpt_restore_rank_list = 2; }
     message ParallelGroupItem    { string group_name = 1; ParallelGroupRanks parallel_group_ranks = 2; }
-    message ParallelGroupRanks   { repeated uint32 dim = 1; }   the same
+    message ParallelGroupRanks   { repeated uint32 dim = 1; }   likewise
 
 Source: `mindspore/train/node_strategy_pb2.py`; `mindspore.parallel._parallel_serialization` for the JSON form, for
 merged files, whose parameters are named `{stage}-{name}`, and for groups (`_restore_group_info_list`).
@@ -44,7 +45,7 @@ _MERGED = re.compile(r"(\d{1,9})-(.+)", re.ASCII | re.DOTALL)
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterLayout(Spread):
-    """How one parameter is cut and spread, with what only converting it takes; named as in MindSpore's messages."""
+    """How one parameter is cut and spread. Only a conversion needs the fields below. Names are those of MindSpore."""
 
     param_split_shape: tuple[int, ...]
     indices_offset: tuple[int, ...]
@@ -53,7 +54,7 @@ class ParameterLayout(Spread):
 
 @dataclass(frozen=True)
 class Strategy:
-    """A strategy file, of one pipeline stage or merged of several: the layout of every parameter, the stages in it."""
+    """A strategy file of one pipeline stage, or merged from several: the layout of each parameter, and the stages."""
 
     parameters: tuple[ParameterLayout, ...]
     stages: tuple[int, ...]
@@ -62,7 +63,7 @@ class Strategy:
 def read_strategy(path: Path) -> Strategy:
     """Read a strategy file in protobuf form.
 
-    Raises `UnreadableError` where the bytes are not of that form, `OSError` where the file cannot be opened.
+    Raises `UnreadableError` if the bytes are not of that form, `OSError` if the file cannot be opened.
     """
     with path.open("rb", buffering=0) as file:
         reader = WireReader(bytes_of(file), path, "strategy")
@@ -89,7 +90,7 @@ def read_json_strategy(path: Path) -> Strategy:
 
 
 def _strategy(layouts: Iterable[ParameterLayout], operator_stages: Iterable[int]) -> Strategy:
-    """Give every parameter its stage: that in its name, or that of all operators of the file."""
+    """Give each parameter its stage: from its name, else from the operators of the file if all have the same stage."""
     stages = set(operator_stages)
     only = next(iter(stages)) if len(stages) == 1 else None
     parameters = tuple(_in_stage(layout, only) for layout in layouts)
@@ -114,7 +115,7 @@ def _item(reader: WireReader, limit: int, wire_type: int) -> ParameterLayout:
         raise reader.bad("a layout without a parameter's name")
     layout = found.get(2, [{}])[-1]
 
-    def first(field: int) -> tuple[int, ...]:  # MindSpore writes one list where it could write several; it reads that
+    def first(field: int) -> tuple[int, ...]:  # the field may repeat; MindSpore writes and reads one list
         return tuple(layout.get(field, [()])[0])
 
     def number(field: int) -> int:
@@ -191,8 +192,8 @@ class GroupInfo:
 def read_group_info(path: Path) -> GroupInfo:
     """Read a group info file.
 
-    Raises `UnreadableError` where the bytes are not of that format or the list of ranks, which comes last, is
-    not there or empty; `OSError` where the file cannot be opened.
+    Raises `UnreadableError` if the bytes are not of that format, or if the list of ranks, which comes last, is missing
+    or empty; `OSError` if the file cannot be opened.
     """
     with path.open("rb", buffering=0) as file:
         reader = WireReader(bytes_of(file), path, "group info")

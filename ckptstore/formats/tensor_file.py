@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint file by name: its header at once, their bytes when they are asked for."""
+"""The tensors of a checkpoint file by name. The header is read at once, the bytes of a tensor on request."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from ckptstore.outside import Path
 
     Read = Callable[[Entry, int, memoryview], None]
-    """Fills writable bytes with those of a tensor, from one of its bytes on."""
+    """Fills writable memory with the bytes of a tensor, from an offset in the tensor on."""
 
 
 class TensorFile:
-    """A `.ckpt` or `.safetensors` file, which format its bytes say. `tensors` are its parameters by name.
+    """A `.ckpt` or `.safetensors` file; its bytes tell the format. `tensors` are its parameters by name.
 
-    Appended values are in `header.info`. Raises `UsageError` where there is no such file, or it holds no tensors;
-    `UnreadableError` where it is cut, damaged or encrypted; `CkptstoreError` where it cannot be read.
+    Appended values are in `header.info`. Raises `UsageError` if there is no such file, or if it holds no tensors;
+    `UnreadableError` if it is cut, damaged or encrypted; `CkptstoreError` if it cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -40,8 +40,8 @@ class TensorFile:
     def opened(self) -> Iterator[Read]:
         """Open the file to read bytes of its tensors.
 
-        Raises `DamageError` if it is another file since its header was read, or ends too early; `CkptstoreError` where
-        it cannot be read.
+        Raises `DamageError` if the file was replaced or cut since its header was read; `CkptstoreError` if it cannot be
+        read.
         """
         descriptor = -1
 

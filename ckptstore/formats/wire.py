@@ -14,33 +14,34 @@ if TYPE_CHECKING:
 
 VARINT, FIXED64, LEN, FIXED32 = 0, 1, 2, 5
 
-# What one file may cost, a few seconds and some hundred MB at worst: 400,000 parameters take 4 million numbers.
+# Limits for one file: at worst, reading it takes a few seconds and some hundred MB. 400,000 parameters have 4 million
+# numbers.
 _MOST_NUMBERS = 1 << 22
 _MOST_TEXT = 1 << 26  # bytes of all names together
 _LONGEST_NAME = 64 * 1024  # bytes
 
 _WINDOW = 512  # bytes read at a time: the head of a parameter, or a few small parameters whole
-_HEAD = 256  # bytes: the head of a parameter with a name of some 200
+_HEAD = 256  # bytes: the head of a parameter with a name of some 200 bytes
 _LONGEST_NUMBER = 10  # bytes
-_CONTINUED = 0x80  # in a byte of a number that another one follows
+_CONTINUED = 0x80  # set in each byte of a number but the last
 
 
 def varint(content: bytes, at: int) -> tuple[int, int]:
-    """Read a number of up to ten bytes; also where it ends. Raises `IndexError` where there is none."""
+    """Read a number of up to ten bytes; return it and where it ends. Raises `IndexError` if it is cut or longer."""
     number = shift = 0
     while (byte := content[at]) >= _CONTINUED:
         number += byte - _CONTINUED << shift
         shift += 7
         at += 1
-        if shift >= 7 * _LONGEST_NUMBER:  # at once: a megabyte of them would take hours
+        if shift >= 7 * _LONGEST_NUMBER:  # stop here: a number of a megabyte would take hours
             raise IndexError
     return number + (byte << shift), at + 1
 
 
 class WireReader:
-    """Walks the messages of a file. Every method takes the end of the message it is in, and never passes it.
+    """Walks the messages of a file. `limit` is the end of the current message: no method reads a value past it.
 
-    `what` names the format in errors: each is an `UnreadableError` with the byte where it went wrong.
+    `what` names the format in errors. Each error is an `UnreadableError` with the position in the file.
     """
 
     def __init__(self, bytes_of: BytesOf, path: Path, what: str) -> None:
@@ -61,7 +62,7 @@ class WireReader:
         at = self.position - self._window_start
         if not 0 <= at <= len(self._window) - _LONGEST_NUMBER:
             at = self._look()
-        # Nearly all are of one byte.
+        # Nearly all numbers have one byte.
         if self.position < limit and at < len(self._window) and self._window[at] < _CONTINUED:
             self.position += 1
             return self._window[at]
@@ -80,14 +81,14 @@ class WireReader:
         return 0
 
     def peek(self) -> bytes:
-        """The next bytes, as many as the head of a parameter has; fewer where the file ends."""
+        """The next bytes, enough for the head of a parameter; fewer at the end of the file."""
         at = self.position - self._window_start
         if not 0 <= at <= len(self._window) - _HEAD:
             at = self._look()
         return self._window[at : at + _HEAD]
 
     def take(self, count: int, *, numbers: int, text: int) -> None:
-        """Pass over `count` bytes. The caller found so many numbers and bytes of names with `peek`."""
+        """Skip `count` bytes that the caller read with `peek`, with so many numbers and bytes of names in them."""
         self._spend(numbers, text)
         self.position += count
 
@@ -100,19 +101,19 @@ class WireReader:
             raise self.bad("longer names than any model has")
 
     def signed(self, limit: int) -> int:
-        """Read a number of up to 64 bits with a sign, as int32 and int64 have it."""
+        """Read a signed number of up to 64 bits, encoded as int32 and int64 are."""
         value = self.number(limit)
         return value - (1 << 64) if value >> 63 else value
 
     def key(self, limit: int) -> tuple[int, int]:
         """Read the number of the next field and the wire type of its value."""
         key = self.number(limit)
-        if key >> 3 == 0:  # no message has it: a file that is all zeros ends here
+        if key >> 3 == 0:  # no message has it: a file of zeros ends here
             raise self.bad("field 0")
         return key >> 3, key & 7
 
     def message(self, limit: int, wire_type: int = LEN) -> int:
-        """Read a length; the end of what follows."""
+        """Read the length of a message; return where it ends."""
         if wire_type != LEN:
             raise self.bad(f"wire type {wire_type}")
         length = self.number(limit)
@@ -141,13 +142,13 @@ class WireReader:
         return text
 
     def span(self, limit: int, wire_type: int) -> tuple[int, int]:
-        """Pass over bytes; where they begin, and how many they are."""
+        """Skip bytes; return where they begin, and their count."""
         stop = self.message(limit, wire_type)
         begin, self.position = self.position, stop
         return begin, stop - begin
 
     def numbers(self, limit: int, wire_type: int) -> list[int]:
-        """Read one element of a repeated number with a sign, or all of them where they are packed."""
+        """Read one element of a repeated signed number, or all elements if they are packed."""
         if wire_type == VARINT:
             return [self.signed(limit)]
         stop = self.message(limit, wire_type)
@@ -157,12 +158,12 @@ class WireReader:
         return found
 
     def list_of_numbers(self, limit: int, wire_type: int) -> tuple[int, ...]:
-        """Read a message that is only a repeated number with a sign, `{dim = 1}`."""
+        """Read a message that has only a repeated signed number, `{dim = 1}`."""
         found = self.fields(self.message(limit, wire_type), {1: WireReader.numbers})
         return tuple(number for some in found.get(1, ()) for number in some)
 
     def fields(self, limit: int, readers: Mapping[int, Callable[[WireReader, int, int], Any]]) -> dict[int, list[Any]]:
-        """Read the fields of a message that have a reader, each with all its values in their order; skip the others."""
+        """Read the fields that have a reader, and skip the others. Each field comes with all its values, in order."""
         found: dict[int, list[Any]] = {}
         while self.position < limit:
             field, wire_type = self.key(limit)
