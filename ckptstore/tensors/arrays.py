@@ -1,4 +1,4 @@
-"""Tensors of a file as NumPy arrays, which ckptstore does not install: this module is imported with the first array."""
+"""Tensors of a file as NumPy arrays. ckptstore does not install NumPy: this module is imported for the first array."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Array: TypeAlias = "NDArray[Any]"
 
 WHOLE = ("Int8", "UInt8", "Int16", "UInt16", "Int32", "UInt32", "Int64", "UInt64")
 TYPES = {name: name.lower() for name in ("Bool", *WHOLE, "Float16", "Float32", "Float64", "Complex64")}
-TYPES |= {"BFloat16": "uint16", "Int4": "int8"}  # the bits of what NumPy has not; Int4 lies two in a byte
-_EIGHT_BITS = "F8_"  # how a .safetensors names its floats of 8 bits
+TYPES |= {"BFloat16": "uint16", "Int4": "int8"}  # NumPy lacks these types: their bits. Two Int4 are in a byte
+_EIGHT_BITS = "F8_"  # the names of 8-bit floats in a .safetensors begin with it
 
 
 def array_of(file: TensorFile, entry: Entry) -> Array:
-    """A tensor of a file in memory of its own. Raises `UsageError` for a type that NumPy has not, and as `opened`."""
+    """Read a tensor into new memory. Raises `UsageError` for a type that NumPy lacks, and as `TensorFile.opened`."""
     dtype = "uint8" if entry.dtype.startswith(_EIGHT_BITS) else TYPES.get(entry.dtype)
     if dtype is None or entry.nbytes != math.prod(entry.shape) * np.dtype(dtype).itemsize:
         what = f"{entry.name} of {file.path} is {entry.dtype} {entry.shape} in {entry.nbytes} bytes"

@@ -1,6 +1,7 @@
 """Compares two states, or two files: which parameters are new, gone or of another shape, and how far the others moved.
 
-Files of the same recorded digest are not read, nor two ranks' files that are pairs of the same bytes as others before.
+Two files with the same recorded digest are not read. Ranks whose pairs of files have the same digests share one
+comparison.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from ckptstore.tensors.opened import OpenState, Place
 
     Progress = Callable[[int, int], None]
-    """Hears how many bytes were compared, and how many there are at most."""
+    """Called with the number of bytes compared so far, and their number at most."""
 
 _PIECE = 8 << 20  # bytes of a tensor that a thread compares at a time, block by block
 _THREADS = min(4, os.cpu_count() or 1)
@@ -34,7 +35,7 @@ _THREADS = min(4, os.cpu_count() or 1)
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """One of the two sides; of a file the path, and the counter in it (None: not known)."""
+    """One of the two sides. A file has only `name`, and `optimizer_step` from its counter (None: not known)."""
 
     name: str  # the reference, or the path
     run: str | None = None
@@ -49,7 +50,7 @@ class Side:
 
 
 class Described(NamedTuple):
-    """A parameter, its type in MindSpore's words."""
+    """A parameter; `dtype` is MindSpore's name of its type."""
 
     name: str
     dtype: str
@@ -65,10 +66,10 @@ class Reshaped(NamedTuple):
 
 
 class Changed(NamedTuple):
-    """A parameter with other bytes: norms of its difference, over the elements that are finite on both sides.
+    """A parameter whose bytes differ, with norms of the difference over the elements that are finite on both sides.
 
-    The norms are None for a type that is no number, as Int4. `relative` is `l2` by the larger L2 norm of the two sides:
-    0 to 2.
+    The norms are None for a type that is not compared as numbers, as Int4. `relative` is `l2` divided by the larger L2
+    norm of the two sides: 0 to 2.
     """
 
     name: str
@@ -77,7 +78,7 @@ class Changed(NamedTuple):
     relative: float | None
     l2: float | None
     max_abs: float | None
-    nan: tuple[int, int]  # elements of the first and of the second side that are not a number
+    nan: tuple[int, int]  # how many elements of the first and of the second side are not a number
     inf: tuple[int, int]
 
 
@@ -86,13 +87,13 @@ class RankCompared:
     """The comparison of ranks that share one pair of files."""
 
     ranks: tuple[int, ...]
-    paths: tuple[tuple[str, ...], tuple[str, ...]]  # of the first of these ranks: the files of both sides
-    same_bytes: bool  # the same recorded digest, or one file: nothing was read
+    paths: tuple[tuple[str, ...], tuple[str, ...]]  # the files of both sides, of the first of these ranks
+    same_bytes: bool  # both sides are one file or have the same recorded digest: nothing was read
     same: int | None = None  # how many parameters have the same bytes; None: nothing was read
     new: tuple[Described, ...] = ()  # in the second only
     gone: tuple[Described, ...] = ()  # in the first only
     reshaped: tuple[Reshaped, ...] = ()
-    changed: tuple[Changed, ...] = ()  # those that are not finite first, then the largest relative norm
+    changed: tuple[Changed, ...] = ()  # those with elements that are not finite first, then the largest relative norm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +108,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class _Files:
-    """The files that a rank reads on one side: the same ones where their digests are, or else their places."""
+    """The files that a rank reads on one side. They are equal if their digests are, or without digests their paths."""
 
     key: tuple[str, ...]
     paths: tuple[str, ...] = field(compare=False)
@@ -124,10 +125,10 @@ def compare(
     database: Callable[[], Database],
     progress: Progress = lambda _done, _all: None,
 ) -> Compared:
-    """Compare two states by their references, or files by a path or a name that ends in .ckpt or .safetensors.
+    """Compare two states or files: each is a reference, or a file, as a path or a name in .ckpt or .safetensors.
 
-    `database` is asked for where a reference has to be resolved. Ranks are compared with the same ranks. Raises as
-    `open_state` and `TensorFile` do.
+    `database` is called only to resolve a reference. Each rank is compared with the same rank of the other side. Raises
+    as `open_state` and `TensorFile` do.
     """
     (one, its_ranks), (other, other_ranks) = (_side(each, database) for each in (first, second))
     pairs: dict[tuple[_Files, _Files], list[int]] = {}
@@ -176,7 +177,7 @@ def _of_state(name: str, state: OpenState) -> Side:
 
 def _recorded(files: Sequence[Checkpoint]) -> _Files:
     keys = [file.digest or os.path.realpath(file.path) for file in files]
-    return _Files(tuple(sorted(keys)), tuple(file.path for file in files))  # its own share comes first on each rank
+    return _Files(tuple(sorted(keys)), tuple(file.path for file in files))  # sorted: each rank has its own share first
 
 
 def _of_ranks(ranks: tuple[int, ...], one: _Files, other: _Files, count: _Count) -> RankCompared:
@@ -218,14 +219,14 @@ def _changed(what: Described, apart: Apart) -> Changed:
 
 
 def largest_first(changed: Iterable[Changed]) -> list[Changed]:
-    """Sort key: parameters that are not finite first, then by the relative norm, then by the norm."""
+    """Sort: parameters with the most elements that are not finite first, then by the relative norm, then by `l2`."""
     return sorted(
         changed, key=lambda each: (sum(each.nan + each.inf), each.relative or 0.0, each.l2 or 0.0), reverse=True
     )
 
 
 class _Count:
-    """Counts the bytes that were compared, of all that there are."""
+    """Counts the bytes that were compared, and reports them to `progress`."""
 
     def __init__(self, total: int, progress: Progress) -> None:
         self._done, self._total, self._progress = 0, total, progress
@@ -241,7 +242,7 @@ class _Piece(NamedTuple):
 
 
 def _apart(pairs: Sequence[tuple[Place, Place]], count: _Count) -> list[Apart]:
-    """How far pairs of tensors of the same type and shape are apart, read in pieces by a few threads."""
+    """Compare pairs of tensors of the same type and shape. A few threads read them in pieces."""
     found = [Apart(same_bytes=one.entry.nbytes == other.entry.nbytes) for one, other in pairs]
     rooms = [Room() for _ in range(_THREADS)]
 
@@ -284,11 +285,11 @@ def _apart(pairs: Sequence[tuple[Place, Place]], count: _Count) -> list[Apart]:
 
 
 def _portions(pairs: Sequence[tuple[Place, Place]]) -> Iterator[list[_Piece]]:
-    """All bytes of all tensors, in portions for a thread; those of one are in the same two files."""
+    """Split the bytes of all tensors into portions for the threads. A portion is in one pair of files."""
     portion: list[_Piece] = []
     left, files = 0, None
     for number, (one, other) in enumerate(pairs):
-        size = one.entry.nbytes if one.entry.nbytes == other.entry.nbytes else 0  # another: its type has no one size
+        size = one.entry.nbytes if one.entry.nbytes == other.entry.nbytes else 0  # else: a type of unknown size
         for begin in range(0, size, _PIECE):
             piece = range(begin, min(begin + _PIECE, size))
             if portion and (len(piece) > left or files != (one.file, other.file)):

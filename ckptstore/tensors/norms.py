@@ -1,6 +1,6 @@
 """Compares two tensors piece by piece: L2 norms and the largest difference, of elements that are finite on both sides.
 
-By NumPy, which ckptstore does not install: this module is imported when somebody compares.
+It needs NumPy, which ckptstore does not install: this module is imported only to compare.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ckptstore.tensors.arrays import TYPES, WHOLE  # isort: skip -- it says so where there is no NumPy
+from ckptstore.tensors.arrays import TYPES, WHOLE  # isort: skip -- it raises `UsageError` without NumPy
 
 import numpy as np
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     Floats = NDArray[Any]
     """Of 32 bits or of 64."""
     Read = Callable[[int, memoryview], None]
-    """Fills writable bytes with those of a tensor, from one of its bytes on."""
+    """Fills writable memory with the bytes of a tensor, from an offset in the tensor on."""
 
-_BLOCK = 1 << 20  # bytes that are compared at a time: of less, calls take longer than the work; more fill the caches
-_SUMMED = 1 << 16  # elements: of more, a sum in 32 bits loses digits
-_SAFE = {4: (1e-20, 1e30), 8: (1e-280, 1e300)}  # a sum of squares between these has lost nothing, by bytes of a number
+_BLOCK = 1 << 20  # bytes compared at a time: with fewer, calls take longer than the work; more do not fit the caches
+_SUMMED = 1 << 16  # elements summed at a time: with more, a sum in 32 bits loses digits
+_SAFE = {4: (1e-20, 1e30), 8: (1e-280, 1e300)}  # by bytes of a number: a sum of squares between these lost no digits
 
 _NUMBERS = {"Bool", *WHOLE, "Float16", "BFloat16", "Float32", "Float64"}
 _IN_64_BITS = ("Int32", "UInt32", "Int64", "UInt64", "Float64")
@@ -35,7 +35,7 @@ _LONG = ("Int64", "UInt64")
 
 
 class Apart(NamedTuple):
-    """How far two tensors, or pieces of them, are apart, and how large they are."""
+    """The difference of two tensors, or of pieces of them, and their norms."""
 
     same_bytes: bool = True
     l2: float = 0.0  # of the difference
@@ -46,12 +46,12 @@ class Apart(NamedTuple):
 
     @property
     def relative(self) -> float:
-        """The L2 norm of the difference as a part of the larger tensor's: from 0 to 2."""
+        """The L2 norm of the difference, divided by the larger norm of the two tensors: from 0 to 2."""
         largest = max(self.norms)
         return self.l2 / largest if largest else 0.0
 
     def with_piece(self, more: Apart) -> Apart:
-        """Of two pieces together. `hypot` adds squares without losing those of very large or small numbers."""
+        """The values of two pieces together. `hypot` adds the squares of very large or small numbers without loss."""
         return Apart(
             self.same_bytes and more.same_bytes,
             math.hypot(self.l2, more.l2),
@@ -63,22 +63,22 @@ class Apart(NamedTuple):
 
 
 def has_norms(dtype: str) -> bool:
-    """Whether elements of a type, by MindSpore's name for it, are numbers here; of others only bytes are compared."""
+    """Whether a type, by MindSpore's name for it, is compared as numbers; of other types only bytes are compared."""
     return dtype in _NUMBERS
 
 
 class Room:
-    """Memory for a block of each of two tensors, and to compare them: allocated once, since new pages cost most."""
+    """Memory to compare a block of two tensors. It is allocated once, since new pages cost the most time."""
 
     def __init__(self) -> None:
-        memory = np.frombuffer(mmap.mmap(-1, 26 * _BLOCK), np.uint8)  # it begins at a page: NumPy's own is slower
+        memory = np.frombuffer(mmap.mmap(-1, 26 * _BLOCK), np.uint8)  # page-aligned: NumPy's own is slower
         self._one, self._other = memory[: 2 * _BLOCK].reshape(2, -1)
-        self._scratch = memory[2 * _BLOCK :].reshape(3, -1)  # a byte may become a float of 8
+        self._scratch = memory[2 * _BLOCK :].reshape(3, -1)  # a byte may become a float of 8 bytes
 
     def compared(self, dtype: str, piece: range, read_one: Read, read_other: Read) -> Apart:
-        """Compare a piece of two tensors of a type, given as a range of bytes of whole elements."""
+        """Compare a piece of two tensors of one type. `piece` is a range of bytes, with whole elements."""
         found = Apart()
-        with np.errstate(all="ignore"):  # what is not finite is counted
+        with np.errstate(all="ignore"):  # elements that are not finite are counted
             for begin in piece[::_BLOCK]:
                 size = min(_BLOCK, piece.stop - begin)
                 one, other = self._one[:size], self._other[:size]
@@ -99,7 +99,7 @@ class Room:
         if not math.isfinite(largest):
             return _of_finite(one, other, a, b)
         return Apart(
-            not largest and bool(np.array_equal(one, other)),  # zeros may have signs
+            not largest and bool(np.array_equal(one, other)),  # 0.0 equals -0.0, with other bytes
             _l2(apart) if largest else 0.0,
             largest,
             (_l2(a), _l2(b)),
@@ -107,7 +107,7 @@ class Room:
 
 
 def _of_finite(one: Bytes, other: Bytes, a: Floats, b: Floats) -> Apart:
-    """Of a block with elements that are no numbers, or whose difference is more than its type can hold."""
+    """Compare a block with elements that are not finite, or with differences that its type cannot hold."""
     a, b = a.astype(np.float64), b.astype(np.float64)
     finite = np.isfinite(a) & np.isfinite(b)
     apart = a[finite] - b[finite]
@@ -122,7 +122,7 @@ def _of_finite(one: Bytes, other: Bytes, a: Floats, b: Floats) -> Apart:
 
 
 def _floats(dtype: str, data: Bytes, room: Bytes) -> Floats:
-    """The elements as floats, where they are or in the room."""
+    """The elements as floats: in place, or converted into `room`."""
     values = data.view(TYPES[dtype])
     if dtype in ("Float32", "Float64"):
         return values
@@ -137,7 +137,7 @@ def _floats(dtype: str, data: Bytes, room: Bytes) -> Floats:
 
 
 def _between(a: NDArray[Any], b: NDArray[Any]) -> Floats:
-    """The distances of whole numbers of 64 bits, which are more than a float holds."""
+    """The distances of 64-bit whole numbers, as floats. A float cannot hold the numbers: they are subtracted first."""
     up = a.view(np.uint64) - b.view(np.uint64)
     return np.where(a > b, up, 0 - up).astype(np.float64)
 

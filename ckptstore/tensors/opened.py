@@ -1,4 +1,4 @@
-"""A state without MindSpore: which one it is, where its files are, and its tensors by name."""
+"""Opens a state without MindSpore: its run and step, its files, and its tensors by name."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Place(NamedTuple):
 
 
 def files_of(plan: RestorePlan) -> Iterator[Sequence[Checkpoint]]:
-    """The files with each rank's part of a state. Raises `UsageError` where one is of another framework."""
+    """For each rank, the files with its part of a state. Raises `UsageError` if one is of another framework."""
     for each in plan.ranks:
         yield of_mindspore(plan.files_for(each.rank, plan.launch.layout) if plan.in_shares else [each.source])
 
 
 def of_mindspore(files: Sequence[Checkpoint]) -> Sequence[Checkpoint]:
-    """These files. Raises `UsageError` where one is of another framework."""
+    """Return these files. Raises `UsageError` if one is of another framework."""
     other = next((file.path for file in files if file.format in FOREIGN), None)
     if other is not None:
         raise UsageError(f"{other} is of another framework than MindSpore", "read it with the one that wrote it")
@@ -46,7 +46,7 @@ def of_mindspore(files: Sequence[Checkpoint]) -> Sequence[Checkpoint]:
 
 
 def tensors_in(files: Iterable[TensorFile]) -> dict[str, Place]:
-    """The parameters in files by name: the first file that has one counts."""
+    """The parameters in files by name. If several files have one, the first file counts."""
     found: dict[str, Place] = {}
     for file in files:
         for name, entry in file.tensors.items():
@@ -63,18 +63,18 @@ def open_state(database: Database, reference: str, *, loads: Loads = Loads.ALL) 
 
 
 class OpenState(Mapping[str, "Array"]):
-    """A state of a run: a mapping of the names of its parameters, the optimizer's too, to NumPy arrays.
+    """A state of a run: a mapping from the names of its parameters, also the optimizer's, to NumPy arrays.
 
-    Nothing is read before it is asked for: the header of a file with the first name, the bytes of a tensor with each
-    look at it (`state["conv1.weight"]`), into memory of its own. `tensors` tells types and shapes, and reads no tensor.
-    The parameters are those of rank 0, `state.rank(1)` has those of rank 1; of a data-parallel state in shares
-    (`remove_redundancy`) every rank has all. NumPy has no bfloat16: an array of the same bits comes, `uint16`, of
-    floats with 8 bits `uint8`. When the state was opened, its files had their recorded sizes and times; their digests
-    are proved by `ckptstore.mindspore.load` and `Catalog.verify`.
+    It reads on demand. The first access reads the headers of the files; each `state["conv1.weight"]` reads the bytes of
+    that tensor into new memory. `tensors` has types and shapes, and reads no tensor. The parameters are those of rank
+    0; `state.rank(1)` has those of rank 1. In a data-parallel state in shares (`remove_redundancy`), every rank has all
+    parameters. NumPy has no bfloat16 and no floats of 8 bits: it returns arrays of the same bits, as `uint16` and
+    `uint8`. When the state was opened, its files had their recorded sizes and times. `ckptstore.mindspore.load` and
+    `Catalog.verify` prove their digests.
 
-    A look raises `KeyError` for a name that is not there; `UsageError` where NumPy is not installed, or for a file of
-    another framework; `UnreadableError` for an encrypted or damaged file; `DamageError` for one that was replaced
-    since; `CkptstoreError` where it cannot be read.
+    An access raises `KeyError` for an unknown name; `UsageError` if NumPy is not installed, or for a file of another
+    framework; `UnreadableError` for an encrypted or damaged file; `DamageError` for a file that was replaced since its
+    header was read; `CkptstoreError` for a file that cannot be read.
     """
 
     def __init__(self, plan: RestorePlan, run: str, rank: int = 0) -> None:
@@ -101,16 +101,16 @@ class OpenState(Mapping[str, "Array"]):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The file of each rank, in their order; that of a replica where a rank has none of its own."""
+        """The file of each rank, in their order; the file of a replica if a rank has no file of its own."""
         return tuple(each.source.path for each in self.plan.ranks)
 
     @property
     def layout(self) -> Layout:
-        """Who is whose replica: `groups` of ranks, and the `source` where they were learnt from."""
+        """Who is whose replica: `groups` of ranks, and the `source` of this knowledge."""
         return self.plan.launch.layout
 
     def rank(self, rank: int) -> OpenState:
-        """The same state with the parameters of another rank. Raises `UsageError` where there is none."""
+        """The same state with the parameters of another rank. Raises `UsageError` if the state has no such rank."""
         if not 0 <= rank < len(self.plan.ranks):
             raise UsageError(
                 f"step {self.global_step} of {self.run} has no rank {rank}", f"it has ranks 0 to {len(self.paths) - 1}"
@@ -119,12 +119,12 @@ class OpenState(Mapping[str, "Array"]):
 
     @property
     def tensors(self) -> Mapping[str, Entry]:
-        """The `dtype`, in MindSpore's words, `shape` and `nbytes` of each parameter by name, as the headers have it."""
+        """The `dtype` (MindSpore's name), `shape` and `nbytes` of each parameter by name, from the headers."""
         return {name: place.entry for name, place in self._places.items()}
 
     @property
     def info(self) -> Mapping[str, Scalar]:
-        """The values that were appended to the file, by name, as `epoch_num`."""
+        """The values that were appended to the file, by name: for example `epoch_num`."""
         return self._files[0].header.info
 
     @cached_property
@@ -151,7 +151,7 @@ class OpenState(Mapping[str, "Array"]):
     def __contains__(self, name: object) -> bool:
         return name in self._places
 
-    __eq__ = object.__eq__  # to compare all arrays, read each: `ckptstore diff`
+    __eq__ = object.__eq__  # a comparison of all arrays would read each: `ckptstore diff` does that
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
