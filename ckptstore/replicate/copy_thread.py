@@ -1,4 +1,4 @@
-"""Copies what a rank registers while it trains, on a thread of its own: training never waits for it."""
+"""Copies the files that a rank registers while it trains. It has a thread of its own: training never waits for it."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _END_SECONDS = 5.0
 
 
 class CopyThread:
-    """Copies each file that is handed over to the farther tiers, on a thread with a limited rate.
+    """Copies each registered file to the farther tiers, on a thread, at a limited rate.
 
-    A tier that fails rests and is tried again. `ckptstore replicate` copies files that are left at the end. `rate` and
-    `recorder` are those of `Replicator`.
+    A tier that fails rests and is tried again. Afterwards `ckptstore replicate` copies the files that are left. `rate`
+    and `recorder` are those of `Replicator`.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class CopyThread:
         self._thread: threading.Thread | None = None
 
     def file_registered(self, file: Checkpoint) -> None:
-        """Queue a registered file of this rank: it is copied once the files that belong to it are beside it."""
+        """Queue a registered file of this rank. It is copied after `SETTLED`: its companion is beside it then."""
         self._new.append(file)
         if self._thread is None or not self._thread.is_alive():
             self._ending.clear()  # another training of the same launch
@@ -58,9 +58,9 @@ class CopyThread:
         self._woken.set()
 
     def finish(self, seconds: float) -> int:
-        """End of training: copy the waiting files for so many seconds at most; return how many are left.
+        """At the end of training, copy the waiting files for at most so many seconds; return how many are left.
 
-        It does not wait for tiers that failed before.
+        Do not wait for tiers that failed before.
         """
         self._ending.set()
         self._woken.set()
@@ -87,7 +87,7 @@ class CopyThread:
                 self._woken.wait()
 
     def _copy_due(self) -> None:
-        """Copy the file that is due first. At the end of training, do not wait for the files that belong to it."""
+        """Copy the file that is due first. At the end of training, do not wait for its companion."""
         first = min(self._waiting)
         wait = first.due - time.monotonic()
         if wait > 0 and (first.pause or not self._ending.is_set()):
@@ -116,10 +116,10 @@ class CopyThread:
 
 @dataclass(order=True)
 class _Waiting:
-    """A file that is to be copied to tiers, and from when on that can be tried.
+    """A file to copy to tiers, and the time of the next attempt (`due`, by `time.monotonic`).
 
-    `pause` is how long that waits, in seconds (0: it was not tried yet). `is_away`: a tier or the catalog could not be
-    used; else another process copies it, and will have done so soon.
+    `pause` is the wait before this attempt, in seconds (0: it is the first). `is_away`: a tier or the catalog could not
+    be used. Otherwise another process copies the file, and will soon be done.
     """
 
     due: float

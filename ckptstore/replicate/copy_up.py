@@ -1,4 +1,4 @@
-"""Copies one checkpoint to a store: first the small files that a restore needs, then the checkpoint itself."""
+"""Copies one checkpoint to a store: first its companion, which a restore needs, then the checkpoint itself."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def copy_up(store: Store, file: Checkpoint, limit: Limit | None = None, *, anew: bool = False) -> tuple[Beside, ...]:
-    """Copy a recorded file, and before it what lies beside it; returns that. All of it is there then, and proven.
+    """Copy the companion of a recorded file, then the file; return the companion. Their bytes are proven in the store.
 
-    `anew`: what the store has of it was found to be damaged, which the store's checksum may not show. It is deleted
-    once the file here is proven. Raises `StoreError`; `SourceError` where the file is not as recorded.
+    `anew`: the copy in the store was found damaged, which the store's checksum may not show. It is deleted after the
+    local file was proven. Raises `StoreError`; `SourceError` if the file is not as recorded.
     """
     if anew:
         for _ in read_pieces(file.path, file.size or 0, file.digest or ""):
@@ -33,7 +33,7 @@ def copy_up(store: Store, file: Checkpoint, limit: Limit | None = None, *, anew:
             store.remove(key)
     try:
         beside = _copy_beside(store, file, limit)
-    except SourceError:  # it was written anew meanwhile
+    except SourceError:  # the companion was written anew during the copy
         beside = _copy_beside(store, file, limit)
     store.put(file.path, key_of(file), file.size or 0, file.digest or "", limit)
     return beside
@@ -60,7 +60,7 @@ def _beside(file: Checkpoint) -> list[Beside]:
 
 
 class Rate:
-    """So many bytes a second, of all that share it. None: as fast as it goes."""
+    """A limit in bytes a second, for all users of one object together. None: no limit."""
 
     def __init__(self, bytes_per_second: float | None, wait: Callable[[float], object] = time.sleep) -> None:
         self._rate = bytes_per_second

@@ -1,6 +1,6 @@
-"""Copies journals up with the files that they record, and brings them back: a tier can rebuild a catalog.
+"""Copies journals to a tier, with the files that they record, and brings them back: a tier can rebuild a catalog.
 
-Journals only grow. So the bytes added since the last copy are an object of their own; its key names their offsets.
+Journals only grow. So each copy makes an object of the bytes added since the last copy; its key names their offsets.
 """
 
 from __future__ import annotations
@@ -28,13 +28,16 @@ _KEY = re.compile(r"[^/]+/journals/([0-9a-f]{16})/([A-Za-z0-9_-]{1,100}\.jsonl)/
 
 
 class JournalCopies:
-    """Copies what one process sees of journals. It asks a store once for each of them."""
+    """Copies the journals that one process sees. For each journal, it lists the parts in a store only once."""
 
     def __init__(self) -> None:
         self._ends: dict[tuple[Tier, str], int] = {}
 
     def copy(self, store: Store, tier: Tier, run: str, directory: str, ranks: set[int]) -> None:
-        """Copy what the journals of a directory have to tell of these ranks, and a store lacks. Raises `StoreError`."""
+        """Copy the parts that a store lacks: of a directory's shared journals, and of those of `ranks`.
+
+        Raises `StoreError`.
+        """
         identity = identity_of(directory)
         if not identity:
             return
@@ -50,7 +53,10 @@ class JournalCopies:
 
 
 def brought_back(url: str, into: str | Path | None) -> str:
-    """The directory into which the journals of a tier were brought back. Raises as `bring_back` does, `UsageError`."""
+    """Bring back the journals of a tier into a directory; return the directory.
+
+    Raises `UsageError`, and as `bring_back` does.
+    """
     if not into:
         hint = f"say where: {Command('scan', url, '--into', 'DIR')}"
         raise UsageError(f"the journals of {url} are brought back into a directory before they are read", hint)
@@ -61,10 +67,10 @@ def brought_back(url: str, into: str | Path | None) -> str:
 
 
 def bring_back(store: Store, into: str) -> list[str]:
-    """Write the journals of a store below a directory, one for each that they were in; returns those.
+    """Write the journals of a store below `into`: a directory for each that they came from; return these directories.
 
-    The checkpoints are not fetched: a start does that. Raises `StoreError`, `OSError`, and `RefusedError` where it has
-    other journals than those.
+    The checkpoints are not fetched: a start does that. Raises `StoreError`, `OSError`, and `RefusedError` if another
+    journal is there.
     """
     found: dict[tuple[str, str], list[tuple[int, int, str]]] = {}
     for each in store.list():
@@ -84,7 +90,7 @@ def bring_back(store: Store, into: str) -> list[str]:
 
 
 def _copy(store: Store, path: str, prefix: str, begin: int) -> int:
-    """Copy what a journal has from a byte on; returns where that ends."""
+    """Copy the bytes of a journal from `begin` on; return where they end."""
     try:
         with open_file(path, "rb") as file:
             file.seek(begin)
@@ -102,7 +108,7 @@ def _copy(store: Store, path: str, prefix: str, begin: int) -> int:
 
 
 def _end(keys: list[str]) -> int:
-    """Up to which byte these parts of a journal go without a gap."""
+    """The byte up to which these parts of a journal leave no gap."""
     spans = sorted((int(found[3]), int(found[4])) for key in keys if (found := _KEY.fullmatch(key)))
     end = 0
     for begin, last in spans:

@@ -1,6 +1,7 @@
 """Copies files of this node that tiers lack. Several processes share the work by leases in the catalog.
 
-An error of a store stops nothing: its tier rests for a while, and is tried again. Each error is logged once.
+If a store fails, its tier rests for a while and is tried again; other tiers go on. Errors of one tier, or of one file,
+are logged once.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("ckptstore")
 
 LEASE = timedelta(seconds=120)
-"""How long a file is left to a process that gives no sign."""
+"""A process that copies a file loses its lease after this time without a renewal."""
 SETTLED = timedelta(seconds=10)
-"""How long after its record what belongs to a file is beside it."""
+"""A file's companion is beside it at the latest so long after the file was recorded."""
 _RENEW_SECONDS = 20.0
 _LONGEST_REST_SECONDS = 300.0
-_BAD_SECONDS = 3600.0  # until a file that was not as recorded, and has not changed since, is read again
-_FIRST_RESTS = 50  # times the first pause of a `Backoff`
+_BAD_SECONDS = 3600.0  # until a file that was not as recorded is read again, unless it changes
+_FIRST_RESTS = 50  # a rest is so many times a pause of `Backoff`
 _MOST = 100_000
 
 
@@ -70,7 +71,7 @@ class Replicator:
     """Copies files to tiers for one process, on one thread at a time. `stop` ends it between two pieces.
 
     `rate` is in bytes a second, `tiers` are the names of the tiers to copy to (none: all). `recorder` journals the
-    copies; it knows the facts of its launch without a catalog, and is not shared.
+    copies. A recorder given here knows the facts of its launch without a catalog, and is not shared.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Replicator:
         self._rate = Rate(rate, self.stop.wait)
         self._stores: dict[Tier, Store] = {}
         self._rests: dict[Tier, _Rest] = {}
-        self._bad: dict[tuple[str, Tier], tuple[int, float]] = {}  # time of the file, and until when it is left alone
+        self._bad: dict[tuple[str, Tier], tuple[int, float]] = {}  # the file's `mtime_ns`, and when to read it again
         self._failed: set[tuple[str, Tier]] = set()
         self._said: set[str] = set()
         self._homes: dict[tuple[Tier, str, str], set[int]] = {}
@@ -94,11 +95,11 @@ class Replicator:
         self._recorder = recorder or shared(database)
 
     def round(self, run: str | None = None, *, settled_for: timedelta = SETTLED) -> Done:
-        """Copy what the tiers lack of a run, or of all, and what this node has: of the newest saves first.
+        """Copy the files of this node that the tiers lack, of a run or (None) of all; files of the newest saves first.
 
-        Waits for files that were recorded less than `settled_for` ago.
+        Waits until a file was recorded at least `settled_for` ago.
 
-        Raises `CatalogUnavailableError`, `UsageError` where there is no tier to copy to, and `UnknownRunError`.
+        Raises `CatalogUnavailableError`, `UsageError` if there is no tier to copy to, and `UnknownRunError`.
         """
         done = Done()
         declared = facts.declared(self._database)
@@ -117,9 +118,9 @@ class Replicator:
         return done
 
     def _settled(self, files: Sequence[Checkpoint], settled_for: timedelta) -> Iterator[Checkpoint]:
-        """Each of these files, not before what belongs to it is beside it.
+        """Yield each of these files as soon as its companion should be beside it.
 
-        The clock of the node that recorded a file may be ahead: all of this takes no longer than `settled_for`.
+        The clock of the node that recorded a file may be ahead. So all waits together take at most `settled_for`.
         """
         latest = time.monotonic() + settled_for.total_seconds()
         for file in files:
@@ -130,7 +131,7 @@ class Replicator:
             yield file
 
     def copy(self, file: Checkpoint, tiers: Sequence[Tier]) -> list[Tier]:
-        """Copy one file to those of the tiers that are farther than it; returns those that are to be tried again."""
+        """Copy one file to the tiers that are farther than its place; return the tiers to try again."""
         done = Done()
         left = []
         for tier in (tier for tier in tiers if _level_of(file, tiers) < tier.level):
@@ -215,12 +216,12 @@ class Replicator:
         self, file: Checkpoint, tier: Tier, state: CopyState, *, beside: tuple[Beside, ...] = (), detail: str = ""
     ) -> None:
         if self._recorder.is_late:
-            with suppress(CatalogUnavailableError):  # the journal has it, and the next one tries again
+            with suppress(CatalogUnavailableError):  # the journal has the events; the next copy tries again
                 self._recorder.catch_up()
         facts.record_copy(self._recorder, file, tier, state, beside=beside, detail=detail)
 
     def _copy_journals(self, tier: Tier, done: Done) -> None:
-        """Copy what tells of the files that this process copied to a tier."""
+        """Copy the journals of the files that this process copied to a tier."""
         rest = self._rest(tier)
         for (of, run, directory), ranks in self._homes.items():
             if of != tier or rest.is_now:
@@ -252,7 +253,7 @@ class Replicator:
 
 
 class _Rest:
-    """The pause of a tier after a failure: a second, then twice as long each time, up to five minutes."""
+    """The pause of a tier after a failure: about a second, then twice as long each time, up to five minutes."""
 
     def __init__(self) -> None:
         self.until = 0.0
@@ -266,17 +267,17 @@ class _Rest:
         self.until = time.monotonic() + _FIRST_RESTS * self._backoff.pause()
 
     def is_over(self) -> bool:
-        """End it, as the store works; whether it had failed before."""
+        """End the pause, since the store works; return whether the store had failed before."""
         failed, self.until = self.until > 0, 0.0
         self._backoff.reset()
         return failed
 
 
 class _Lease:
-    """What keeps other processes from copying the same object to the same tier. Without the catalog nothing does.
+    """Keeps other processes from copying the same file to the same tier. This needs the catalog.
 
-    Then the same bytes may be sent twice, under the same key, and the one who begins may end the upload of the other,
-    who tries again: that costs time, and nothing else.
+    Without the catalog, two processes may send the same bytes under the same key. The second may abort the upload of
+    the first, which then tries again. This costs only time.
     """
 
     def __init__(self, database: Database, file: Checkpoint, tier: Tier) -> None:
@@ -302,7 +303,7 @@ class _Lease:
         return self._is_held
 
     def renew(self) -> None:
-        """Give a sign, now and then. Where another process has taken the file over, both go on with the same bytes."""
+        """Renew the lease every 20 s. If another process has taken it over, both go on with the same bytes."""
         if not self._is_held or time.monotonic() - self._renewed_at < _RENEW_SECONDS:
             return
         self._renewed_at = time.monotonic()
@@ -317,7 +318,7 @@ class _Lease:
             return
 
     def end(self) -> None:
-        """Let others have it."""
+        """Release the lease."""
         if not self._is_held:
             return
         try:
@@ -329,5 +330,5 @@ class _Lease:
 
 
 def _level_of(file: Checkpoint, declared: Iterable[Tier]) -> int:
-    """The level of the tier that a file lies in; that of a node's disk where it lies in none."""
+    """The level of the tier that a file lies in; the level of a node's disk if it lies in none."""
     return max((tier.level for tier in declared if tier.contains(file.path)), default=facts.NODE_LEVEL)
