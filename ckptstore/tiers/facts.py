@@ -1,4 +1,4 @@
-"""Declares tiers, and records what becomes of the copies in them."""
+"""Declares tiers, and records the state of the copies in them."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ BUCKET_LEVEL, SHARED_LEVEL, NODE_LEVEL = 2, 1, 0
 
 
 def tier_of(name: str, url: str, level: int | None = None) -> Tier:
-    """A tier, its URL from the root or with its scheme, whatever way its user wrote it.
+    """A tier. A user may give its directory as a relative path: its URL becomes absolute.
 
-    Without a `level` that of a bucket is 2, and of a directory 1. Raises `UsageError`.
+    Without a `level`, a bucket has level 2, and a directory level 1. Raises `UsageError`.
     """
     path = url.removeprefix(ON_NODE)
-    if path.startswith("/") or ":" not in url.partition("/")[0]:  # of host:/directory none is made here
+    if path.startswith("/") or ":" not in url.partition("/")[0]:  # host:/directory is no path: nothing is made here
         url = f"{ON_NODE}{real_directory(path)}"
     is_directory = url.startswith(ON_NODE)
     default = SHARED_LEVEL if is_directory else BUCKET_LEVEL
@@ -55,16 +55,16 @@ def tier_of(name: str, url: str, level: int | None = None) -> Tier:
 
 
 def add(database: Database, tier: Tier, *, keeps_level: bool = False) -> bool:
-    """Declare a tier, and make its directory; whether that is new.
+    """Declare a tier, and make its directory; return False if it is declared already.
 
-    One that is declared already is left as it is (`keeps_level`: whatever its level is). While its disk is not mounted,
-    nothing is made in the mount point, which would count as the tier then. Raises `RefusedError` where another one has
-    its name or its URL, and `StoreError` where the directory cannot be made.
+    A declared tier stays as it is (`keeps_level`: also if it has another level), and nothing is made in its directory:
+    if its disk is not mounted, the empty mount point must not become the tier. Raises `RefusedError` if another tier
+    has its name or its URL, and `StoreError` if the directory cannot be made.
     """
     with database.read() as connection:
         known = copies.tiers_of(connection)
     for each in known:
-        # Of two tiers with one URL, each would delete the copies of the other.
+        # Two tiers with one URL would delete each other's copies.
         if each.declared and (each.tier.name == tier.name) is not (each.tier.url == tier.url):
             raise RefusedError(
                 f"tier {each.tier.name} is {each.tier.url}",
@@ -80,14 +80,14 @@ def add(database: Database, tier: Tier, *, keeps_level: bool = False) -> bool:
 
 
 def remove(database: Database, name: str) -> Tier:
-    """Stop using a tier: nothing is copied to it or read from it any more. Its copies stay. Raises `UsageError`."""
+    """Stop using a tier: ckptstore no longer copies to it or reads from it. Its copies stay. Raises `UsageError`."""
     tier = named(database, name)
     _declare(database, tier, declared=False)
     return tier
 
 
 def named(database: Database, name: str) -> Tier:
-    """The declared tier of that name. Raises `UsageError`, with those that there are."""
+    """The declared tier of that name. Raises `UsageError`, whose message lists the declared tiers."""
     there = declared(database)
     found = next((tier for tier in there if tier.name == name), None)
     if found is None:
@@ -97,7 +97,7 @@ def named(database: Database, name: str) -> Tier:
 
 
 def declared(database: Database) -> list[Tier]:
-    """The tiers that copies are made in, nearest first."""
+    """The declared tiers, nearest first."""
     with database.read() as connection:
         return [each.tier for each in copies.tiers_of(connection) if each.declared]
 
@@ -134,7 +134,7 @@ def listed(database: Database, run: str | None = None) -> list[Listed]:
 
 
 def waiting(database: Database, run: str) -> dict[Tier, copies.Backlog]:
-    """What of a run waits to be copied to each declared tier beyond the nodes. Raises `UnknownRunError`."""
+    """The files of a run that wait to be copied, for each declared tier beyond the nodes. Raises `UnknownRunError`."""
     run_id = find_run(database, run)
     beyond = [tier for tier in declared(database) if tier.level > NODE_LEVEL]
     with database.read() as connection:
@@ -142,16 +142,16 @@ def waiting(database: Database, run: str) -> dict[Tier, copies.Backlog]:
 
 
 def tiers_with(database: Database, files: Iterable[Checkpoint]) -> dict[str, tuple[str, ...]]:
-    """The names of the tiers that have a ready copy, nearest first, by the file's id; of one without a copy nothing."""
+    """The names of the tiers with a ready copy, nearest first, by the file's id. Files without a copy are left out."""
     with database.read() as connection:
         found = copies.ready_copies(connection, files)
     return {file: tuple(copy.tier.name for copy in some) for file, some in found.items()}
 
 
 def lacking(database: Database, run: str, tier: Tier, *, most: int = 1000) -> list[Checkpoint]:
-    """The files of a run, by any of its names, of which a tier has no copy, those of the newest saves first.
+    """The files of a run that a tier has no copy of, files of the newest saves first. `run` is any of the run's names.
 
-    Only files that a copy is made of (`core.copy_keys.is_copied`), and whose copy retention has not removed.
+    Only files that are to have copies (`core.copy_keys.is_copied`), and whose copy was not removed by retention.
     """
     with database.read() as connection:
         run_id = reads.run_id(connection, run)
@@ -167,22 +167,22 @@ def record_copy(
     beside: Iterable[Beside] = (),
     detail: str = "",
 ) -> None:
-    """Record the state of the copy of a file, as it was recorded when it was copied: beside it, and in the catalog.
+    """Record the state of a copy in the journal beside the file, and in the catalog.
 
-    `beside` are the files that were copied with it, `detail` says why it failed. Raises `CatalogUnavailableError`
-    where neither a journal nor the catalog took it.
+    `file` is the record of the file when it was copied. `beside` are the files that were copied with it; `detail` tells
+    why the copy failed. Raises `CatalogUnavailableError` if neither a journal nor the catalog took the record.
     """
     at = utc_now()
     if not recorder.is_late:
         with suppress(CatalogUnavailableError), recorder.database.read() as connection:
             known = copies.copies_of(connection, [file.id]).get(file.id, ())
             at = later(at, *(copy.at for copy in known if copy.tier.id == tier.id))
-    recorder.home_beside(file)  # by the whole record: the file itself may be gone
+    recorder.home_beside(file)  # it needs the whole record: the file itself may be gone
     recorder.record([CopyRecorded.of(file, tier, state, at, beside=tuple(beside), detail=detail)])
 
 
 def _declare(database: Database, tier: Tier, *, declared: bool) -> None:
-    """Tell the catalog, and a journal of each run that the tier has copies of: a rebuilt catalog knows it by those."""
+    """Record a tier in the catalog, and, for a rebuilt catalog, in a journal of each run that has copies in it."""
     with database.read() as connection:
         runs = reads.names_of_runs(connection)
         using = [runs[run] for run in copies.runs_in(connection, tier) if run in runs]

@@ -1,4 +1,4 @@
-"""Fetches files of a restore plan that only tiers have, into a folder of our own beside the journals."""
+"""Fetches files of a restore plan that only tiers have, into ckptstore's own folder beside the journals."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _FETCHED = "fetched"
 class Fetched:
     """The files that were fetched to load one state: `.ckptstore/fetched/…` in the directories of its files.
 
-    Nothing else is written to those directories, and no name of a user's file is taken.
+    Nothing else is written to those directories: no fetched file can take the name of a user's file.
     """
 
     def __init__(self) -> None:
@@ -44,10 +44,10 @@ class Fetched:
         self._origins: dict[str, Checkpoint] = {}
 
     def local(self, database: Database, plan: RestorePlan, files: Iterable[Checkpoint]) -> RestorePlan:
-        """The plan, with these files at paths of this machine: their own, else where they were fetched to.
+        """The plan with local paths for these files. A file that is not at its own path is fetched.
 
-        Each is fetched from the nearest tier that gives it, with what lies beside it, and proved by its digest. A copy
-        that proves to be no good is recorded as failed. Raises `NothingRestorableError` for a file that no tier gives.
+        It comes with its companion from the nearest tier that can give it, and is proved by its digest. A missing or
+        damaged copy is recorded as failed. Raises `NothingRestorableError` for a file that no tier gives.
         """
         if not plan.copies:
             return plan
@@ -58,11 +58,11 @@ class Fetched:
         return replace(plan, ranks=ranks)
 
     def origin(self, file: Checkpoint) -> Checkpoint | None:
-        """The record of the file that was fetched to this path; None: none was."""
+        """The record of the file that was fetched to this path; None if no file was."""
         return self._origins.get(file.path)
 
     def remove(self) -> None:
-        """Delete them: the launch has made a state of its own. Another rank may still fetch its files to the folder."""
+        """Delete the fetched files: the launch has saved a state of its own. Other ranks may still use the folder."""
         for path in self._paths:
             with suppress(OSError):  # a replica has deleted it
                 remove_own(str(path.parent), path.name)
@@ -93,11 +93,11 @@ class Fetched:
 
 
 def _fetched(file: Checkpoint, copy: Copy, folder: Path) -> Checkpoint:
-    """Fetch a copy, what lies beside it first. Raises `StoreError`."""
+    """Fetch a copy, its companion first. Raises `StoreError`."""
     directory, path = directory_of(file.path), folder / Path(file.path).name
     try:
         os.makedirs(directory, exist_ok=True)
-        # It gets an identity: an empty mount point must not pass for the directory on the unmounted disk.
+        # Give it an identity: an empty mount point must not pass for the directory on the unmounted disk.
         os.close(enter_announced(directory))
         store = open_tier(copy.tier.url)
         for each in copy.beside:
@@ -115,7 +115,7 @@ def _is_here(file: Checkpoint) -> bool:
 
 
 def _folder_of(file: Checkpoint) -> Path:
-    """Where it is fetched to: one folder for each state of a run, since a launch loads one."""
+    """The folder for a fetched file: one for each state of a run."""
     return Path(file.path).parent / FOLDER / _FETCHED / f"{_short(file.run)}-{_short(file.launch)}-{file.global_step}"
 
 
@@ -124,7 +124,7 @@ def _short(name: str) -> str:
 
 
 def _clear_others(folder: Path) -> None:
-    """Delete what earlier launches of the run fetched there: one launch of a run lives at a time."""
+    """Delete the files that earlier launches of the run fetched there: a run has one living launch at a time."""
     whose = folder.name.partition("-")[0]
     for name in names_in(str(folder.parent)):
         if name.startswith(f"{whose}-") and name != folder.name:
@@ -132,7 +132,7 @@ def _clear_others(folder: Path) -> None:
 
 
 def _note_failure(database: Database, file: Checkpoint, copy: Copy, error: CkptstoreError) -> None:
-    """Record that a tier has not what it should have: the next start takes another copy."""
+    """Record that a copy is missing or damaged: the next start takes another copy."""
     try:
         record_copy(shared(database), file, copy.tier, CopyState.FAILED, beside=copy.beside, detail=error.message)
     except CatalogUnavailableError as unavailable:
