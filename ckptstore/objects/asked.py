@@ -1,6 +1,6 @@
-"""Asks an S3-compatible server for what obstore has no calls for: uploads that were never ended, rules of a bucket.
+"""Sends the requests to an S3-compatible server that obstore lacks: for unfinished uploads, and rules of a bucket.
 
-A request is signed by version 4 of AWS' signatures, with the keys of the environment or of `~/.aws`.
+A request has an AWS signature, version 4, with the keys of the environment or of `~/.aws`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST_BYTES = 4 << 20
 
 
 class Answer(NamedTuple):
-    """What a server answered: its status, its headers by their names in lower case, and its body."""
+    """The answer of a server: its status, its headers by their names in lower case, and its body."""
 
     status: int
     headers: Mapping[str, str]
@@ -33,7 +33,7 @@ class Answer(NamedTuple):
 
 
 def ask(settings: Settings, bucket: str, method: str, key: str = "", query: Mapping[str, str] | None = None) -> Answer:
-    """One signed request about a bucket, or an object in it. Raises `UnreachableError` where no answer comes."""
+    """Send one signed request about a bucket, or an object in it. Raises `UnreachableError` if no answer comes."""
     endpoint = settings.endpoint or f"https://s3.{settings.region}.amazonaws.com"
     url = urlsplit(endpoint)
     place = "" if settings.is_in_host else f"/{bucket}"
@@ -58,7 +58,7 @@ def ask(settings: Settings, bucket: str, method: str, key: str = "", query: Mapp
 def values(body: bytes, *path: str) -> Iterator[ET.Element]:
     """The elements of an answer with this path of names, in any namespace."""
     try:
-        found = [ET.fromstring(body)]  # noqa: S314 — no entities are defined in what expat reads with bounds; 4 MiB
+        found = [ET.fromstring(body)]  # noqa: S314 — at most 4 MiB, and expat limits the growth by entities
     except ET.ParseError:
         return
     for name in path:
@@ -67,7 +67,7 @@ def values(body: bytes, *path: str) -> Iterator[ET.Element]:
 
 
 def text(element: ET.Element, name: str) -> str:
-    """The text of an element in another one; empty if it is not there."""
+    """The text of a child element; empty if there is none of that name."""
     return next((each.text or "" for each in element if each.tag.rpartition("}")[2] == name), "")
 
 

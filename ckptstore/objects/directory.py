@@ -1,4 +1,4 @@
-"""A directory as a store: of this machine, or one that several machines share."""
+"""A directory as a store: on this machine, or shared by several machines."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class DirectoryStore(Store):
-    """Objects are files below a directory that has a `.ckptstore`: an empty mount point has none, and gets nothing."""
+    """Objects are files below a directory with a `.ckptstore` in it. An empty mount point has none: it gets no file."""
 
     def __init__(self, directory: str) -> None:
         self.name = self._directory = directory.rstrip("/") or "/"
 
     def prepare(self) -> None:
-        """Make the directory, and what tells it from a mount point without its disk."""
+        """Make the directory, and the `.ckptstore` that tells it from a mount point without its disk."""
         with self._named("be made"):
             os.makedirs(f"{self._directory}/{FOLDER}", exist_ok=True)
             sync_above(f"{self._directory}/{FOLDER}")
 
     def put(self, path: str, key: str, size: int, digest: str, limit: Limit | None = None) -> None:
-        """Copy a file aside, sync it, read it back, and name it."""
+        """Copy a file under a temporary name, sync it, read it back, and give it its name."""
         target = self._at(key)
         if self.head(key) is not None:
             self._prove(target, key, size, digest)
-            self._keep(target, key)  # whoever copied it may have been killed before that
+            self._keep(target, key)  # the process that copied it may have been killed before that
             return
         with self._named(f"take {key}"):
             self._ensure_present()
@@ -65,7 +65,7 @@ class DirectoryStore(Store):
         self._keep(target, key)
 
     def head(self, key: str) -> Seen | None:
-        """The file of a key, looked at."""
+        """The file of a key."""
         with self._named(f"be asked for {key}"):
             self._ensure_present()
             try:
@@ -75,7 +75,7 @@ class DirectoryStore(Store):
         return _seen(key, status) if S_ISREG(status.st_mode) else None
 
     def list(self, prefix: str = "") -> Iterator[Seen]:
-        """Every file below the directory but those that are written."""
+        """Every file below the directory, without those that are being written."""
         with self._named("be listed"):
             self._ensure_present()
             start = f"{self._directory}/{prefix.rpartition('/')[0]}".rstrip("/")
@@ -109,7 +109,7 @@ class DirectoryStore(Store):
         return ()
 
     def pieces(self, key: str, begin: int, end: int) -> Iterator[bytes]:
-        """Parts of a file, read."""
+        """The bytes of a file, in pieces."""
         with self._named(f"give {key}"):
             self._ensure_present()
             try:
@@ -130,11 +130,11 @@ class DirectoryStore(Store):
                 file.write(piece)
             file.flush()
             os.fsync(file.fileno())
-            with suppress(OSError):  # a hint: what is read back then comes from the disk
+            with suppress(OSError):  # a hint: the bytes are then read back from the disk
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def _keep(self, target: str, key: str) -> None:
-        """Have the names of a file and of the directories above it on the disk."""
+        """Sync the names of a file and of the directories above it to the disk."""
         with self._named(f"take {key}"):
             sync(os.path.dirname(target))
             sync_above(target)
@@ -160,7 +160,7 @@ class DirectoryStore(Store):
 
     @contextmanager
     def _named(self, what: str) -> Iterator[None]:
-        """Raise what the file system answers as a `StoreError`."""
+        """Raise errors of the file system as a `StoreError`."""
         try:
             yield
         except OSError as error:

@@ -1,4 +1,4 @@
-"""What can go wrong with a store. No message holds a credential, or what a server answered, word for word."""
+"""The errors of a store. No message holds a credential, or the literal answer of a server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class StoreError(CkptstoreError):
 
 
 class UnreachableError(StoreError):
-    """The store gives no answer, or says that it cannot serve now: the same may work later."""
+    """The store gives no answer, or cannot serve now: the same request may work later."""
 
 
 class FullError(StoreError):
@@ -22,17 +22,17 @@ class DeniedError(StoreError):
 
 
 class MissingError(StoreError):
-    """The store has no object of that key."""
+    """The store has no object with that key."""
 
 
 class WrongBytesError(StoreError, DamageError):
-    """What the store has is not what the catalog says of it."""
+    """The object in the store differs from its record."""
 
     exit_code = DamageError.exit_code
 
 
 class SourceError(StoreError):
-    """The file that was to be copied cannot be read, or is not the recorded one any more."""
+    """The file to copy cannot be read, or is not the recorded one any more."""
 
 
 class NoRoomError(StoreError):

@@ -1,10 +1,11 @@
-"""A bucket of an S3-compatible server as a store, and what proves that the bytes have arrived.
+"""A bucket of an S3-compatible server as a store, and the proofs that the bytes have arrived.
 
 - On the way: each request is signed with the SHA-256 of its body, which the server compares.
-- In the store: its checksum (ETag) is the MD5 of the file, or that of its parts' MD5s; both are computed while the file
-  is read, beside its BLAKE3. A store that encrypts with keys of its own has another ETag: then the object is read back.
-- A file that is cut while it is sent never appears: an upload in parts is completed at its end, and never with another
-  BLAKE3.
+- In the store: an object's checksum (ETag) is the MD5 of the file, or the MD5 of its parts' MD5s. It is computed while
+  the file is read, beside its BLAKE3. A store that encrypts with its own keys has another ETag: then the object is read
+  back.
+- A file that is cut while it is sent never appears: an upload in parts is completed at its end, and only if the bytes
+  have the recorded BLAKE3.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _RETRIES = {
 }
 _SKEW_SECONDS = 60
 _OK = 200
-_NOT_MADE = (404, 501)  # what a server answers to a question that it does not know
+_NOT_MADE = (404, 501)  # the answers of a server that does not know the request
 _STATUS = re.compile(r"(?:status|code)\D{0,20}?\b([45]\d\d)\b|\b([45]\d\d) [A-Z]", re.IGNORECASE)
 _CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,60})</Code>")
 _IS_FULL = re.compile(r"\b507\b|\b413\b|insufficient.?storage|storage.?full|quota|EntityTooLarge", re.IGNORECASE)
@@ -81,10 +82,10 @@ class S3Store(Store):
             )
 
     def prepare(self) -> None:
-        """A bucket is made by its owner."""
+        """Do nothing: the owner makes the bucket."""
 
     def put(self, path: str, key: str, size: int, digest: str, limit: Limit | None = None) -> None:
-        """Send a file in parts of 8 MiB, 4 at a time; a small one at once."""
+        """Send a file in parts of 8 MiB or more, 4 at a time; a smaller file at once."""
         sums = _Sums(max(PIECE, -(-size // _MOST_PARTS)))
         seen = self.head(key)
         if seen is not None and seen.size == size:
@@ -117,7 +118,7 @@ class S3Store(Store):
             self._prove(key, size, digest)
 
     def head(self, key: str) -> Seen | None:
-        """What the store says of an object."""
+        """The size, time and checksum of an object, from the store."""
         try:
             with self._named(f"be asked for {key}"):
                 return self._seen(self._api.head(self._client, self._at(key)))
@@ -127,7 +128,7 @@ class S3Store(Store):
     def list(self, prefix: str = "") -> Iterator[Seen]:
         """Every object below the prefix, in portions of 1,000."""
         with self._named("be listed"):
-            # S3 lists by any prefix, obstore by whole names: those of the folder are filtered here.
+            # S3 lists by any prefix, obstore by whole folders only: the names in the folder are filtered here.
             for some in self._api.list(self._client, f"{self._prefix}{prefix.rpartition('/')[0]}".rstrip("/") or None):
                 for each in some:
                     seen = self._seen(each)
@@ -135,7 +136,7 @@ class S3Store(Store):
                         yield seen
 
     def remove(self, key: str) -> None:
-        """Delete an object; in a bucket with versions it gets a mark that it is deleted."""
+        """Delete an object; a bucket with versions marks it as deleted."""
         try:
             with self._named(f"delete {key}"):
                 self._api.delete(self._client, self._at(key))
@@ -143,7 +144,7 @@ class S3Store(Store):
             pass
 
     def pieces(self, key: str, begin: int, end: int) -> Iterator[memoryview]:
-        """Ranges of an object, 4 at a time, in order."""
+        """The bytes of an object, in order; 4 ranges are fetched at a time."""
         waiting: deque[Future[Any]] = deque()
         with ThreadPoolExecutor(_PARALLEL, "ckptstore-fetch") as pool:
             try:
@@ -181,9 +182,9 @@ class S3Store(Store):
             raise WrongBytesError(f"{key} of {self.name} has other bytes than the file", "it is sent again")
 
     def _abort(self, key: str) -> None:
-        """Have the store delete the parts of interrupted uploads of this key: no listing shows them.
+        """Have the store delete the parts of interrupted uploads of this key. No listing of objects shows them.
 
-        If the store refuses, a rule of the bucket must do it (docs/how-to/keep-copies.md); `check` says so.
+        If the store refuses, a rule of the bucket must delete them (docs/how-to/keep-copies.md); `check` reports that.
         """
         if not self._settings.key:
             return
@@ -241,7 +242,7 @@ class S3Store(Store):
 
 
 def _obstore() -> Any:
-    """The package, which is optional."""
+    """The optional package. Raises `StoreError` if it is not installed."""
     try:
         import obstore  # noqa: PLC0415 — takes 50 ms
         import obstore.exceptions  # noqa: PLC0415
@@ -278,7 +279,7 @@ def _no_abort(name: str) -> Finding:
 
 
 class _Sums:
-    """Computes the ETag that S3 gives to an object that is sent in parts of a size."""
+    """Computes the ETag that S3 gives to an object which is sent in parts of one size."""
 
     def __init__(self, part: int) -> None:
         self.part = part
@@ -286,7 +287,7 @@ class _Sums:
         self._now, self._left = _md5(), part
 
     def add(self, piece: bytes) -> None:
-        """The next bytes."""
+        """Add the next bytes."""
         view = memoryview(piece)
         while view:
             some, view = view[: self._left], view[self._left :]
@@ -310,10 +311,10 @@ def _md5(content: bytes = b"") -> Any:
 
 
 def _kept(pieces: Iterator[bytes], kept: list[BaseException]) -> Iterator[bytes]:
-    """The pieces; what ends them is kept, since obstore raises a text of it."""
+    """Yield the pieces. An error that ends them is kept, since obstore raises only its text."""
     try:
         yield from pieces
-    except GeneratorExit:  # obstore reads no more: it raises why
+    except GeneratorExit:  # obstore stopped reading, and raises its own error
         raise
     except BaseException as error:
         kept.append(error)
@@ -338,7 +339,7 @@ def _translated(message: str, error: Exception) -> StoreError:
 
 
 def _short(said: str) -> str:
-    """Why no answer came, in words of ours."""
+    """Why no answer came, in ckptstore's own words."""
     lower = said.lower()
     if "timed out" in lower or "timedout" in lower:
         return "no answer in time"

@@ -1,4 +1,4 @@
-"""Where a bucket is, and who asks: from the usual environment and files. None of it is stored or shown."""
+"""The server and the credentials of a bucket, from the usual environment and files. They are never stored or shown."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _REGION = "us-east-1"
 
 @dataclass(frozen=True)
 class Settings:
-    """How to ask for a bucket. `key` is empty where another source has it: a machine's role, a token's file."""
+    """The server and the credentials of a bucket. `key` is empty if a machine's role or a token file has it."""
 
-    endpoint: str  # without a slash at its end; empty: that of AWS for the region
+    endpoint: str  # without a slash at its end; empty: the endpoint of AWS for the region
     region: str
-    is_in_host: bool  # the endpoint has the name of the bucket in it
+    is_in_host: bool  # the host name of the endpoint contains the bucket's name
     key: str = field(default="", repr=False)
     secret: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
 
 
 def settings(environment: Mapping[str, str] | None = None) -> Settings:
-    """What the environment says, else the profile in `~/.aws`.
+    """The settings from the environment, else from the profile in `~/.aws`.
 
-    Raises `DeniedError` for a file that is none, and for keys that no request can hold; `UnreachableError` for an
-    endpoint that is none.
+    Raises `DeniedError` for a file in another format, and for keys that no request can hold; `UnreachableError` for an
+    endpoint that is not the URL of a server.
     """
     env = os.environ if environment is None else environment
     profile = _profile(env)
@@ -67,7 +67,7 @@ def _is_endpoint(url: str) -> bool:
 
 
 def _profile(env: Mapping[str, str]) -> dict[str, str]:
-    """What the two files say of the profile that is chosen; the one for credentials counts more."""
+    """The settings of the chosen profile in the two files. Those of the credentials file take precedence."""
     name = env.get("AWS_PROFILE") or "default"
     home = Path(env.get("HOME") or Path.home(), ".aws")
     told: dict[str, str] = {}
@@ -80,7 +80,7 @@ def _profile(env: Mapping[str, str]) -> dict[str, str]:
         try:
             read.read(path, encoding="utf-8")
         except (Error, OSError, UnicodeError):
-            # what a parser says of a line may be the secret in it
+            # The parser's message may quote a line with a secret.
             raise DeniedError(f"{path} cannot be read as a file of AWS settings", "mend it, or set AWS_*") from None
         if read.has_section(section):
             told |= dict(read.items(section))

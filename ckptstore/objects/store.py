@@ -1,6 +1,7 @@
-"""What every store can do. Objects have keys below the URL of the store; a key is visible once all its bytes are there.
+"""The interface of all stores. An object has a key below the URL of its store, visible once all its bytes are there.
 
-Keys are made of the digest of what they hold, so that an object is never changed, and copying it again changes nothing.
+A key contains the digest of its file, or the offsets of its part of a journal. So an object never changes, and copying
+it again changes nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _THREADS = 4
 
 
 class Seen(NamedTuple):
-    """An object as its store has it: size in bytes, when it was written, and the store's checksum of it, if any."""
+    """An object in a store: its size in bytes, the time when it was written, and the store's checksum, if any."""
 
     key: str
     size: int
@@ -48,7 +49,7 @@ class Finding(NamedTuple):
 
 
 class Store(ABC):
-    """A directory or a bucket below a URL, which `name` has for messages. All calls may come from several threads."""
+    """A directory or a bucket; `name` is its URL or path for messages. All calls may come from several threads."""
 
     name: str
 
@@ -58,23 +59,23 @@ class Store(ABC):
 
     @abstractmethod
     def put(self, path: str, key: str, size: int, digest: str, limit: Limit | None = None) -> None:
-        """Copy a file of this size and BLAKE3 there, and prove that its bytes have arrived; if it is there, only prove.
+        """Copy a file of this size and BLAKE3, and prove that its bytes have arrived. If it is there, only prove it.
 
-        `limit` is called with the number of bytes before each piece is sent: it may wait, or raise to end the copying.
-        Raises `SourceError` where the file is not as recorded, another `StoreError` where the store fails.
+        `limit` is called before each piece is sent, with its number of bytes: it may wait, or raise to end the copying.
+        Raises `SourceError` if the file is not as recorded, another `StoreError` if the store fails.
         """
 
     @abstractmethod
     def head(self, key: str) -> Seen | None:
-        """The object of a key; None if there is none. Raises `StoreError`."""
+        """The object with a key; None if there is none. Raises `StoreError`."""
 
     @abstractmethod
     def list(self, prefix: str = "") -> Iterator[Seen]:
-        """Every object whose key begins with this, in no order. Raises `StoreError`."""
+        """Every object whose key begins with `prefix`, in no order. Raises `StoreError`."""
 
     @abstractmethod
     def remove(self, key: str) -> None:
-        """Delete an object; nothing happens where there is none. Raises `StoreError`."""
+        """Delete an object, if there is one. Raises `StoreError`."""
 
     @abstractmethod
     def check(self) -> tuple[Finding, ...]:
@@ -87,15 +88,15 @@ class Store(ABC):
     def pieces(self, key: str, begin: int, end: int) -> Iterator[memoryview | bytes]:
         """The bytes of an object from one offset to another, in order.
 
-        Raises `StoreError`, `WrongBytesError` if it is shorter.
+        Raises `StoreError`, and `WrongBytesError` if the object is shorter.
         """
 
     def get(self, key: str, path: str, size: int, digest: str) -> None:
-        """Fetch an object to a path, which gets its name once all bytes are there and have this size and BLAKE3.
+        """Fetch an object to a path. The file gets its name once all bytes are there, with this size and BLAKE3.
 
-        A call that was interrupted is continued, not repeated. If the file is there, nothing is fetched. Waits for
-        another process that fetches the same file. Raises `RefusedError` if another file is at the path, `NoRoomError`,
-        `StoreError`.
+        After an interruption, the next call continues. If the file is there, nothing is fetched. If another process
+        fetches the same file, the call waits for it. Raises `RefusedError` if another file is at the path,
+        `NoRoomError`, `StoreError`.
         """
         if _is_there(path, size, digest):
             return
@@ -109,7 +110,7 @@ class Store(ABC):
             ) from None
 
     def digest_of(self, key: str, size: int) -> str:
-        """The BLAKE3 of an object, whose bytes are read back. Raises `StoreError`."""
+        """Read an object back, and return its BLAKE3. Raises `StoreError`."""
         hasher = blake3(max_threads=_THREADS)
         for piece in self.pieces(key, 0, size):
             hasher.update(piece)
@@ -136,7 +137,7 @@ class Store(ABC):
                 )
 
     def _append(self, key: str, path: str, begin: int, end: int) -> str:
-        """Append a part of an object to the file that has the bytes before it; return the digest of the whole."""
+        """Append a part of an object to the file with the bytes before it; return the digest of the whole file."""
         hasher = blake3(max_threads=_THREADS)
         with open_file(path, "ab") as file, Beside(hasher.update) as hashed:
             if begin:
@@ -150,7 +151,7 @@ class Store(ABC):
 
 
 class Beside:
-    """Processes the given pieces on one other thread, in order, while the next one is read."""
+    """Processes pieces in order on a thread of its own, while the caller reads the next one."""
 
     def __init__(self, work: Callable[[memoryview | bytes], object]) -> None:
         self._work = work
@@ -167,19 +168,19 @@ class Beside:
         self.wait()
 
     def give(self, piece: memoryview | bytes) -> None:
-        """Hand over a piece, once the one before is done."""
+        """Wait until the piece before is done, then hand over a piece."""
         self.wait()
         self._before = self._pool.submit(self._work, piece)
 
     def wait(self) -> None:
-        """Until every piece that was given is done."""
+        """Wait until every piece is done."""
         before, self._before = self._before, None
         if before is not None:
             before.result()
 
 
 def limited(pieces: Iterator[bytes], limit: Limit | None) -> Iterator[bytes]:
-    """The pieces; `limit` is called with the number of bytes of each before it is handed on."""
+    """Yield the pieces. Before each, call `limit` with its number of bytes."""
     for piece in pieces:
         if limit is not None:
             limit(len(piece))
@@ -187,7 +188,7 @@ def limited(pieces: Iterator[bytes], limit: Limit | None) -> Iterator[bytes]:
 
 
 def read_pieces(path: str, size: int, digest: str, use: Iterable[Callable[[bytes], object]] = ()) -> Iterator[bytes]:
-    """The pieces of a local file; the last one only if the file has this size and digest. `use` has each piece too.
+    """The pieces of a local file; the last one only if the file has this size and digest. `use` are called with each.
 
     Raises `SourceError`.
     """
@@ -225,7 +226,7 @@ def _other(path: str, why: str) -> SourceError:
 
 
 def _is_there(path: str, size: int, digest: str) -> bool:
-    """Whether a path has this very file."""
+    """Whether a path has a file with this size and digest."""
     found = facts_if_seen(path)
     if found is None or found.size != size:
         return False

@@ -16,10 +16,10 @@ _SCHEMES = "give a path, or s3://BUCKET/PREFIX"
 
 
 def open_tier(url: str) -> Store:
-    """The store of a URL: a path, `file:///…`, or `s3://bucket/prefix`. Nothing is asked of it yet.
+    """The store of a URL: a path, `file:///…`, or `s3://bucket/prefix`. This sends no request yet.
 
-    Raises `UsageError` for a URL that names none, or holds a user's name or a password: those come from the environment
-    or the usual files.
+    Raises `UsageError` for a URL that names no store, or that holds a user's name or a password: credentials come from
+    the environment or the usual files.
     """
     parts = urlsplit(url)
     if "@" in parts.netloc or parts.query or parts.fragment:
