@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CopiesVerified:
-    """The findings: copies looked at, and their bytes; those that are cut, damaged or gone; and no answers.
+    """The findings: how many copies were checked, and their bytes; the damaged ones, which are cut, changed or missing.
 
-    `whole` are copies that had failed, and proved to be whole.
+    `troubles` are copies that could not be checked. `whole` are copies recorded as failed that proved to be whole.
     """
 
     tier: str
@@ -42,10 +42,11 @@ class CopiesVerified:
 
 
 def verify(database: Database, run: str | None, tier: Tier, *, digest: bool = False) -> CopiesVerified:
-    """Look at the copies of a run, or of all runs, in a tier: sizes, and with `digest` every byte.
+    """Check the copies of a run, or of all runs, in a tier: their sizes, and with `digest` every byte.
 
-    A ready one that is no good is recorded as failed, and no start takes it. Of a failed one every byte is read: it is
-    ready again if it is whole, as after a look at another server. Nothing is deleted. Raises `UnknownRunError`.
+    A ready copy that is damaged or missing is recorded as failed, and no start takes it. Of a failed copy every byte is
+    read. It is recorded as ready again if it is whole: for example, if another server was asked before. Nothing is
+    deleted. Raises `UnknownRunError`.
     """
     held = [each for name in run_names(database, run) for each in _held(database, find_run(database, name), tier)]
     store, recorder = open_tier(tier.url), shared(database)
@@ -70,7 +71,7 @@ def verify(database: Database, run: str | None, tier: Tier, *, digest: bool = Fa
 
 
 def _held(database: Database, run_id: int, tier: Tier) -> Iterator[tuple[Checkpoint, Copy]]:
-    """The ready and the failed copies of a run in a tier, of the files as they are recorded now."""
+    """The ready and the failed copies of a run in a tier. Copies of earlier versions of a file are left out."""
     with database.read() as connection:
         files = {file.id: file for file in reads.files_of(connection, run_id)}
         known = copies.copies_of(connection, list(files))

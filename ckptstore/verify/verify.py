@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from ckptstore.resume.examine import Examined
 
     _Look = Future[Examined | None]
-    _Progress = Callable[[int, int], None]  # how much is done, and of how much
+    _Progress = Callable[[int, int], None]  # called with the amount done, and the whole amount
 
-MOST_FILES = 500  # so many, or bytes of them, are looked at before it is recorded what they show
+MOST_FILES = 500  # findings are recorded after so many files, or (`_MOST_BYTES`) so many bytes
 _MOST_BYTES = 1 << 30
-_AHEAD = 2  # portions that are looked at a time: the disk is not to wait while the catalog is written
+_AHEAD = 2  # portions that are read at a time: reading goes on while the catalog is written
 _SHOWN_EVERY = 0.2  # seconds
 _THREADS = max(8, os.cpu_count() or 1)
 _LOOKED_AT = (FileState.COMPLETE, FileState.DAMAGED, FileState.MISSING)
@@ -64,10 +64,10 @@ class Verified:
     checked: int  # files
     bytes: int  # of those
     damaged: tuple[Damage, ...]
-    troubles: tuple[Skipped, ...]  # could not be looked at from here
-    skipped: tuple[Skipped, ...]  # are being written, or another file by now
-    unknown: tuple[Skipped, ...]  # are in the run's directories and not in the catalog
-    whole_again: tuple[str, ...]  # were damaged or gone before
+    troubles: tuple[Skipped, ...]  # files that could not be read from here
+    skipped: tuple[Skipped, ...]  # files that are being written, or were replaced since they were recorded
+    unknown: tuple[Skipped, ...]  # files in the run's directories that are not in the catalog
+    whole_again: tuple[str, ...]  # files that were damaged or missing before
     new_digests: int  # files whose digest was taken for the first time
     missing_before: int  # files that were recorded as missing before; gc did not delete them
 
@@ -81,13 +81,16 @@ def verify(
     shard: tuple[int, int] | None = None,
     progress: _Progress = lambda _done, _all: None,
 ) -> Verified:
-    """Compare the files of a run, or of every run, with the catalog, and mark damaged and missing ones there.
+    """Compare the files of a run, or of every run, with the catalog, and mark damaged and missing files there.
 
-    Sizes and headers; with `digest` every byte. `sample` is the part of the files, above 0 and up to 1, that is chosen
-    at random; the state that the run would go on from, newer ones and damaged files are always looked at. `shard`
-    (I, N) is the I-th of N parts, I from 1: they are disjoint, and together all files. `progress` gets how much is
-    done, and of how much, in bytes with `digest`, else in files. Raises `UnknownRunError`, `UsageError`, and
-    `CatalogUnavailableError` if the catalog fails: the findings up to then are recorded.
+    - It checks sizes and headers, with `digest` every byte.
+    - `sample`, above 0 and up to 1, is the part of the files to choose at random. Damaged files, the files of the state
+      that the run would resume from, and newer files are always checked.
+    - `shard` (I, N) checks the I-th of N parts, I from 1. The parts are disjoint, and together they are all files.
+    - `progress` is called with the amount done and the whole amount: bytes with `digest`, else files.
+
+    Raises `UnknownRunError`, `UsageError`, and `CatalogUnavailableError` if the catalog fails: the findings up to then
+    are recorded.
     """
     if sample is not None and not 0 < sample <= 1:
         raise UsageError(f"the sample is {sample:g}", "give the part of the files, as 0.1 or 10%")
@@ -176,7 +179,7 @@ class _Verifier:
         self._pool.shutdown(cancel_futures=True)
 
     def work(self) -> None:
-        """Look at all of them. Raises `CatalogUnavailableError`."""
+        """Check all files. Raises `CatalogUnavailableError`."""
         begun: deque[tuple[int, list[_Look]]] = deque()
         for selection in self._selections:
             for file in selection.vanished:
@@ -211,7 +214,7 @@ class _Verifier:
     def _look(self, file: Checkpoint, places: Mapping[str, set[str]]) -> Examined | None:
         def progress(more: int) -> None:
             if self._stopped.is_set():
-                raise CancelledError  # nobody waits for the rest
+                raise CancelledError  # the results are not needed any more
             self._count(more if self._digest else 0)
 
         seen = examine(file, read_bytes=self._digest, places=places, progress=progress)
@@ -230,7 +233,7 @@ class _Verifier:
             self.findings.add(each)
 
     def _recorded(self, run_id: int, seen: Sequence[Examined]) -> list[Examined]:
-        """The findings that still hold after they are recorded: none for a record that has changed since."""
+        """Record the findings; return them without those whose record has changed since the file was read."""
         if any(isinstance(each, Damaged) and each.rewritten_ns is not None for each in seen):
             seen = self._without_overwritten(run_id, seen)
         news = [each for each in seen if isinstance(each, Whole | Damaged) and each.file != each.after]
@@ -239,7 +242,7 @@ class _Verifier:
         return [each for each in seen if each.file.id not in changed]
 
     def _without_overwritten(self, run_id: int, seen: Sequence[Examined]) -> list[Examined]:
-        """Leave out files that later launches have overwritten: their saves are registered now, or will be."""
+        """Make findings inconclusive if a later launch has just overwritten the file: its save will be registered."""
         sync_run(self._database, run_id)
         with self._database.read() as connection:
             orders = {launch.id: launch.order for launch in reads.launches_of(connection, run_id)}
@@ -261,13 +264,13 @@ class _Verifier:
 
 @dataclass(frozen=True)
 class _Selection:
-    """The files of a run to look at, newest first, and the findings of choosing them."""
+    """The files of a run to check, newest first, and the findings made while choosing them."""
 
     run_id: int
     files: tuple[Candidate, ...]
-    vanished: tuple[Checkpoint, ...]  # since the catalog last looked; marked there by now
+    vanished: tuple[Checkpoint, ...]  # missing since the last check; the catalog has them as missing now
     unknown: tuple[Skipped, ...]  # checkpoints in the run's directories that the catalog does not know
-    places: Mapping[str, set[str]]  # of `presence.unidentified` files
+    places: Mapping[str, set[str]]  # from `presence.unidentified`
 
 
 def _select(database: Database, run: str, *, sample: float | None, shard: tuple[int, int] | None) -> _Selection:
@@ -297,7 +300,7 @@ def _select(database: Database, run: str, *, sample: float | None, shard: tuple[
 
 
 def in_shard(path: str, shard: tuple[int, int] | None) -> bool:
-    """Whether a path belongs to shard (I, N), I from 1: each path to one of N shards, the same on every machine."""
+    """Whether a path belongs to shard (I, N), I from 1. Each path is in one of N shards, the same on every machine."""
     if shard is None:
         return True
     number, count = shard
@@ -310,7 +313,7 @@ def _unregistered(database: Database, run_id: int, known: set[str]) -> dict[str,
     with database.read() as connection:
         directories = {source.directory for source in reads.sources_of(connection, run_id)}
     directories |= {path.rpartition("/")[0] for path in known}
-    quiet_since_ns = _quiet_since_ns()  # else it may be being registered
+    quiet_since_ns = _quiet_since_ns()  # a newer file may be about to be registered
     sizes = {
         f"{listed.path.rstrip('/')}/{seen.name}": seen.size
         for listed, _ in for_each(look, sorted(directories))
@@ -325,7 +328,7 @@ def _quiet_since_ns() -> int:
 
 
 def _recorded_as_gone(database: Database, sizes: dict[str, int]) -> tuple[list[Candidate], list[str]]:
-    """Files on disk that the catalog has as gone, and files that it has no record of."""
+    """The files on disk that the catalog has as missing, and the files that it has no record of."""
     with database.read() as connection:
         recorded = reads.files_at_paths(connection, list(sizes))
     back: list[Candidate] = []
@@ -344,7 +347,7 @@ def _recorded_as_gone(database: Database, sizes: dict[str, int]) -> tuple[list[C
 def _sampled(
     database: Database, run: str, run_id: int, candidates: Sequence[Candidate], sample: float | None
 ) -> list[Candidate]:
-    """The sampled files, and always those that the run would go on from, newer ones and damaged ones."""
+    """The sampled files, with all damaged ones, those of the state that the run would resume from, and newer ones."""
     if sample is None or not candidates:
         return list(candidates)
     plan = resolve.choose(database, run, run_id, NEWEST).plan
