@@ -1,1 +1,1 @@
-"""Hands one state of a run over: as a directory or a file that another catalog takes in as a run."""
+"""Exports one state of a run to a directory or a tar file, and imports it into another catalog as a run."""

@@ -1,6 +1,6 @@
-"""The two forms of an export: a directory, and a tar file that `tar xf` makes that directory of.
+"""The two forms of an export: a directory, and a tar file from which `tar xf` makes that directory.
 
-A tar file is taken only if it is, byte for byte, what its manifest makes of it: no header in it is believed.
+A tar file must equal, byte for byte, the tar file that `export` writes for its manifest. No header in it is trusted.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class DirectoryWriter:
         self._root = path
 
     def begin(self, draft: Manifest) -> None:
-        """Make the directories of the parts of a manifest whose digests are not known yet."""
+        """Make the directories of all parts. The digests in `draft` are not known yet."""
         for directory in sorted({part.place.rpartition("/")[0] for part in draft.parts}):
             Path(self._root, directory).mkdir(parents=True, exist_ok=True)
 
     def add(self, place: str, pieces: Iterable[memoryview]) -> str:
-        """Write a file; its digest."""
+        """Write a file; return its digest."""
         with open_file(f"{self._root}/{place}", "xb", buffering=0) as file:
             return write(file, pieces)
 
@@ -54,7 +54,7 @@ class DirectoryWriter:
 
 
 class TarWriter:
-    """Writes an export as a tar file: its manifest comes first, and its digests are put into it at the end."""
+    """Writes an export as a tar file. Its manifest comes first; the digests are put into the manifest at the end."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -71,7 +71,7 @@ class TarWriter:
         write(file, map(memoryview, (_head(NAME, len(text), self._moment), text, _padding(len(text)))))
 
     def add(self, place: str, pieces: Iterable[memoryview]) -> str:
-        """Append a file; its digest. The parts come in the order of the manifest."""
+        """Append a file; return its digest. Files must be added in the order of the manifest."""
         size = self._parts[place].size
         with open_file(self._path, "ab", buffering=0) as file:
             write(file, [memoryview(_head(place, size, self._moment))])
@@ -80,7 +80,7 @@ class TarWriter:
         return digest
 
     def end(self, manifest: Manifest) -> None:
-        """Write the end of a tar file, and the manifest over the one whose digests were not known."""
+        """Write the end of a tar file, and overwrite the manifest with the one that has the digests."""
         with open_file(self._path, "r+b", buffering=0) as file:
             file.seek(0, os.SEEK_END)
             write(file, [memoryview(_ending(file.tell()))])
@@ -92,7 +92,7 @@ Writer = DirectoryWriter | TarWriter
 
 
 def write(file: BinaryIO, pieces: Iterable[memoryview]) -> str:
-    """Write bytes to an unbuffered file; their BLAKE3, in hexadecimal."""
+    """Write bytes to an unbuffered file; return their BLAKE3, in hexadecimal."""
     hasher = blake3(max_threads=_THREADS)
     for data in pieces:
         for begin in range(0, data.nbytes, _PIECE):
@@ -122,7 +122,7 @@ def _ending(position: int) -> bytes:
 
 
 def pieces_of(descriptor: int, offset: int, size: int) -> Iterator[memoryview]:
-    """Bytes of an open file; the memory of one piece is that of the one before. Raises `EOFError` and `OSError`."""
+    """Yield bytes of an open file. Each piece reuses the memory of the one before. Raises `EOFError` and `OSError`."""
     memory = memoryview(bytearray(min(size, _PIECE)))
     end = offset + size
     while offset < end:
@@ -154,10 +154,10 @@ class DirectorySource:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""
 
     def read(self, part: Part) -> Iterator[memoryview]:
-        """The bytes of a part. Raises `DamageError` where it is not there, a link, or of another size."""
+        """The bytes of a part. Raises `DamageError` if it is missing, a link, or of another size."""
         opened, size = self._open(part.place)
         try:
             if size != part.size:
@@ -169,10 +169,10 @@ class DirectorySource:
             os.close(opened)
 
     def check_end(self) -> None:
-        """Nothing follows the parts."""
+        """Do nothing: nothing follows the parts."""
 
     def _open(self, place: str) -> tuple[int, int]:
-        """A file below the directory, reached through no link; and its size."""
+        """Open a file below the directory without following links; return its descriptor and size."""
         directory, _, name = f"{self._root}/{place}".rpartition("/")
         try:
             with opened_directory(directory) as above:
@@ -202,7 +202,7 @@ class TarSource:
             raise
 
     def _begin(self, size: int) -> None:
-        """Read the manifest, and see that the file is as long as it says: nothing else tells how much to read."""
+        """Read the manifest, and check that the file is as long as its parts: only the manifest tells their sizes."""
         try:
             info = tarfile.TarInfo.frombuf(os.pread(self._file, tarfile.BLOCKSIZE, 0), "utf-8", "surrogateescape")
         except tarfile.HeaderError:
@@ -235,7 +235,7 @@ class TarSource:
         os.close(self._file)
 
     def read(self, part: Part) -> Iterator[memoryview]:
-        """The bytes of a part. Raises `DamageError` where what stands around them is not as it was written."""
+        """The bytes of a part. Raises `DamageError` if the header or the padding around them was changed."""
         head, begin = _head(part.place, part.size, self._moment), self._begins[part.place]
         self._expect(begin, head)
         try:
@@ -245,7 +245,7 @@ class TarSource:
         self._expect(begin + len(head) + part.size, _padding(part.size))
 
     def check_end(self) -> None:
-        """Raise `DamageError` where it does not end as it was written."""
+        """Raise `DamageError` if the end of the file was changed."""
         self._expect(self._end, _ending(self._end))
 
     def _expect(self, offset: int, content: bytes) -> None:
@@ -257,7 +257,7 @@ Source = DirectorySource | TarSource
 
 
 def open_source(path: str) -> Source:
-    """Open an export to read. Raises `UsageError` if it is none, `DamageError` if it was changed."""
+    """Open an export to read. Raises `UsageError` if the path is no export, `DamageError` if the export was changed."""
     try:
         return DirectorySource(os.path.realpath(path)) if os.path.isdir(path) else TarSource(path)
     except OSError as error:
@@ -265,7 +265,7 @@ def open_source(path: str) -> Source:
 
 
 def _size_of(opened: int, path: str) -> int:
-    """The bytes of an open file. Raises `DamageError` where it is none."""
+    """The size of an open file, in bytes. Raises `DamageError` if it is no regular file."""
     status = os.fstat(opened)
     if not S_ISREG(status.st_mode):
         raise _damaged(path, "it is no regular file")

@@ -1,4 +1,4 @@
-"""Writes one state of a run as a directory, or as a tar file, that another catalog can take in."""
+"""Writes one state of a run as a directory or a tar file that another catalog can import."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ckptstore.handover.archive import Writer
     from ckptstore.handover.items import Item
 
-    Progress = Callable[[int, int], None]  # bytes done, and of how many
+    Progress = Callable[[int, int], None]  # called with the bytes done, and all bytes
 
 log = logging.getLogger("ckptstore")
 
@@ -40,7 +40,7 @@ _PACKED = (".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".tar.bz2", ".zip")
 
 @dataclass(frozen=True)
 class Exported:
-    """What an export wrote: the state, where to, its files and their bytes."""
+    """The result of an export: the state, the target, the number of files and their bytes."""
 
     run: str
     launch: str
@@ -55,8 +55,8 @@ class Exported:
 class Asked:
     """Which part of a state is exported, and in which format.
 
-    `weights_only` leaves out the optimizer's parameters, and `.ckpt` files become `.safetensors` with it or with
-    `as_safetensors`: then one file is exported, which must be the whole state.
+    `weights_only` leaves out the optimizer's parameters. With it, or with `as_safetensors`, a `.ckpt` file becomes a
+    `.safetensors`, and one file is exported: it must hold the whole state.
     """
 
     weights_only: bool = False
@@ -64,7 +64,7 @@ class Asked:
 
     @property
     def converts(self) -> bool:
-        """Whether other bytes are exported than were saved."""
+        """Whether the exported bytes differ from the saved ones."""
         return self.weights_only or self.as_safetensors
 
 
@@ -73,15 +73,15 @@ def export(
 ) -> Exported:
     """Write the state of a plan to a new directory, or to a new file whose name ends in `.tar`.
 
-    Each file must have the digest that is recorded. The target gets its name when it is whole and on the disk. Raises
-    `RefusedError` for a target that is there and for what cannot be exported so, `DamageError` for a file that is not
-    as recorded.
+    Each file must have its recorded digest. The target gets its name when it is whole and on the disk. Raises
+    `RefusedError` for a target that exists already and for a state that cannot be exported as `asked`, `DamageError`
+    for a file that is not as recorded.
     """
     path = target_of(target)
     with database.read() as connection:
         found = reads.called(connection, plan.launch.run)
         kept = {each for _, each in layouts.strategies_of(connection, plan.launch.key)}
-    database.let_go()  # what follows may take hours
+    database.let_go()  # the export may take hours
     sources = _sources(plan)
     strategies = {} if asked.converts else _strategies(sources, kept)
     if asked.converts:
@@ -109,7 +109,7 @@ def export(
 
 
 def target_of(target: str | os.PathLike[str]) -> str:
-    """The absolute path of what an export is to write. Raises `UsageError`."""
+    """The absolute path of an export's target. Raises `UsageError`."""
     path = absolute(target)
     if path.endswith(_PACKED):
         raise UsageError(
@@ -121,7 +121,7 @@ def target_of(target: str | os.PathLike[str]) -> str:
 
 
 def _write(path: str, draft: Manifest, items: Sequence[Item], progress: Progress) -> Manifest:
-    """Write files, and the manifest with their digests; the manifest as it was written."""
+    """Write files, and the manifest with their digests; return this manifest."""
     every, done = draft.size, 0
     digests = {place_of(file.path): file.digest or "" for file in draft.files}
     try:
@@ -133,7 +133,7 @@ def _write(path: str, draft: Manifest, items: Sequence[Item], progress: Progress
                 digests[item.place] = _add(writer, item)
                 done += item.size
             written = with_digests(draft, digests)
-            manifests.read(manifests.to_text(written), path)  # what cannot be read again gets no name
+            manifests.read(manifests.to_text(written), path)  # raises if the manifest could not be read again
             writer.end(written)
     except OSError as error:
         raise CkptstoreError(f"cannot write {path}: {error.strerror or error}", "look at its disk") from error
@@ -152,7 +152,7 @@ def _add(writer: Writer, item: Item) -> str:
 
 
 def _sources(plan: RestorePlan) -> list[Checkpoint]:
-    """The files of a plan, each once, by rank. Raises `RefusedError` for what only MindFormers puts together."""
+    """The files of a plan, each once, by rank. Raises `RefusedError` for an iteration: only MindFormers can load it."""
     if plan.in_parts:
         raise RefusedError(
             f"step {plan.global_step} is a directory of an iteration, which only MindFormers can load",
@@ -165,14 +165,15 @@ def _sources(plan: RestorePlan) -> list[Checkpoint]:
 
 
 def _proven(file: Checkpoint) -> Checkpoint:
-    """A checkpoint of several files, whose digest is one of all: it is read before they are copied."""
+    """The record of a checkpoint of several files, with its proven digest. The digest is of all its files together."""
     return replace(file, digest=prove(file))
 
 
 def _strategies(files: Iterable[Checkpoint], kept: AbstractSet[str]) -> dict[str, Item]:
-    """The strategy files by their paths; ranks may have one in common.
+    """The strategy files by their paths. Several ranks may share one.
 
-    `kept` are the digests of those that the launch wrote, as far as it is known: a later one has written them again.
+    `kept` are the digests of the strategy files that the launch wrote, if they are known. A strategy file with another
+    digest was overwritten by a later launch, and is left out.
     """
     found: dict[str, Item] = {}
     for path, file in {each.strategy_file: each for each in reversed(list(files)) if each.strategy_file}.items():
@@ -188,7 +189,7 @@ def _strategies(files: Iterable[Checkpoint], kept: AbstractSet[str]) -> dict[str
 
 
 def _exported(file: Checkpoint, strategies: Mapping[str, Item], asked: Asked) -> tuple[Checkpoint, list[Item]]:
-    """The record of a file in the export, without the facts of this disk; and the item to write."""
+    """The record of a file in the export, without the facts of this disk; and the items to write."""
     strategy = strategies.get(file.strategy_file or "")
     record = replace(
         file,
@@ -233,7 +234,7 @@ def _made() -> Made:
 
 
 def _version(package: str) -> str | None:
-    """The version that is installed here; None if none is."""
+    """The installed version of a package; None if it is not installed."""
     metadata = import_module("importlib.metadata")
     try:
         return str(metadata.version(package))

@@ -1,4 +1,4 @@
-"""Takes an export into a catalog as a run: proved first, then named, then recorded."""
+"""Imports an export into a catalog as a run: its bytes are proved first, then it is named, then recorded."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from ckptstore.handover.archive import Source
     from ckptstore.handover.manifest import Manifest, Part
 
-    Progress = Callable[[int, int], None]  # bytes done, and of how many
+    Progress = Callable[[int, int], None]  # called with the bytes done, and all bytes
 
 
 @dataclass(frozen=True)
 class Imported:
-    """What an import took in: the run here and its name there, the state, where it lies, its files and their bytes."""
+    """The result of an import: the new run, the exported run, the state, the directory, the files and their bytes."""
 
     run: str
     exported_run: str
@@ -64,10 +64,11 @@ def import_(
     run: str | None,
     progress: Progress,
 ) -> Imported:
-    """Copy an export to a new directory (None: of the run's name, here), and record it as a run.
+    """Copy an export to a new directory, and record it as a run.
 
-    Every byte is proved before anything is named or recorded. Run again after it was interrupted, it goes on. Raises
-    `DamageError` where the export is not as it was written, `RefusedError` where the run or the directory is there.
+    `directory` None: the run's name, in the current directory. Every byte is proved before anything is named or
+    recorded. After an interruption, the same call continues. Raises `DamageError` if the export was changed,
+    `RefusedError` if the run or the directory exists already.
     """
     if run is not None:
         check_name("run", run)
@@ -78,7 +79,7 @@ def import_(
         new = _New.of(opened.manifest, directory, run)
         with database.read() as connection:
             _refuse_other(connection, new)
-        database.let_go()  # what follows may take hours
+        database.let_go()  # the copy may take hours
         try:
             if new.is_named():
                 clear_unfinished(new.directory)
@@ -106,7 +107,10 @@ def import_(
 
 @dataclass(frozen=True)
 class _New:
-    """The launch of the new run, and where its files go. `records` are by those of the manifest."""
+    """The launch of the new run, and the directory for its files.
+
+    `records` are pairs: the record of a file in the manifest, and its record in the new run.
+    """
 
     manifest: Manifest
     directory: str
@@ -115,7 +119,7 @@ class _New:
 
     @classmethod
     def of(cls, manifest: Manifest, directory: str | os.PathLike[str] | None, run: str | None) -> _New:
-        """By what the user says, or else by the manifest. Raises `UsageError`."""
+        """Take the names that the user gives, else the name in the manifest. Raises `UsageError`."""
         name = manifest.run if run is None else run
         check_name("run", name)
         if directory is None and ("/" in name or name.startswith(".")):
@@ -124,17 +128,17 @@ class _New:
         if not Path(path).parent.is_dir():
             raise UsageError(f"there is no directory {Path(path).parent}", "make it first")
         told = derived_id(name, blake3(manifests.to_text(manifest)).hexdigest())
-        # What is imported again is the same launch.
+        # The same export imported again is the same launch.
         launch = replace(manifest.launch, id=f"{IMPORTED}{told[:12]}", run=name, owner=os.geteuid())
         return cls(manifest, path, launch, tuple((file, _moved(file, launch, path)) for file in manifest.files))
 
     @property
     def kept(self) -> str:
-        """Where the manifest is kept, below the directory: it tells where the run comes from."""
+        """The place of the manifest below the directory. It is kept there to tell where the run comes from."""
         return f"{FOLDER}/{self.launch.id}.json"
 
     def is_named(self) -> bool:
-        """Whether the directory is there, as this very import has named it before."""
+        """Whether the directory exists already, from an earlier call of the same import."""
         try:
             with Path(self.directory, self.kept).open("rb") as file:
                 return file.read(manifests.MOST_BYTES + 1) == manifests.to_text(self.manifest)
@@ -142,11 +146,11 @@ class _New:
             return False
 
     def companions(self) -> dict[str, tuple[Checkpoint, Checkpoint]]:
-        """The records, by the places of their companions in the export."""
+        """The pairs of records, by the places of their companions in the export."""
         return {place_of(companion_of(old.path)): (old, new) for old, new in self.records if old.format not in SEVERAL}
 
     def prove(self, progress: Progress) -> None:
-        """Raise `DamageError` where a file in the directory is not what the manifest says. Raises `OSError`."""
+        """Raise `DamageError` if a file in the directory differs from the manifest. Raises `OSError`."""
         done, rewritten = 0, self.companions()
         for part in self.manifest.parts:
             path = f"{self.directory}/{part.place}"
@@ -169,7 +173,7 @@ def _moved(file: Checkpoint, launch: Launch, directory: str) -> Checkpoint:
 
 
 def _refuse_other(connection: Connection, new: _New) -> None:
-    """Raise `RefusedError` where the run is there, and not by an import of the same that was interrupted."""
+    """Raise `RefusedError` if the run exists already, unless an interrupted import of the same export made it."""
     found = reads.called(connection, new.launch.run)
     if found is None:
         return
@@ -181,7 +185,7 @@ def _refuse_other(connection: Connection, new: _New) -> None:
 
 
 def _copy(source: Source, new: _New, aside: str, progress: Progress) -> None:
-    """Write the files, each proved, their companions for the new run, and the manifest."""
+    """Write and prove the files, write their companions for the new run, and the manifest."""
     done, rewritten = 0, new.companions()
     times = {place_of(file.path): file.mtime_ns for file in new.manifest.files}
     for part in new.manifest.parts:
@@ -209,14 +213,14 @@ def _check(part: Part, found: str) -> None:
 
 
 def _check_several(new: _New, aside: str) -> None:
-    """Prove what the record of a checkpoint of several files says of them all."""
+    """Prove the digests of checkpoints of several files: their records have one digest for all files together."""
     for file in new.manifest.files:
         if file.format in SEVERAL and digest(f"{aside}/{place_of(file.path)}") != file.digest:
             raise DamageError(f"{place_of(file.path)} is not what its record says", "make the export again")
 
 
 def _proved(source: Source, part: Part) -> bytes:
-    """The bytes of a small part."""
+    """The proved bytes of a small part. Raises `DamageError`."""
     if part.size > companions.MOST_BYTES:
         raise DamageError(f"{part.place} is larger than any companion", "make the export again")
     raw = b"".join(map(bytes, source.read(part)))
@@ -225,7 +229,7 @@ def _proved(source: Source, part: Part) -> bytes:
 
 
 def _write_companion(raw: bytes, file: Checkpoint) -> None:
-    """Write what goes with a checkpoint, for its new record: a companion tells whose it is."""
+    """Write the companion of a checkpoint anew: a companion names the record that it belongs to."""
     try:
         content = dict(parse(raw)["content"])
     except (ValueError, TypeError, KeyError):
@@ -241,19 +245,19 @@ def _record(database: Database, new: _New) -> None:
     recorder.home(new.directory, Home(set(), {presence.below(new.directory, recorded[0].path)}))
 
     def decide(connection: Connection) -> tuple[Sequence[Event], Iterable[LaunchKey]]:
-        add_run(connection, new.launch.run)  # another import of this name waits here, and sees this one
+        add_run(connection, new.launch.run)  # another import of this name waits here, and then sees this run
         _refuse_other(connection, new)
         return [LaunchStarted(new.launch, data_at=utc_now()), *map(FileRecorded, recorded)], [new.launch.key]
 
     try:
         recorder.record_decided(decide)
-    except RefusedError as error:  # it was free when the copy began
+    except RefusedError as error:  # the name was free when the copy began
         raise RefusedError(error.message, f"{error.hint}; remove the files in {new.directory}") from None
     remember(database.name, new.launch.run, new.directory)
 
 
 def _as_it_is(file: Checkpoint) -> Checkpoint:
-    """The record with the time that the file system keeps of the file."""
+    """The record with the file's time in this file system."""
     there = facts(file.path)
     if there is None or there.size != file.size:
         raise CkptstoreError(f"{file.path} is not there any more", "somebody changed it just now: import it again")

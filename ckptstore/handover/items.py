@@ -1,4 +1,4 @@
-"""The items of an export: files as they are, or files made of their tensors."""
+"""The items of an export: unchanged files, or `.safetensors` files made from their tensors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _PIECE = 4 << 20  # bytes
 _TOLD = "mindspore_info"
-"""In the metadata of a `.safetensors`: what its `.ckpt` had appended that is text."""
+"""The key in the metadata of a `.safetensors` for the texts that were appended to its `.ckpt`."""
 
 
 class Item(NamedTuple):
@@ -41,7 +41,7 @@ class Item(NamedTuple):
 
 
 def copied(place: str, path: str, size: int, recorded: str | None = None) -> Item:
-    """A file as it is."""
+    """An item for an unchanged file."""
 
     def pieces() -> Iterator[memoryview]:
         try:
@@ -59,7 +59,7 @@ def copied(place: str, path: str, size: int, recorded: str | None = None) -> Ite
 
 
 def the_whole(plan: RestorePlan, sources: Sequence[Checkpoint]) -> Checkpoint:
-    """The file of a plan that is the whole state by itself. Raises `RefusedError` where there is none."""
+    """The file of a plan that is the whole state by itself. Raises `RefusedError` if there is none."""
     groups = plan.launch.layout.partition(plan.launch.world_size)
     if plan.in_shares or len(groups) > 1:
         raise RefusedError(
@@ -72,9 +72,9 @@ def the_whole(plan: RestorePlan, sources: Sequence[Checkpoint]) -> Checkpoint:
 
 
 def converted(file: Checkpoint, record: Checkpoint, *, weights_only: bool) -> tuple[Checkpoint, Item]:
-    """A `.safetensors` of the tensors of a file, and its record; `record` is that of the file as it is.
+    """A `.safetensors` of the tensors of a file, and its record. `record` is the record of the unchanged file.
 
-    Raises `UsageError` for a type that such a file cannot hold, `RefusedError` where nothing tells the weights.
+    Raises `UsageError` for a type that such a file cannot hold, `RefusedError` if the names do not tell the weights.
     """
     opened = TensorFile(Path(file.path))
     entries = _kept(opened, is_weights=file.content is Content.WEIGHTS, weights_only=weights_only)
@@ -104,12 +104,12 @@ def converted(file: Checkpoint, record: Checkpoint, *, weights_only: bool) -> tu
 
 
 def _kept(opened: TensorFile, *, is_weights: bool, weights_only: bool) -> list[Entry]:
-    """The entries that are exported, of a name that is there twice the last; texts are none."""
+    """The entries to export, without texts. If a name occurs twice, the last entry counts."""
     header = opened.header
     if not weights_only:
         found = tuple(entry for entry in header.entries if entry.dtype != STRING)
     else:
-        # A scalar of a layer, as mint's num_batches_tracked, looks like an appended one but for its name.
+        # A scalar of a layer, as mint's num_batches_tracked, looks like an appended value; a "." in its name tells.
         appended = {header.entries[each].name for each in header.appended}
         found = tuple(entry for entry in header.entries if entry.name not in appended or "." in entry.name)
         found = found if is_weights else weights_of(found, str(opened.path))
@@ -117,7 +117,7 @@ def _kept(opened: TensorFile, *, is_weights: bool, weights_only: bool) -> list[E
 
 
 def prove(file: Checkpoint) -> str:
-    """Compute the digest of a checkpoint. Raises `DamageError` if it is not the recorded one."""
+    """Compute and return the digest of a checkpoint. Raises `DamageError` if it is not the recorded one."""
     found = digest_of(file.path)
     if file.digest not in (None, found):
         raise other_bytes(file.path)

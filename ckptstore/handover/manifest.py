@@ -1,6 +1,6 @@
 """The manifest of an export: one state of a run, its files with sizes and digests, and how it was made.
 
-Anybody may have written one. It is taken only if it is, byte for byte, what this module writes for what it says.
+Any program may have written a manifest. It must equal, byte for byte, the text that this module writes for its content.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 NAME = "manifest.json"
 FORMAT = 1
-"""Greater in a version of ckptstore whose exports this one cannot read."""
+"""The version of the format. An export with a greater one was made by a newer ckptstore, and is not read."""
 
 MOST_BYTES = 96 << 20
-"""Of a manifest: 10,000 ranks have 9 MB."""
+"""The most bytes of a manifest. The manifest of 10,000 ranks has 9 MB."""
 
 UNKNOWN = "0" * 64
-"""Stands for a digest until the file is read: as long as one."""
+"""Stands for a digest, with the same length, until the file is read."""
 
 ROOT = "/export"
-"""Records of an export have paths as if it were there."""
+"""The records of an export have paths as if the export were in this directory."""
 
 
 class Part(Struct, frozen=True):
-    """A file of an export: where it is below it, its bytes, and their BLAKE3 in hexadecimal."""
+    """A file of an export: its path relative to the export, its size in bytes, and its BLAKE3 in hexadecimal."""
 
     place: Text
     size: Whole
@@ -50,7 +50,7 @@ class Part(Struct, frozen=True):
 
 
 class Made(Struct, frozen=True):
-    """How an export was made: when, and by which versions; that of MindSpore is the one installed there, if any."""
+    """How an export was made: the time, the version of ckptstore, and that of the installed MindSpore, if any."""
 
     at: Moment
     ckptstore: Text
@@ -59,17 +59,17 @@ class Made(Struct, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What an export holds."""
+    """The content of an export."""
 
-    run: str  # what the run of the state was called
+    run: str  # the name of the exported run
     launch: Launch  # that saved the state
-    files: tuple[Checkpoint, ...]  # their paths, and those of their strategy files, are below `ROOT`
+    files: tuple[Checkpoint, ...]  # paths, also of strategy files, are below `ROOT`
     parts: tuple[Part, ...]  # all files of the export, in their order
     made: Made
 
     @property
     def first(self) -> Checkpoint:
-        """The file of the lowest rank, whose step and epoch are those of the state."""
+        """The file of the lowest rank. Its step and epoch are those of the state."""
         return self.files[0]
 
     @cached_property
@@ -78,7 +78,7 @@ class Manifest:
         return {part.place: part for part in self.parts}
 
     def parts_of(self, file: Checkpoint) -> list[Part]:
-        """The files that a checkpoint is: one, those of a prefix of TensorFlow, or all in a directory."""
+        """The files of a checkpoint: one file, the files with a prefix of TensorFlow, or all files in a directory."""
         place = place_of(file.path)
         if file.format not in SEVERAL:
             return [self.by_place[place]] if place in self.by_place else []
@@ -99,7 +99,7 @@ class Manifest:
 
 
 def to_text(manifest: Manifest) -> bytes:
-    """The manifest as it is written."""
+    """The text of a manifest."""
     first, launch = manifest.first, manifest.launch
     content: dict[str, Any] = {
         "run": manifest.run,
@@ -118,7 +118,7 @@ def to_text(manifest: Manifest) -> bytes:
 
 
 def enveloped(content: bytes, form: int = FORMAT) -> bytes:
-    """Content with its format and the checksum of both: the same in every format."""
+    """Content with its format and the checksum of both. This envelope is the same in every format."""
     checksum = blake3(b"%d\n%b" % (form, content)).hexdigest()
     return b'{"ckptstore_export": %d, "checksum": "%b", "content":\n%b}\n' % (form, checksum.encode(), content)
 
@@ -127,9 +127,9 @@ _ENVELOPE = re.compile(rb'\{"ckptstore_export": (\d{1,9}), "checksum": "[0-9a-f]
 
 
 def read(raw: bytes, source: str) -> Manifest:
-    """The manifest with these bytes; `source` names the export in errors.
+    """Read a manifest from its bytes; `source` names the export in errors.
 
-    Raises `DamageError` for what no export has, `UsageError` for the export of a newer program.
+    Raises `DamageError` for bytes that no export has, `UsageError` for the export of a newer ckptstore.
     """
     try:
         form, content = _opened(raw)
@@ -159,7 +159,7 @@ def _of(content: dict[str, Any]) -> Manifest:
     for line in content["files"]:
         event = from_line(line, ROOT)
         if not isinstance(event, FileRecorded):
-            raise ValueError("a record of it is of no file")  # noqa: TRY004 — one error for all that can be wrong
+            raise ValueError("a record of it is of no file")  # noqa: TRY004 — one error for all kinds of damage
         files.append(event.file)
     return Manifest(
         run=convert(content["run"], Name),
@@ -171,7 +171,7 @@ def _of(content: dict[str, Any]) -> Manifest:
 
 
 def _check(manifest: Manifest, raw: bytes) -> None:
-    """Raise `ValueError` where these bytes are not those of the manifest, or its parts not those of one state."""
+    """Raise `ValueError` unless these bytes are the text of the manifest, and its parts are those of one state."""
     if raw != to_text(manifest):
         raise ValueError("it says what no export says")
     launch, places = manifest.launch, manifest.by_place.keys()
@@ -187,7 +187,7 @@ def _check(manifest: Manifest, raw: bytes) -> None:
 
 
 def _used_by(file: Checkpoint, manifest: Manifest) -> set[str]:
-    """The places of a checkpoint and what goes with it. Raises `ValueError` where they are not as its record says."""
+    """The places of a checkpoint, its strategy file and its companion. Raises `ValueError` if its record differs."""
     if file.rank >= manifest.launch.world_size or file.state is not FileState.COMPLETE:
         raise ValueError(f"{file.path!a} is of no rank, or not whole")
     own, places = manifest.parts_of(file), manifest.by_place.keys()
@@ -225,12 +225,12 @@ def _above(place: str) -> Iterable[str]:
 
 
 def place_of(path: str) -> str:
-    """Where the file of a record, or its companion, is below the export."""
+    """The place of a record's file, or of its companion: its path relative to the export."""
     return path.removeprefix(f"{ROOT}/")
 
 
 def path_of(place: str) -> str:
-    """The path that a record has of a file in the export."""
+    """The path in the record of a file in the export."""
     return f"{ROOT}/{place}"
 
 

@@ -1,8 +1,9 @@
 """Tells the weights in a checkpoint from the optimizer's parameters, by their names alone.
 
-An optimizer of MindSpore has parameters of its own for each that it trains: `moments.fc.weight` beside `fc.weight`, of
-the same shape. The prefixes of each are known (`nn/optim`, `experimental/optim`, `mint/optim`). Names
-that these prefixes leave open are refused: weights that lack a parameter would fail to load later, without a reason.
+An optimizer of MindSpore has its own parameters for each parameter that it trains: `moments.fc.weight` beside
+`fc.weight`, of the same shape. The prefixes of each optimizer are known (`nn/optim`, `experimental/optim`,
+`mint/optim`). If they do not decide a name, the file is refused: weights that lack a parameter would fail to load
+later, without a reason.
 """
 
 from __future__ import annotations
@@ -40,20 +41,20 @@ _FAMILIES = frozenset(
         ),
     )
 )
-"""The prefixes of one optimizer each."""
+"""Each set has the prefixes of one optimizer."""
 
 _NUMBERS = frozenset(
     {"global_step", "state_step", "step_t", "learning_rate", "momentum", "beta1_power", "beta2_power"}
     | {"scale_sense", "current_iterator_step", "last_overflow_iterator_step"}
 )
-"""What an optimizer and a loss scale have once."""
+"""The parameters that an optimizer or a loss scale has once."""
 
 _RATES = "learning_rate_group_"
 _WHOLE = "export the whole state, or load it into the network and save that"
 
 
 def weights_of(parameters: Sequence[Entry], path: str) -> tuple[Entry, ...]:
-    """The parameters of the network. Raises `RefusedError` where their names do not tell; `path` is for that."""
+    """The parameters of the network. Raises `RefusedError` if the names do not tell; `path` is for its message."""
     shapes = {entry.name: entry.shape for entry in parameters}
     updated: dict[str, set[str]] = {}
     for name, shape in shapes.items():
