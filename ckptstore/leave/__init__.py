@@ -1,1 +1,1 @@
-"""Ask a launch to save and leave, and see that it did."""
+"""Asks a launch to save and leave, and checks that it did."""

@@ -1,6 +1,7 @@
-"""Ask a launch to save and leave, and see whether it has left and what a restart would get.
+"""Asks a launch to save and leave, and follows whether it has left and from which step a restart would resume.
 
-It is asked by a file where each rank looks, in the catalog, and by SIGTERM if need be.
+The request is a file in each rank's directory, and a row in the catalog. A process of this machine that cannot find the
+file gets SIGTERM.
 """
 
 from __future__ import annotations
@@ -36,10 +37,12 @@ if TYPE_CHECKING:
 class Asked:
     """How a launch was asked to save and leave.
 
-    `ending` is how it had ended before (empty: it may train), and nothing was done then. `reached` are the directories
-    with the request, `unreached` those without, and why; `by_catalog` tells that rank 0 finds it in the catalog too,
-    `signalled` are processes of this machine that got SIGTERM, since they look for no request, or none is where they
-    do. `away` says why the catalog cannot be used (empty: it can).
+    - `ending`: how it had ended before (empty: it may train). A launch that has ended is not asked.
+    - `reached`: the directories with the request; `unreached`: those without it, and why.
+    - `by_catalog`: whether the catalog has the request too, where rank 0 finds it.
+    - `signalled`: the processes of this machine that got SIGTERM, since they look for no request, or since none of
+      their directories has it.
+    - `away`: why the catalog cannot be used (empty: it can).
     """
 
     run: str
@@ -53,16 +56,16 @@ class Asked:
 
     @property
     def is_told(self) -> bool:
-        """Whether a rank can hear of the request."""
+        """Whether any rank can find the request, or got SIGTERM."""
         return bool(self.reached or self.by_catalog or self.signalled)
 
 
 def ask(database: Database, run: str, reason: str, directories: Iterable[str] = ()) -> Asked:
-    """Ask the newest launch of a run to save and leave when its step is done. Twice is as good as once.
+    """Ask the newest launch of a run to save and leave when its step is done. A second request changes nothing.
 
-    Who is a rank of the run on this machine is asked first: a catalog that is locked or silent delays no request.
-    Without the catalog, journals in the run's known places and in `directories` tell of the launch. Raises
-    `UnknownRunError`, `UsageError` where no launch was ever begun, and `CatalogUnavailableError` where nothing tells.
+    The ranks of the run on this machine are asked first: a catalog that is locked or silent does not delay them.
+    Without the catalog, the launch is found in journals, in the run's known directories and in `directories`. Raises
+    `UnknownRunError`, `UsageError` if no launch ever began, and `CatalogUnavailableError` if no journal tells either.
     """
     here = set()
     for note in of_living():
@@ -70,7 +73,7 @@ def ask(database: Database, run: str, reason: str, directories: Iterable[str] = 
             put_flags(launch_key(run, note.launch), run, note.directories, reason)
             here.add(note.launch)
     launch, ending, homes, away = _known_anywhere(database, run, directories, here)
-    if ending:  # a script that trains once more in this process goes on
+    if ending:  # else a script that trains again in the same process would leave
         for directory in homes:
             with suppress(OSError):
                 exit_flags.take_back(directory, launch.key)
@@ -95,7 +98,10 @@ def ask(database: Database, run: str, reason: str, directories: Iterable[str] = 
 def _known_anywhere(
     database: Database, run: str, directories: Iterable[str], here: Set[str]
 ) -> tuple[Launch, str, set[str], str]:
-    """As `_known`; by journals, and why, where the catalog cannot be used or lacks the launch that has ranks `here`."""
+    """As `_known`, and why journals were read instead of the catalog (empty: they were not).
+
+    They are read if the catalog cannot be used, or if it lacks the launch that has ranks on this machine (`here`).
+    """
     try:
         known = _known(database, run)
     except (CatalogUnavailableError, UnknownRunError) as error:
@@ -122,15 +128,18 @@ def _known(database: Database, run: str) -> tuple[Launch, str, set[str]]:
 
 
 def take_back(database: Database, run: str) -> bool:
-    """Ask the newest launch of a run no more; whether it was asked. Ranks that have heard it leave all the same."""
+    """Withdraw the request to the newest launch of a run; return whether there was one.
+
+    Ranks that have found it already leave all the same. Raises `CkptstoreError` if a file with it cannot be removed.
+    """
     launch, _, homes = _known(database, run)
     was_asked = database.in_write(lambda connection: exit_requests.take_back(connection, launch.key))
     left = []
     for directory in sorted(homes):
         try:
             exit_flags.take_back(directory, launch.key)
-        except OSError as error:  # noqa: PERF203 — the other ranks' requests go
-            if not isinstance(error, FileNotFoundError):  # else it is another host's, or gone
+        except OSError as error:  # noqa: PERF203 — the other ranks' requests are still removed
+            if not isinstance(error, FileNotFoundError):  # else it is on another host, or gone
                 left.append(f"{exit_flags.flag_path(directory, launch.key)} ({error.strerror})")
     if left:
         raise CkptstoreError(f"cannot be removed: {', '.join(left)}", "remove each as its owner")
@@ -138,7 +147,7 @@ def take_back(database: Database, run: str) -> bool:
 
 
 def put_flags(key: LaunchKey, run: str, directories: Iterable[str], reason: str) -> dict[str, str]:
-    """Put the request into each of these directories; why not, by directory, where that failed."""
+    """Put the request into each of these directories; return the reasons where that failed, by directory."""
     tried = ((directory, _put(directory, key, run, reason)) for directory in sorted(directories))
     return {directory: why for directory, why in tried if why}
 
@@ -152,7 +161,7 @@ def _put(directory: str, key: LaunchKey, run: str, reason: str) -> str:
 
 
 def _ask_by_catalog(database: Database, launch: Launch, reason: str) -> str:
-    """Put the request into the catalog; why not, where that failed."""
+    """Put the request into the catalog; return the reason if that failed, else an empty text."""
     try:
         database.in_write(lambda connection: exit_requests.ask(connection, launch.key, reason))
     except CatalogUnavailableError as error:
@@ -161,10 +170,10 @@ def _ask_by_catalog(database: Database, launch: Launch, reason: str) -> str:
 
 
 def pass_on(database: Database, launch: Launch, *, home: str | None = None) -> None:
-    """Put a request that is in the catalog where the ranks of the launch look, as far as this host sees that.
+    """Put a request from the catalog into the directories of the launch's ranks, as far as this host sees them.
 
-    `home` is the place of one rank (None: those of all). Ranks say where they save in their own time: this may be
-    called again and again. Raises `CatalogUnavailableError`.
+    `home` is the directory of one rank (None: those of all ranks). Ranks record their directories at different times:
+    this may be called again and again. Raises `CatalogUnavailableError`.
     """
     with database.read() as connection:
         reason = exit_requests.reason(connection, launch.key)
@@ -176,9 +185,9 @@ def pass_on(database: Database, launch: Launch, *, home: str | None = None) -> N
 
 
 def _homes(connection: Connection, launch: Launch) -> set[str]:
-    """Where the ranks of a launch said that they save; of one that said nothing, where its newest files are.
+    """The directories that the ranks of a launch recorded; if they recorded none, those of its newest files.
 
-    Those of two steps: some ranks may not have saved the newest yet.
+    These are the files of its two newest steps: some ranks may not have saved the newest yet.
     """
     said = {home.directory for home in recent.homes_of(connection, launch.key)}
     if said:
@@ -197,7 +206,7 @@ def _hears(note: Note, unreached: Mapping[str, str]) -> bool:
 
 
 def _terminate(note: Note) -> bool:
-    """Send SIGTERM to another process of this machine; whether it was there and got it."""
+    """Send SIGTERM to another process of this machine; return whether it was there and got the signal."""
     if note.pid == os.getpid() or not is_here(note.process):
         return False
     try:
@@ -209,23 +218,25 @@ def _terminate(note: Note) -> bool:
 
 _LOOK_SECONDS = 0.2
 _REST = 3
-"""Between two looks, as many times what a look takes: that of ten thousand ranks takes seconds."""
+"""The pause between two looks is so many times the duration of a look: one at ten thousand ranks takes seconds."""
 _LONGEST_REST_SECONDS = 5.0
-"""After a look that had to wait, as for a lock or a disk, too."""
+"""The longest pause, also after a look that had to wait for a lock or a disk."""
 _AWAY_SECONDS = 10.0
-"""A catalog that could not be used is not asked again before that."""
+"""A catalog that could not be used is not tried again for so long."""
 
 _SEEN = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Leaving:
-    """How far a launch is with leaving.
+    """The progress of a launch that was asked to leave.
 
-    `step` is that after which it leaves (None: no rank has saved it yet), `saved` are the ranks that have saved it,
-    `missing` the others. `ending` is how it has ended (empty: it has not, as far as is known). `restart` is the step
-    that a restart would go on from now, by the judgement of a restore (None: nothing is restorable); `is_left` tells
-    that it is this step, of this launch. `step_seconds` is what a step takes by the newest saves (None: nothing tells).
+    - `step`: the step after which it leaves (None: no rank has saved it yet).
+    - `saved`: the ranks that have saved this step; `missing`: the other ranks.
+    - `ending`: how the launch has ended (empty: it has not, as far as is known).
+    - `restart`: the step that a restart would resume from now, chosen as for a restore (None: nothing is restorable).
+    - `is_left`: whether this is `step` of this launch.
+    - `step_seconds`: the seconds that a step takes, by the newest saves (None: unknown).
     """
 
     step: int | None
@@ -238,17 +249,17 @@ class Leaving:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is to come."""
+        """Whether no more progress is expected."""
         return bool(self.ending) or (self.is_left and not self.missing)
 
 
 def follow(
     database: Database, run: str, launch: Launch, directories: Iterable[str] = (), *, away: bool = False
 ) -> Iterator[Leaving]:
-    """How far a launch of a run is with leaving, again and again, to the last look at which nothing more is to come.
+    """Yield the progress of a launch that was asked to leave, again and again, until no more progress is expected.
 
-    Where the catalog cannot be used (`away`: it could not a moment ago) journals tell, in the run's known places and in
-    `directories`.
+    While the catalog cannot be used, journals are read, in the run's known directories and in `directories`. `away`:
+    the catalog could not be used a moment ago.
     """
     ask_from = time.monotonic() + _AWAY_SECONDS if away else 0.0
     while True:
@@ -257,11 +268,11 @@ def follow(
         if began >= ask_from:
             try:
                 found = look(database, run, launch)
-            except (CatalogUnavailableError, UnknownRunError):  # it has yet to hear of a launch that began without it
+            except (CatalogUnavailableError, UnknownRunError):  # it may lack a launch that began without it
                 began = time.monotonic()
                 ask_from = began + _AWAY_SECONDS
         if found is None:
-            with suppress(UnknownRunError):  # this host sees none of them: the catalog may be back in time
+            with suppress(UnknownRunError):  # this host sees no journal of the run: wait for the catalog
                 found = look(by_journals(database, run, directories), run, launch)
         if found is not None:
             yield found
@@ -272,7 +283,7 @@ def follow(
 
 
 def look(database: Database, run: str, launch: Launch) -> Leaving:
-    """How far a launch of a run is with leaving. Raises `UnknownRunError` where nothing is known of it there."""
+    """The progress of a launch that was asked to leave. Raises `UnknownRunError` if `database` does not know it."""
     plan = resolve(database, run, NEWEST).plan
     run_id = find_run(database, run)
     with database.read() as connection:
@@ -297,7 +308,10 @@ def look(database: Database, run: str, launch: Launch) -> Leaving:
 
 
 def by_journals(database: Database, run: str, directories: Iterable[str]) -> Database:
-    """A catalog of what the journals of a run tell; those of other ranks are beside those in `directories`."""
+    """A catalog in memory, from the journals of a run: in its known directories, and in `directories`.
+
+    If one of `directories` is of one rank, the directories of the other ranks beside it are read too.
+    """
     temporary = in_memory()
     sizes, _ = found_below(known_directories(database.name, run, map(root_of, directories)), with_directories=True)
     take_up_found(temporary, sizes, look=False)
@@ -315,7 +329,7 @@ def newest_launch(connection: Connection, run_id: int, run: str) -> Launch:
 
 
 def ending_of(connection: Connection, launch: Launch) -> str:
-    """How a launch has ended; empty where it may go on: a script may train again after an end."""
+    """How a launch has ended; empty if it may go on. While its process lives, a script may train again after an end."""
     sign, now = last_sign(connection, reads.run_id(connection, launch.run))
     sign = sign if sign and sign.key == launch.key else None
     if sign is not None and life(sign.process, now - sign.seen_at) is not Life.GONE:
