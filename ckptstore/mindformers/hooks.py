@@ -1,10 +1,10 @@
-"""Hooks ckptstore into a training of MindFormers: every name of MindFormers that is wrapped or relied on.
+"""Hooks ckptstore into a training of MindFormers. All names of MindFormers that it wraps or relies on are here.
 
 The path of a start, in MindFormers 1.9 (`trainer/trainer.py`, `trainer/base_trainer.py`):
 
-    Trainer.train                           what the YAML says of resuming is put aside
-    BaseTrainer._train_dataset_postprocess  the data are known: join, decide, point the configuration at the plan
-    transform_and_load_checkpoint           MindFormers loads
+    Trainer.train                           the YAML's settings for resuming are put aside
+    BaseTrainer._train_dataset_postprocess  the dataset is known: join, decide, point the configuration at the plan
+    transform_and_load_checkpoint           MindFormers loads the plan's files
     CkptstoreRegistrar                      the callback is the registrar of that launch
     Model.train                             the network is compared with the plan's files, before the first step
 """
@@ -42,14 +42,14 @@ class CkptstoreRegistrar:
     """The callback of a YAML: the registrar of the launch of `run`. `durable` is as for `launch.registrar`."""
 
     def __new__(cls, *, run: str, durable: bool = False) -> Registrar:
-        """The registrar, which MindFormers puts behind its CheckpointMonitor."""
+        """Return the registrar. MindFormers calls it after its own CheckpointMonitor."""
         if _launch is None:
             raise RuntimeError(f"run {run!r} has no launch: {NAME} is for trainings that MindFormers' Trainer begins")
         return _launch.registrar(durable=durable)
 
 
 def install() -> None:
-    """Make the callback known to MindFormers, and wrap what it starts a training with. Can be repeated."""
+    """Register the callback with MindFormers, and wrap the functions that start a training. Can be repeated."""
     if MindFormerRegister.is_exist(MindFormerModuleType.CALLBACK, NAME):
         return
     MindFormerRegister.register_cls(CkptstoreRegistrar, MindFormerModuleType.CALLBACK, alias=NAME)
@@ -109,7 +109,7 @@ def _begin(run: str, dataset: Any, config: Any) -> None:
 
 
 def _watched(model: Any) -> Any:
-    """MindFormers' `Model`, whose `train` has nothing to do where all its epochs were trained before."""
+    """Wrap MindFormers' `Model` to watch its calls. `train` returns at once if all epochs were trained before."""
 
     @wraps(model, updated=())
     def make(*args: Any, **kwargs: Any) -> Any:
@@ -122,5 +122,5 @@ def _watched(model: Any) -> Any:
 
 
 def _entry(config: Any) -> Any:
-    """What the YAML says of the callback; None where it has none."""
+    """The entry of the callback in the YAML; None if there is none."""
     return next((each for each in config.callbacks or () if each.get("type") == NAME), None)

@@ -1,7 +1,7 @@
 """Has MindFormers load the files of a plan, and proves that it did.
 
-MindFormers searches a directory for what it loads. Of format 1.0 it gets one with nothing else in it: links to the
-plan's files, in the `.ckptstore` beside them. Of the newer format it gets the directory of the iteration itself.
+MindFormers searches a directory for the files to load. For format 1.0, it gets a directory with nothing but links to
+the plan's files, in the `.ckptstore` beside them. For the newer format, it gets the directory of the iteration itself.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _REFUSED = {
     "ignore_data_skip": "the data would start over",
     "auto_trans_ckpt": "MindFormers converts the files of all ranks, which no start hands out",
 }
-"""Of the YAML, and what MindFormers does then after a restore."""
+"""Settings of the YAML that are refused, and their effect after a restore."""
 
 
 @dataclass(frozen=True)
 class Wish:
     """The path of the state that a YAML asks MindFormers to resume from, and the setting that asks for it.
 
-    Both are empty if it does not.
+    Both are empty if the YAML does not ask for it.
     """
 
     path: str = ""
@@ -53,7 +53,7 @@ class Wish:
 
     @classmethod
     def taken_from(cls, config: Any) -> Wish:
-        """What the configuration asks for, which is taken out of it. Pretrained weights stay in."""
+        """Take the settings for resuming out of a configuration. Settings for pretrained weights stay in it."""
         newer = config.get("checkpoint")
         path, setting = "", ""
         if newer and newer.get("load_path") and newer.get("no_load_optim") is False:
@@ -67,10 +67,10 @@ class Wish:
 
 
 def point_at(launch: TrainingLaunch, start: Start, plan: RestorePlan, config: Any) -> None:
-    """Have MindFormers load this rank's files of the plan, and go on after it.
+    """Configure MindFormers to load this rank's files of the plan, and to go on after its step.
 
-    They are proven by their digests first. Raises `DamageError` for one that differs from its record, and
-    `RefusedError` for a YAML with which MindFormers would not go on after it.
+    The digests of the files are proven first. Raises `DamageError` for a file that differs from its record, and
+    `RefusedError` for a YAML or a plan with which MindFormers would not go on after this step.
     """
     for name, meaning in _REFUSED.items():
         if config.get(name):
@@ -91,20 +91,23 @@ def point_at(launch: TrainingLaunch, start: Start, plan: RestorePlan, config: An
         return
     config.remove_redundancy = plan.in_shares
     link = _link(first, launch.rank, is_parallel=bool(config.use_parallel))
-    # With ranks MindFormers wants the directory above that of the rank, and the name of the file in it.
+    # In parallel mode, MindFormers needs the directory above the rank's directory, and the name of the file in that.
     config.checkpoint.load_path = str(link.parents[1] if config.use_parallel else link)
     config.resume_training = link.name if config.use_parallel else True
 
 
 def _files_of(launch: TrainingLaunch, start: Start, plan: RestorePlan) -> list[Checkpoint]:
-    """What this rank loads: its file, or its parts, that of the model first. The first rank has the notes too."""
+    """The files that this rank loads: its file, or its parts, the model's part first.
+
+    Rank 0 has the notes of an iteration too: `common.json`, and `metadata.json` if there are several ranks.
+    """
     own = next(source for rank, source in plan.ranks if rank == launch.rank)
     others = [file for file in start.parts if file.rank == launch.rank and file.path != own.path]
     return [own, *sorted(others, key=lambda file: file.path)]
 
 
 def _link(file: Checkpoint, rank: int, *, is_parallel: bool) -> Path:
-    """A link to a file, alone in its directory: nothing of an earlier start is left there."""
+    """Make a link to a file, alone in its directory: links of earlier starts are removed."""
     home = Path(file.path).parent / FOLDER / _LINKS / (f"rank_{rank}" if is_parallel else "single")
     link = home / f"plan_rank_{rank}-{file.epoch or 0}_{file.step_in_epoch or 0}.{file.format}"
     try:
@@ -119,7 +122,7 @@ def _link(file: Checkpoint, rank: int, *, is_parallel: bool) -> Path:
 
 
 def check_restored(launch: TrainingLaunch, config: Any, params: Any) -> None:
-    """Raise `RefusedError` unless the network holds what the plan's files do, and training goes on after it."""
+    """Raise `RefusedError` unless the network holds the values of the plan's files, and training goes on after them."""
     start = launch.start
     if start is None or start.plan is None:
         return
