@@ -1,12 +1,13 @@
-"""Runs the ranks of one node under msrun, and ends with a code that a scheduler can act on.
+"""Runs the ranks of one node under msrun, and ends with an exit code that a scheduler can act on.
 
     node.py --worker_num=16 --local_worker_num=8 --log_dir=log … train.py ARGUMENT …
 
-msrun ends with 1 whatever a rank ended with, and kills the node's other ranks at the first code but 0. So a rank that
-has left on request (75) ends with 0 here, and what it meant is noted. This ends with
+msrun ends with 1 if a rank fails, whatever the rank's exit code is. It kills the node's other ranks as soon as one rank
+ends with another code than 0. So a rank that left on request ends with 0 here, and notes its code 75 in a file. This
+script ends with
 
     0        the training is finished
-    75       it was asked to leave, and has: start it again
+    75       the training left on request: start it again
     2 to 6   ckptstore refused: `exit_code` of the CkptstoreError that ended the script
     1        anything else
 """
@@ -34,7 +35,7 @@ def node(arguments):
 
 
 def code_of(ended, told):
-    """What the node ends with, where msrun ended with a code and ranks told theirs."""
+    """The exit code of the node, from the code of msrun and the codes that the ranks noted."""
     if ended == 0:
         return LEFT if LEFT in told else 0
     return max((code for code in told if code != LEFT), default=1)
@@ -61,7 +62,7 @@ def end_with_its_code(kind, error, trace):
 
 
 def tell(code):
-    Path(os.environ[CODES], f"{os.getpid()}.{code}").touch()  # in one step: msrun may kill this rank in the next
+    Path(os.environ[CODES], f"{os.getpid()}.{code}").touch()  # in one call: msrun may kill this rank right after it
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Draws what a start decides, from a real catalog, as an SVG on stdout: python examples/picture.py > start.svg.
+"""Draws the decision of a start, from a real catalog, as an SVG on stdout: python examples/picture.py > start.svg.
 
-A job of 32 ranks, each with a replica 16 ranks away, has lost files in three ways. The drawing has what
-`ckptstore resolve llama --explain` says of it.
+In a job of 32 ranks, ranks R and R + 16 are replicas. Some files were never saved, one was cut, two were deleted. The
+drawing shows the decision that `ckptstore resolve llama --explain` prints for this job.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CELL, LEFT, TOP, LINE = 16, 100, 40, 44
 
 
 def saved(home: Path) -> ckptstore.Resolution:
-    """Save three states, lose what is lost, and ask where the run goes on."""
+    """Save three states, damage and delete some files, and resolve the run."""
     catalog = ckptstore.connect(str(home / "catalog.db"))
     launches = [catalog.join("llama", rank=rank, world_size=RANKS, launch_id=LAUNCH) for rank in range(RANKS)]
     for launch in launches:
@@ -94,7 +94,7 @@ def _text(x: int, y: int, text: str, colour: str = "#24292f", size: int = 14) ->
 
 
 def main() -> None:
-    """Print it."""
+    """Print the drawing."""
     with tempfile.TemporaryDirectory() as home:
         sys.stdout.write("\n".join(drawing(saved(Path(home)))) + "\n")
 

@@ -1,6 +1,6 @@
 """A catalog with a made-up history of several runs, and `ckptstore serve` on it: `make serve-demo`.
 
-No MindSpore is needed: `launch.save` writes small files. The history is in a directory of its own, which is deleted at
+No MindSpore is needed: `launch.save` writes small files. The history is in a temporary directory, which is deleted at
 the end.
 """
 
@@ -55,14 +55,14 @@ class Job:
                 )
 
     def end(self, launches: list[ckptstore.RankLaunch], step: int) -> None:
-        """Every rank says that the training is over."""
+        """Every rank records that the training is over."""
         for launch in launches:
             now = datetime.now(timezone.utc)
             launch.recorder.record([TrainingEnded(launch.run, launch.id, launch.rank, step, step, None, "", now)])
 
 
 def make(catalog: ckptstore.Catalog, home: Path) -> None:
-    """Runs that are well, and runs that need somebody."""
+    """Make healthy runs, and runs that need a person."""
     llm = Job(catalog, home, "llama-7b", 8, 1)
     llm.save(llm.start(), *range(100, 1300, 100))
     llm.save(llm.start(), *range(1300, 1900, 100))

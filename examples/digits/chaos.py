@@ -1,10 +1,10 @@
-"""Makes a training run fail on purpose, where the environment says so. A real script has no use for this.
+"""Makes a training fail on purpose, as the environment variable CHAOS says. A real script does not need this.
 
     CHAOS="kill rank=1 step=41"          SIGKILL to rank 1 when step 41 is done
     CHAOS="raise rank=1 step=41"         an exception in a callback when step 41 is done
     CHAOS="raise-before rank=0 step=18"  an exception before step 18 is computed
 
-Steps are counted from the start of the process, as this callback sees them.
+This callback counts the steps, from the start of the process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits as MNIST idx files, so that MindSpore's own MnistDataset reads them."""
+"""Writes scikit-learn's handwritten digits as MNIST idx files, so that MindSpore's own MnistDataset reads them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import numpy as np
 
 
 def write_idx(directory: Path) -> Path:
-    """Write 1,797 images of 28 x 28, as MnistDataset wants them, and their labels, unless they are there.
+    """Write 1,797 images of 28 x 28 pixels, the size that MnistDataset needs, and their labels, if they do not exist.
 
-    The digits are 8 x 8 with values 0…16: each pixel becomes 3 x 3, with a margin of 2, and values 0…255.
+    The original digits have 8 x 8 pixels with values 0…16. Each pixel becomes 3 x 3 pixels with values 0…255. A margin
+    of 2 pixels is added.
     """
     images = directory / "train-images-idx3-ubyte"
     labels = directory / "train-labels-idx1-ubyte"
     if images.exists() and labels.exists():
         return directory
-    from sklearn.datasets import load_digits  # noqa: PLC0415 — its import takes a second, which most starts save
+    from sklearn.datasets import load_digits  # noqa: PLC0415 — the import takes a second, and most starts do not need it
 
     directory.mkdir(parents=True, exist_ok=True)
     digits = load_digits()

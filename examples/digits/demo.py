@@ -1,4 +1,4 @@
-"""The main job, shown: train, crash, start the same command again, end with the same weights.
+"""Shows the main use of ckptstore: train, crash, give the same command again, and end with the same weights.
 
     python examples/digits/demo.py
 
@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def train(output: Path, chaos: str | None = None) -> int:
-    """Run the example under msrun; its exit code. Nothing is left running, however this ends."""
+    """Run the example under msrun; its exit code. If this function is interrupted, it kills msrun and the workers."""
     log = output / "log"
     environment = environment_of(output) | ({"CHAOS": chaos} if chaos else {})
     output.mkdir(exist_ok=True)
@@ -71,9 +71,9 @@ def train(output: Path, chaos: str | None = None) -> int:
 
 
 def kill_workers(output: Path) -> None:
-    """Msrun gives each worker a session of its own: they are found by the directory they were told to work in."""
+    """Kill the workers. msrun gives each one its own session, so they are found by the directory in their arguments."""
     for command in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
+        with contextlib.suppress(OSError):  # the process has just ended
             if str(output).encode() in command.read_bytes():
                 os.kill(int(command.parent.name), signal.SIGKILL)
 

@@ -1,9 +1,9 @@
-"""LeNet-5 on handwritten digits, data parallel. Start it again after any crash: the same command.
+"""LeNet-5 on handwritten digits, data parallel. After any crash, give the same command again.
 
     msrun --worker_num=2 --local_worker_num=2 --master_port=18118 --join=True --log_dir=log \
         examples/digits/train.py OUTPUT_DIRECTORY
 
-The lines that are ckptstore's are marked with `# ckptstore`.
+The comment `# ckptstore` marks the lines that use ckptstore.
 """
 
 from __future__ import annotations

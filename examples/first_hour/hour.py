@@ -1,8 +1,8 @@
-"""Plays a first hour with ckptstore and prints it as a page.
+"""Runs the commands of a first hour with ckptstore, and prints a page with their output.
 
 python examples/first_hour/hour.py > docs/tutorial/first-hour.md
 
-All output is real. Only moments, the names of launches, paths and what depends on the machine are put in.
+All output is real. Fixed values replace times, launch ids, paths, and values that depend on the machine.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ Read on in [your own script](your-script.md).
 
 
 class Hour:
-    """A user's home directory, the commands typed in it, and what they print."""
+    """A user's home directory. Runs the commands that a user types there, and shows their output."""
 
     def __init__(self, home: Path, programs: Mapping[str, Sequence[str]]) -> None:
         self._home, self._programs = home, programs
@@ -96,7 +96,7 @@ class Hour:
         self._environment |= {"HOME": str(home), "GLOG_v": "3", "COLUMNS": "100"}
 
     def type(self, line: str) -> str:
-        """Run a command line, and show it with what it printed."""
+        """Run a command line; the line and its output, as a block of the page."""
         words = line.split()
         assigned = dict(word.split("=") for word in words if "=" in word and not word.startswith("-"))
         program, *arguments = [word for word in words if word not in {f"{k}={v}" for k, v in assigned.items()}]
@@ -142,7 +142,7 @@ _OF_THE_MACHINE = (
 
 
 def transcript(home: Path, programs: Mapping[str, Sequence[str]] = PROGRAMS) -> str:
-    """The page, of what the programs print in an empty home directory."""
+    """The page, with the output of the programs in an empty home directory."""
     hour = Hour(home, programs)
     script = (HERE / "train.py").read_text()
     lines = [line for line in script.splitlines() if re.search(r"# \d$", line)]

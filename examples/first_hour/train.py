@@ -1,4 +1,4 @@
-"""A small job with ckptstore's three lines; KILL_AT=17 lets it die in the middle, after step 17."""
+"""A small job with the three lines that use ckptstore. With KILL_AT=17 it kills itself after step 17."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ import ckptstore.mindspore
 
 
 class KillAt(Callback):
-    """What a node does that loses power; steps are so short here that the last save may not be recorded yet."""
+    """Kills the process, as if the node lost power. First waits until the last save is recorded: steps are short."""
 
     def on_train_step_end(self, run_context):
         step = run_context.original_args().cur_step_num

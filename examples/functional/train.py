@@ -1,8 +1,8 @@
-"""The quick start of MindSpore's tutorials, on handwritten digits. Start it again after any crash: the same command.
+"""The quick start of MindSpore's tutorials, on handwritten digits. After any crash, give the same command again.
 
     python examples/functional/train.py OUTPUT_DIRECTORY
 
-The lines that are ckptstore's are marked with `# ckptstore`.
+The comment `# ckptstore` marks the lines that use ckptstore.
 """
 
 from __future__ import annotations

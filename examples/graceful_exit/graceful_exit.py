@@ -1,11 +1,12 @@
-"""The graceful exit tutorial of MindSpore: a training that leaves when it is asked to, and goes on when it is started.
+"""The graceful exit tutorial of MindSpore: a training that exits on request, and goes on when it is started again.
 
     MS_ENABLE_GRACEFUL_EXIT=1 msrun --worker_num=8 --local_worker_num=8 --master_port=10970 --join=True \
         --log_dir=log examples/graceful_exit/graceful_exit.py OUTPUT_DIRECTORY
 
-Ask for the exit with `{"GracefulExit": 1}` in OUTPUT_DIRECTORY/graceful_exit.json, or by SIGTERM to every rank. The
-same command goes on after the last step; nobody has to put the file back to 0, and no older exit is loaded. The lines
-that are ckptstore's are marked. On the CPU it runs in one process, started by `python`.
+Request the exit with `{"GracefulExit": 1}` in OUTPUT_DIRECTORY/graceful_exit.json, or with SIGTERM to every rank. The
+same command goes on after the last step. ckptstore sets the file back to 0, and never loads the save of an older exit.
+The comment `# ckptstore` marks the lines that use ckptstore. On the CPU, start the script with `python`: it runs in one
+process.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def main(output: Path) -> None:
     net_loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
     model = Model(network, net_loss, net_opt, metrics={"Accuracy": Accuracy()})
     ds_train = create_dataset(output / "data")
-    # One directory a rank: OnRequestExit adds the device's id, which several nodes may have in common.
+    # One directory for each rank: OnRequestExit adds only the device id, and several nodes may have the same ids.
     exit_cb = OnRequestExit(
         file_name="LeNet",
         directory=str(output / "exits" / str(rank)),

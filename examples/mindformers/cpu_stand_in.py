@@ -1,9 +1,9 @@
-"""What stands in for an Ascend, so that MindFormers trains on a CPU. On an Ascend nothing imports this file.
+"""Replaces parts of MindFormers that need an Ascend device, so that it trains on a CPU. Do not import it on Ascend.
 
-- The overflow check of the train cell is an operator of Ascend: here nothing overflows.
-- MindFormers waits for all ranks with a barrier, which MindSpore has for no CPU: here the ranks add up one float.
-- The newer format asks which rank has which slice of a parameter, which MindSpore tells of semi-auto parallel, which
-  does not compile on a CPU: here each rank of a data-parallel job has all of them.
+- The overflow check of the train cell is an operator of Ascend. Here the check always reports no overflow.
+- MindFormers waits for all ranks with a barrier. MindSpore has no barrier on the CPU. Here the ranks sum up one float.
+- The newer checkpoint format needs to know which rank has which slice of a parameter. MindSpore knows this only for
+  semi-auto parallel, which does not compile on a CPU. Here each rank of a data-parallel job has whole parameters.
 """
 
 import mindspore
@@ -45,7 +45,7 @@ def barrier(group=None):  # noqa: ARG001
     ops.AllReduce()(Tensor([1.0], mindspore.float32)).asnumpy()
 
 
-def of_every_rank(network):  # noqa: ARG001 — the optimizer's parameters are asked for too
+def of_every_rank(network):  # noqa: ARG001 — the optimizer's parameters are needed too
     """The layout, type and shape of each parameter of the train cell, by rank and name."""
     ranks = get_real_group_size()
     whole = Layout((ranks,), ("dp",), rank_list=list(range(ranks)))

@@ -1,9 +1,9 @@
-"""A tiny Llama in MindFormers on 2 ranks: train, kill a rank, start the same command again, compare the last states.
+"""A tiny Llama in MindFormers on 2 ranks: train, kill a rank, give the same command again, compare the last states.
 
     python examples/mindformers/demo.py [newer]
 
-`newer` takes MindFormers' newer format. Takes about three minutes on 2 cores, works in a temporary directory and
-removes it.
+With `newer`, MindFormers saves in its newer checkpoint format. The demo takes about three minutes on 2 cores. It works
+in a temporary directory, and removes it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def prepare(home: Path) -> None:
 
 
 def train(home: Path, *, newer: bool, kill: bool = False) -> int:
-    """Run the example under msrun; its exit code. Nothing is left running, however this ends."""
+    """Run the example under msrun; its exit code. If this function is interrupted, it kills msrun and the workers."""
     log = home / "log"
     config = yaml.safe_load((HERE / "llama.yaml").read_text())
     config |= {"use_parallel": True, "use_legacy_format": not newer}
@@ -92,9 +92,9 @@ def train(home: Path, *, newer: bool, kill: bool = False) -> int:
 
 
 def kill_workers(home: Path) -> None:
-    """Msrun gives each worker a session of its own: they are found by the directory they were told to work in."""
+    """Kill the workers. msrun gives each one its own session, so they are found by the directory in their arguments."""
     for command in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
+        with contextlib.suppress(OSError):  # the process has just ended
             if str(home).encode() in command.read_bytes():
                 os.kill(int(command.parent.name), signal.SIGKILL)
 
@@ -120,7 +120,7 @@ def compare(calm: Path, rough: Path) -> int:
 
 
 def tensors(home: Path, rank: int) -> dict[str, bytes]:
-    """What the files of the last step have of a rank, by name."""
+    """The values in a rank's files of the last step, by name."""
     with connect(home / "catalog.db") as catalog:
         paths = [file.path for file in catalog.show(RUN, STEPS) if file.rank == rank]
     loaded = [load_file(path) for path in paths if path.endswith(".safetensors")]

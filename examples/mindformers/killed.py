@@ -10,7 +10,7 @@ from mindspore.train import Callback
 
 @MindFormerRegister.register(MindFormerModuleType.CALLBACK)
 class KillAt(Callback):
-    """Kills rank `kill_rank` by SIGKILL after step `kill_at` of this launch, once it has registered what it saved."""
+    """Kills rank `kill_rank` with SIGKILL after step `kill_at` of this launch, once its saves are registered."""
 
     def __init__(self, kill_at: int, kill_rank: int = 0) -> None:
         super().__init__()

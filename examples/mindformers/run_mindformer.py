@@ -1,8 +1,8 @@
-"""As MindFormers' own run_mindformer.py, which its wheel does not have: reads a YAML, and trains."""
+"""Reads a YAML, and trains, as MindFormers' own run_mindformer.py does. MindFormers' wheel lacks that script."""
 
 import argparse
 
-import cpu_stand_in  # noqa: F401 — on an Ascend leave this out
+import cpu_stand_in  # noqa: F401 — on an Ascend device, remove this line
 from mindformers import Trainer
 from mindformers.core.context import build_context
 from mindformers.tools.register import ActionDict, MindFormerConfig

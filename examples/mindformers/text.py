@@ -1,4 +1,4 @@
-"""Makes a small text, and from it the MindRecord file that MindFormers reads: sequences of bytes, of one length."""
+"""Makes a small text, and writes it as a MindRecord file for MindFormers: sequences of bytes, all of one length."""
 
 import random
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from mindspore.mindrecord import FileWriter
 
-LENGTH = 33  # tokens of a sequence: MindFormers' Llama takes one more than it predicts
+LENGTH = 33  # tokens in a sequence: MindFormers' Llama needs one more token than it predicts
 SEQUENCES = 96
 
 SUBJECTS = ("the ship", "a clerk", "our engine", "the old map", "one signal", "every rank")
@@ -16,7 +16,7 @@ OBJECTS = ("the harbour", "its own name", "a second copy", "the last step", "the
 
 
 def make(path: Path) -> None:
-    """Write the text's sequences; the same ones every time."""
+    """Write the sequences of the text, which is the same every time."""
     drawn = random.Random(1)  # noqa: S311 — always the same text
     need = LENGTH * SEQUENCES
     text = ""

@@ -1,10 +1,10 @@
-"""Data parallel in PyTorch, after the recovery of the Ascend guide: each rank has a `rank_*/model_best.pth.tar`.
+"""Data parallel in PyTorch, following the recovery example of the Ascend guide: a `rank_*/model_best.pth.tar` a rank.
 
     RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 CKPTSTORE_LAUNCH_ID=… \
         python examples/pytorch/train.py OUTPUT_DIRECTORY
 
-as torchrun starts it. The id is the same for all ranks, and another one at every start. Start it again after any crash.
-The lines that are ckptstore's are marked with `# ckptstore`.
+torchrun sets the first four variables. All ranks get the same launch id, and each start gets a new one. Start the
+script again after any crash. The comment `# ckptstore` marks the lines that use ckptstore.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EPOCHS, BATCH, SAMPLES = 3, 8, 160
 
 
 def batches(rank: int, ranks: int, done: int):
-    """The step and the samples of a rank, of each step that is left; each epoch has an order of its own."""
+    """For each step after `done`: its number, and the rank's samples and labels. Each epoch is shuffled anew."""
     data = torch.rand(SAMPLES, 12, generator=torch.Generator().manual_seed(7))
     labels = (data.sum(1) * 4 % 4).long()
     an_epoch = SAMPLES // ranks // BATCH

@@ -1,9 +1,10 @@
-"""A training in TensorFlow, after the recovery of the Ascend guide: rank R saves under the prefix `ckptR`.
+"""A training in TensorFlow that follows the recovery example of the Ascend guide. Rank R saves with prefix `ckptR`.
 
     RANK=0 WORLD_SIZE=2 CKPTSTORE_LAUNCH_ID=… python examples/tensorflow/train.py OUTPUT_DIRECTORY
 
-The id is the same for all ranks, and another one at every start. Each rank trains a model of its own; all go on from
-one step. Start it again after any crash. The lines that are ckptstore's are marked with `# ckptstore`.
+All ranks get the same launch id, and each start gets a new one. Each rank trains its own model, and all ranks go on
+after the same step. Start the script again after any crash. The comment `# ckptstore` marks the lines that use
+ckptstore.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A stand-in for MindIO's controller, so that the example runs where there is no Ascend: on the CPU.
+"""A stand-in for MindIO's controller, so that the example runs without an Ascend device, on the CPU.
 
-It does what the controller does after a fault, and calls MindSpore's own handlers for it: save on the healthy ranks
-that are asked to, rename once all of them have, end every process. Nothing of it is needed on a cluster.
+After a fault it does the same as the controller, with MindSpore's own handlers: the chosen healthy ranks save, the
+directory is renamed when all of them have saved, and every process ends. On a cluster, the stand-in is not needed.
 
-TTP_FAULT="step=9 dead=1 savers=0,2,3" says after which step of the training rank 1 fails, and who saves. With
-"rename=no" the fault cascades before the directory is renamed.
+TTP_FAULT="step=9 dead=1 savers=0,2,3": rank 1 fails after step 9 of the training, and ranks 0, 2 and 3 save. With
+"rename=no", a second fault prevents that the directory is renamed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ReportState(Enum):
 
 
 class Controller:
-    """MindIO's interface as `TrainFaultTolerance` uses it; what is not a part of saving does nothing here."""
+    """MindIO's interface as `TrainFaultTolerance` uses it. Functions that have no part in saving do nothing here."""
 
     ReportState = ReportState
 
@@ -50,7 +50,7 @@ class Controller:
         self.step_args = arguments
 
     def tft_end_updating_os(self, step: int) -> None:
-        """A step has ended on this rank, its update is in the weights: the moment at which a fault is survived."""
+        """This rank has ended a step, and its weights are updated. Only a fault at this moment can be survived."""
         if self.fault and step == int(self.fault["step"]):
             self._end(step)
 
@@ -72,7 +72,7 @@ class Controller:
                 rename(step, context)
                 (root / "renamed").touch()
             _wait((root / "renamed").exists)
-        if rank == int(self.fault["dead"]):  # it died long ago; here it is what ends the job
+        if rank == int(self.fault["dead"]):  # in a real fault, this rank died before; here its death ends the job
             os.kill(os.getpid(), signal.SIGKILL)
         leave, context = self.handlers["exit"]
         leave(context)
@@ -85,7 +85,7 @@ class Controller:
 
 
 class OnCpu(TrainFaultTolerance):
-    """MindSpore's callback, but for what only an Ascend can do: it refuses to start, and asks the device."""
+    """MindSpore's callback without its checks at the start and its questions to the device, which need an Ascend."""
 
     def _check_init(self) -> None:
         pass

@@ -1,12 +1,14 @@
 """The TTP tutorial of MindSpore, with the hand-written search for the checkpoint replaced by `resume`.
 
-On a cluster, four ranks, twice the same command (MindIO TTP installed, MS_ENABLE_TFT='{TTP:1}'):
+On a cluster with MindIO TTP and MS_ENABLE_TFT='{TTP:1}', the same command starts four ranks, and starts them again
+after a fault:
 
     msrun --worker_num=4 --local_worker_num=4 --master_port=10970 --join=False --log_dir=msrun_log \
         examples/ttp/train.py OUTPUT_DIRECTORY
 
-The tutorial's `--is_recover`, `cur_epoch = 2`, `cur_step = 1215` and the file name made of them are gone. The lines
-that are ckptstore's are marked. Off Ascend a stand-in for MindIO's controller is used (`stand_in.py`).
+The script does not need the tutorial's `--is_recover`, `cur_epoch = 2`, `cur_step = 1215`, or the file name made of
+them. The comment `# ckptstore` marks the lines that use ckptstore. Without an Ascend device, the script uses a stand-in
+for MindIO's controller (`stand_in.py`).
 """
 
 from __future__ import annotations
