@@ -1,6 +1,7 @@
 """Runs many histories on all cores: `python -m tests.world --histories N --seed S`.
 
-Prints what was done, and under which faults; each history that breaks a promise is made short and printed as a script.
+Prints the operations that ran, and the faults that were drawn in them. `--keep DIR` writes each of the first five
+histories that break a promise into DIR, as a script with fewer steps.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _PORTION = 5
 _WARMING = 3  # histories
 _PORTIONS_OF_A_PROCESS = 20
 
-# Its number, how it failed, operations, checks, and what was drawn.
+# Of a history: its seed, how it failed, and how often each operation was done, each check was made, each fault drawn.
 _Outcome = tuple[int, str, Counter[str], Counter[str], Counter[str]]
 
 
@@ -47,7 +48,7 @@ def main() -> int:
 
 @dataclasses.dataclass
 class _Tally:
-    """What came of the histories so far; with a file, also those of runs that were ended before."""
+    """The results of the histories so far. With a file, also the results of earlier, interrupted runs."""
 
     file: Path | None
     first: int
@@ -123,10 +124,10 @@ def _campaign(asked: argparse.Namespace) -> int:
 
 
 def _outcomes(seeds: Sequence[int], asked: argparse.Namespace) -> Iterator[list[_Outcome]]:
-    """Of one portion after the other, in the order of their numbers."""
+    """The outcomes of one portion of histories after the other, in the order of the seeds."""
     portions = [(seeds[at : at + _PORTION], asked.steps) for at in range(0, len(seeds), _PORTION)]
-    # Nothing looks for garbage in cycles: that takes a tenth of the time. A process ends before it needs much memory.
-    # What is read and compiled once, as statements are, each of them has from here.
+    # The cyclic garbage collector is off: it takes a tenth of the time, and a process ends before it needs much memory.
+    # Objects that are made once, such as compiled statements, are made here, so that each process inherits them.
     _run((range(min(_WARMING, len(seeds))), 0))
     gc.collect()
     gc.freeze()

@@ -1,10 +1,12 @@
-"""File systems in memory, and what a power loss leaves of them.
+"""File systems in memory, and the state in which a power loss leaves them.
 
 A change of content or of a directory is visible at once and pending until it is synced. A power loss keeps the synced
 state and some of the pending changes:
 
-- of a file, each sector and the size as of some time since the last sync, none after a lost truncation;
-- of the directories, any set of changes in which a change has those before it that concern the same name or inode.
+- In a file, each sector has the content of some moment since the last sync, and so has the size. If a truncation is
+  lost, all writes after it are lost.
+- In directories, any set of changes survives, with one condition: a change survives only if all earlier changes of the
+  same name or inode survive.
 """
 
 from __future__ import annotations
@@ -17,19 +19,19 @@ from random import Random
 
 SECTOR = 512
 BLOCK = 4096
-_INODE_SIZE = 256  # of the capacity, for each file, link and directory
+_INODE_SIZE = 256  # bytes of the capacity that each file, link and directory takes
 _LOSSES = (0.0, 0.1, 0.5, 0.9, 1.0)
 
 
 def failure(code: int, *paths: object) -> OSError:
-    """The `OSError` of an errno, of the subclass that Python has for it."""
+    """The `OSError` of an errno, in Python's subclass for this errno."""
     if len(paths) > 1:
         return OSError(code, os.strerror(code), paths[0], None, paths[1])
     return OSError(code, os.strerror(code), *paths)
 
 
 class Inode:
-    """What is common to files, directories and links. Times are in nanoseconds since 1970."""
+    """The common part of files, directories and links. Times are in nanoseconds since 1970."""
 
     __slots__ = (
         "ctime_ns",
@@ -59,10 +61,10 @@ class Inode:
         self.uid = uid
         self.gid = gid
         self.nlink = 0
-        self.opens = 0  # open file descriptions: the space of a deleted file is free after the last one
-        self.mtime_ns = self.ctime_ns = self.named_ns = now  # the last is when it got its newest name
-        self.shown: tuple[object, os.stat_result] | None = None  # its status as it was last asked for
-        self.latest: Change | None = None  # change of a directory that concerns this inode
+        self.opens = 0  # open file descriptions: a deleted file takes space until the last one is closed
+        self.mtime_ns = self.ctime_ns = self.named_ns = now  # named_ns: when it got its newest name
+        self.shown: tuple[object, os.stat_result] | None = None  # the result of the last stat
+        self.latest: Change | None = None  # the newest change of a directory that concerns this inode
         self.stable_status = self.status()
 
     def status(self) -> tuple[int, int, int, int, int]:
@@ -78,7 +80,7 @@ class Inode:
 
 
 class File(Inode):
-    """A regular file. `writes` are pending: an offset and the bytes, or a new size and None."""
+    """A regular file. `writes` are the pending changes: an offset and the bytes, or a new size and None."""
 
     __slots__ = ("content", "locks", "stable", "writes")
 
@@ -96,7 +98,7 @@ class File(Inode):
 
 
 class Directory(Inode):
-    """A directory. `changes` are pending, by their number; `latest_of` the newest of them for each name."""
+    """A directory. `changes` has the pending changes by number, `latest_of` the newest of them for each name."""
 
     __slots__ = ("changes", "entries", "latest_of", "locks", "mounted", "parent", "stable")
 
@@ -130,7 +132,7 @@ class Symlink(Inode):
 
 
 class Change:
-    """A pending change of a directory: new entries by name, None where one is removed. All of it survives, or none."""
+    """A pending change of a directory: the new entry of each name, or None. It survives whole, or not at all."""
 
     __slots__ = ("before", "directory", "is_settled", "names", "number")
 
@@ -140,11 +142,11 @@ class Change:
         self.number = number
         self.directory = directory
         self.names = names
-        self.before = before  # it cannot survive without these
+        self.before = before  # this change survives only if all of these survive
         self.is_settled = False
 
     def settle(self) -> None:
-        """Make it durable."""
+        """Make the change durable."""
         directory = self.directory
         for name, inode in self.names:
             if inode is None:
@@ -159,9 +161,9 @@ class Change:
 
 
 class Disk:
-    """A file system. Errors that depend on it alone are raised here: ENOSPC, EROFS, EPERM for hard links.
+    """A file system. It raises the errors that depend on the disk alone: ENOSPC, EROFS, EPERM for hard links.
 
-    `capacity` is in bytes, None for an endless one. `kind` is its name in a mount table.
+    `capacity` is in bytes; None means unlimited. `kind` is the type of the file system in a mount table.
     """
 
     def __init__(
@@ -178,9 +180,9 @@ class Disk:
         self.number = number
         self.capacity = capacity
         self.read_only = False
-        self.slow_ns = 0  # after so long a new entry is listed
+        self.slow_ns = 0  # a new entry is listed after this time
         self.is_coarse = False  # times are whole seconds
-        self.unreadable: set[Inode] = set()  # whose content gives EIO
+        self.unreadable: set[Inode] = set()  # reading their content raises EIO
         self.has_links = has_links
         self.has_locks = has_locks
         self.kind = kind
@@ -189,16 +191,16 @@ class Disk:
         self._last_ino = 1
         self._last_change = 0
         self._pending: dict[int, Change] = {}
-        self._nameless: dict[Inode, None] = {}  # deleted and open
+        self._nameless: dict[Inode, None] = {}  # deleted files that are still open
         self.root = Directory(self, 0o755, 0, 0, 0)
 
     def next_ino(self) -> int:
-        """A number that no inode of this disk has had."""
+        """A new inode number; no number is used twice."""
         self._last_ino += 1
         return self._last_ino
 
     def free(self) -> int:
-        """Bytes that can be written; of an endless disk, very many."""
+        """The number of bytes that can be written; a very large number if the capacity is unlimited."""
         return 1 << 50 if self.capacity is None else max(0, self.capacity - self.used)
 
     def check_writable(self) -> None:
@@ -210,7 +212,7 @@ class Disk:
             raise failure(errno.ENOSPC)
 
     def create(self, directory: Directory, name: str, inode: Inode, now: int) -> None:
-        """Enter a new inode. A directory enters its parent's link count too."""
+        """Add an entry for a new inode. A new directory adds one to the link count of its parent."""
         self.used += _INODE_SIZE + (BLOCK if isinstance(inode, Directory) else 0)
         self.inodes += 1
         if isinstance(inode, Directory):
@@ -235,7 +237,7 @@ class Disk:
         self._note(directory, ((name, None),), (inode,), now)
 
     def rename(self, directory: Directory, name: str, target: Directory, new_name: str, now: int) -> None:
-        """Move an entry, over another one or not. Between two directories the new name may survive beside the old."""
+        """Move an entry, perhaps over another. After a power loss, a move to another directory may leave both names."""
         inode = directory.entries.pop(name)
         replaced = target.entries.get(new_name)
         if replaced is not None:
@@ -254,7 +256,7 @@ class Disk:
         self._note(directory, ((name, None),), (inode,), now)
 
     def write(self, file: File, offset: int, data: bytes, now: int) -> int:
-        """Write what fits; the number of bytes."""
+        """Write as many bytes as fit, and return their number. Raises ENOSPC if none fits."""
         self.check_writable()
         if not data:
             return 0
@@ -284,7 +286,7 @@ class Disk:
         file.mtime_ns = file.ctime_ns = now
 
     def release(self, inode: Inode) -> None:
-        """Free the space of what has no name and is not open."""
+        """Free the space of an inode, if it has no name and is not open."""
         if inode.nlink:
             return
         if inode.opens:
@@ -312,7 +314,7 @@ class Disk:
             self.sync(inode)
 
     def power_loss(self, chance: Random) -> None:
-        """Become what a power loss may leave. Inodes keep their identity; all that is left is durable."""
+        """Lose power: drop some of the pending changes. Inodes keep their identity. All that remains is durable."""
         losses: dict[Directory, float] = {}
         for change in list(self._pending.values()):
             loss = losses.get(change.directory)
@@ -362,7 +364,7 @@ class Disk:
         directory.mtime_ns = directory.ctime_ns = now
 
     def _settle(self, changes: Iterable[Change]) -> None:
-        """Make changes durable, and those before that they need."""
+        """Make changes durable, and the earlier changes that they need."""
         found: dict[int, Change] = {}
         left = list(changes)
         while left:
@@ -384,7 +386,7 @@ class Disk:
         self.release(inode)
 
     def _rebuild(self, chance: Random) -> None:
-        """Make a tree of the durable entries. A directory with two names keeps the one that is nearer to the root."""
+        """Rebuild the tree from the durable entries. If a directory has two names, the one nearer to the root stays."""
         for _, inode in self.walk():
             inode.nlink = 0
             if inode.opens:
@@ -420,7 +422,7 @@ class Disk:
 
 
 def _apply(content: bytearray, offset: int, data: bytes | None) -> None:
-    """Write data at an offset, or cut or extend to that size with zeros."""
+    """Write data at an offset. If `data` is None, cut the content to the size `offset`, or extend it with zeros."""
     size = len(content)
     if offset > size:
         content.extend(bytes(offset - size))
@@ -431,12 +433,12 @@ def _apply(content: bytearray, offset: int, data: bytes | None) -> None:
 
 
 def _lose(file: File, chance: Random) -> None:
-    """Keep some of the pending writes of a file."""
+    """Drop some of the pending writes of a file, and keep the others."""
     cuts = [number for number, (_, data) in enumerate(file.writes) if data is None]
     loss = chance.choice(_LOSSES)
     content = file.stable
     intended = len(content)
-    lost: set[int] = set()  # sectors that nothing is written to any more
+    lost: set[int] = set()  # sectors that have lost a write: later writes to them are lost too
     for offset, data in file.writes[: chance.choice([*cuts, len(file.writes)])]:
         if data is None:
             _apply(content, offset, None)
@@ -449,7 +451,7 @@ def _lose(file: File, chance: Random) -> None:
             else:
                 begin, end = max(offset, sector * SECTOR), min(offset + len(data), (sector + 1) * SECTOR)
                 _apply(content, begin, data[begin - offset : end - offset])
-    if chance.random() < 0.5:  # the size survives, its bytes may not
+    if chance.random() < 0.5:  # the size survives, although some of the bytes may be lost
         _apply(content, max(intended, len(content)), None)
     file.content = bytearray(content)
     file.writes.clear()

@@ -1,4 +1,4 @@
-"""Draws histories, runs them, and makes one that fails as short as it can be."""
+"""Draws histories, runs them, and shortens a history that fails."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ _WEIGHTS = {
     "wait": 8,
     "clock": 2,
 }
-"""How often each step is drawn."""
+"""The relative frequency of each step."""
 
 _MOODS = (0.0, 0.0, 0.3, 1.0, 1.0, 3.0, 8.0)
-"""By how much a history draws a step more often than that, or not at all: one that does few things does them well."""
+"""Factors of these frequencies, drawn for each history and step. With fewer kinds of steps, each is tried more."""
 
 _FOLLOWS = {
     "plan": ("branch", "quarantine", "pin", "delete", "execute"),
@@ -114,12 +114,12 @@ _FOLLOWS = {
     "wait": ("purge", "gc"),
     "power_loss": ("start", "gc"),
 }
-"""What meets what a step has left: that often follows it."""
+"""The steps that often follow a step, because they meet the situation that it leaves."""
 _BURSTS = 0.4
 _FOLLOW = 0.3
 _OF_THEME = 0.45
-_THEME = 6  # steps that a history does most, found by going from one to what often follows it
-_AGAIN = 0.3  # after one that was killed or failed
+_THEME = 6  # kinds of steps that a history does most: a walk along `_FOLLOWS` finds them
+_AGAIN = 0.3  # how often a step is drawn again after a fault
 _RECENT = 4
 
 _STORY = 0.05
@@ -150,9 +150,10 @@ _STORIES = (
     ("save", "save", "back_up", "start|scan|sync|gc", "gc|undo|lose_catalog|save", "start|scan|gc"),
     ("flip|cut|delete|touch|copy|move", "resolve|start|gc|verify"),
 )
-"""Steps that make one situation, the faults and users of which are drawn: `!` has a fault, `?` may be left out, `@1` is
-of the second catalog, `~` has one argument. Each is of a family of bugs, and no bug's own history."""
-_OF_SIZES = 0.5  # of the histories in which each rank can take the file of any
+"""Sequences of steps that make one situation; their arguments and faults are drawn. `a|b` is one of the two steps. A
+step with `!` has a fault, a step with `?` may be left out, `@1` means the second catalog, `~` sets one argument. Each
+sequence stands for a family of bugs, and none is the history of one bug."""
+_OF_SIZES = 0.5  # the share of histories with launches of fewer ranks, of those in which all ranks are replicas
 _TIERS = 0.25
 _TIER_STORIES = (
     ("replicate",),
@@ -165,7 +166,7 @@ _TIER_STORIES = (
     ("replicate", "lose_catalog|power_loss|move_tree", "scan?", "start|free_nodes|tier_gc"),
     ("replicate", "replace_disk", "replace_disk?", "start|tier_gc|gc|resolve", "start?", "replicate?"),
 )
-"""As `_STORIES`, of a history with a tier."""
+"""As `_STORIES`, for a history with a tier."""
 _STORY_ARGUMENTS = {
     "@1": {"catalog": 1},
     "~again": {"again": 1},
@@ -174,7 +175,7 @@ _STORY_ARGUMENTS = {
 }
 
 _ENDS = ("end", "fail", "branch", "move_tree", "power_loss", "lose_catalog")
-"""After these nobody trains."""
+"""After these steps no rank trains."""
 _TROUBLES = ("unmount", "fill", "protect", "slow", "spoil", "catalog_away", "lock_catalog")
 _HEALS = 0.3
 
@@ -248,7 +249,7 @@ _BESIDE = (
 
 @dataclass(frozen=True)
 class Step:
-    """A method of the world with its arguments, and what goes wrong in it."""
+    """A method of the world, its arguments, and the fault that happens in it."""
 
     name: str
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -262,7 +263,7 @@ class Step:
 
 @dataclass(frozen=True)
 class History:
-    """How a world is set up, and what happens in it."""
+    """The settings of a world, and the steps that happen in it."""
 
     seed: int
     settings: dict[str, Any]
@@ -282,7 +283,7 @@ class History:
 
 @dataclass
 class Outcome:
-    """What came of a history: the promise that was broken, and where; what was done, checked and drawn."""
+    """The result of a history: the broken promise and its step, and the number of operations, checks and faults."""
 
     history: History
     error: BaseException | None = None
@@ -294,7 +295,7 @@ class Outcome:
 
 
 def draw(seed: int, steps: int = STEPS) -> History:
-    """A history, the same for the same number."""
+    """Draw a history; the same seed gives the same history."""
     chance = random.Random(seed)
     settings = {
         "size": chance.choice([1, 2, 2, 2, 3, 4]),
@@ -345,7 +346,7 @@ def draw(seed: int, steps: int = STEPS) -> History:
         step = _drawn(chance, name, 1.0 if scene.endswith("!") else faulty, ways)
         for sign, arguments in _STORY_ARGUMENTS.items():
             step = replace(step, arguments=step.arguments | arguments) if sign in scene else step
-        if name == "save" and not scene.endswith("!") and chance.random() < _BURSTS:  # what a policy chooses from
+        if name == "save" and not scene.endswith("!") and chance.random() < _BURSTS:  # states for a policy
             drawn += [Step("save")] * chance.randrange(2, 6)
         drawn.append(step)
         in_trouble |= name in _TROUBLES
@@ -356,7 +357,7 @@ def draw(seed: int, steps: int = STEPS) -> History:
 
 
 def _with_sizes(chance: random.Random, history: History) -> History:
-    """The history, perhaps with launches of fewer ranks than the first, if each rank can take the file of any."""
+    """The history, perhaps with launches of fewer ranks than the first, if all ranks are replicas."""
     if not history.settings["replicas"] or chance.random() > _OF_SIZES:
         return history
     first, *others = history.steps
@@ -368,7 +369,7 @@ def _with_sizes(chance: random.Random, history: History) -> History:
 
 
 def _with_tier(chance: random.Random, history: History, faulty: float, ways: Sequence[str]) -> History:
-    """The history, with steps of a tier between its own."""
+    """The history, with steps of a tier inserted between its own."""
     steps = list(history.steps)
     for _ in range(chance.choice((3, 6, 9))):
         at = chance.randrange(len(steps))
@@ -383,7 +384,7 @@ def _with_tier(chance: random.Random, history: History, faulty: float, ways: Seq
 
 
 def _told(chance: random.Random) -> list[str]:
-    """The steps of a story, each as `_STORIES` has it, chosen and without `?`."""
+    """The steps of a story as `_STORIES` writes them, after the choice at each `|` and `?`."""
     every = (chance.choice(scene.split("|")) for scene in chance.choice(_STORIES))
     scenes = (scene.removesuffix("?") for scene in every if not scene.endswith("?") or chance.random() < 0.5)
     return list(scenes)
@@ -433,7 +434,7 @@ def _fault(chance: random.Random, name: str, way: str) -> Fault:
     error = ""
     if way == "error":
         error = chance.choice(SQL_ERRORS if where == "sql" else ERRORS)
-        what = "error" if error == "EINTR" else what  # what was interrupted was not done
+        what = "error" if error == "EINTR" else what  # an interrupted call has had no effect
     return Fault(_place(chance, name, where), what, error, where)
 
 
@@ -529,7 +530,7 @@ _ARGUMENTS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
 
 
 def run(history: History, traced: Callable[[str], object] | None = None) -> Outcome:
-    """Let a history happen; `traced` hears of every call to the outside."""
+    """Run a history. `traced` is called with a line for every call to the outside."""
     outcome = Outcome(history)
     with simulated(history.seed) as machine:
         machine.traced = traced
@@ -545,7 +546,7 @@ def run(history: History, traced: Callable[[str], object] | None = None) -> Outc
                 world.check()
             outcome.at = len(history.steps)
             world.finish()
-        except Exception as error:  # noqa: BLE001 — whatever comes out of a history is what it found
+        except Exception as error:  # noqa: BLE001 — any exception is the result of the history
             outcome.error = error
         outcome.done, outcome.checked, outcome.drawn = world.done, world.checked, machine.drawn
         outcome.left = world.everything()
@@ -553,7 +554,7 @@ def run(history: History, traced: Callable[[str], object] | None = None) -> Outc
 
 
 def shrunk(history: History, most: int = 400) -> History:
-    """A shorter history that breaks a promise too."""
+    """A shorter history that breaks the same promise, found in at most `most` runs."""
     tries = 0
 
     def fails(steps: Iterable[Step], settings: dict[str, Any] | None = None) -> bool:
@@ -596,5 +597,5 @@ def shrunk(history: History, most: int = 400) -> History:
 
 
 def _kind(error: BaseException | None) -> tuple[type, str]:
-    """What sort of violation it is, whatever step and file."""
+    """The kind of a violation: its type and message, without numbers and paths."""
     return type(error), " ".join(word for word in str(error).split() if word.isalpha())

@@ -1,7 +1,8 @@
-"""Runs programs one at a time on simulated disks, clocks and chance: every call to the outside may fail or be the last.
+"""Runs programs one at a time with simulated disks, clocks and randomness.
 
-A program is a process with tasks (its threads), each a greenlet. They change over only where a task waits, ends, or is
-told to stop at a call. So a history is the same each time it is run.
+Each call to the outside may fail, or be the last one of its process. A program is a process with tasks (its threads).
+Each task is a greenlet. The machine switches to another task only when a task waits, ends, or has a fault that stops it
+at a call. So each run of a history gives the same result.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ from tests.world.sql import REAL, Catalogs, Connection, template
 from tests.world.system import Node, Process, System
 
 BEGIN_NS = 1_780_000_000_000_000_000
-"""When the machines were started, in nanoseconds since 1970."""
+"""The time at which the machines were started, in nanoseconds since 1970."""
 
 CALL_NS = 20_000
-"""How long a call to the outside takes."""
+"""The time that a call to the outside takes, in nanoseconds."""
 
 ERRORS = ("EIO", "ENOSPC", "EACCES", "ESTALE", "EINTR")
 CHANGES = frozenset(("chmod", "commit", "link", "mkdir", "rename", "rmdir", "symlink", "unlink", "utime", "write"))
-"""The calls that may leave something behind: to be killed at another one is to be killed at the next of these."""
+"""The calls that change something. A kill at another call has the same effect as a kill at the next of these."""
 SQL_ERRORS = ("disk I/O error", "database or disk is full", "database is locked", "unable to open database file")
 _BLIND = ("EIO", "ESTALE", "EACCES", "EINTR")
-_MOST_WAKES = 12  # of threads, while somebody waits
+_MOST_WAKES = 12  # how often threads run during one sleep, at most
 MOST_CALLS = 200_000
-"""Of one action: more is an endless loop."""
+"""The most calls of one action. An action with more calls is in an endless loop."""
 
 
 class StuckError(AssertionError):
@@ -54,12 +55,14 @@ class StuckError(AssertionError):
 
 @dataclass
 class Fault:
-    """What happens at a call of an action: the `at`-th one, counted from 0, of those that `where` names.
+    """A fault at one call of an action.
 
-    That is "any", one to a "file", one of "sql", or a "change".
+    `where` names the calls that count: "any", "file" (calls to a file system), "sql", or "change" (see `CHANGES`). The
+    fault is at call number `at` of these, counted from 0.
 
-    `what` is "kill" or "kill_after", "error" or "error_after" with the name of an errno or what SQLite says, or "stop":
-    another action, `beside`, comes in between: a method of the world and its arguments.
+    `what` is "kill", "error" or "stop". With "kill_after" and "error_after" the call has its effect first. An error has
+    the name of an errno, or a message of SQLite, in `error`. At "stop", another action runs before the call: `beside`
+    has a method of the world and its arguments.
     """
 
     at: int
@@ -69,7 +72,7 @@ class Fault:
     beside: tuple[str, dict[str, Any]] | None = None
 
     def blinds(self) -> bool:
-        """Whether who meets it cannot look, or looks at what changes meanwhile."""
+        """Whether the action cannot look at a file, or looks at files that change at the same time."""
         return self.error in _BLIND or self.what == "stop"
 
     def concerns(self, name: str, kind: str) -> bool:
@@ -80,7 +83,7 @@ class Fault:
 
 
 class Program(Process):
-    """A process on a node, with what it holds: tasks, handlers for its end, connections to catalogs."""
+    """A process on a node, with its tasks, its handlers for the exit, and its connections to catalogs."""
 
     def __init__(self, node: Node, pid: int, name: str, uid: int = 0) -> None:
         super().__init__(node, pid, uid)
@@ -94,7 +97,7 @@ class Program(Process):
         self.changes = 0
 
     def place(self, where: str) -> int:
-        """How many calls of some kinds this action has made."""
+        """The number of calls that this action has made, of those that `where` names."""
         if where == "change":
             return self.changes
         return {"any": self.calls, "sql": self.sql_calls, "file": self.calls - self.sql_calls}[where]
@@ -120,7 +123,7 @@ class Task:
     def _run(self) -> None:
         try:
             self.result = self._work()
-        except BaseException as error:  # noqa: BLE001 — whoever started it looks at it
+        except BaseException as error:  # noqa: BLE001 — the caller of `Machine.run` reads it from the task
             self.error = error
         self.is_over = True
 
@@ -147,13 +150,13 @@ class Machine:
         self.drawn: Counter[str] = Counter()
         self.logged: list[str] = []
         self.went_on = 0
-        """How often an action that was stopped for another one went on, since that waited for it."""
+        """How often a stopped action ran on because the action beside it waited for it."""
         self.catalogs = Catalogs(self)
         self._pids = itertools.count(1000)
         self.traced: Callable[[str], object] | None = None
         self.system = System(self.program, lambda: self.now_ns, self.call, self.after, real_prefixes=(REAL,))
 
-    # What the simulated outside asks.
+    # For the simulated outside.
 
     def program(self) -> Program:
         assert self.current is not None, "a call to the outside that no program makes"
@@ -163,7 +166,7 @@ class Machine:
         return self.now_ns + self.program().node.clock_offset_ns
 
     def call(self, name: str, args: object = None) -> None:
-        """A call is about to be made."""
+        """The hook before a call."""
         task = self.current
         if task is None:
             return
@@ -190,7 +193,7 @@ class Machine:
             self._let(task, fault, kind, name)
 
     def after(self, name: str, args: object = None) -> None:
-        """A call has had its effect."""
+        """The hook after a call has had its effect."""
         task = self.current
         if task is None or (fault := task.program.fault) is None or not fault.what.endswith("_after"):
             return
@@ -211,13 +214,13 @@ class Machine:
             text = fault.error if fault.error in SQL_ERRORS else SQL_ERRORS[0]
             raise sqlite3.OperationalError(text)
         elif fault.error == "ENOSPC" and name not in (*CHANGES, "open"):
-            return  # no look at a disk ends so
+            return  # reading never raises ENOSPC
         elif fault.error not in SQL_ERRORS and name not in ("close", "getpid"):
             number = getattr(errno, fault.error)
             raise OSError(number, os.strerror(number))
 
     def _vanish(self) -> NoReturn:
-        """Never come back: the process is dead, and what Python would do at an exception is not done."""
+        """Never return: the process is dead, so no `except` or `finally` of it may run."""
         while True:
             self._switch_to_hub("dead")
 
@@ -225,7 +228,7 @@ class Machine:
         self.hub.switch(why)
 
     def wait(self, until: Callable[[], bool], seconds: float | None = None) -> bool:
-        """Let others go on until a condition holds, or for so many seconds; whether it holds."""
+        """Let other tasks run until a condition holds, or for so many seconds. Return whether the condition holds."""
         task = self.current
         assert task is not None
         if not until():
@@ -235,7 +238,7 @@ class Machine:
             task.until = None
         return until()
 
-    # What the world asks.
+    # For the world.
 
     def boot(self, node: Node, name: str, uid: int = 0) -> Program:
         program = Program(node, next(self._pids), name, uid)
@@ -243,7 +246,7 @@ class Machine:
         return program
 
     def kill(self, program: Program) -> None:
-        """SIGKILL: nothing more is done, locks and files are let go."""
+        """SIGKILL: the program runs no further; its locks are released, its files and connections are closed."""
         program.alive = False
         for connection in program.connections:
             connection.close()
@@ -251,7 +254,7 @@ class Machine:
         program.end()
 
     def end(self, program: Program) -> None:
-        """The program's main function has returned: what was registered for its end is done, threads are waited for."""
+        """End the program as after its main function: its exit handlers run, and wait for the threads."""
         if program.alive:
             self.run(program, lambda: _leave(program), f"{program.name} ends")
         if program.alive:
@@ -265,7 +268,7 @@ class Machine:
         fault: Fault | None = None,
         at_stop: Callable[[], None] | None = None,
     ) -> Task:
-        """Do something in a program, until it is done or the program is dead. What it raises is in the task."""
+        """Run `work` in a program until it returns or the program is dead. The task has its result or exception."""
         task = Task(self, program, work, name)
         task.at_stop = at_stop
         program.fault, program.calls, program.sql_calls, program.changes = fault, 0, 0, 0
@@ -284,7 +287,7 @@ class Machine:
                 self.went_on += ready in self._stopped
                 self._step(ready)
         for each in list(task.program.tasks) if task.program.alive else ():
-            while each.is_ready(self.now_ns):  # its threads go on until they wait
+            while each.is_ready(self.now_ns):  # the program's threads run until they wait
                 self._step(each)
 
     def _step(self, task: Task) -> None:
@@ -304,7 +307,7 @@ class Machine:
     def _tasks(self, first: Task) -> Iterator[Task]:
         yield first
         yield from first.program.tasks
-        if first.until is not None:  # it waits: whoever was stopped for it goes on
+        if first.until is not None:  # it waits: the task that was stopped for it may run
             yield from reversed(self._stopped)
             for program in self.programs:
                 if program is not first.program and program.alive:
@@ -317,7 +320,7 @@ class Machine:
         self.now_ns = max(self.now_ns, min(waiting))
 
     def sleep(self, seconds: float) -> None:
-        """Time passes; threads of living programs do what they do now and then."""
+        """Let time pass. Threads of living programs run when they are due."""
         end = self.now_ns + int(seconds * 1e9)
         for _ in range(_MOST_WAKES):
             due = [
@@ -347,11 +350,11 @@ def _machine() -> Machine:
     return ACTIVE
 
 
-# Threads as Python has them.
+# In place of Python's threads.
 
 
 class Lock:
-    """As `threading.Lock`, and with `again` as `RLock`."""
+    """As `threading.Lock`, and as `RLock` if `again` is set."""
 
     again = False
 
@@ -493,7 +496,7 @@ class SimpleQueue:
 
 
 class Executor:
-    """As a `ThreadPoolExecutor` whose threads are quick: what is given to it is done at once."""
+    """As a `ThreadPoolExecutor` whose threads are quick: `submit` does the work at once."""
 
     def __init__(self, *_: object, **__: object) -> None: ...
 
@@ -537,7 +540,7 @@ class _Log(logging.Handler):
 
 
 def _stand_ins(machine: Machine) -> dict[str, Any]:
-    """What takes the place of each name of `ckptstore.outside`."""
+    """The simulated replacement of each name of `ckptstore.outside`."""
     system = machine.system
 
     class SimulatedPath(PosixPath):
@@ -637,7 +640,7 @@ _places: dict[str, list[tuple[dict[str, Any], str, Any]]] = {}
 
 
 def _import_all() -> None:
-    """All modules but MindSpore's: what is imported later would have the real outside."""
+    """Import all modules except those that need MindSpore: a module imported later would use the real outside."""
     root = Path(outside.__file__).parent
     for path in sorted(root.rglob("*.py")):
         name = ".".join(path.relative_to(root.parent).with_suffix("").parts)
@@ -664,7 +667,7 @@ _create_engine = sa.create_engine
 
 @contextmanager
 def simulated(seed: int) -> Iterator[Machine]:
-    """A machine on which all of ckptstore runs, until the end of the block."""
+    """Run all of ckptstore on a simulated machine, until the end of the block."""
     global ACTIVE  # noqa: PLW0603 — the connections of SQLite and the stand-ins ask for it
     if not _places:
         _find_places()

@@ -1,7 +1,7 @@
-"""Each single fault at each call of each operation, one after another: `python -m tests.world.single [OPERATION …]`.
+"""Tries each fault at each call of each operation: `python -m tests.world.single [OPERATION …]`.
 
-An operation is tried on a small run again and again, each time with one fault at one of its calls to the outside, until
-its calls are over. Then the world goes on to its end, and all promises are checked.
+Each history runs one operation on a small run, with one fault at one of the operation's calls to the outside. Every
+call gets its turn. Each history then continues to its end, and all promises are checked.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _GOES_ON = (Step("start"), Step("save"), Step("gc", {"keep_last": 2, "floor": 2}
 
 
 def faults() -> Iterator[tuple[str, str, str, str]]:
-    """What happens at a call, with which error, to which kind of call, and what happens to the world afterwards."""
+    """All faults: what happens at the call, its error, the kind of call, and the event after it (see `_AFTER`)."""
     for what in ("kill", "kill_after"):
         for after in _AFTER:
             yield what, "", "any", after
@@ -99,7 +99,7 @@ def main() -> int:
 
 
 def history(name: str, fault: Fault, after: str) -> tuple[History, int]:
-    """The history of one fault, and which of its steps has it."""
+    """The history of one fault, and the number of the step with the fault."""
     before, step = OPERATIONS[name]
     steps = (*before, Step(step.name, step.arguments, fault), *_AFTER[after], *_GOES_ON)
     return History(0, _SETTINGS, steps), len(before)

@@ -1,7 +1,7 @@
-"""SQLite as simulated programs have it: each statement and each commit is a call to the outside.
+"""SQLite for simulated programs: each statement and each commit is a call to the outside.
 
-SQLAlchemy takes four times as long as SQLite to run a statement. So its engine has a short way here: what it makes of a
-statement is kept for all programs and histories, and its pool and results are replaced by simple ones.
+SQLAlchemy takes four times as long as SQLite to run a statement. So the engine here takes a shortcut: all programs and
+histories share the compiled statements, and simple classes replace SQLAlchemy's pool and results.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ if TYPE_CHECKING:
 REAL = "/dev/shm/ckptstore-world"  # noqa: S108 — where SQLite's files are
 _FOREIGN_KEYS = "PRAGMA foreign_keys=ON"
 _NEEDLESS = (_FOREIGN_KEYS, "PRAGMA synchronous", "PRAGMA busy_timeout")
-"""What is so for every session, and what makes no difference: nobody here waits for a disk, or for another thread."""
-_STATEMENTS = 1000  # that SQLite keeps compiled
-_ADAPTS = {"_result_disable_adapt_to_context": True}  # no row is asked for an expression of its own statement
+"""Statements that are not run. Each session sets the foreign keys once. The others have no effect here: no program
+waits for a disk or for another thread."""
+_STATEMENTS = 1000  # statements that SQLite keeps compiled
+_ADAPTS = {"_result_disable_adapt_to_context": True}  # the package reads no row by an expression of its statement
 _create_engine = sa.create_engine
 
 
 @cache
 def template() -> str:
-    """A new catalog, made once, before anything is simulated: its schema takes longer than a history."""
+    """A new catalog, made once before the simulation begins: to make its schema takes longer than a history."""
     os.makedirs(REAL, exist_ok=True)
     path = f"{REAL}/new-{os.getpid()}.db"
     with suppress(FileNotFoundError):
@@ -50,11 +51,11 @@ def template() -> str:
 
 
 _spare: dict[str, Session] = {}
-"""Of catalogs of earlier histories: what a session has compiled serves the next one too."""
+"""Sessions of earlier histories, by path. They are reused, because they keep their compiled statements."""
 
 
 class Catalogs:
-    """The SQLite files of a machine, and who is connected to them."""
+    """The SQLite files of a machine, and the sessions on them."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -63,7 +64,7 @@ class Catalogs:
         self._idle: dict[str, list[Session]] = {}
 
     def make(self, path: str) -> None:
-        """Make a new catalog: that of an earlier history is emptied, which is quicker than another file."""
+        """Make a new catalog. If an earlier history left one, empty it: that is quicker than a new file."""
         idle = self._idle.setdefault(path, [])
         if path in _spare:
             session = _spare.pop(path)
@@ -74,7 +75,7 @@ class Catalogs:
             self.replace(path, template())
 
     def replace(self, path: str, source: str) -> None:
-        """Put the copy of another file there."""
+        """Replace the file at `path` by a copy of `source`."""
         self.forget(path)
         for suffix in ("", "-wal", "-shm"):
             with suppress(FileNotFoundError):
@@ -91,7 +92,7 @@ class Catalogs:
         return connection
 
     def session(self, path: str) -> Session:
-        """One that nobody uses."""
+        """A session that no program uses, perhaps a new one."""
         idle = self._idle.get(path)
         if idle:
             return idle.pop()
@@ -103,13 +104,13 @@ class Catalogs:
 
     def leave(self, session: Session) -> None:
         if session.in_transaction or session not in self._sessions.get(session.path, ()):
-            session.rollback()  # a cursor of a killed program would keep SQLite from ending the transaction at a close
+            session.rollback()  # close() does not end the transaction if a killed program left an open cursor
             session.close()
         else:
             self._idle.setdefault(session.path, []).append(session)
 
     def forget(self, path: str) -> None:
-        """Another file is put there."""
+        """Close the sessions of a file that is about to be replaced."""
         self._sessions.pop(path, None)
         for session in self._idle.pop(path, ()):
             session.close()
@@ -122,14 +123,14 @@ class Catalogs:
             self.forget(path)
 
     def ask(self, path: str) -> None:
-        """A statement is about to be asked of a catalog."""
+        """The hook before each statement. Raises if the catalog is unreachable."""
         if self.machine.current is not None:
             if path in self.away:
                 raise sqlite3.OperationalError("disk I/O error")
             self.machine.call("sql", "sql")
 
     def engine(self, url: sa.URL, connect_args: dict[str, Any]) -> sa.Engine:
-        """In place of `sqlalchemy.create_engine`."""
+        """The replacement of `sqlalchemy.create_engine`."""
         first = _first_engine()
         path = str(url.database)
         if path == ":memory:":
@@ -166,13 +167,13 @@ class Cursor(sqlite3.Cursor):
 
 
 class Session(sqlite3.Connection):
-    """SQLite's own connection. Programs share it, one transaction after another: a new one reads the schema first."""
+    """SQLite's own connection. Programs reuse it, because a new connection must read the schema first."""
 
     catalogs: Catalogs
     path: str
 
     def is_emptied(self) -> bool:
-        """Whether all rows could be deleted: not while a transaction of somebody else is open."""
+        """Delete all rows; whether that was possible. It is not while another transaction is open."""
         try:
             self.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError:
@@ -184,7 +185,7 @@ class Session(sqlite3.Connection):
 
 
 class Connection:
-    """A program's connection; it ends with the program."""
+    """A program's connection to a catalog. It is closed when the program ends."""
 
     __slots__ = ("_catalogs", "_is_closed", "_path", "_session", "isolation_level")
 
@@ -193,7 +194,7 @@ class Connection:
         self._path = path
         self._is_closed = False
         self._session: Session | None = catalogs.session(path)
-        self.isolation_level: str | None = None  # that of all sessions
+        self.isolation_level: str | None = None  # as in all sessions
 
     @property
     def session(self) -> Session:
@@ -204,7 +205,7 @@ class Connection:
         return self._session
 
     def rest(self) -> None:
-        """Let others have the session until the next statement."""
+        """Give the session back until the next statement."""
         session, self._session = self._session, None
         if session is not None:
             self._catalogs.leave(session)
@@ -213,7 +214,7 @@ class Connection:
         return self.session.cursor(Cursor)
 
     def execute(self, statement: str, *parameters: Any) -> Any:
-        if statement.startswith(_NEEDLESS):  # to set foreign keys again has SQLite compile all statements again
+        if statement.startswith(_NEEDLESS):  # if foreign keys are set again, SQLite compiles all statements again
             return None
         return self.session.execute(statement, *parameters)
 
@@ -235,7 +236,7 @@ class Connection:
 
 
 class _Proxied:
-    """What SQLAlchemy has around a connection of a driver."""
+    """Stands for SQLAlchemy's proxy of a driver's connection."""
 
     __slots__ = ("cursor", "dbapi_connection", "info", "rollback")
     is_valid = True
@@ -283,7 +284,7 @@ class Engine(sa.Engine):
 
 
 class _Connection(sa.Connection):
-    """A connection of SQLAlchemy that goes the long way only for a statement of which it knows nothing yet."""
+    """A connection of SQLAlchemy. Only the first execution of a statement goes through SQLAlchemy."""
 
     def __init__(self, engine: Engine, proxied: _Proxied) -> None:
         self.engine: Any = engine
@@ -365,11 +366,11 @@ class _Transaction:
 
 
 _plans: WeakKeyDictionary[Any, dict[tuple[Any, ...], _Plan]] = WeakKeyDictionary()
-"""By the statement, which the package makes once, and the names of what is given to it."""
+"""The plans, by statement (the package makes each statement once) and by the names of its parameters."""
 
 
 class _Plan:
-    """What SQLAlchemy made of a statement: its text, the order of its parameters, what makes values of its rows."""
+    """A statement as SQLAlchemy compiled it: its text, the order of its parameters, the processors of its rows."""
 
     __slots__ = ("_values", "is_long", "row", "text")
 
@@ -403,7 +404,7 @@ class _Plan:
             self.row = metadata, metadata._effective_processors, metadata._key_to_index
 
     def bound(self, given: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The values of its parameters, those in the statement and those that are given."""
+        """The values of all parameters: the fixed ones of the statement, and the given ones."""
         return tuple(
             [
                 value if not is_given else given[name] if process is None else process(given[name])
@@ -438,7 +439,7 @@ def _wrapped(error: sqlite3.Error, text: str | None, values: Any) -> BaseExcepti
 
 
 class _Rows:
-    """As a result of SQLAlchemy."""
+    """Rows with the methods of SQLAlchemy's result."""
 
     __slots__ = ("_rows", "rowcount")
 

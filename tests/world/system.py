@@ -1,7 +1,7 @@
-"""What a simulated process sees of its machine: the functions of `os`, `shutil`, `tempfile` and `fcntl` on disks in
-memory.
+"""The system calls of a simulated process: functions of `os`, `shutil`, `tempfile` and `fcntl` on disks in memory.
 
-All processes run in one thread. Before each call the world's hook runs, and after it has had its effect another one.
+All processes run in one thread. The world has a hook that runs before each call, and one that runs after the call has
+had its effect.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FIRST_FD = 1_000_000
 
 _MOST_LINKS = 40
 _DOTS = (".", "..")
-_TICKS = 100  # clock ticks of a second in /proc
+_TICKS = 100  # clock ticks in a second, in /proc
 _PID_NAMESPACE = 4026531836  # the number of the first one on every Linux
 _CREATE_OR_WRITE = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
 _PURE = [
@@ -63,9 +63,9 @@ _PURE = [
 
 
 class Dead(BaseException):
-    """Raised by each call of a process that has ended: what Python still runs of it has no effect.
+    """Raised by each call of a process that has ended, so that code of it that Python still runs has no effect.
 
-    No `Exception`: the program must not handle it.
+    It is not an `Exception`, because the program must not catch it.
     """
 
 
@@ -86,19 +86,19 @@ class Node:
         self.directory("/tmp", 0o1777)  # noqa: S108
 
     def boot_id(self) -> str:
-        """Another one on each node, and after each reboot."""
+        """The boot id, which differs between nodes, and changes with each reboot."""
         digits = zlib.crc32(self.hostname.encode())
         return f"{digits:08x}-0000-4000-8000-{self.boots:012x}"
 
     def reboot(self) -> None:
-        """End all processes and forget them. What the disks lose is theirs: `Disk.power_loss`."""
+        """End all processes and forget them. The disks lose nothing here: see `Disk.power_loss`."""
         for process in list(self.processes.values()):
             process.end()
         self.processes.clear()
         self.boots += 1
 
     def directory(self, path: str, mode: int = 0o755, uid: int = 0, gid: int = 0) -> Directory:
-        """The directory at a path, made durably where it is missing: the set-up of a machine, not a call."""
+        """The directory at a path. Missing directories are made durably. This sets up a machine, and is not a call."""
         here = self.root
         for name in _parts(path)[0]:
             found = here.entries.get(name)
@@ -123,14 +123,14 @@ class Node:
         self.mounts[path] = disk
 
     def unmount(self, path: str) -> None:
-        """Show what is below a mounted disk again, open files on it or not."""
+        """Remove a disk from its mount point, even if files on it are open."""
         disk = self.mounts.pop(path)
         below = self.covered.pop(disk.root)
         del (below.mounted or {})[self]
 
 
 class OpenFile:
-    """An open file description: what several descriptors may share. `path` is that it was opened by."""
+    """An open file description, which several descriptors may share. `path` is the path that was opened."""
 
     __slots__ = ("can_read", "can_write", "count", "flags", "inode", "path", "position")
 
@@ -147,7 +147,7 @@ class OpenFile:
 
 
 class Process:
-    """A process of a node. `signals` are those sent to it that the world has not delivered."""
+    """A process of a node. `signals` are the signals sent to it that the world has not delivered yet."""
 
     def __init__(self, node: Node, pid: int, uid: int = 0) -> None:
         self.node = node
@@ -163,7 +163,7 @@ class Process:
         node.processes[pid] = self
 
     def end(self, *, is_zombie: bool = False) -> None:
-        """Close all files and have no effect any more. A zombie stays in the table of processes."""
+        """Close all files. Later calls have no effect. A zombie stays in the table of processes."""
         self.alive = False
         for fd in list(self.fds):
             self.release(fd)
@@ -171,13 +171,13 @@ class Process:
             del self.node.processes[self.pid]
 
     def add(self, opened: OpenFile) -> int:
-        """A new descriptor, of a number that the process has not had."""
+        """A new descriptor. The process has not used its number before."""
         fd = next(self._numbers)
         self.fds[fd] = opened
         return fd
 
     def release(self, fd: int) -> None:
-        """Close a descriptor; with the last one of a description, its lock goes."""
+        """Close a descriptor. The last descriptor of a description releases its lock."""
         opened = self.fds.pop(fd, None)
         if opened is None:
             raise failure(errno.EBADF)
@@ -191,7 +191,7 @@ class Process:
 
 
 class DirEntry:
-    """As `os.DirEntry`: the kind is known without a call, the status by one."""
+    """As `os.DirEntry`: its type needs no call, `stat` makes one."""
 
     __slots__ = ("_dir_fd", "_inode", "_mode", "_statuses", "_system", "name", "path")
 
@@ -238,7 +238,7 @@ class DirEntry:
 
 
 class Scan:
-    """As the iterator of `os.scandir`, over the entries of when it was opened."""
+    """As the iterator of `os.scandir`, over the entries at the time it was opened."""
 
     def __init__(self, entries: list[DirEntry]) -> None:
         self._entries = iter(entries)
@@ -260,7 +260,7 @@ class Scan:
 
 
 class RawFile(io.RawIOBase):
-    """A file object over a simulated descriptor. One that another process's garbage collection ends writes nothing."""
+    """A file object over a simulated descriptor. If it is collected while another process runs, it writes nothing."""
 
     def __init__(self, system: System, fd: int, name: object, mode: str, *, closefd: bool = True) -> None:
         self._system = system
@@ -338,7 +338,7 @@ class TemporaryDirectory:
 
 @functools.lru_cache(1 << 16)
 def _parts(path: str) -> tuple[tuple[str, ...], bool]:
-    """The names of a path, and whether it can only be that of a directory."""
+    """The names of a path, and whether the path can only name a directory."""
     if "\0" in path:
         raise ValueError("embedded null byte")
     if len(os.fsencode(path)) >= 4096:
@@ -348,7 +348,7 @@ def _parts(path: str) -> tuple[tuple[str, ...], bool]:
 
 @functools.lru_cache(1 << 16)
 def _above(path: str) -> tuple[tuple[str, ...], str, bool]:
-    """The names of the directory that has the last name of a path, this name, and whether a slash follows it."""
+    """The names of the parent directory, the last name of the path, and whether a slash follows it."""
     parts, _ = _parts(path)
     last = path.rstrip("/").rpartition("/")[2]
     if last in ("", "."):
@@ -358,7 +358,7 @@ def _above(path: str) -> tuple[tuple[str, ...], str, bool]:
 
 @functools.lru_cache(1 << 16)
 def _scattered(name: str) -> int:
-    """The place of a name in a listing: not that of its creation, nor of the alphabet."""
+    """The sort key of a name in a listing. The order is neither that of creation nor that of the alphabet."""
     return zlib.crc32(os.fsencode(name))
 
 
@@ -379,7 +379,7 @@ def _owns(process: Process, inode: Inode) -> bool:
 
 
 def _call(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A call whose first argument is a path or a descriptor, with the hooks around it; for real ones, that of `os`."""
+    """A call with the hooks around it. If its first argument is a real path or descriptor, the call of `os` runs."""
     name = method.__name__
     real = getattr(os, name)
 
@@ -414,7 +414,7 @@ def _call(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _call_of_two(method: Callable[..., Any]) -> Callable[..., Any]:
-    """As `_call`, for a call with two paths: the second one tells whether both are real."""
+    """As `_call`, for a call with two paths. The second path decides whether both are real."""
     name = method.__name__
     real = getattr(os, name)
 
@@ -444,7 +444,7 @@ def _call_of_two(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _bound_to(functions: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
-    """Functions of the standard library that run as they are, with other globals."""
+    """Copies of functions of the standard library, with other globals."""
     scope = {**functions, **names}
     for name, function in functions.items():
         if isinstance(function, FunctionType) and name not in names:
@@ -455,11 +455,11 @@ def _bound_to(functions: dict[str, Any], names: dict[str, Any]) -> dict[str, Any
 
 
 class System:
-    """The calls of the current process. `os`, `path`, `shutil`, `tempfile` and `fcntl` stand for the modules.
+    """The calls of the current process. `os`, `path`, `shutil`, `tempfile` and `fcntl` replace the modules.
 
-    `hook(name, arguments)` runs before a call: paths in the arguments are absolute, but for the text of a link. It may
-    raise `OSError`. `after(name)` runs when the call has had its effect. Paths that begin with one of `real_prefixes`
-    are those of the real system.
+    `hook(name, arguments)` runs before a call, and may raise `OSError`. Paths in its arguments are absolute, except the
+    text of a link. `after(name)` runs when the call has had its effect. Paths that begin with one of `real_prefixes`
+    are on the real system.
     """
 
     def __init__(
@@ -551,7 +551,7 @@ class System:
         return inode
 
     def _created(self, process: Process, path: str, flags: int, mode: int, dir_fd: int | None) -> tuple[Inode, bool]:
-        """The inode to open with O_CREAT, and whether it is new. A link that leads nowhere has its target made."""
+        """The inode to open with O_CREAT, and whether it is new. For a dangling link, its target is created."""
         start = self._start(process, path, dir_fd)
         for _ in range(_MOST_LINKS):
             parts, name, has_slash = _above(path)
@@ -652,7 +652,7 @@ class System:
         self._open_file(self._alive(), fd)
 
     def flock(self, fd: Any, operation: int) -> None:
-        """A wait for a lock calls the hook again and again: it must let others run."""
+        """While this waits for a lock, it calls the hook again and again. The hook must let other tasks run."""
         fd = fd if type(fd) is int else fd.fileno()
         if fd < FIRST_FD:
             fcntl.flock(fd, operation)
@@ -885,7 +885,7 @@ class System:
         dst_dir_fd: int | None = None,
         follow_symlinks: bool = True,
     ) -> None:
-        """As Python calls it on Linux, a link is followed only if a directory is given by its descriptor too."""
+        """As Python on Linux: a link is followed only if a directory is given by its descriptor too."""
         follow = follow_symlinks and not (src_dir_fd is None and dst_dir_fd is None)
         inode = self._find(process, source, src_dir_fd, follow=follow)
         parent, name, has_slash = self._parent(process, target, dst_dir_fd)
@@ -962,7 +962,7 @@ class System:
         return "/"
 
     def kill(self, pid: int, signal: int) -> None:
-        """Signals are noted with the other process; the world delivers them."""
+        """Note a signal in the other process. The world delivers it."""
         process = self._alive()
         self.hook("kill", (pid, signal))
         target = self._alive(process).node.processes.get(pid)
@@ -1141,7 +1141,7 @@ class System:
         return inode
 
     def _unlisted(self, process: Process, here: Inode, name: str, parts: tuple[str, ...]) -> Inode:
-        """What a directory has without an entry: its parent, and the root `proc`."""
+        """The names that a directory has without an entry: `..`, and `proc` in the root."""
         node = process.node
         assert isinstance(here, Directory)
         if name == "..":
@@ -1151,7 +1151,7 @@ class System:
         raise failure(errno.ENAMETOOLONG if len(os.fsencode(name)) > 255 else errno.ENOENT)
 
     def _proc(self, process: Process, parts: tuple[str, ...]) -> Directory:
-        """/proc with that one file in it, if there is such a one."""
+        """/proc with only the file of this path in it, if that exists."""
         disk = process.node.proc
         top = directory = Directory(disk, 0o555, 0, 0, 0)
         text = self._proc_text(process, parts)
@@ -1194,20 +1194,20 @@ class System:
         return found
 
     def _parent(self, process: Process, path: str, dir_fd: int | None) -> tuple[Directory, str, bool]:
-        """The directory that has the last name of a path, that name, and whether a slash follows it."""
+        """The parent directory, the last name of the path, and whether a slash follows it."""
         start = self._start(process, path, dir_fd)
         parts, name, has_slash = _above(path)
         return self._directory(process, start, parts), name, has_slash
 
     def _child(self, process: Process, parent: Directory, name: str) -> Inode | None:
-        """The entry of a directory, and no disk that covers it."""
+        """The entry of a directory itself, not the root of a disk that is mounted over it."""
         inode = parent.entries.get(name)
         if inode is None and len(os.fsencode(name)) > 255:
             raise failure(errno.ENAMETOOLONG)
         return inode
 
     def _check_entry(self, process: Process, directory: Directory) -> None:
-        """Whether entries may be made and removed: EROFS, EACCES, or ENOENT where the directory was removed."""
+        """Raise if entries may not be made and removed: EROFS, EACCES, or ENOENT if the directory was removed."""
         directory.disk.check_writable()
         if not _may(process, directory, 3):
             raise failure(errno.EACCES)
@@ -1215,7 +1215,7 @@ class System:
             raise failure(errno.ENOENT)
 
     def _check_free(self, process: Process, parent: Directory, name: str, *, is_directory: bool = True) -> None:
-        """Whether a new entry may be made under this name."""
+        """Raise if no new entry may be made under this name."""
         if name in _DOTS or self._child(process, parent, name) is not None:
             raise failure(errno.EEXIST)
         if not is_directory:
@@ -1231,7 +1231,7 @@ class System:
 
     @staticmethod
     def _is_above(inode: Inode, directory: Directory) -> bool:
-        """Whether a directory is another one, or above it on its disk."""
+        """Whether an inode is this directory, or a directory above it on its disk."""
         while directory is not inode:
             if directory.parent is directory:
                 return False
@@ -1298,7 +1298,7 @@ def _stat_result(inode: Inode) -> os.stat_result:
 
 
 def _flags(mode: str) -> int:
-    """The flags that Python's `open` has for a mode."""
+    """The flags that Python's `open` uses for a mode."""
     kind = mode.replace("b", "").replace("t", "").replace("+", "")
     if kind not in ("r", "w", "a", "x") or ("b" in mode and "t" in mode):
         raise ValueError(f"invalid mode: {mode!r}")

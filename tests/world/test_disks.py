@@ -1,4 +1,4 @@
-"""The simulated disks against the real system, and what a power loss leaves of them."""
+"""Compares the simulated disks with the real system, and tests a power loss."""
 
 import errno
 import os
@@ -58,7 +58,7 @@ class _Fd:
 
 
 class Twice:
-    """Runs each call on a real directory and on a simulated disk at the same path, and compares what comes of it."""
+    """Runs each call on a real directory and on a simulated disk at the same path, and compares the results."""
 
     def __init__(self, root: str, seed: int) -> None:
         self.chance = Random(seed)
@@ -81,7 +81,7 @@ class Twice:
         return f"{self.root}/w/{self.name()}"
 
     def place(self, name: str = "dir_fd") -> tuple[str, dict[str, int]]:
-        """A path, or one that is relative to an open descriptor: twice, as it has two numbers."""
+        """A path, or a name and the two numbers of the open directory that it is relative to."""
         if self.fds and self.chance.random() < 0.3:
             return self.name(), {name: self.chance.randrange(len(self.fds))}
         return self.path(), {}

@@ -1,4 +1,4 @@
-"""What a history with a tier is for: the disk of a node is lost, and training goes on from copies."""
+"""The main case of a tier: nodes lose their disks, and training goes on from copies."""
 
 from tests.world.machine import simulated
 from tests.world.tier import TierWorld

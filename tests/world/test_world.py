@@ -1,4 +1,4 @@
-"""A handful of simulated histories in each run of the tests; `make simulate` runs as many as one likes."""
+"""Runs a few simulated histories with the other tests; `make simulate` runs any number of them."""
 
 import hashlib
 import os
@@ -15,7 +15,7 @@ HISTORIES = 60
 
 
 def test_a_handful_of_histories_keeps_every_promise() -> None:
-    """On two processes, from a seed of their own; each prints what it broke."""
+    """Run histories in two processes, from a fixed seed. Each history that breaks a promise is printed."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.world", "--histories", str(HISTORIES), "--seed", "0", "--processes", "2"],
         cwd=HERE,
@@ -30,7 +30,7 @@ def test_a_handful_of_histories_keeps_every_promise() -> None:
 
 @pytest.mark.parametrize("seed", [3, 11])
 def test_the_same_seed_is_the_same_history(seed: int) -> None:
-    """Every call to the outside, in its order, and every byte on the disks."""
+    """Compare every call to the outside, in order, and every byte on the disks."""
     assert trace_of(seed) == trace_of(seed)
 
 

@@ -1,4 +1,4 @@
-"""A world with a tier: a shared directory with copies, and what is promised of these."""
+"""A world with a tier: a shared directory with copies, and the promises about copies."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _CLOCKS_DIFFER = 600  # seconds
 
 
 class TierWorld(World):
-    """As `World`, with a directory that all nodes see, and to which the files of the run are copied."""
+    """As `World`, with a directory that all nodes see, and that gets copies of the run's files."""
 
     def __init__(self, machine: Machine, **settings: Any) -> None:
         super().__init__(machine, **settings)
         self.tier = Disk(SHARED, 40)
         self.is_tier_away = False
         self._out_of_use: set[bytes] = set()
-        """What a gc of the tier may have taken out of use: it is not copied again."""
+        """Contents whose copies a gc of the tier may have taken out of use. They are not copied again."""
         self.ready: set[bytes] = set()
-        """What somebody was told is copied; since then nobody has taken it out of use, or changed it."""
+        """Contents that were reported as copied. No gc has taken their copies out of use, no user has changed them."""
         for node in self.nodes:
             node.mount(AT, self.tier)
         system = self.machine.system
@@ -52,7 +52,7 @@ class TierWorld(World):
     # Operators.
 
     def declare(self) -> None:
-        """The tiers are declared: the shared directory, and the nodes' own disks; anew only while that is mounted."""
+        """Declare two tiers: the shared directory, and the nodes' own disks. It must be mounted the first time."""
         is_away = self.is_tier_away
 
         def work(opened: Catalog) -> None:
@@ -65,7 +65,7 @@ class TierWorld(World):
         self._operate("declare", work)
 
     def replicate(self) -> None:
-        """What the tier lacks is copied; before that the catalog hears what was done with another."""
+        """Copy the files that the tier lacks. First the catalog takes up journals, if a second catalog is in use."""
         held, self.fault = self.fault, None
         if self.has_other:
             self.sync()
@@ -98,13 +98,13 @@ class TierWorld(World):
         self._take_out_of_use("tier gc", work, policy.floor)
 
     def tier_undo(self) -> None:
-        """The last gc of the tier is taken back."""
+        """Undo the last gc of the tier."""
         self._operate(
             "tier undo", lambda opened: in_tier.undo(opened.database, RUN, facts.named(opened.database, SHARED))
         )
 
     def tier_purge(self, now: bool = False) -> None:  # noqa: FBT001, FBT002
-        """What has left the tier is deleted."""
+        """Delete the copies that a gc took out of use."""
 
         def work(opened: Catalog) -> Any:
             return in_tier.purge(opened.database, RUN, facts.named(opened.database, SHARED), at_once=now)
@@ -113,7 +113,7 @@ class TierWorld(World):
         self._check_copies("tier purge", self.ready)
 
     def free_nodes(self, keep_last: int = 2, floor: int = 2, now: bool = False) -> None:  # noqa: FBT001, FBT002
-        """What has copies leaves the nodes' disks."""
+        """Remove files that have copies from the nodes' disks."""
         policy = Policy(keep_last=max(keep_last, 1), floor=max(floor, 1), grace=timedelta(hours=24))
 
         def plan(opened: Catalog) -> Any:
@@ -133,14 +133,14 @@ class TierWorld(World):
     # What happens to the tier.
 
     def tier_away(self) -> None:
-        """The tier is not mounted."""
+        """Unmount the tier."""
         if not self.is_tier_away:
             self.is_tier_away = True
             for node in self.nodes:
                 node.unmount(AT)
 
     def fill_tier(self, room: int = 0) -> None:
-        """The tier is full, but for a few bytes."""
+        """Fill the tier, except for a few bytes."""
         self.tier.capacity = self.tier.used + room
 
     def lose_copy(self, which: int = 0, cut: bool = False) -> None:  # noqa: FBT001, FBT002
@@ -165,7 +165,7 @@ class TierWorld(World):
         self.machine.run(self.operator, work, "lose copy")
 
     def replace_disk(self, which: int = 0) -> None:
-        """A disk is lost with all that was on it, and an empty one takes its place."""
+        """Replace a disk by an empty one."""
         self._end_trainers()
         self._end_neighbour()
         paths = sorted(set(self.disks) - self.away)
@@ -202,7 +202,7 @@ class TierWorld(World):
         self._check_copies("power loss", self.ready)
 
     def lose_catalog(self, to_yesterday: bool = False) -> None:  # noqa: FBT001, FBT002
-        self.is_shaken |= self.has_lost_disk  # nothing else has what its journals told
+        self.is_shaken |= self.has_lost_disk  # the records of its journals are nowhere else
         if not self._is_sure():
             self.ready.clear()
         super().lose_catalog(to_yesterday)
@@ -226,15 +226,15 @@ class TierWorld(World):
             super()._start_again(launch, plain)
 
     def _is_forgotten(self) -> bool:
-        """Whether neither a journal nor the catalog may know the run."""
+        """Whether it is possible that neither a journal nor the catalog knows the run."""
         return self.has_lost_disk and (self.is_shaken or not self.is_current)
 
     def _copies(self) -> set[bytes]:
-        """What the tier has."""
+        """The checkpoints' contents in the tier."""
         return {content for content in self.tier.everything().values() if content in self.truth.contents}
 
     def _is_sure(self) -> bool:
-        """Whether all that there is can be seen, and counts."""
+        """Whether every file and record can be seen, and nothing makes the result uncertain."""
         return (
             self.is_quiet
             and self.is_current
@@ -249,7 +249,7 @@ class TierWorld(World):
         )
 
     def _useless(self) -> set[bytes]:
-        """What gc may remove from a node whatever tiers have: it is of no whole state."""
+        """The contents that gc may remove from a node without a copy, because they belong to no complete state."""
         there = self.there()
         whole = {
             each.content
@@ -261,7 +261,7 @@ class TierWorld(World):
         return {each.content for each in self.truth.every_file()} - whole
 
     def _take_out_of_use(self, name: str, work: Callable[[Catalog], Any], floor: int) -> None:
-        """Do what takes copies out of use; the newest states of the tier, and marked ones, must stay."""
+        """Run an operation that takes copies out of use. The newest states of the tier, and marked ones, must stay."""
         copied = self._copies()
         homes = {each.path: each.content for each in self.truth.every_file() if each.content in copied}
         sure = {path: content for path, content in homes.items() if content in self.ready}
@@ -298,7 +298,7 @@ class TierWorld(World):
 
     def _check_refusal(self, launch: Launch, error: CkptstoreError | None, fault: Fault | None) -> None:
         if isinstance(error, NothingRestorableError) and self.lost:
-            return  # that a copy is lost is known by now, and the next start goes on
+            return  # this start has found that a copy is lost, and the next start goes on
         if self.is_tier_away and error is not None and "no tier gives it" in error.message:
             return  # the start waits for the tier
         super()._check_refusal(launch, error, fault)

@@ -1,7 +1,8 @@
-"""What really happened, and what was promised: it shares no code with the package.
+"""The events that really happened, and the promises about them. This shares no code with the package.
 
-Each checkpoint's bytes are of one launch, step and rank, so that what lies on a disk tells what it is. A fact that
-nobody can be sure of, as a save in which the rank was killed, is in doubt: then nothing is asked of it.
+Each launch, step and rank has its own checkpoint bytes, so the bytes of a file identify its save. Some facts are in
+doubt, because no program can be sure of them: for example, a save during which the rank was killed. No promise about
+such a fact is checked.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ class ViolationError(AssertionError):
 
 @dataclass(frozen=True)
 class Identity:
-    """What a file's bytes are: written by a rank of a launch, after a step."""
+    """The launch, step and rank that wrote a file's bytes."""
 
     launch: int
     step: int
@@ -26,9 +27,10 @@ class Identity:
 
 @dataclass
 class Saved:
-    """A file that a rank wrote. `registered` once the rank was told that it is recorded.
+    """A file that a rank wrote.
 
-    `is_named` from when it may have its name, `is_written` once the rank was told that it is whole.
+    `is_named`: it may have its final name. `is_written`: the write returned to the rank, so the file is whole.
+    `registered`: `register` returned to the rank, so the file is recorded.
     """
 
     path: str
@@ -41,9 +43,10 @@ class Saved:
 
 @dataclass(eq=False)
 class Launch:
-    """A start of all ranks. `parent` is the state that it went on from; `decided` once its start was told to a rank.
+    """A start of all ranks. `parent` is the launch and step of the state that it went on from.
 
-    `branched`: somebody went back on purpose. `saved` are its files, by step and rank.
+    `decided`: at least one rank was given the decision of the start. `branched`: a user went back on purpose. `saved`
+    has the launch's files, by step and rank.
     """
 
     number: int
@@ -55,15 +58,15 @@ class Launch:
     in_doubt: bool = False
     plain: bool = False  # the catalog alone knows where it started
     is_in_catalog_alone: bool = False  # a disk was away when it began: its journal may be below the mount point
-    is_unheard: bool = False  # neither catalog nor journal may have heard of it: its files may count as another's
-    is_announced: bool = False  # its ranks have said where they save
-    is_late_to_see: bool = False  # a disk did not show it the newest files when it began
+    is_unheard: bool = False  # perhaps neither catalog nor journal knows it: its files may count as another's
+    is_announced: bool = False  # its ranks have recorded where they save
+    is_late_to_see: bool = False  # when it began, a disk did not list the newest files yet
     quarantined: set[int] = field(default_factory=set)
     saved: dict[int, dict[int, list[Saved]]] = field(default_factory=dict)
     plan: dict[int, str] = field(default_factory=dict)
 
     def has_nothing(self) -> bool:
-        """Whether no file of it has ever had its name."""
+        """Whether no file of this launch has ever had its final name."""
         return not any(each.is_named for ranks in self.saved.values() for some in ranks.values() for each in some)
 
     def has_registered(self) -> bool:
@@ -71,7 +74,7 @@ class Launch:
 
 
 class Truth:
-    """All launches of the run, who stands in for whom, and what was promised."""
+    """All launches of the run, the replicas of each rank, and the pinned and tagged steps."""
 
     def __init__(self, size: int, *, replicas: bool) -> None:
         self.size = size
@@ -92,9 +95,9 @@ class Truth:
         }
 
     def lineage(self) -> list[tuple[Launch, int]]:
-        """The states that lead to the newest launch, newest first, of which something is registered.
+        """The states that lead to the newest launch that counts, newest first.
 
-        A launch counts once it has saved, or went back on purpose. Empty where that is in doubt.
+        A launch counts once one of its files is registered, or if it surely went back on purpose. Empty if none counts.
         """
         counting = [
             each
@@ -116,7 +119,7 @@ class Truth:
         return found
 
     def was_whole(self, launch: Launch, step: int) -> bool:
-        """Whether each rank had a file of a state, and was told that it is recorded."""
+        """Whether a file of the state was registered for each rank: the rank's own or a replica's."""
         ranks = launch.saved.get(step, {})
         return all(
             any(each.registered for other in self.stand_ins(rank) for each in ranks.get(other, ()))
@@ -124,7 +127,7 @@ class Truth:
         )
 
     def is_begun_anew(self, before: int) -> bool:
-        """Whether a launch began afresh on purpose, and none has written anything since, up to one that asks."""
+        """Whether a launch before number `before` started over on purpose, and none between them saved or loaded."""
         for launch in reversed(self.launches[:before]):
             if launch.saved or launch.parent is not None:
                 return False
@@ -133,7 +136,7 @@ class Truth:
         return False
 
     def is_in_doubt(self) -> bool:
-        """Whether a launch may count that nobody was told of, and that none after it outdates."""
+        """Whether a launch may count that is in doubt or unheard, because no later launch has registered a file."""
         counting = max((each.number for each in self.launches if each.has_registered()), default=-1)
         doubtful = (
             each
@@ -143,12 +146,12 @@ class Truth:
         return any(each.number >= counting for each in doubtful)
 
     def has_untold(self) -> bool:
-        """Whether a launch has saved, none of its ranks was told that this is recorded, and none after it outdates."""
+        """Whether a launch after the last one with a registered file has saved files."""
         counting = max((each.number for each in self.launches if each.has_registered()), default=-1)
         return any(not each.has_nothing() and each.number > counting for each in self.launches)
 
     def has_newer(self, launch: Launch, step: int) -> bool:
-        """Whether a launch has made a whole state after this step, as it was told."""
+        """Whether the launch has registered a complete state after this step."""
         return any(at > step and self.was_whole(launch, at) for at in launch.saved)
 
     def is_whole(
@@ -161,10 +164,10 @@ class Truth:
         adopts: bool = False,
         rotten: Mapping[str, bytes] = MappingProxyType({}),
     ) -> bool:
-        """Whether each rank has a file of a state, its own or a replica's, that is on a disk as it was written.
+        """Whether `there` has, for each rank, an unchanged file of a state: the rank's own or a replica's.
 
-        Or as it is by now, if only who reads it can tell: `rotten`. Whoever `adopts` takes what a rank did not come to
-        register, too, of a launch that has registered something.
+        A file may also have its bytes in `rotten`, a change that only reading shows. With `adopts`, a file that the
+        rank wrote but did not register counts too, if its launch has registered another file.
         """
         ranks = launch.saved.get(step, {})
         is_adopted = adopts and launch.is_announced and launch.has_registered()
@@ -179,7 +182,7 @@ class Truth:
         )
 
     def whole(self, there: dict[str, bytes], *, adopts: bool = False) -> list[tuple[Launch, int]]:
-        """The states of the lineage that must be restorable, newest first, of what is on the disks."""
+        """The states of the lineage that must be restorable from the files `there`, newest first."""
         return [state for state in self._good(self.lineage()) if self.is_whole(*state, there, adopts=adopts)]
 
     def floor(
@@ -189,10 +192,10 @@ class Truth:
         rotten: Mapping[str, bytes],
         may_be: Mapping[str, bytes] = MappingProxyType({}),
     ) -> list[tuple[Launch, int]]:
-        """The states that must stay of the newest so many.
+        """The states that gc must keep: those of the newest `count` that are surely complete.
 
-        One of which nobody was told may be among these, and one that is rotten: gc reads no bytes, and can be undone;
-        and one whose files nobody can be sure of, `may_be`.
+        The newest `count` may also have states that are unregistered, rotten, or made of files that are perhaps there
+        (`may_be`). Rotten states count because gc reads no bytes, and can be undone.
         """
         possible = {**may_be, **there}
         newest = [
@@ -204,7 +207,7 @@ class Truth:
 
     @staticmethod
     def _good(states: list[tuple[Launch, int]]) -> list[tuple[Launch, int]]:
-        """Without what was saved since a bad state: whether that is as bad, nobody knows."""
+        """The states without those that a launch saved after a quarantined one: they may be as bad."""
         return [(launch, step) for launch, step in states if step < min(launch.quarantined, default=step + 1)]
 
     def files(self, launch: Launch, step: int) -> list[Saved]:

@@ -1,7 +1,7 @@
 """A world of nodes, disks, ranks, operators, users and faults around one run; promises are checked after each step.
 
-Each public method with plain arguments is one step of a history. What it does depends on the world as it is then: it
-may do nothing. So a history with a step left out is one too.
+Each public method with plain arguments is one step of a history. Its effect depends on the state of the world, and it
+may do nothing. So a history from which a step is removed is still a valid history.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ROOT = "/data"
 BASE = f"{ROOT}/run"
 LATE = f"{ROOT}/late"
 _STRANGERS = (("notes.txt", b"mine"), ("net.tmp.bak", b"x"), ("other-1_1.ckpt", b"mine too"))
-_LINKED = "/tmp/linked.ckpt"  # noqa: S108 — of a stranger
+_LINKED = "/tmp/linked.ckpt"  # noqa: S108 — a stranger's file
 _BELOW = "below:"
 _BACKUP = "backup-"
 _TRAINING = ("save", "end")
@@ -53,16 +53,16 @@ NEIGHBOUR = "neighbour"
 KEPT = "kept"
 BARE = "/bare"
 _NEIGHBOURS_STEP = 300
-"""From where a run beside this one counts: two that share directories and prefix must not share steps too."""
+"""The first step of a run beside this one: runs that share directories and a prefix must not share steps too."""
 
 _LEASE_NS = 24 * 3600 * 10**9
-"""How long a state is held for the launch that was started from it."""
+"""The time of a lease."""
 
 _WITHIN_A_LEASE = 23 * 3600  # seconds
 
 
 class ScriptError(CkptstoreError):
-    """The user's own script fails."""
+    """An error of the user's own script."""
 
 
 @dataclass(eq=False)
@@ -81,10 +81,10 @@ class Trainer:
 
 @dataclass
 class InTrash:
-    """What was promised of a file in the trash: it stays for `grace_ns` from `since_ns` on.
+    """The promise about a file in the trash: it stays for `grace_ns` from `since_ns` on.
 
-    `is_open`: the gc was killed before it had come to all that it was to remove, so its grace has not begun.
-    `is_doomed`: it was to be deleted at once, and whoever did that was killed or could not: the next gc or purge does.
+    `is_open`: the gc was killed before it had moved all its files, so the grace has not begun. `is_doomed`: the file
+    was to be deleted at once, but the command was killed or could not delete it. The next gc or purge deletes it.
     """
 
     since_ns: int
@@ -97,14 +97,14 @@ class InTrash:
 
 
 class World:
-    """One run, in `disks` "one" for all ranks or "each" its own, on `nodes` machines.
+    """One run on `nodes` machines. `disks`: "one" disk for all ranks, or "each" rank has its own.
 
-    `late`: later launches may save to another directory. `keeps`: of each launch and rank MindSpore deletes all but so
-    many files (0: none). `coarse`: disks note whole seconds.
+    `late`: later launches may save to another directory. `keeps`: MindSpore deletes old files of each launch and rank,
+    and keeps so many (0: it deletes none). `coarse`: disks store times in whole seconds.
     """
 
     tuned: tuple[str, Launch, int] | None = None
-    """Another run that has no state of its own yet, and the state of this one that it began from."""
+    """Another run without a state of its own, and the launch and step of this run that it began from."""
 
     def __init__(  # noqa: PLR0915
         self,
@@ -133,7 +133,7 @@ class World:
         paths = [BASE] if disks == "one" else [f"{BASE}/rank_{rank}" for rank in range(size)]
         paths += [LATE] if late else []
         self.below = Disk("below", 9)
-        """What is seen where a disk is not mounted."""
+        """The disk with the mount points. A process sees its files at paths whose disk is not mounted."""
         for node in self.nodes:
             node.mount(ROOT, self.below)
         for number, path in enumerate(paths):
@@ -147,53 +147,53 @@ class World:
         self.plans: list[tuple[GcPlan, int]] = []
         self._is_within_a_move = self._is_within_a_start = False
         self.has_gap = False
-        """Whether the catalog alone has what a journal could not take: it is written when all can be seen again."""
+        """Whether the catalog has records that no journal could take. They are written when all disks can be seen."""
         self.is_current = True
-        """Whether the catalog has what it had, or was made anew since."""
+        """Whether the catalog has all records, or was rebuilt from all journals since it lost some."""
         self.away: set[str] = set()
         self.uid = 0
-        """Who operates."""
+        """The user id of the operator."""
         self._locks: list[sqlite3.Connection] = []
         self.trainers: list[Trainer] = []
         self.step = 0
         self.done: Counter[str] = Counter()
         self.checked: Counter[str] = Counter()
         self.has_moved = False
-        """Whether the tree is at another path than it was."""
+        """Whether the tree was moved to another path."""
         self._dropped: set[bytes] = set()
-        """What MindSpore deletes, so that nobody else need have done it."""
+        """Contents that MindSpore or a user deleted or changed: ckptstore is not to blame if they are missing."""
         self._of_prefix: dict[tuple[str, str], list[Launch]] = {}
         self._risen: set[str] = set()
-        """What was deleted from the trash, and a power loss brought back."""
+        """Files that were deleted from the trash, and that a power loss brought back."""
         self._uncounted: set[bytes] = set()
-        """What no catalog need count: what was copied out of the trash, or what a killed gc was to move there."""
+        """Contents that a catalog may ignore: a user copied them out of the trash, or a killed gc was to move them."""
         self.unpinned: dict[int, set[int]] = {}
         """The catalogs in which a step was unpinned."""
         self.is_shaken = False
-        """Whether something is as no promise covers: a clock that jumped, a user who copied or changed files."""
+        """Whether something happened that no promise covers: a clock jumped, or a user copied or changed files."""
         self.neighbours: dict[str, bytes] = {}
-        """What another run has saved to the same directories."""
+        """The files that another run has saved to the same directories."""
         self.beside: list[Trainer] = []
         self.has_neighbour = False
         self._is_neighbour_below = False
-        """Whether the other run said where it saves while a disk was away: its journal may be below the mount point."""
+        """Whether the other run started while a disk was unmounted: its journal may be below the mount point."""
         self._bare: dict[bytes, tuple[int, int, int]] = {}
         self._bare_starts = 0
         self._step_beside = _NEIGHBOURS_STEP
         self.rotten: dict[str, bytes] = {}
-        """Files that have other bytes since a power loss, of the same size and time: only who reads them can tell."""
+        """Files whose bytes a power loss changed, but not their size and time: only reading them shows the change."""
         self.has_lost_disk = False
-        """Whether a disk is lost with its journals: a catalog made anew knows less."""
+        """Whether a disk was lost with its journals, so that a rebuilt catalog lacks their records."""
         self.lost: dict[str, bytes] = {}
-        """Copies that users deleted or cut, by their key: who asks the catalog alone is told that they are there."""
+        """Copies that users deleted or cut, by their key. The catalog still has records of them."""
         self.damaged: set[bytes] = set()
-        """What cuts and flips made."""
+        """The contents that `cut` and `flip` made."""
         self.fault: Fault | None = None
         self._started_ns = 0
         self._collecting: int | None = None
         self.has_other = False
         self.other_missed = self.first_missed = False
-        """Whether a catalog was made anew while a scan could not see every journal, and has not seen them since."""
+        """Whether a catalog was made anew when a scan could not see every journal, and no scan has seen all since."""
         self.operator = self._boot(0, "operator")
         self.in_trash: dict[str, InTrash] = {}
         self._strangers = self._make_strangers()
@@ -208,7 +208,7 @@ class World:
         return self.machine.boot(self.nodes[number % len(self.nodes)], name)
 
     def _make_strangers(self) -> dict[str, bytes]:
-        """Files of others, which nobody may touch."""
+        """Make files of other users and programs, which ckptstore must not touch."""
         system = self.machine.system
         made = {}
 
@@ -229,18 +229,18 @@ class World:
         return made
 
     def everything(self) -> dict[str, bytes]:
-        """All files on the disks, mounted or not, by the path at which they belong; and what is below mount points."""
+        """All files on the disks, mounted or not, by their path when mounted; and the files below mount points."""
         found = {
             f"{at}/{path}": content for at, disk in self.disks.items() for path, content in disk.everything().items()
         }
         return found | {f"{_BELOW}/data/{path}": content for path, content in self.below.everything().items()}
 
     def _at(self, path: str) -> str:
-        """Where what is seen at a path is, by the name that `everything` has for it."""
+        """The key in `everything` of the file that a process sees at a path."""
         return f"{_BELOW}{path}" if self._is_away(path) else path
 
     def there(self) -> dict[str, bytes]:
-        """The files that a process sees now: where a disk is away, what was written below its mount point."""
+        """The files that a process sees now. If a disk is unmounted, these include files below its mount point."""
         every = self.everything().items()
         seen = {path: content for path, content in every if not (self._is_away(path) or path.startswith(_BELOW))}
         if self.away:
@@ -252,16 +252,16 @@ class World:
         return any(path.startswith(f"{each}/") for each in self.away)
 
     def _is_hiding(self) -> bool:
-        """Whether a scan cannot see every journal: it does not hear that the run went back, nor of a pin."""
+        """Whether a scan cannot see every journal. Then it may miss a pin, or that the run went back."""
         return bool(self.away) or self._is_hidden() or any(disk.unreadable for disk in self.disks.values())
 
     def _is_interrupted(self) -> bool:
-        """Whether another action comes into the next one, or that into another: what is left is not its doing alone."""
+        """Whether two actions interleave: the next one is stopped for another, or runs inside one that moves files."""
         return self._is_within_a_move or (self.fault is not None and self.fault.what == "stop")
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing keeps anybody from seeing all there is."""
+        """Whether all disks and catalogs can be read and written."""
         return not (
             self.away
             or self.machine.catalogs.away
@@ -316,11 +316,11 @@ class World:
         fresh: bool = False,  # noqa: FBT001, FBT002
         ranks: int = 0,
     ) -> None:
-        """A new launch of all ranks, or of so many `ranks` where each can take the file of any.
+        """Start a new launch of all ranks, or of `ranks` ranks if all are replicas.
 
-        `step`: the user goes back to the saved step of that number, counted from 0.
-        `place` is that of the directories it saves to, `plain` a script that registers its files itself, `again` one
-        that gives the id of so many launches before, `fresh` one that starts over on purpose.
+        `step`: the user goes back to the saved step with this number, counted from 0. `place`: the number of the place
+        that the launch saves to. `plain`: the script registers its files itself. `again`: the start has the id of an
+        earlier launch, counted back from the newest. `fresh`: the run starts over on purpose.
         """
         self._end_trainers()
         self.place = self.places[place % len(self.places)]
@@ -343,13 +343,13 @@ class World:
                 query = Query(step=back)
         self.truth.launches.append(launch)
         self._started_ns = self.machine.now_ns
-        for each in self.truth.launches[:-1] if self.away else ():  # the next start alone adopts what they left
+        for each in self.truth.launches[:-1] if self.away else ():  # only the next start adopts their files
             each.is_announced = False
         cannot_tell = (disk.read_only or disk.capacity is not None for disk in self.disks.values())
         launch.is_unheard = bool(self.machine.catalogs.away or self._locks) and (bool(self.away) or any(cannot_tell))
         launch.is_in_catalog_alone = bool(self.away)
         launch.is_late_to_see = self._is_slow()
-        self.other_missed |= plain and self.has_other  # nothing tells the second catalog where it saves
+        self.other_missed |= plain and self.has_other  # the second catalog cannot know where it saves
         fault, self.fault = self.fault, None
         trainers: list[Trainer] = []
         start: Start | None = None
@@ -381,9 +381,9 @@ class World:
             self._check_refusal(launch, error, fault)
         else:
             self.trainers = trainers
-            self.machine.sleep(self.is_coarse)  # nothing is saved within the second in which it began
+            self.machine.sleep(self.is_coarse)  # its first save comes in a later second than its begin
             launch.is_announced = not plain and not self.has_gap
-            for trainer in trainers:  # of two launches of one prefix it may be any
+            for trainer in trainers:  # a file may belong to any launch with its directory and prefix
                 alike = self._of_prefix.setdefault((trainer.directory, trainer.prefix), [])
                 alike.append(launch)
                 for each in alike if len(alike) > 1 else ():
@@ -392,11 +392,15 @@ class World:
         self.fault = None
 
     def _start_again(self, launch: Launch, plain: bool) -> None:  # noqa: FBT001
-        """A start with an id that was used: refused once that launch or a later one has saved, else as it was."""
+        """Start with a used launch id. Once that launch or a later one has saved, the start must be refused.
+
+        Before that, it must give the same plan again.
+        """
         later = self.truth.launches[launch.number + 1 :]
         program = self._boot(0, f"rank 0 of {launch.name} again")
         begin_it = self._begin_plain if plain else self._begin
-        # Else the catalog alone may know, and err; a plain script knows no journals but those that the catalog names.
+        # Otherwise only the catalog may know the plan, and it may be wrong. A plain script knows only the journals that
+        # the catalog names.
         is_told = self.fault is None and (self.is_current or (self.is_quiet and not plain))
         task = self._run(program, lambda: begin_it(0, launch, NEWEST, None, None), "start again")
         self.machine.kill(program)
@@ -410,7 +414,7 @@ class World:
         if is_known and self.is_quiet and self.is_current and any(each.has_registered() for each in later):
             raise ViolationError(f"a launch after {launch.name} has saved, and that starts again")
         paths = {each.rank: each.source.path for each in start.plan.ranks} if start.plan else {}
-        is_fetched = self.has_moved and start.plan is not None and start.plan.copies  # of the paths of before
+        is_fetched = self.has_moved and start.plan is not None and start.plan.copies  # copies of the old paths
         if launch.decided and is_told and not launch.is_unheard and not is_fetched and paths != launch.plan:
             raise ViolationError(f"launch {launch.name} started from {launch.plan}, and again from {paths}")
         launch.in_doubt = True
@@ -418,7 +422,7 @@ class World:
     def _begin_plain(
         self, rank: int, truth: Launch, query: Query, _: Any, __: dict[str, Any] | None
     ) -> tuple[Trainer, Start]:
-        """As a script of another framework: it asks where to start, and registers its files itself."""
+        """Begin as a script of another framework, which calls `resolve` and registers its files itself."""
         catalog = ckptstore.connect(self.catalogs[0])
         layout = "data_parallel" if self.truth.replicas else None
         launch = catalog.join(RUN, rank=rank, world_size=truth.size, launch_id=truth.name, layout=layout)
@@ -479,12 +483,12 @@ class World:
         return trainer, start
 
     def _samples(self, launch: Launch) -> dict[str, int | None]:
-        """Those of a step of each rank: of all ranks together the same for every number of them."""
+        """The batch size and the shards of each rank. All ranks together take 12 samples a step for any world size."""
         shared = self.truth.replicas
         return {"batch_size": 12 // launch.size if shared else None, "shards": launch.size if shared else None}
 
     def _load(self, trainer: Trainer, plan: RestorePlan) -> None:
-        """As the loader does: a file whose bytes are not the recorded ones is told, and stops the start."""
+        """Load as the loader does: a file with other bytes than recorded is reported as damaged and stops the start."""
         plan = trainer.launch.fetched(plan)
         own = next(each.source for each in plan.ranks if each.rank == trainer.rank)
         if facts(own.path) is None:
@@ -495,7 +499,7 @@ class World:
             raise DamageError(f"{own.path} has other bytes than were recorded", "start again")
 
     def _make_folder(self, trainer: Trainer) -> str:
-        """The directory that a rank saves to, as a script makes it."""
+        """Make the directory that a rank saves to, as a script does."""
         directory = trainer.directory = self._folder(trainer.rank)
         try:
             self.machine.system.makedirs(directory, exist_ok=True)
@@ -505,7 +509,7 @@ class World:
         return directory
 
     def _prefix(self, directory: str, first: str) -> str:
-        """As MindSpore names the files of a relaunch: the first free number."""
+        """The prefix that MindSpore gives the files of a relaunch: with the first free number."""
         names = self.machine.system.listdir(directory)
         number = 0
         while any(name.startswith(f"{first}_{number}-" if number else f"{first}-") for name in names):
@@ -527,9 +531,9 @@ class World:
                         each.registered = True
 
     def save(self, steps: int = 1, kill_rank: int = 0, ranks: int = 0, behind: bool = False) -> None:  # noqa: FBT001, FBT002
-        """Every rank trains on and saves; of some ranks only, if `ranks` says how many.
+        """Every rank trains on and saves; only the first `ranks` ranks if `ranks` is not 0.
 
-        `behind`: as with `async_save`, the files are written after the registrar has heard of them.
+        `behind`: as with `async_save`, the files are written after the registrar was told of them.
         """
         if not self.trainers:
             return
@@ -541,7 +545,7 @@ class World:
             if trainer.rank == kill_rank % launch.size:
                 self.fault = fault
             if trainer.program.alive:
-                # Whoever hears of a save that is on its way takes an older file of its name for it.
+                # The registrar would take an older file of the same name for the file that is still to be written.
                 is_new = self._path(trainer) not in self.everything()
                 if behind and is_new and trainer.recorder is not None:
                     held, self.fault = self.fault, None
@@ -558,7 +562,7 @@ class World:
             self._end_trainers()
 
     def _tell(self, trainer: Trainer, mtime_ns: int | None, step: int | None = None) -> None:
-        """The registrar hears of a save: of one that is on its way if it has no time yet."""
+        """Tell the registrar of a save. Without `mtime_ns` the file is still being written."""
         assert trainer.recorder is not None
         step = self.step if step is None else step
         file = describe(
@@ -578,7 +582,7 @@ class World:
         return f"{trainer.directory}/{trainer.prefix}-{epoch}_{place}.ckpt"
 
     def _save(self, trainer: Trainer, launch: Launch, *, behind: bool) -> None:
-        """As MindSpore saves: aside, renamed, read-only; then the registrar hears of it."""
+        """Save as MindSpore does: write to another name, rename, make read-only. Then tell the registrar."""
         rank, step = trainer.rank, self.step
         path = self._path(trainer)
         own = [each for ranks in launch.saved.values() for each in ranks.get(rank, ())]
@@ -590,7 +594,7 @@ class World:
                     self.machine.system.unlink(each.path)
             written = self._write(path, saved)
         except OSError:
-            return  # training would end with it; here it goes on
+            return  # in MindSpore this would end the training; here training goes on
         saved.is_written = True
         trainer.progress.global_step = step
         if trainer.recorder is None:
@@ -601,7 +605,7 @@ class World:
             self._tell(trainer, written)
 
     def _saved(self, launch: Launch, rank: int, path: str) -> Saved:
-        """What a rank of a launch is about to write, after the present step."""
+        """The file that a rank of a launch is about to write, after the present step."""
         weight = launch.number * 100 + rank + 1 + 0.5 * path.endswith("_breakpoint.ckpt")
         content = ckpt_bytes.checkpoint(self.step, weight)
         identity = self.truth.contents[content] = Identity(launch.number, self.step, rank)
@@ -610,7 +614,7 @@ class World:
         return saved
 
     def _write(self, path: str, saved: Saved) -> int:
-        """Write a checkpoint as MindSpore does; its time."""
+        """Write a checkpoint as MindSpore does; its modification time."""
         self._write_new(path, saved.content, saved)
         return self.machine.system.stat(path).st_mtime_ns
 
@@ -629,7 +633,7 @@ class World:
         self._end_trainers(gracefully=gracefully)
 
     def _end_trainers(self, *, gracefully: bool = False) -> None:
-        """End the launch: if it saved, and was told of no record, nobody can tell whether it counts."""
+        """End the launch. If it saved, but no rank was told of a record, it is in doubt whether the launch counts."""
         for trainer in self.trainers:
             if gracefully and trainer.program.alive:
                 self._run(trainer.program, lambda: self._let_go(trainer), "end")  # noqa: B023
@@ -641,7 +645,7 @@ class World:
         self.trainers = []
 
     def quarantine(self, back: int = 1) -> None:
-        """The loss is no number: the states since some saves ago are bad, as the ranks say."""
+        """The loss is not a number: the ranks report the states of the last `back` saves as bad."""
         if not self.trainers or any(trainer.recorder is None for trainer in self.trainers):
             return
         launch = self.truth.launches[-1]
@@ -654,7 +658,7 @@ class World:
             if trainer.program.alive and trainer.recorder is not None:
                 recorder = trainer.recorder
                 self._run(trainer.program, lambda: recorder.quarantine_after(since[0] - 1, "loss"), "quarantine")  # noqa: B023
-                launch.in_doubt |= recorder._open_jobs > 0  # it is said, and not yet recorded
+                launch.in_doubt |= recorder._open_jobs > 0  # reported, but not recorded yet
 
     def _let_go(self, trainer: Trainer) -> None:
         if trainer.recorder is None or trainer.places is None:
@@ -667,7 +671,7 @@ class World:
     # Another run.
 
     def tune(self, step: int = 0, saves: bool = False) -> None:  # noqa: FBT001, FBT002
-        """A run of one rank begins from a state of this one, or again from the same; `saves`: then it has its own."""
+        """A run of one rank begins from a state of this run, or begins again from it. `saves`: it saves a state too."""
         there, fault = self.there(), self.fault
         number = self.done["tune"]
         known = [self.tuned] if self.tuned else [(f"tuned-{number}", *state) for state in self.truth.whole(there)]
@@ -709,14 +713,15 @@ class World:
         self.tuned = None if saves else (run, launch, at)
 
     def _needed(self, there: dict[str, bytes]) -> set[str]:
-        """The files that another run would begin from again."""
+        """The files that another run needs if it begins again."""
         files = self.truth.files(*self.tuned[1:]) if self.tuned else []
         return {each.path for each in files if each.registered and there.get(each.path) == each.content}
 
     def fail(self, steps: int = 1, rank: int = 0, told: bool = True, every: bool = True) -> None:  # noqa: FBT001, FBT002
-        """The training of a rank, or of `every` one, ends with an exception: MindSpore writes a breakpoint.
+        """The training of one rank, or of `every` rank, ends with an exception: MindSpore writes a breakpoint file.
 
-        Its name is the same in each launch. `told`: the rank registers it before it ends. The others are killed.
+        The file has the same name in each launch. `told`: the rank registers it before it ends. The other ranks are
+        killed.
         """
         if not self.trainers:
             return
@@ -748,7 +753,7 @@ class World:
     # Another run in the same directories.
 
     def neighbour(self) -> None:
-        """Another run is started, which saves to the same directories, and may have the same prefix."""
+        """Start another run, which saves to the same directories, and may have the same prefix."""
         self._end_neighbour()
         self.has_neighbour = True
         self._is_neighbour_below = bool(self.away)
@@ -778,8 +783,8 @@ class World:
         self.beside = []
 
     def neighbour_saves(self, untold: bool = False) -> None:  # noqa: FBT001, FBT002
-        """The ranks of the other run save; if `untold` they are killed before they register it."""
-        # Whose the file is, neither a journal on that disk nor a clock would tell.
+        """The ranks of the other run save. If `untold`, they are killed before they register the file."""
+        # In these cases neither a journal on the disk nor a clock would show which run wrote the file.
         untold &= not (self._is_neighbour_below or self._is_behind())
         self._step_beside += 1
         own = self._step_beside
@@ -799,7 +804,7 @@ class World:
             self._end_neighbour()
 
     def share(self, step: int = 0, saves: int = 2) -> None:
-        """A fine-tuning begins with a state of the run: it registers these files as its own, and saves others."""
+        """A fine-tuning begins with a state of the run. It registers the state's files as its own, and saves others."""
         states = self.truth.whole(self.there())
         if not states:
             return
@@ -826,7 +831,7 @@ class World:
             self.machine.kill(program)
 
     def neighbour_gc(self, keep_last: int = 1, now: bool = False) -> None:  # noqa: FBT001, FBT002
-        """Retention of the other run, which has nothing to say about this one's files."""
+        """Retention of the other run, which must not touch this run's files."""
         there = self.everything()
         counted = {path: content for path, content in there.items() if content not in self._uncounted}
         keep = self._must_stay(counted, 2, now=now)
@@ -870,7 +875,7 @@ class World:
         program = self._boot(0, "keep")
         task = self._run(program, work, "keep")
         self.machine.kill(program)
-        self.is_shaken |= not task.is_over  # a start may be refused beside a file of which nothing tells the step
+        self.is_shaken |= not task.is_over  # a file of unknown step may make a start refuse
         if task.error is not None and fault is None and is_quiet:
             raise ViolationError(f"a save fails, and nothing was in its way: {task.error}") from task.error
         if task.error is None and task.is_over and task.result:
@@ -878,9 +883,9 @@ class World:
             self.neighbours |= {self._at(f"{task.result}{name}"): content for name in names}
 
     def bare(self, steps: int = 2, ranks: int = 0, first: int = 0) -> None:
-        """A script without ckptstore trains from the beginning, over the files that are there.
+        """A script without ckptstore trains from the beginning, and overwrites older files.
 
-        On some ranks only, from the `first` on, if `ranks` says on how many.
+        If `ranks` is not 0, only so many ranks train, beginning with rank `first`.
         """
         self._bare_starts += 1
         start = self._bare_starts
@@ -899,10 +904,10 @@ class World:
                 self._run(self.operator, write, "bare")
             self.machine.sleep(
                 60 + 20 * start
-            )  # no two starts are equally fast: else it looks like a tree that was copied
+            )  # each start has its own speed: with equal ones, the tree looks like a copy
 
     def scan_bare(self) -> None:
-        """What scripts without ckptstore left is scanned, and asked where it goes on."""
+        """Scan the files of scripts without ckptstore, and resolve their run."""
         self._operate("scan", lambda opened: opened.scan(BARE, run="bare", world_size=self.size))
         task = self._operate("resolve", lambda opened: opened.resolve("bare"))
         if task.error is not None or not task.is_over or task.result.plan is None:
@@ -916,7 +921,7 @@ class World:
             raise ViolationError(f"a plan has files of the starts, steps and ranks {found}")
 
     def _are_times_lost(self, there: dict[str, bytes]) -> bool:
-        """Whether a later step was written before an earlier one: it looks like a copied tree, and names count."""
+        """Whether a later step was written before an earlier one. Such a tree looks copied, so only names count."""
         starts: dict[int, list[tuple[int, int]]] = {}
         for content in there.values():
             if content in self._bare:
@@ -932,7 +937,7 @@ class World:
         work: Callable[[Catalog], Any],
         catalog: int = 0,
     ) -> Task:
-        """A command on a catalog, by a process of its own. The second one is made when it is first asked."""
+        """Run a command on a catalog, in a new process. The second catalog is made at its first command."""
         if catalog and not self.has_other:
             self._make_other()
             held, self.fault, uid, self.uid = self.fault, None, self.uid, 0
@@ -956,19 +961,19 @@ class World:
         catalog: int = 0,
         hours: int = 24,
     ) -> None:
-        """Retention by a policy, with a grace of so many hours."""
+        """Run gc with a policy, and a grace of `hours`."""
         policy = Policy(keep_last=max(keep_last, 1), floor=max(floor, 1), grace=timedelta(hours=max(hours, 1)))
         self._collect("gc", lambda opened: opened.plan_gc(RUN, policy), policy, catalog, now=now)
 
     def plan(self, keep_last: int = 1, floor: int = 2, catalog: int = 0) -> None:
-        """A plan is made, and carried out later."""
+        """Make a plan. `execute` carries it out later."""
         policy = Policy(keep_last=max(keep_last, 1), floor=max(floor, 1))
         task = self._operate("plan", lambda opened: opened.plan_gc(RUN, policy), catalog)
         if task.error is None and task.is_over:
             self.plans.append((task.result, catalog))
 
     def execute(self, now: bool = False) -> None:  # noqa: FBT001, FBT002
-        """A plan that was made some time ago is carried out."""
+        """Carry out the newest plan of `plan`."""
         if self.plans:
             plan, catalog = self.plans.pop()
             self._collect("execute", lambda _: plan, plan.policy, catalog, now=now)
@@ -976,18 +981,18 @@ class World:
     def _collect(
         self, name: str, planned: Callable[[Catalog], GcPlan], policy: Policy, catalog: int, *, now: bool
     ) -> None:
-        # Two gcs of one tree at one moment from two catalogs: no promise covers that.
+        # No promise covers two gcs of one tree at the same time from two catalogs.
         outer, self._collecting = self._collecting, catalog
         self.is_shaken |= outer not in (None, catalog)
         there, seen = self.everything(), self.there()
         has_missed = self.other_missed if catalog else self.first_missed
         is_told = self._has_heard_marks(catalog)
-        # No sign of life renews the lease of a plain script, nor one that another catalog knows from the journals.
+        # A lease is renewed by signs of life. Plain scripts give none, and a second catalog does not get them.
         has_signs = not catalog and all(trainer.recorder is not None for trainer in self.trainers)
         is_leased = has_signs or self.machine.now_ns - self._started_ns < _LEASE_NS
         given = {"now": now, "marked": is_told, "leased": is_leased}
         keep = self._must_stay_in(there, seen, policy.floor, **given)
-        if self._uncounted:  # what was copied out of the trash counts, or it does not
+        if self._uncounted:  # these files may count or not: only files that stay in both cases must stay
             counted = ({path: at for path, at in some.items() if at not in self._uncounted} for some in (there, seen))
             keep &= self._must_stay_in(*counted, policy.floor, **given)
         keep |= self._needed(there) if not catalog else set()
@@ -1012,7 +1017,7 @@ class World:
         was_killed = not task.is_over
         is_refused = isinstance(task.error, RefusedError)  # before it moved anything
         has_failed = task.is_over and not is_refused and (task.error is not None or bool(task.result.troubles))
-        if was_killed or has_failed:  # what it has not moved counts again after the next gc or undo
+        if was_killed or has_failed:  # files that were not moved count again after the next gc or undo
             self._uncounted |= {after[path] for path in going if path in after}
         is_open = was_killed and not (now or unsure) and self.is_quiet and bool(going & set(self.there()))
         for path, content in after.items():
@@ -1022,7 +1027,7 @@ class World:
                 self.in_trash[path] = InTrash(begun, grace_ns, is_open, now and was_killed)
 
     def branch(self, step: int = 0) -> None:
-        """The job is stopped, and somebody has the run go back to an older state."""
+        """The job is stopped, and a user makes the run go back to an older state."""
         self._end_trainers()
         known = sorted({at for _, at in self.truth.whole(self.there())})
         if not known:
@@ -1043,18 +1048,18 @@ class World:
             plan, decision.name = task.result
             decision.parent = self._launch_of(plan), plan.global_step
             decision.decided = True
-            decision.in_doubt = self.has_moved and not self.is_current  # the catalog alone may have it
+            decision.in_doubt = self.has_moved and not self.is_current  # perhaps only the catalog has it
             self._check_given("branch", plan)
         else:
             decision.in_doubt = True
 
     def undo(self, catalog: int = 0) -> None:
-        """The last gc is taken back."""
+        """Undo the last gc."""
         before, alone = self.everything(), not self._is_interrupted()
         begun = self.machine.now_ns
         task = self._operate("undo", lambda opened: opened.undo(RUN), catalog)
         after = self.everything()
-        if not task.is_over:  # it was killed: what it brought home counts after the next gc or undo
+        if not task.is_over:  # it was killed: files that it moved back count only after the next gc or undo
             trashed = {content for path, content in before.items() if "/.ckptstore/trash/" in path}
             self._uncounted |= trashed & {content for path, content in after.items() if path not in before}
         if alone:
@@ -1062,12 +1067,12 @@ class World:
         self._settle_graces(begun, before, after)
 
     def purge(self, now: bool = False, catalog: int = 0) -> None:  # noqa: FBT001, FBT002
-        """What is in the trash is deleted, if its time has come, or `now`."""
+        """Delete the files in the trash whose grace is over, or all of them with `now`."""
         before, alone = self.everything(), not self._is_interrupted()
         marked = self._marked_contents(before) if self._has_heard_marks(catalog) else {}
         away, begun = {path for path in self.in_trash if self._is_away(path)}, self.machine.now_ns
         for path in self.in_trash.keys() - away if now else ():
-            self.in_trash[path].is_doomed = True  # another gc, in between, may finish it
+            self.in_trash[path].is_doomed = True  # a gc that runs in between may delete it
         self._operate("purge", lambda opened: opened.purge(RUN, now=now), catalog)
         after = self.everything()
         if alone:
@@ -1082,9 +1087,9 @@ class World:
             self._settle_graces(begun, before, after)
 
     def pin(self, step: int = 0, undo: bool = False, catalog: int = 0) -> None:  # noqa: FBT001, FBT002
-        """A saved step is protected, or not any more.
+        """Pin a saved step, or unpin it.
 
-        Catalogs that have not heard of each other may each undo what the other says: then nothing is asked.
+        If several catalogs change one pin, each may undo the change of another. Then no promise is checked.
         """
         steps = self._steps()
         if not steps:
@@ -1099,7 +1104,7 @@ class World:
         is_heard = self.is_quiet and not had_gap
         task = self._operate("unpin" if undo else "pin", work, catalog)
         self.machine.sleep(6 if catalog else 0)  # until a slow disk lists the journal to the others
-        if undo:  # one that came in between may be undone by this, or not
+        if undo:  # a pin that was set in between may be undone too, or not
             self.truth.pinned.pop(at, None)
             self.unpinned.setdefault(at, set()).add(catalog)
             return
@@ -1109,7 +1114,7 @@ class World:
             self.truth.pinned[at] = True
 
     def tag(self, step: int = 0, name: int = 0, undo: bool = False) -> None:  # noqa: FBT001, FBT002
-        """A saved step gets a name, or loses it."""
+        """Tag a saved step, or remove its tag."""
         steps = self._steps()
         if not steps:
             return
@@ -1126,7 +1131,7 @@ class World:
             self.truth.tags[label] = was
 
     def resolve(self, catalog: int = 0) -> None:
-        """Somebody asks where the run would go on."""
+        """Resolve the run, and check the plan."""
         fault = self.fault
         task = self._operate("resolve", lambda opened: opened.resolve(RUN), catalog)
         if task.error is None and task.is_over:
@@ -1141,7 +1146,7 @@ class World:
                 )
 
     def scan(self, catalog: int = 0) -> None:
-        """The tree is scanned."""
+        """Scan the tree."""
         before, alone = self.everything(), not self._is_interrupted()
         if catalog:
             if not self.has_other:
@@ -1158,22 +1163,22 @@ class World:
         self.is_current |= not (catalog or self.uid) and task.error is None and task.is_over and self.is_quiet
 
     def verify(self, digest: bool = False, beside: bool = False) -> None:  # noqa: FBT001, FBT002
-        """All files are compared with the catalog; those of the run `beside` if that is asked for."""
+        """Compare all files with the catalog; the files of the other run if `beside`."""
         before, alone = self.everything(), not self._is_interrupted()
-        self.is_shaken |= self.fault is not None and self.fault.error == "EIO"  # what a disk cannot read is damaged
+        self.is_shaken |= self.fault is not None and self.fault.error == "EIO"  # an unreadable file counts as damaged
         self._operate("verify", lambda opened: opened.verify(NEIGHBOUR if beside else RUN, digest))
         if alone:
             self._check_homes("verify", before, self.everything())
 
     def sync(self, catalog: int = 0) -> None:
-        """Journals are taken up."""
+        """Take up the journals."""
         task = self._operate("sync", lambda opened: opened.sync(RUN), catalog)
-        is_told = self.is_quiet and self.is_current  # where a tree was moved to, a start or a scan finds out first
+        is_told = self.is_quiet and self.is_current  # only a start or a scan finds a moved tree
         if not (catalog or self.uid) and task.is_over and task.error is None and is_told:
             self.has_gap = False
 
     def as_stranger(self, name: str, arguments: dict[str, Any]) -> None:
-        """A user who may neither read the files nor write beside them runs a command."""
+        """Run a command as a user who can neither read the files nor write beside them."""
         self.uid = 1000
         try:
             getattr(self, name)(**arguments)
@@ -1181,16 +1186,16 @@ class World:
             self.uid = 0
 
     def look(self) -> None:
-        """Somebody looks at all that can be listed."""
+        """Run each command that lists something."""
         self._operate("look", lambda opened: (opened.runs(), opened.saves(RUN), opened.files(RUN), opened.history(RUN)))
 
     def rename(self) -> None:
-        """The run gets another name, and its first one back."""
+        """Rename the run, and give it its first name back."""
         if self._operate("rename", lambda opened: opened.rename(RUN, "other-name")) is not None:
             self._operate("rename", lambda opened: opened.rename("other-name", RUN))
 
     def forget(self) -> None:
-        """The run is hidden, and brought back."""
+        """Hide the run, and bring it back."""
         self._operate("forget", lambda opened: opened.forget(RUN))
         for _ in range(3):
             task = self._operate("forget", lambda opened: opened.forget(RUN, undo=True))
@@ -1198,7 +1203,7 @@ class World:
                 break
 
     def policy(self, keep_last: int = 3) -> None:
-        """A policy is stored."""
+        """Store a policy."""
         from ckptstore.retention import stored_policy
 
         self._operate("policy", lambda opened: stored_policy.store(opened.database, RUN, Policy(keep_last=keep_last)))
@@ -1217,7 +1222,7 @@ class World:
         path = self._checkpoint(which)
         if path is None:
             return
-        self.is_shaken |= bool(self.backups)  # the copy may count
+        self.is_shaken |= bool(self.backups)  # the backup's copy may count instead
         system = self.machine.system
 
         def work() -> None:
@@ -1231,12 +1236,12 @@ class World:
         self._dropped.add(was)
         identity = self.truth.contents[was]
         known = self.truth.launches[identity.launch].saved[identity.step][identity.rank]
-        self.machine.sleep(self.is_coarse)  # within the second of its save nothing tells but its bytes
+        self.machine.sleep(self.is_coarse)  # a change in the second of the save shows only in the bytes
         with suppress(ViolationError):
             self._run(self.operator, work, "damage")
         damaged = self.there().get(path, b"")
         self.damaged.add(damaged)
-        if not any(each.registered for each in known):  # nobody knows what it was
+        if not any(each.registered for each in known):  # no record has its original bytes
             self.rotten[path] = damaged
 
     def _checkpoints(self) -> list[str]:
@@ -1260,7 +1265,7 @@ class World:
                 self._run(self.operator, lambda: self.machine.system.unlink(path), "delete")
 
     def move(self, which: int = 0) -> None:
-        """A user gives a checkpoint another name."""
+        """A user renames a checkpoint."""
         path = self._checkpoint(which)
         if path is not None:
             self.is_shaken |= bool(self.backups)
@@ -1269,7 +1274,7 @@ class World:
                 self._run(self.operator, lambda: self.machine.system.rename(path, other), "move")
 
     def touch(self, which: int = 0, every: bool = False) -> None:  # noqa: FBT001, FBT002
-        """A checkpoint gets the time of now, as where it was copied away and back; or `every` one of its step."""
+        """Set the time of a checkpoint to now, as a copy there and back does. `every`: of all files of its step."""
         path = self._checkpoint(which)
         if path is None:
             return
@@ -1286,7 +1291,7 @@ class World:
                     self._run(self.operator, lambda: self.machine.system.utime(each), "touch")  # noqa: B023
 
     def copy(self, which: int = 0, times: bool = False) -> None:  # noqa: FBT001, FBT002
-        """A user copies a checkpoint, beside it, with its times or without."""
+        """A user copies a checkpoint to a name beside it, with its times or without."""
         path = self._checkpoint(which)
         if path is not None:
             self._copy(path, f"{path.removesuffix('.ckpt')}-copy.ckpt", times=times)
@@ -1305,7 +1310,7 @@ class World:
             self._run(self.operator, work, "copy")
 
     def back_up(self, which: int = 0, times: bool = False) -> None:  # noqa: FBT001, FBT002
-        """A user copies a directory with its journals into one below it, with the times of its files or without."""
+        """A user copies a directory with its journals into a subdirectory, with the times of its files or without."""
         folders = sorted({path.rpartition("/")[0] for path in self._checkpoints()})
         if not folders or not self.is_quiet:
             return
@@ -1337,7 +1342,7 @@ class World:
         }
 
     def _check_backups(self, after: dict[str, bytes]) -> None:
-        """No copy of a registered file is touched while the original is there, or where gc removed it."""
+        """Check that no copy of a registered file is touched while the original is in its place or in the trash."""
         homes = {each.content: each.path for each in self.truth.every_file()}
         trashed = {at for path, at in after.items() if "/.ckptstore/trash/" in path and _BACKUP not in path}
         for path, content in list(self.backups.items()):
@@ -1351,10 +1356,10 @@ class World:
         self._in_trash_before = trashed
 
     def move_tree(self) -> None:
-        """A user moves all that the run saved to another path, and has the next launch save there."""
+        """A user moves all files of the run to another path. The next launch saves there."""
         self._end_trainers()
         if not self.is_quiet or any(f"/data/{path}".startswith(self.place) for path in self.below.everything()):
-            return  # what is below the mount points stays there, at the old path
+            return  # files below the mount points would stay at the old path
         old, new = self.place, f"{ROOT}/moved{self.done['move tree']}"
         self.done["move tree"] += 1
 
@@ -1383,10 +1388,10 @@ class World:
         self.plans.clear()
         self.is_current = False
         self.has_moved = True
-        self.is_shaken |= self.has_gap  # what the catalog alone has is told of the path of before
+        self.is_shaken |= self.has_gap  # records that only the catalog has name the old path
 
     def unmount(self, which: int = 0, gone: bool = False) -> None:  # noqa: FBT001, FBT002
-        """A disk goes away; its mount point stays, as an empty directory, or is `gone` too."""
+        """Unmount a disk. Its mount point stays as an empty directory, or is `gone` too."""
         paths = sorted(set(self.disks) - self.away)
         if paths:
             path = paths[which % len(paths)]
@@ -1398,7 +1403,7 @@ class World:
                     self._run(self.operator, lambda: self.machine.system.rmdir(path), "unmount")
 
     def mount(self) -> None:
-        """All disks are there again."""
+        """Mount all disks again."""
         for path in sorted(self.away):
             for node in self.nodes:
                 node.directory(path.rpartition("/")[0])
@@ -1406,27 +1411,27 @@ class World:
         self.away.clear()
 
     def fill(self, which: int = 0, room: int = 0) -> None:
-        """A disk is full, but for a few bytes."""
+        """Fill a disk, except for a few bytes."""
         disk = self.disks[sorted(self.disks)[which % len(self.disks)]]
         disk.capacity = disk.used + room
 
     def protect(self, which: int = 0) -> None:
-        """A disk is read-only."""
+        """Make a disk read-only."""
         self.disks[sorted(self.disks)[which % len(self.disks)]].read_only = True
 
     def slow(self, which: int = 0) -> None:
-        """A disk lists new files only after some seconds, as that of another machine may."""
+        """Make a disk list new files only after some seconds, as a network file system may."""
         self.disks[sorted(self.disks)[which % len(self.disks)]].slow_ns = 5 * 10**9
 
     def _has_heard_marks(self, catalog: int) -> bool:
-        """Whether a catalog knows all pins and tags: the second one reads them in journals."""
+        """Whether a catalog knows all pins and tags. The second catalog reads them from journals."""
         return not (self.other_missed or self._is_slow()) if catalog else not self.first_missed
 
     def _is_slow(self) -> bool:
         return any(disk.slow_ns for disk in self.disks.values())
 
     def spoil(self, which: int = 0) -> None:
-        """A journal cannot be read for some time: EIO. A catalog that was made anew may not have read it before."""
+        """Make a journal unreadable (EIO) for some time. A catalog that was made anew may not have read it before."""
         self.first_missed |= not self.is_current
         disks = (disk for _, disk in sorted(self.disks.items()))
         journals = [file for disk in disks for path, file in sorted(disk.walk_files()) if path.endswith(".jsonl")]
@@ -1435,7 +1440,7 @@ class World:
             file.disk.unreadable.add(file)
 
     def rot(self, which: int = 0) -> None:
-        """A sector of a journal goes bad: a line about a launch, which a journal of another directory has too."""
+        """Damage one line about a launch in a journal. A journal of another directory has this launch too."""
         told: dict[str, dict[str, list[tuple[File, int]]]] = {}
         for at, disk in sorted(self.disks.items()):
             for path, file in sorted(disk.walk_files()):
@@ -1455,7 +1460,7 @@ class World:
                 held[begin + 1 : begin + 2] = b"\xff"[: len(held) - begin - 1]
 
     def take_out(self, which: int = 0, times: bool = False) -> None:  # noqa: FBT001, FBT002
-        """A user copies a checkpoint out of the trash to where it was, with its times or without."""
+        """A user copies a checkpoint from the trash to its original path, with its times or without."""
         homes = {each.content: each.path for each in self.truth.every_file()}
         there = self.there()
         inside = sorted(path for path, at in there.items() if at in homes and "/.ckptstore/trash/" in path)
@@ -1466,7 +1471,7 @@ class World:
                 self._copy(path, homes[there[path]], times=times)
 
     def relieve(self) -> None:
-        """Disks have room and can be written to; catalogs can be reached and written to: a launch sees it in 20 s."""
+        """Make all disks and catalogs readable and writable, except unmounted disks. A launch notices within 20 s."""
         while self._locks:
             self._locks.pop().close()
         for disk in self.disks.values():
@@ -1476,12 +1481,12 @@ class World:
         self.machine.sleep(21 if self.trainers else 0)
 
     def catalog_away(self) -> None:
-        """The catalog cannot be reached."""
+        """Make the catalog unreachable."""
         self.machine.catalogs.away.add(self.catalogs[0])
         self.is_current = False
 
     def lock_catalog(self) -> None:
-        """Another program does not end its transaction in the catalog."""
+        """Another program holds a transaction in the catalog."""
         if not self._locks and not self.machine.catalogs.away:
             lock = sqlite3.connect(self.catalogs[0], isolation_level=None)
             lock.execute("BEGIN IMMEDIATE")
@@ -1489,9 +1494,9 @@ class World:
             self.is_current = False
 
     def lose_catalog(self, to_yesterday: bool = False) -> None:  # noqa: FBT001, FBT002
-        """The catalog is lost, or restored from the copy of some time ago."""
+        """Lose the catalog, or restore an old copy of it (`to_yesterday`)."""
         self._end_trainers()
-        self.tuned = None  # it had no journal yet
+        self.tuned = None  # no journal had a record of it
         self.is_current, self.first_missed = self.is_quiet, self._is_hiding()
         self.is_shaken |= self.has_gap
         for launch in self.truth.launches:
@@ -1505,9 +1510,9 @@ class World:
             self._operate("scan", lambda opened: opened.scan(ROOT, run=RUN))
 
     def keep_catalog(self) -> None:
-        """Somebody copies the catalog."""
+        """Copy the catalog."""
         copy = f"{self.catalogs[0]}.kept"
-        for suffix in ("", "-wal", "-shm"):  # of an earlier history
+        for suffix in ("", "-wal", "-shm"):  # from an earlier history
             Path(f"{copy}{suffix}").unlink(missing_ok=True)
         with closing(sqlite3.connect(self.catalogs[0])) as connection, closing(sqlite3.connect(copy)) as target:
             connection.backup(target)
@@ -1519,10 +1524,10 @@ class World:
         self.other_missed = self._is_hiding()
 
     def power_loss(self) -> None:
-        """All nodes lose power: what was not synced may be lost."""
+        """All nodes lose power. Changes that were not synced may be lost."""
         self._end_trainers()
         self.done["power loss"] += 1
-        # What comes in place of a lost file counts as older than that.
+        # With a clock that is behind, a file that replaces a lost one seems older than the lost one.
         self.is_shaken |= any(node.clock_offset_ns < 0 for node in self.nodes)
         self.beside = []
         for node in self.nodes:
@@ -1539,38 +1544,38 @@ class World:
         for folder in self._journalled(before) - self._journalled(after):
             raise ViolationError(f"{folder} lost its journals, and what is in it was registered")
         self._risen |= {path for path in after.keys() - before.keys() if "/.ckptstore/trash/" in path}
-        # A move into the trash that was not on the disk yet: what is at home again counts after the next gc or undo.
+        # A move into the trash may not be durable yet. Files that return home count again after the next gc or undo.
         trashed = {content for path, content in before.items() if "/.ckptstore/trash/" in path}
         self._uncounted |= trashed & {after[path] for path in after.keys() - before.keys()}
         for path, content in before.items():
             is_changed = content in self.truth.contents and after.get(path, content) != content
-            is_damaged = content in self.damaged  # its time may be as recorded again
+            is_damaged = content in self.damaged  # its recorded time may have come back
             if (is_damaged or is_changed) and len(after.get(path, b"")) == len(content):
                 root, in_trash, place = path.partition("/.ckptstore/trash/")
                 home = f"{root}/{place.partition('/')[2]}" if in_trash else path  # where an undo brings it
                 self.rotten[path] = self.rotten[home] = after[path]
-        for each in self.truth.every_file():  # what a power loss brought back, nobody was told of
+        for each in self.truth.every_file():  # no program knows of files that came back
             if each.path not in before and len(after.get(each.path, b"")) == len(each.content):
                 self.rotten[each.path] = after[each.path]
             each.registered &= before.get(each.path) == each.content or after.get(each.path) != each.content
             each.is_written &= each.registered
 
     def _journalled(self, files: dict[str, bytes]) -> set[str]:
-        """The directories with a journal, of those in which a file is registered."""
+        """The directories that have a journal and a registered file."""
         found = {path.rpartition("/.ckptstore/")[0] for path in files if path.endswith(".jsonl")}
         return found & {each.path.rpartition("/")[0] for each in self.truth.every_file() if each.registered}
 
     def wait(self, seconds: int = 60, to_grace: bool = False) -> None:  # noqa: FBT001, FBT002
-        """Time passes: so many seconds, or until so long after the next grace ends (before it, if less than 0)."""
+        """Let so many seconds pass. `to_grace`: counted from the end of the next grace (before it if less than 0)."""
         ends = [promised.since_ns + promised.grace_ns for promised in self.in_trash.values()]
         if to_grace and ends:
             seconds += (min(ends) - self.machine.now_ns) // 10**9
         if seconds > _WITHIN_A_LEASE:
-            self.machine.sleep(seconds - _WITHIN_A_LEASE)  # then a launch that lives renews its lease
+            self.machine.sleep(seconds - _WITHIN_A_LEASE)  # a launch that is alive then renews its lease
         self.machine.sleep(min(max(seconds, 0), _WITHIN_A_LEASE))
 
     def clock(self, node: int = 0, seconds: int = 0) -> None:
-        """The clock of a node is set: what differs by more than 10 minutes, no grace covers; nor after a power loss."""
+        """Set the clock of a node. No promise covers clocks that differ too much, or run behind after a power loss."""
         self.is_shaken |= abs(seconds) > 300 or (seconds < 0 and bool(self.done["power loss"]))
         self.nodes[node % len(self.nodes)].clock_offset_ns = seconds * 10**9
 
@@ -1580,9 +1585,9 @@ class World:
         return sorted({step for launch in self.truth.launches for step in launch.saved})
 
     def _must_stay_in(self, there: dict[str, bytes], seen: dict[str, bytes], floor: int, **given: bool) -> set[str]:
-        """As `_must_stay`, of what is on all disks, and of what can be seen now.
+        """As `_must_stay`, for the files on all disks, and for the files that can be seen now.
 
-        A state that was saved below an empty mount point counts until its disk is mounted, and hides it.
+        A state that was saved below an empty mount point counts until a mounted disk hides it.
         """
         keep = {path for path in self._must_stay({**seen, **there}, floor, **given) if path in there}
         return keep | {self._at(path) for path in self._must_stay(seen, floor, **given)}
@@ -1590,12 +1595,12 @@ class World:
     def _must_stay(
         self, there: dict[str, bytes], floor: int, *, now: bool, marked: bool = True, leased: bool = True
     ) -> set[str]:
-        """The files that no policy may remove: of the newest whole states, of marked steps, of what is started from."""
+        """The files that gc must keep: those of the newest complete states, marked steps, and the leased state."""
         if self.truth.is_in_doubt() or self.truth.has_untold():
             states: list[tuple[Launch, int]] = []
         else:
             states = self.truth.floor(there, max(floor, 1), {} if now else self.rotten)
-        # A file that nobody was told of may be taken for another launch's: its state is whole without it.
+        # An unregistered file may count as a file of another launch. Its state is complete without it.
         paths = {each.path for launch, step in states for each in self.truth.files(launch, step) if each.registered}
         marks = self.truth.marked() if marked else set()
         for launch in self.truth.launches:
@@ -1609,7 +1614,7 @@ class World:
             and self.trainers
             and newest.parent
             and not self.truth.has_newer(newest, newest.parent[1])
-            # What nobody was told of may be adopted.
+            # Unregistered files may be adopted.
             and not any(
                 step > newest.parent[1] and self.truth.is_whole(newest, step, there, registered=False)
                 for step in newest.saved
@@ -1626,11 +1631,11 @@ class World:
                 raise ViolationError(f"{what} took {path}, which must stay (now at {where})")
 
     def _check_homes(self, what: str, before: dict[str, bytes], after: dict[str, bytes]) -> None:
-        """Nothing but gc moves or changes a checkpoint; one that was stopped for this may have gone on in it."""
+        """Check that this command moved or changed no checkpoint. Skipped if a stopped gc ran on at the same time."""
         if self.machine.went_on != self._went_on:
             return
         for path, content in before.items():
-            is_renamed = path.endswith(".tmp") and content in after.values()  # by the rank that was writing it
+            is_renamed = path.endswith(".tmp") and content in after.values()  # its rank was writing it
             if "/.ckptstore/" in path or content not in self.truth.contents or is_renamed:
                 continue
             if after.get(path) != content:
@@ -1652,7 +1657,7 @@ class World:
             for each in self.truth.files(launch, step)
             if each.registered
         }
-        # A power loss may have given one the name back that it had while it was written: that is debris.
+        # After a power loss, a file may have its temporary name again. Such a file is debris.
         named = {path: content for path, content in there.items() if not path.endswith(".tmp")}
         return {content: path for path, content in named.items() if content in registered}
 
@@ -1664,9 +1669,10 @@ class World:
                 raise ViolationError(f"{what} deleted {path}, of a pinned or tagged step")
 
     def _settle_graces(self, begun: int, before: dict[str, bytes], after: dict[str, bytes]) -> None:
-        """What left the trash had been there for its grace; what is there of a gc that did not end gets its grace now.
+        """Check that files left the trash only after their grace. Files of an unfinished gc begin their grace now.
 
-        Clocks may differ by ten minutes, and no grace is shorter for that. What this was put into may have gone on.
+        Clocks that differ by ten minutes must not shorten a grace. Files may be missing without a violation if a
+        stopped action ran on at the same time.
         """
         contents = set(after.values())
         for path, promised in list(self.in_trash.items()):
@@ -1681,7 +1687,7 @@ class World:
                 promised.is_open, promised.since_ns = False, begun
 
     def check(self) -> None:
-        """What must hold after every step."""
+        """Check the promises that hold after every step."""
         after = self.everything()
         for path, content in (*self._strangers.items(), *self.neighbours.items()):
             if after.get(path) != content:
@@ -1702,9 +1708,9 @@ class World:
         is_blind: bool,
         is_alone: bool,
     ) -> None:
-        """A rank was told where it starts: the same for all, one whole state, and none older than it must be.
+        """Check a rank's start: the plan is the same for all ranks, is one complete state, and is the newest possible.
 
-        One that `is_blind` could not look at a file, or at a catalog that alone has what a journal could not take.
+        `is_blind`: the start could not look at a file, or at a catalog with records that no journal has.
         """
         plan = start.plan
         paths = {each.rank: each.source.path for each in plan.ranks} if plan else {}
@@ -1728,7 +1734,7 @@ class World:
             launch.in_doubt = False
             launch.plan = paths
             launch.branched = fresh or back is not None
-            # Of which launches it began after, neither catalog nor clock tells.
+            # Neither the catalog nor a clock shows after which launches it began.
             launch.in_doubt |= launch.plain and not self.is_current and self._is_behind()
             if plan is not None:
                 launch.parent = self._launch_of(plan), plan.global_step
@@ -1739,11 +1745,11 @@ class World:
         return any(node.clock_offset_ns < 0 for node in self.nodes)
 
     def _adopts(self) -> bool:
-        """Whether a start must take what a rank did not come to register: nobody else may have written it."""
+        """Whether a start must adopt unregistered files. It must only if no other run can have written them."""
         return self.is_quiet and not self.has_gap and not self.has_neighbour
 
     def _launch_of(self, plan: RestorePlan) -> int:
-        """The number of the launch that a plan goes on from: a scan may have found files that nobody registered."""
+        """The number of the launch that a plan goes on from. For unregistered files, the plan has a scanned launch."""
         named = {each.name: each.number for each in self.truth.launches}
         if plan.launch.id in named:
             return named[plan.launch.id]
@@ -1766,7 +1772,7 @@ class World:
         complete: bool,
         adopts: bool = False,
     ) -> None:
-        """It is one state, and the newest, if it was asked for so; whoever `adopts` looks at the directories too."""
+        """Check that a plan is one state, and with `complete` the newest. With `adopts`, unregistered files count."""
         truth = self.truth
         must = truth.whole(self._within_reach(there), adopts=adopts)
         if plan is not None:
@@ -1779,12 +1785,12 @@ class World:
         if chosen == (newest.name, step):
             return
         if plan is not None and plan.launch.id.startswith("scan-"):
-            return  # of a newer state that nobody was told of
+            return  # a newer state that was not registered
         if plan is not None:
             launch = next((each for each in truth.launches if each.name == plan.launch.id), None)
             order = [(each.name, at) for each, at in truth.lineage()]
             if chosen in order and order.index(chosen) < order.index((newest.name, step)):
-                return  # of a newer state that nobody was told of
+                return  # a newer state that was not registered
             if launch is not None and launch.number > newest.number:
                 return
         raise ViolationError(f"{what} takes {chosen}, and step {step} of {newest.name} is whole")
@@ -1799,7 +1805,7 @@ class World:
             if content is None:
                 raise ViolationError(f"{what}: {each.source.path} of the plan is not there")
             identity = self.truth.contents.get(content)
-            if identity is None and content in self.rotten.values():  # gc, undo or a power loss moved it since
+            if identity is None and content in self.rotten.values():  # gc, undo or a power loss may have moved it
                 self.checked["rotten"] += 1
                 continue
             if identity is None:
@@ -1811,7 +1817,7 @@ class World:
             planned = next((each for each in self.truth.launches if each.name == plan.launch.id), None)
             is_seen_late = planned is not None and planned.is_late_to_see and not self._is_registered(content)
             if is_seen_late and planned.number > launch.number and identity.step == plan.global_step:
-                self.checked["seen late"] += 1  # what the launch before had left was not there to see
+                self.checked["seen late"] += 1  # files of the launch before were not listed yet
                 continue
             is_scanned = plan.launch.id.startswith("scan-") and not self._is_registered(content)
             if (plan.launch.id if is_scanned else launch.name, identity.step) != (plan.launch.id, plan.global_step):
@@ -1826,19 +1832,19 @@ class World:
         return any(each.registered for each in self.truth.every_file() if each.content == content)
 
     def _within_reach(self, there: dict[str, bytes]) -> dict[str, bytes]:
-        """What a start can read, of these files, or fetch."""
+        """The files that a start can read or fetch."""
         return there
 
     def _read(self, plan: RestorePlan, file: Checkpoint, there: dict[str, bytes]) -> bytes | None:
-        """The bytes that whoever follows a plan gets for one of its files."""
+        """The bytes that a launch with this plan gets for one of its files."""
         return there.get(file.path)
 
     def _is_hidden(self) -> bool:
-        """Whether journals were written below a mount point: nobody can read them while its disk is mounted."""
+        """Whether there are journals below a mount point. They cannot be read while the disk is mounted."""
         return any("/.ckptstore/" in path for path in self.below.everything())
 
     def _check_nothing_hidden(self, launch: Launch) -> None:
-        """A start began at step 0 although nobody said so."""
+        """Check that a launch that began at step 0, without a request to do so, had no state to start from."""
         if self.truth.is_in_doubt() or self.truth.has_untold():
             return
         self.checked["from nothing"] += 1
@@ -1847,7 +1853,7 @@ class World:
             raise ViolationError(f"{launch.name} begins at step 0, and step {once[1]} of {once[0].name} was whole")
 
     def _check_given(self, what: str, plan: RestorePlan) -> None:
-        """No gc has removed what somebody was given, and nobody is given what one has removed."""
+        """Check that no file of a plan is in the trash."""
         here = self.there()
         trashed = {content for path, content in here.items() if "/.ckptstore/trash/" in path}
         wrote = {each.path: each.content for each in self.truth.every_file() if each.content in trashed}
@@ -1856,20 +1862,20 @@ class World:
                 raise ViolationError(f"{what} was given {each.source.path}, which is in the trash")
 
     def _counted(self, taken: Collection[str] = ()) -> dict[str, bytes]:
-        """The files that a process sees, without what a user copied out of the trash: `undo` is there for that.
+        """The files that a process sees and must count. A catalog may ignore files that a user copied from the trash.
 
-        But for those that it has `taken`.
+        Such files count only if they are in `taken`, the files of a plan.
         """
         there = self.there().items()
         return {path: content for path, content in there if path in taken or content not in self._uncounted}
 
     def _check_refusal(self, launch: Launch, error: CkptstoreError | None, fault: Fault | None) -> None:
-        """A start that was refused although nothing was in its way."""
+        """Check that a refused start had a reason."""
         is_explained = error is None or isinstance(error, DamageError) or fault is not None
         if is_explained or not self.is_quiet or self.is_shaken:
             return
         if launch.plain and not self.is_current:
-            return  # it says nowhere where it saves: after a tree was moved it needs a scan
+            return  # a plain script does not record where it saves: after a move, the tree needs a scan
         if self.truth.is_in_doubt() and launch.number:
             return
         if self.truth.whole(self._within_reach(self._counted()), adopts=self._adopts()):
@@ -1878,7 +1884,7 @@ class World:
             raise ViolationError(f"a start is refused, though all starts over: {error}")
 
     def finish(self) -> None:
-        """No more faults: a few starts go on from the newest state, and a catalog made anew knows the same."""
+        """Check, without faults, that a start takes the newest state, and that a rebuilt catalog knows the same."""
         self._end_trainers()
         self.relieve()
         self.mount()
@@ -1910,12 +1916,12 @@ class World:
         self._check_purged()
 
     def _check_undone(self) -> None:
-        """All that is in the trash comes back, but where another file is in its place."""
+        """Check that undo brings back every file in the trash, except if another file is in its place."""
         before = self.everything()
         for _ in range(20):
             task = self._operate("undo", lambda opened: opened.undo(RUN))
             if isinstance(task.error, RefusedError) and "is at work" in task.error.message:
-                self.machine.sleep(15 * 60)  # after a power loss nobody can tell that the holder of the lock is dead
+                self.machine.sleep(15 * 60)  # after a power loss the lock of a dead process lasts until it expires
             elif task.error is not None or not task.result.files:
                 break
         after = self.everything()
@@ -1930,10 +1936,10 @@ class World:
         self.checked["undone"] += 1
 
     def _check_purged(self) -> None:
-        """What nothing protects can be deleted from the trash."""
+        """Check that purge deletes all files from the trash that no mark protects."""
         task = self._operate("purge", lambda opened: opened.purge(RUN, now=True))
         if task.error is not None or self.has_moved or self.done["power loss"]:
-            return  # what was brought home may be in the trash again
+            return  # files that were moved back may be in the trash again
         marked = self.truth.marked()
         for path, content in self.everything().items():
             identity = self.truth.contents.get(content)
@@ -1963,9 +1969,9 @@ class World:
             if each.registered
             and there.get(each.path) == each.content
             and each.content not in self._uncounted
-            # Another catalog may count it as that of a launch after, which went back and did not see it.
+            # Another catalog may count it as a file of a later launch, which went back and did not see the file.
             and not (had_other and any(other.is_late_to_see for other in self.truth.launches[launch.number + 1 :]))
-            # Who saved below the empty mount point has recorded a file of that path.
+            # A launch that saved below the empty mount point has recorded another file at this path.
             and each.path.removeprefix("/data/") not in self.below.everything()
         }
         for name, some in zip(("catalog", "catalog made anew"), known, strict=False):
@@ -1988,21 +1994,22 @@ class World:
             if (task := self._operate("saves", lambda opened: opened.saves(RUN), number)).error is None
         ]
         if not (is_hidden or self.has_gap or self.has_moved) and len(marks) == 2:
-            # One catalog does not take away a protection because another one says so: somebody confirms that.
+            # A catalog does not remove a protection because another catalog did: a person must confirm it.
             certain = {("pin", step) for step, is_pinned in self.truth.pinned.items() if is_pinned}
             certain |= set(self.truth.tags.items())
             differs = (marks[0] - marks[1]) & certain, marks[1] - marks[0]
             if any(differs):
                 raise ViolationError(f"the catalog made anew lacks the marks {differs[0]} and has {differs[1]} besides")
-        # A scan may prove what no start can, as of a rank that was killed before it said where it saves.
+        # A scan can prove more than a start, for example the files of a rank that was killed before it announced its
+        # directory.
         self._operate("scan", lambda opened: opened.scan(ROOT, run=RUN), 0)
         answers = [
             task.result.plan and (task.result.plan.launch.id, task.result.plan.global_step)
             for number in (0, 1)
             if (task := self._operate("resolve", lambda opened: opened.resolve(RUN), number)).error is None
         ]
-        # Where a launch began while a disk was away, its journal is below the mount point now: nobody can read it.
-        # A power loss may take the line of which the rank was not told, after a start has read it.
+        # If a launch began while a disk was unmounted, its journal is now below the mount point, and cannot be read.
+        # A power loss may destroy a journal line that a start has already read, if no rank was told of the record.
         told = {
             (each.name, step) for each in self.truth.launches for step in each.saved if self.truth.was_whole(each, step)
         }
