@@ -1,10 +1,10 @@
-"""All measurements, one after the other, each in a process of its own.
+"""Runs all measurements, one after the other, each in its own process.
 
     python -m bench            results.json, RESULTS.md, growth.png, docs/explanation/figures.md; half an hour or more
-    python -m bench --quick    the same below build/bench, with small sizes; about 2 minutes; nothing here is touched
-    python -m bench --only resolve record    these again; of the others what the last run found on this machine
+    python -m bench --quick    the same below build/bench, with small sizes; about 2 minutes; changes no other file
+    python -m bench --only resolve record    runs these tasks; takes the others from the last run on this machine
 
-The exit code is 1 where a budget is broken or a task failed; nothing is written here if one failed.
+The exit code is 1 if a budget is broken or a task fails. If a task fails, no results are written.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ QUICK_OUT = ROOT / "build" / "bench"
 
 
 def run(out: Path, only: Sequence[str], *, quick: bool) -> tuple[results.Results, list[str]]:
-    """Run these tasks; what all found together, each when it was run last, and the names of those that failed."""
+    """Run these tasks; the newest results of all tasks, and the names of the tasks that failed."""
     collected = results.Collected()
     for task in TASKS:
         path = out / f"{task}.json"

@@ -1,10 +1,10 @@
-"""`gc` of 1,000 saves of 2 ranks against a plain unlink loop over as many such files: at most twice as long.
+"""`gc` of 1,000 saves of 2 ranks, compared with a plain unlink loop over as many files: at most twice as long.
 
     python -m bench.collect [--quick]
 
-Each has its own files, of 1 MB: smaller than any real checkpoint, and the smaller the harder. They are really written:
-to unlink one whose bytes are allocated only takes a fraction of the time. Moving to the trash and deleting at once are
-measured; both with making the plan, as the command does.
+Each has its own files of 1 MB. Real checkpoints are larger, and smaller files make the budget harder to keep. The bytes
+of the files are really written, because a file with only allocated space is unlinked in a fraction of the time. Both
+ways of gc are measured, moving to the trash and deleting at once. Both include making the plan, as the command does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FLOOR = "unlink"
 
 
 class Runs:
-    """Makes one run after another, and times nothing of that."""
+    """Makes one run after another. This time is not measured."""
 
     def __init__(self, work: Path, saves: int) -> None:
         self.work = work
@@ -80,7 +80,7 @@ def collected(runs: Runs, *, at_once: bool) -> float:
 
 
 def unlinked(runs: Runs) -> float:
-    """The seconds of deleting as many files of a new run."""
+    """The seconds of unlinking as many files of a new run."""
     paths = runs.files()[: runs.saves * RANKS]
 
     def unlink() -> None:
@@ -98,11 +98,11 @@ def _clear(work: Path) -> None:
 
 
 def run(work: Path, *, quick: bool) -> Found:
-    """Both ways, in turn with the floor."""
+    """Measure both ways, in turns with the unlink loop."""
     found = Found()
     (work / "runs").mkdir()
     runs = Runs(work / "runs", QUICK_SAVES if quick else SAVES)
-    for at_once in WAYS.values():  # to warm up, few saves do
+    for at_once in WAYS.values():  # to warm up: a few saves are enough
         collected(Runs(work / "runs", QUICK_SAVES), at_once=at_once)
     ways = {name: partial(collected, runs, at_once=at_once) for name, at_once in WAYS.items()}
     taken, _ = turns({**ways, FLOOR: partial(unlinked, runs)}, warm_up=0)

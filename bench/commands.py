@@ -1,8 +1,8 @@
-"""The process time of `ckptstore list` of 1,000 saves and of `ckptstore --help`; neither imports mindspore.
+"""The process time of `ckptstore list` of 1,000 saves and of `ckptstore --help`. Neither imports mindspore.
 
     python -m bench.commands [--quick]
 
-Process time is what the process used of the processors: what else the machine does, does not matter.
+Process time is the processor time of the process, so other work on the machine hardly changes it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def process_time(printed: Path, word: str, *arguments: str) -> float:
 
 
 def frameworks(*arguments: str) -> int:
-    """How many modules of mindspore a command imports."""
+    """The number of modules of mindspore that a command imports."""
     command = [sys.executable, "-X", "importtime", PROGRAM, *arguments]
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment())
     imported = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines()]
@@ -45,7 +45,7 @@ def frameworks(*arguments: str) -> int:
 
 
 def run(work: Path, *, quick: bool) -> Found:
-    """The commands in turn."""
+    """Measure the commands in turns."""
     found = Found()
     saves = QUICK_SAVES if quick else SAVES
     say(f"{TASK}: {saves:,} saves to list")

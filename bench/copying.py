@@ -1,14 +1,15 @@
-"""A step of training while a thread of the rank copies files to a tier, against one without, in turns.
+"""A training step while a thread of the rank copies files to a tier, compared with a step without copies, in turns.
 
     python -m bench.copying [--quick]
 
-Real MindSpore on the CPU: LeNet-5, in stretches of sixty steps. In one stretch no file is copied, in one a thread of
-the process copies at 10 MiB/s with ckptstore, in one at 50 MiB/s, and in one it only copies and syncs, at 50 MiB/s.
-The tier is a directory: a server on this machine would take the processor from the training, and a bucket's does not.
-A stretch counts by the mean of its steps, without those in which the last file of the stretch before may be under way.
+Real MindSpore on the CPU trains LeNet-5, in stretches of sixty steps. There are four kinds of stretches: no file is
+copied; a thread of the process copies with ckptstore at 10 MiB/s; the same at 50 MiB/s; the thread only copies and
+syncs, without ckptstore, at 50 MiB/s. The tier is a directory, because a server on this machine would take processor
+time from the training, as the server of a bucket does not. The result of a stretch is the mean of its steps. The first
+steps are left out, because the last file of the stretch before may still be copied during them.
 
-The training has both cores of this machine, so every byte that is digested costs it something: with devices it does
-not.
+The training uses both cores of this machine, so the digest of the copied bytes takes time from it. It does not if the
+training runs on devices.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ WAYS = (NONE, SLOW, FAST, ALONE)
 STRETCH, SETTLES = 60, 15
 TURNS, QUICK_TURNS = 12, 2
 WARM_UP = 1
-MOST = 1.05  # of a step without: to copy and sync alone, at 50 MiB/s, is 1.01 where the training has every core
+MOST = 1.05  # times a step without copies; to copy and sync alone, at 50 MiB/s, gives 1.01 if training has all cores
 
 
 class Copier(threading.Thread):
-    """Copies a file again and again, in the way that is asked for."""
+    """Copies a file again and again, in the way that `switch` sets."""
 
     def __init__(self, work: Path) -> None:
         super().__init__(daemon=True)
@@ -61,7 +62,7 @@ class Copier(threading.Thread):
         self.copied = dict.fromkeys(WAYS, 0)
 
     def switch(self, way: str) -> None:
-        """From now on copy in this way."""
+        """Copy in this way from now on."""
         self._way = way
         self._switched.set()
 
@@ -105,7 +106,7 @@ class Copier(threading.Thread):
 
 
 class Clock(Callback):
-    """When each step ended; switches from one way to the next."""
+    """Notes when each step ended, and switches to the next way after each stretch."""
 
     def __init__(self, copier: Copier) -> None:
         super().__init__()
@@ -118,19 +119,19 @@ class Clock(Callback):
             self._copier.switch(way_of(len(self.ends) // STRETCH))
 
     def mean(self, stretch: int) -> float:
-        """The seconds of a step of a stretch."""
+        """The mean seconds of a step in a stretch."""
         ends = self.ends[stretch * STRETCH + SETTLES - 1 : (stretch + 1) * STRETCH]
         return (ends[-1] - ends[0]) / (len(ends) - 1)
 
 
 def way_of(stretch: int) -> str:
-    """How files are copied in a stretch: every other turn goes through the ways backwards."""
+    """The way of copying in a stretch. Every other turn goes through the ways backwards."""
     turn, place = divmod(stretch, len(WAYS))
     return WAYS[place] if turn % 2 else WAYS[-1 - place]
 
 
 def run(work: Path, *, quick: bool) -> Found:
-    """One training."""
+    """Measure one training."""
     found = Found()
     turns = WARM_UP + (QUICK_TURNS if quick else TURNS)
     steps = turns * len(WAYS) * STRETCH

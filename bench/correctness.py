@@ -1,9 +1,9 @@
-"""What a restart gets after a fault, from each contender: right, wrong, or refused.
+"""The result of a restart after a fault, for each contender: right, wrong, or refused.
 
     python -m bench.correctness
 
-Each case is a small program of its own: see `bench/cases`. What a contender has no program for it was not tried in.
-ckptstore must be right in all of them.
+Each case is a small program in `bench/cases`. A contender without a program for a case was not tried in that case.
+ckptstore must be right in all cases.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CONTENDERS = {CKPTSTORE: OWN, "orbax": PEERS, "mlflow": PEERS, "ray": PEERS, "dl
 
 
 def run(work: Path, *, quick: bool) -> Found:  # noqa: ARG001 — there is no quicker way
-    """Every program."""
+    """Run every program."""
     found = Found()
 
     def tried(who: str) -> list[str]:

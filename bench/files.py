@@ -28,7 +28,7 @@ def name(step: int) -> str:
 
 
 def write(path: Path, step: int, *, synced: bool) -> None:
-    """Write the file as MindSpore does, under another name first; `synced`: it is on the disk when this returns."""
+    """Write the file as MindSpore does, under another name first. `synced`: it is on the disk when this returns."""
     unfinished = path.with_suffix(".tmp")
     with unfinished.open("wb") as file:
         file.write(content(step))

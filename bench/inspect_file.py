@@ -21,7 +21,7 @@ from ckptstore.formats.inspect import inspect
 TASK = "inspect"
 MIB = 1 << 20
 SIZE, QUICK_SIZE = 1000, 32
-"""MiB of a file, each a parameter."""
+"""The size of a file in MiB. Each parameter has 1 MiB."""
 LOAD = "mindspore.load_checkpoint"
 FASTER = 100
 MEMORY = 100.0
@@ -30,29 +30,29 @@ import resource, subprocess, sys
 subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)
 """
-"""By a small process of its own: a child's memory counts from the fork, and this one is large."""
+"""Runs the command from a small process: a child's peak memory counts from the fork, and this process is large."""
 
 
 def inspected(path: Path, parameters: int) -> None:
-    """What the command does before it prints."""
+    """The work of the command before it prints."""
     found = inspect(path)
     assert isinstance(found, Header)
     assert len(found.parameters) == parameters
 
 
 def loaded(path: Path, parameters: int) -> None:
-    """What there is without it: the names and shapes of what was loaded."""
+    """The alternative without `inspect`: load the file, and read the names and shapes of the parameters."""
     found = {name: (value.dtype, value.shape) for name, value in ms.load_checkpoint(str(path)).items()}
     assert len(found) == parameters
 
 
 def memory(*command: str) -> float:
-    """The most memory that a command had, in bytes."""
+    """The peak memory of a command, in bytes."""
     return float(subprocess.run([sys.executable, "-c", MEASURE, *command], check=True, capture_output=True).stdout)
 
 
 def run(work: Path, *, quick: bool) -> Found:
-    """In turn with loading."""
+    """Measure `inspect` in turns with loading."""
     found = Found()
     size = QUICK_SIZE if quick else SIZE
     path = work / "net.ckpt"

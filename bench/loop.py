@@ -1,10 +1,10 @@
-"""A step of a functional loop against the bare one, in turns.
+"""A step of `launch.loop`, compared with a step of a bare loop, in turns.
 
     python -m bench.loop [--quick]
 
-Real MindSpore on the CPU: LeNet-5, the step compiled by `jit`. Ten steps of a bare loop, ten of `launch.loop`, and so
-on, in one process. Such a step takes any time from one to three times as long as the quickest, here; so what the loop
-does itself is timed, and held against the quickest steps of the bare one.
+Real MindSpore on the CPU trains LeNet-5; `jit` compiles the step. Ten steps of a bare loop and ten steps of
+`launch.loop` take turns in one process. On this machine a step takes from one to three times as long as the quickest.
+So the loop's own work is timed alone, and compared with the quickest steps of the bare loop.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Trained:
 
 
 def steps(work: Path, pairs: int) -> tuple[dict[str, list[list[float]]], list[float]]:
-    """The seconds of each step of each round of ten, of both loops; and those that the loop itself takes of a step."""
+    """The seconds of each step of both loops, in rounds of ten; and the seconds of the loop's own work in a step."""
     trained = Trained()
     count = EVERY * (WARM_UP + pairs)
     bare = network.dataset(count).create_tuple_iterator(num_epochs=1)
@@ -83,7 +83,7 @@ def steps(work: Path, pairs: int) -> tuple[dict[str, list[list[float]]], list[fl
 
 
 def run(work: Path, *, quick: bool) -> Found:
-    """The steps of both."""
+    """Measure the steps of both loops."""
     found = Found()
     network.on_cpu()
     pairs = QUICK_PAIRS if quick else PAIRS

@@ -1,4 +1,4 @@
-"""What the figures were measured on and with; no name of the machine, no path."""
+"""Describes the machine and the versions of a measurement, without the machine's name or paths."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def file_system(path: Path) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of all that takes part."""
+    """The versions of all packages that are measured."""
     own = {name: version(name) for name in OWN}
     asked = subprocess.run([PEERS, "-c", _ASK, *OTHERS], check=True, capture_output=True, text=True)
     return own | {"SQLite": sqlite3.sqlite_version} | dict(zip(OTHERS, asked.stdout.split(), strict=True))

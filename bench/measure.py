@@ -1,4 +1,4 @@
-"""Measures contenders in turns, in one run: a machine's own speed does not matter, and what disturbs, disturbs all."""
+"""Measures contenders in turns, in one run, so that the machine's speed and other work on it affect all of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Spread:
 
     @classmethod
     def paired(cls, values: Sequence[float], others: Sequence[float]) -> Spread:
-        """How many times as large values are as others of the same turns; of the medians if there are not as many."""
+        """The ratios of values to others, turn by turn; the ratio of the medians if their numbers differ."""
         if len(values) == len(others):
             return cls.of([one / other for one, other in zip(values, others, strict=True)])
         return cls.of([statistics.median(values) / statistics.median(others)])
@@ -35,10 +35,9 @@ class Spread:
 
 @dataclass(frozen=True)
 class Row:
-    """One piece of work: the seconds that each contender took for it, turn by turn.
+    """One piece of work: the seconds that each contender took for it, turn by turn; bytes if `unit` is "B".
 
-    Where `unit` is "B" they are bytes. `notes` says of a contender why it was run once only, or not at all, or what is
-    to be known of its figure.
+    `notes` has remarks about contenders, for example why one was run only once, or not at all.
     """
 
     task: str
@@ -53,7 +52,7 @@ class Row:
         return Spread.of(self.seconds[who])
 
     def ratio(self, who: str, other: str) -> Spread:
-        """How many times as long as `other` a contender took, turn by turn; of the medians where it ran once only."""
+        """The ratio of a contender's time to that of `other`, turn by turn; of the medians if it ran only once."""
         return Spread.paired(self.seconds[who], self.seconds[other])
 
     def __str__(self) -> str:
@@ -63,7 +62,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Budget:
-    """A figure that must not be above its limit, or not below it where `at_least`."""
+    """A figure that must not be above its limit; with `at_least`, not below it."""
 
     name: str
     value: float
@@ -84,7 +83,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a contender did in a case: "right", "wrong" or "refuses", and in which words."""
+    """The result of a contender in a case: "right", "wrong" or "refuses", and an explanation."""
 
     case: str
     who: str
@@ -94,26 +93,26 @@ class Verdict:
 
 @dataclass
 class Found:
-    """What a task found."""
+    """The results of a task."""
 
     rows: list[Row] = field(default_factory=list)
     budgets: list[Budget] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
 
     def add(self, row: Row) -> Row:
-        """Keep a row, and say it."""
+        """Keep a row, and print it."""
         self.rows.append(row)
         say(str(row))
         return row
 
     def check(self, budget: Budget) -> None:
-        """Keep a budget, and say it."""
+        """Keep a budget, and print it."""
         self.budgets.append(budget)
         say(f"  {budget}")
 
 
 def say(text: str) -> None:
-    """One line of progress, at once."""
+    """Print a line of progress at once."""
     print(text, flush=True)
 
 
@@ -124,7 +123,7 @@ _PARTS = {
 
 
 def amount(value: float, unit: str) -> str:
-    """A time or a size for people."""
+    """A time or a size in a readable unit."""
     name, size = next((part for part in _PARTS[unit] if value >= part[1]), _PARTS[unit][-1])
     return f"{value / size:.3g} {name}"
 
@@ -143,10 +142,10 @@ def turns(
     warm_up: int = 1,
     allowance: float = math.inf,
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """The seconds of each contender, by turn, and notes; each starts every other turn.
+    """The seconds of each contender, by turn, and notes. The order of the contenders alternates between turns.
 
-    A contender returns the seconds that it took. The first turns do not count; but one whose repeats would take longer
-    than the allowance, in seconds, is not run again: its first run is all there is of it, and the note says so.
+    A contender returns the seconds that it took. The `warm_up` turns do not count, with one exception: if the repeats
+    of a contender would take longer than `allowance` seconds, only its first run counts, and a note says so.
     """
     taken: dict[str, list[float]] = {who: [] for who in contenders}
     notes: dict[str, str] = {}
@@ -165,5 +164,5 @@ def turns(
 
 
 def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
-    """The b of the line through log(values) = a + b * log(sizes): 0 where size costs nothing, 1 where it doubles."""
+    """The b of the line log(values) = a + b * log(sizes): 0 if values do not depend on sizes, 1 if proportional."""
     return statistics.linear_regression([math.log(size) for size in sizes], [math.log(value) for value in values]).slope

@@ -1,18 +1,20 @@
-"""Mutation testing: small faults in a module, each of which the tests of its own folder must notice.
+"""Mutation testing: makes small faults in a module. The tests of the module's folder must notice them.
 
     python -m bench.mutants                        every mutant; about 4 minutes
-    python -m bench.mutants --sample 300 --seed 7  some of them
-    python -m bench.mutants resume/lineage         those of one module
-    python -m bench.mutants --sample 50 retention  some of a folder: what moves files, killed by histories of the
-                                                   simulated world or by tests, of each those that reach the changed
-                                                   line; all run once before, about 20 minutes, to find out which
+    python -m bench.mutants --sample 300 --seed 7  some of the mutants
+    python -m bench.mutants resume/lineage         the mutants of one module
+    python -m bench.mutants --sample 50 retention  some mutants of a folder. Here the tests and the histories of the
+                                                   simulated world that reach the changed line must notice them. To
+                                                   find these, all run once before: about 20 minutes
 
-A mutant is the module with one place changed: a comparison, `and` and `or`, a condition, an arithmetic operator, a
-constant by one, a default, `min` and `max`, what is returned, or a statement left out. Docstrings, messages,
-annotations and decorators stay. Each runs in a process of its own, forked before anything of ckptstore is imported;
-the changed module exists in memory only. Properties get few examples there, always the same. All cores work on them.
+A mutant is the module with one change: another comparison, `or` for `and`, a negated condition, another arithmetic
+operator, a constant changed by one, another default, `max` for `min`, another return value, or a statement left out.
+Docstrings, messages, annotations and decorators stay. Each mutant runs in its own process, which is forked before any
+module of ckptstore is imported. The changed module exists in memory only. Each property gets a few fixed examples. All
+cores work in parallel.
 
-Prints the mutants that no test noticed, then a table. The exit code is 1 where less than 90 % of a module's were.
+Prints the mutants that no test noticed, then a table. The exit code is 1 if less than 90 % of a module's mutants were
+noticed.
 """
 
 from __future__ import annotations
@@ -46,14 +48,14 @@ from coverage import CoverageData
 
 ROOT = Path(__file__).parents[1]
 ENOUGH = 0.9
-EXAMPLES = 40  # of each property, which has hundreds otherwise
-HISTORIES = range(200)  # their seeds, among which those of a mutant are
-MOST_HISTORIES = 16  # for one mutant, and its seconds, of some 10
+EXAMPLES = 40  # examples of each property; in the normal tests it has hundreds
+HISTORIES = range(200)  # the seeds from which the histories of a mutant are taken
+MOST_HISTORIES = 16  # the most histories for one mutant: about 10 seconds
 WORLD_SECONDS = 300
 MOVING = ("resume", "evidence", "retention", "journal", "scan", "disk", "catalog/project")
-LEFT_OUT = ("browser", "docs", "frameworks", "golden", "mindformers", "packaging", "world")  # or asked as histories
-MOST_TESTS = 60  # for one mutant, of each file one first; those of its own folder first, and those that run few lines
-TESTS = {  # of what decides, of each module in its folder, the quickest first: the first test that fails ends the run
+LEFT_OUT = ("browser", "docs", "frameworks", "golden", "mindformers", "packaging", "world")  # "world" has the histories
+MOST_TESTS = 60  # the most tests for one mutant; `tests_of` has their order
+TESTS = {  # the tests of each deciding module, in its folder, the quickest first: the first failure ends the run
     "core/naming": ["test_naming"],
     "core/replicas": ["test_replicas"],
     "core/strategy_layout": ["test_strategy_layout"],
@@ -72,7 +74,7 @@ EQUIVALENT = {
     ): ("other numbers, and as many"),
     ("core/strategy_layout", "before * size + step -> before * size - step"): "the same numbers, negative",
 }
-"""Mutants that change nothing, and why."""
+"""Mutants that change no result, and the reason."""
 
 _OTHERS = """Lt LtE GtE, LtE Lt Gt, Gt GtE LtE, GtE Gt Lt, Eq NotEq, NotEq Eq, Is IsNot, IsNot Is, In NotIn, NotIn In,
 And Or, Or And, Add Sub, Sub Add, Mult FloorDiv, FloorDiv Mult, Div Mult, Mod FloorDiv, Pow Mult, BitOr BitAnd,
@@ -105,9 +107,10 @@ def mutants(module: str) -> Iterator[Mutant]:
 
 
 def _places(of: ast.AST, bound: Counter[str]) -> Iterator[tuple[Any, Any, Any, bool]]:
-    """Each node that may be changed as (what holds it, under which key, itself, whether it is a condition).
+    """Each node that may be changed, as (its container, its key there, the node, whether it is a condition).
 
-    `bound` counts how often the function around it binds each name: without its only value nothing runs at all.
+    `bound` counts how often the enclosing function binds each name. The only assignment of a name is not removed,
+    because then the function could not run at all.
     """
     if isinstance(of, ast.FunctionDef):
         names = [each for each in ast.walk(of) if isinstance(each, ast.Name)]
@@ -126,7 +129,7 @@ def _places(of: ast.AST, bound: Counter[str]) -> Iterator[tuple[Any, Any, Any, b
 
 
 def _is_text(node: ast.AST) -> bool:
-    """Docstrings, messages, and what is there for type checkers only."""
+    """Whether a node is a docstring, a message, or code for type checkers only."""
     if isinstance(node, ast.If):
         return ast.unparse(node.test) == "TYPE_CHECKING"
     if isinstance(node, ast.Expr):
@@ -165,13 +168,13 @@ def _other_values(value: object) -> list[Any]:
         return [not value]
     if isinstance(value, int):
         return [value + 1, value - 1]
-    if isinstance(value, str) and " " not in value:  # else it is a message
+    if isinstance(value, str) and " " not in value:  # with spaces it is a message
         return ["" if value else "?"]
     return []
 
 
 class _Instead(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
-    """Imports one module from code that is in memory, and has pytest try few examples of each property."""
+    """Imports one module from code in memory, and makes pytest try few examples of each property."""
 
     def __init__(self, name: str, code: Any) -> None:
         self.name, self.code = name, code
@@ -209,10 +212,10 @@ data_file = {}/.coverage
 
 
 class Reach:
-    """Which tests and histories run each line of ckptstore, as seen while all of them ran once."""
+    """The tests and histories that run each line of ckptstore, from one run of all of them."""
 
     def __init__(self, kept: Path | None) -> None:
-        """`kept`: where that is written to; or read from, where it was."""
+        """`kept`: a file with the result. It is read if it exists, and written otherwise."""
         with tempfile.TemporaryDirectory() as directory:
             found = kept or Path(directory) / "reach"
             if not found.exists():
@@ -223,15 +226,16 @@ class Reach:
         self._lines = Counter(each for lines in self._runners.values() for some in lines.values() for each in some)
 
     def histories_of(self, module: str, line: int) -> list[int]:
-        """Histories that run a line, as `tests_of`."""
+        """The seeds of histories that run a line; see `tests_of`."""
         seeds = [each.removeprefix(_HISTORY) for each in self._runners_of(module, line) if each.startswith(_HISTORY)]
         return sorted(map(int, seeds))[:MOST_HISTORIES]
 
     def tests_of(self, module: str, line: int) -> list[str]:
-        """The tests that run a line, or the first line of the statement that it is in; those of its folder first.
+        """The tests that run a line, or the first line of its statement. Tests of the module's folder come first, then
+        tests that run few lines of the package. Tests of different files alternate.
 
-        All of its folder where none is known to: at import and in threads it is unknown which test runs. Then those of
-        `_FOUND`.
+        If no test is known to run the line, all tests of the folder: for code that runs at import or in threads, the
+        test is unknown. Last come the tests of `_FOUND`.
         """
         tests = [each for each in self._runners_of(module, line) if each.startswith("tests.")]
         own = f"tests.{module.partition('/')[0]}."
@@ -241,7 +245,7 @@ class Reach:
             of_file.setdefault(test.rpartition(".")[0], []).append(test)
         in_turn = [
             test for some in zip_longest(*of_file.values()) for test in some if test
-        ]  # of a file all see much alike
+        ]  # tests of one file are similar, so files alternate
         parts = [each.rpartition(".") for each in in_turn[:MOST_TESTS]]
         found = [f"{file.replace('.', '/')}.py::{name}" for file, _, name in parts]
         return [*(found or [f"tests/{module.partition('/')[0]}"]), _FOUND]
@@ -253,11 +257,11 @@ class Reach:
 
 
 _HISTORY = "history "
-_FOUND = "tests/world/found"  # the shortest histories that showed bugs: half a minute, and they reach very much
+_FOUND = "tests/world/found"  # the shortest histories that showed bugs: they take half a minute, and reach much code
 
 
 def _run_all(directory: Path, found: Path) -> None:
-    """Run all tests and histories, and note which lines each runs."""
+    """Run all tests and histories, and note the lines that each runs."""
     config = directory / "coveragerc"
     config.write_text(_COVERAGE.format(directory), encoding="utf-8")
     processes = os.cpu_count() or 1
@@ -276,7 +280,7 @@ def _coverage(command: str, config: Path, *arguments: str) -> None:
 
 
 def _trace(config: Path, seeds: Iterable[int]) -> None:
-    """Note which lines each history runs."""
+    """Note the lines that each history runs."""
     measured = coverage.Coverage(
         data_file=config.with_name(".coverage"), data_suffix=True, source=["ckptstore"], config_file=False
     )
@@ -289,9 +293,9 @@ def _trace(config: Path, seeds: Iterable[int]) -> None:
 
 
 def survives(module: str, code: Any, seconds: int, tests: Sequence[str] = (), histories: Sequence[int] = ()) -> bool:
-    """Whether the module's tests, or these, and histories pass with this code.
+    """Whether the module's tests in `TESTS` pass with this code; for other modules, `histories` and `tests`.
 
-    What takes longer than `seconds` was noticed.
+    A mutant counts as noticed if its tests take longer than `seconds`, or its histories longer than `WORLD_SECONDS`.
     """
     child = os.fork()
     if child:
@@ -316,7 +320,7 @@ def survives(module: str, code: Any, seconds: int, tests: Sequence[str] = (), hi
 
 def _breaks(seeds: Iterable[int]) -> bool:
     """Whether one of these histories breaks a promise."""
-    from tests.world.history import draw, run  # noqa: PLC0415 — after the changed module is in its place
+    from tests.world.history import draw, run  # noqa: PLC0415 — only after the changed module is in place
 
     return any(run(draw(seed)).error is not None for seed in seeds)
 
@@ -367,7 +371,7 @@ def main() -> int:
 
 
 def _seconds(module: str) -> int:
-    """How long the tests of a mutant may take; ends the program if those of the module fail without one."""
+    """The seconds that the tests of a mutant may take. Ends the program if the tests fail without a mutant."""
     if module not in TESTS:
         return 1800
     began = time.monotonic()

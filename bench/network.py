@@ -1,4 +1,4 @@
-"""The network that is trained: LeNet-5 with momentum, on random pictures."""
+"""The network for training measurements: LeNet-5 with momentum, on random pictures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BATCH = 32
 
 
 class LeNet5(nn.Cell):
-    """As in MindSpore's tutorials; `ballast` bytes are saved and loaded with it, and not trained."""
+    """LeNet-5 as in MindSpore's tutorials. `ballast` bytes are saved and loaded with it, but not trained."""
 
     def __init__(self, ballast: int) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class LeNet5(nn.Cell):
 
 
 def model(ballast: int = 4) -> Model:
-    """A new network with its optimizer; nothing is compiled yet."""
+    """A new network with its optimizer, not compiled yet."""
     network = LeNet5(ballast)
     loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
     optimizer = nn.Momentum(network.trainable_params(), learning_rate=0.01, momentum=0.9)
@@ -46,14 +46,14 @@ def model(ballast: int = 4) -> Model:
 
 
 def without_ballast(model: Model) -> None:
-    """Free the ballast of a network that is not needed any more: MindSpore keeps what it has compiled."""
+    """Free the ballast of a network that is no longer needed: MindSpore keeps compiled networks in memory."""
     for parameter in model.train_network.get_parameters():
         if parameter.name == "ballast":
             parameter.set_data(ms.Tensor(np.zeros(1, np.float32)), slice_shape=True)
 
 
 def dataset(steps: int, **shards: int) -> ds.Dataset:
-    """So many steps an epoch, for each of the shards."""
+    """A dataset with so many steps an epoch in each shard."""
     chance = np.random.RandomState(7)
     count = steps * BATCH * shards.get("num_shards", 1)
     columns = {
@@ -64,7 +64,7 @@ def dataset(steps: int, **shards: int) -> ds.Dataset:
 
 
 def on_cpu() -> None:
-    """How MindSpore is set up for every measurement."""
+    """Set up MindSpore for a measurement."""
     ms.set_context(mode=ms.GRAPH_MODE)
     ms.set_device("CPU")
     ms.set_seed(1)

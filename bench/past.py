@@ -1,11 +1,11 @@
-"""The first step beside a long past: at most 1.1 times that in an empty directory, beside 500,000 records 1.2 times.
+"""The time to the first step in a directory with many old records, compared with an empty directory.
 
     python -m bench.past [--quick]
 
-One rank starts again and again, in turns: in a directory that has nothing else, in one where another run has recorded
-so many files, and in one where its own run has. Their files were deleted, as MindSpore and gc do: what is on the disk
-is a few saves. The records are made by a script. From `join` to the end of the first step of `Model.train`, with
-building and compiling the network.
+At most 1.1 times as long, and 1.2 times with 500,000 records. One rank starts again and again, in turns in three
+directories: an empty one, one in which another run has recorded many files, and one in which its own run has. The
+recorded files were deleted, as MindSpore and gc do, so the disk has only a few saves. A script makes the records. The
+time is from `join` to the end of the first step of `Model.train`, and includes building and compiling the network.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ RUN, OTHER = "run", "other"
 STEPS, EPOCHS = 10, 100
 SIZES = {(256, 100): 1.1, (1000, 500): 1.2}
 QUICK_SIZES = {(16, 25): 1.1}
-"""Ranks and saves of the past, and how many times as long as in an empty directory the first step may take."""
+"""Ranks and saves of the past, and the most times as long as in an empty directory that the first step may take."""
 ALONE = "empty directory"
 LOOK_AGAIN_SECONDS = 0.1
 WARM_UP, REPEATS = 7, 20
-"""The times of a first step vary by half: five say nothing about a tenth."""
+"""The times of a first step vary by half. Five measurements cannot show a difference of a tenth."""
 
 
 def recorded(directory: Path, run: str, ranks: int, saves: int) -> None:
-    """The journal of a launch that has ended: each of its ranks recorded so many files, which are gone."""
+    """Write the journals of a launch that has ended. Each rank recorded so many files, which no longer exist."""
     directory.mkdir(parents=True, exist_ok=True)
     identity = presence.identify(str(directory), Home(set(), {"."}))
     at = datetime.now(timezone.utc)
@@ -86,7 +86,7 @@ def recorded(directory: Path, run: str, ranks: int, saves: int) -> None:
 
 
 class Job:
-    """A training in a directory, with a catalog that knows what is there."""
+    """A training in a directory, with a catalog that knows all records there."""
 
     def __init__(self, work: Path, past: str | None, ranks: int, saves: int) -> None:
         self.directory = work / "checkpoints"
@@ -101,8 +101,8 @@ class Job:
         self.train()
 
     def train(self) -> float:
-        """Seconds to the end of the first step; what it has trained is saved then."""
-        gc.collect()  # the networks of the turns before: else it is chance in whose time they are collected
+        """The seconds to the end of the first step. After that, the state is saved."""
+        gc.collect()  # free the networks of earlier turns here, so that this does not happen while a turn is measured
         began = time.perf_counter()
         model, dataset = network.model(), network.dataset(STEPS)
         launch = ckptstore.mindspore.join(RUN, catalog=self.catalog)
@@ -123,7 +123,7 @@ class Job:
 
 
 def run(work: Path, *, quick: bool) -> Found:
-    """One directory for each way, for each size."""
+    """Measure in one directory for each way and size."""
     network.on_cpu()
     found = Found()
     for (ranks, saves), budget in (QUICK_SIZES if quick else SIZES).items():

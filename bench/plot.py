@@ -1,4 +1,4 @@
-"""How the cost of keeping saves grows with their number: a small picture for people.
+"""Draws how the cost of keeping saves grows with their number.
 
 .venv-bench/bin/python -m bench.plot RESULTS.JSON
 """

@@ -1,12 +1,12 @@
-"""`register` against what a durable record cannot do without: at most 1.2 times what that takes through SQLAlchemy.
+"""`register`, compared with two floors: the least work that a durable record needs.
 
     python -m bench.record [--quick]
 
-The first floor looks at the file with one stat, appends a line of the record to a file and waits for the disk
-(`fdatasync`, as the journal does), and inserts a row with `synchronous=FULL`, in bare Python and sqlite3: `register` is
-to take at most twice as long. The second one does the same through SQLAlchemy, with as many statements as `register`
-has, one question and three writes, in tables with as many columns; and it digests the file, of 4 KB, as `register`
-does.
+The first floor is bare Python and sqlite3. It makes one stat of the file, appends a line to a file, waits for the disk
+(`fdatasync`, as the journal does), and inserts a row with `synchronous=FULL`. `register` may take twice as long.
+
+The second floor does the same through SQLAlchemy. It has as many statements as `register` (one query and three writes),
+and tables with as many columns. It digests the file of 4 KB, as `register` does. `register` may take 1.2 times as long.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OF_SQLALCHEMY = "the same through SQLAlchemy"
 
 
 class OfSqlalchemy:
-    """A file, its save and a journal's place, recorded by nothing but SQLAlchemy's own work."""
+    """Records a file, its save, and the read position of a journal with plain SQLAlchemy."""
 
     def __init__(self, path: Path) -> None:
         metadata = sa.MetaData()
@@ -72,7 +72,7 @@ class OfSqlalchemy:
         connection.execute("PRAGMA synchronous=FULL")
 
     def record(self, facts: tuple[object, ...], read_to: int) -> None:
-        """One question and three writes, in one transaction."""
+        """Run one query and three writes in one transaction."""
         id_, _, launch, kind, step, _, path, *others = facts
         file = {"id": id_, "path": path}
         file |= {f"fact_{number}": str(others[number % len(others)]) for number in range(25)}
@@ -84,13 +84,13 @@ class OfSqlalchemy:
             connection.execute(self._read, {"own_path": "journal", "read_to": read_to})
 
     def count(self) -> int:
-        """How many files are recorded."""
+        """The number of recorded files."""
         with self._engine.connect() as connection:
             return connection.execute(sa.select(sa.func.count()).select_from(self._files)).scalar_one()
 
 
 def run(work: Path, *, quick: bool) -> Found:
-    """In turns, and counted afterwards."""
+    """Measure in turns, then count the records."""
     found = Found()
     repeats = QUICK_REPEATS if quick else REPEATS
     directory = work / "ckpt"
@@ -116,7 +116,7 @@ def run(work: Path, *, quick: bool) -> Found:
         sqlalchemy.record(facts, step * size)
 
     def block(record: Callable[[Path, int], object]) -> float:
-        """The seconds of one record; its file is written before the clock runs."""
+        """The mean seconds of one record. The files are written before the clock starts."""
         written = [(directory / files.name(step), step) for step in itertools.islice(steps, BLOCK)]
         for path, step in written:
             files.write(path, step, synced=False)

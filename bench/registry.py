@@ -1,11 +1,11 @@
-"""Keeping the saves of a run: one more save, listing them, the newest, deleting all but ten; as their number grows.
+"""Managing the saves of a run: add a save, list all, find the newest, delete all but ten, for growing numbers of saves.
 
     python -m bench.registry [--quick]
 
-ckptstore against Orbax, MLflow, Ray Train, the seeds' script, and bare sqlite3, which does nothing but the least. All
-write the same bytes in the same way. Twice: with files that are on the disk before they are recorded, and with files
-that are not, as MindSpore leaves them, and as Orbax and Ray, which sync nothing, leave theirs. The rows of ckptstore,
-MLflow and bare sqlite3 are on the disk in both.
+Compares ckptstore with Orbax, MLflow, Ray Train, the seeds' script, and bare sqlite3, which does only the least work.
+All write the same bytes in the same way. Everything is measured twice. Once the files are synced to the disk before
+they are recorded. Once they are not, as MindSpore, Orbax and Ray leave their files. The rows of ckptstore, MLflow and
+bare sqlite3 are on the disk in both cases.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ SYNCED = 1000
 KEPT = 10
 BLOCK = 20
 ALLOWANCE = 15.0
-"""Seconds that the repeats of one contender may take together; what takes longer is run once, or not at all."""
+"""The seconds that all repeats of one contender may take together. Longer work is run once, or not at all."""
 FLOOR = "sqlite3"
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A program, the Python that has what it needs, and whether it can be told to sync the file."""
+    """A program, the Python with its packages, and whether it can sync the file on request."""
 
     module: str
     python: Path
@@ -53,7 +53,7 @@ CONTENDERS = {
 
 
 class Population:
-    """The saves of one contender: made once a size, and copied back for whoever changes them."""
+    """The saves of one contender. They are made once for each size, and restored before work that changes them."""
 
     def __init__(self, worker: Worker, size: int) -> None:
         self.worker = worker
@@ -66,7 +66,7 @@ class Population:
         worker.home.rename(self.kept)
 
     def restore(self) -> None:
-        """As it was made, at the same place, its times too."""
+        """Restore the saves as they were made, with their times, at the same place."""
         _clear(self.worker.home)
         subprocess.run(["cp", "-a", str(self.kept), str(self.worker.home)], check=True)
 
@@ -77,7 +77,7 @@ class Population:
         return float(took["seconds"]) / BLOCK
 
     def check_saved(self) -> None:
-        """Nothing of what `save` did in all turns is missing."""
+        """Check that no save of `save` is missing."""
         found = self.worker.ask(do="steps")["steps"]
         assert found == list(range(1, self.size + self._added + 1)), (self.worker.home.name, found)
 
@@ -114,7 +114,7 @@ def _clear(home: Path) -> None:
 
 
 def too_long(rows: Sequence[Row], who: str, size: int) -> float | None:
-    """The seconds that a contender will need at this size, by its growth so far, if that is more than the allowance."""
+    """The expected seconds of a contender at this size, from its growth so far, if they exceed the allowance."""
     known = [row for row in rows if who in row.seconds]
     if not known:
         return None if not rows else math.inf
@@ -163,7 +163,7 @@ def _level(work: Path, found: Found, sizes: Sequence[int], repeats: int, *, sync
 
 
 def run(work: Path, *, quick: bool) -> Found:
-    """All sizes, both levels; quick: one of them."""
+    """Measure all sizes at both levels; with `quick`, at one level."""
     found = Found()
     _level(work, found, QUICK_SIZES if quick else SIZES, REPEATS, synced=False)
     if not quick:

@@ -1,4 +1,4 @@
-"""The results as text: RESULTS.md, and docs/explanation/figures.md."""
+"""Writes the results as text: RESULTS.md, and docs/explanation/figures.md."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WHY = {
     "is no catalog": "is no catalog: it looks at one directory, and checks nothing of what it finds, see below",
     "only loads": "loads what it finds: no plan of all ranks, no digest, no place in the dataset",
 }
-"""Why a peer is quicker, where one is."""
+"""The reasons why a peer is quicker."""
 REASONS = {
     ("save", "orbax"): WHY["sync nothing"],
     ("save", "ray"): WHY["sync nothing"],
@@ -63,7 +63,7 @@ SHOWN = 1000
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; figures to the right."""
+    """A Markdown table, with figures aligned to the right."""
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
@@ -75,12 +75,12 @@ def times(found: Spread) -> str:
 
 
 def number(value: float) -> str:
-    """Two digits of a ratio, all of a large one."""
+    """A ratio with two digits; a large one with all digits."""
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def cell(row: Row, who: str) -> str:
-    """What one contender took, as a ratio to ckptstore; ckptstore's own is its time."""
+    """The time of a contender as a ratio to ckptstore's; for ckptstore, its time."""
     note = row.notes.get(who, "")
     if who not in row.seconds:
         return note or "–"
@@ -90,7 +90,7 @@ def cell(row: Row, who: str) -> str:
 
 
 def registry(found: Results) -> str:
-    """Peers by work and number of saves, and how each grows."""
+    """The times of all contenders by work and number of saves, and how they grow."""
     rows = found.of("registry")
     if not rows:
         return ""
@@ -116,7 +116,7 @@ def registry(found: Results) -> str:
 
 
 def growth(rows: Sequence[Row], who: str) -> str:
-    """The fitted exponent, where there are two sizes at least."""
+    """The fitted exponent, if there are at least two sizes."""
     known = [row for row in rows if who in row.seconds]
     if len(known) < 2:
         return "–"
@@ -124,7 +124,7 @@ def growth(rows: Sequence[Row], who: str) -> str:
 
 
 def quicker(rows: Iterable[Row]) -> list[str]:
-    """The peers that are quicker than ckptstore in a row, and why; none may be without a reason."""
+    """A sentence for each peer that is quicker than ckptstore in a row, with the reason, or that it is unknown."""
     said: dict[tuple[str, str], str] = {}
     for row in rows:
         kind = row.what.partition(",")[0] if row.task == "registry" else row.task
@@ -138,7 +138,7 @@ def quicker(rows: Iterable[Row]) -> list[str]:
 
 
 def floors(found: Results, task: str) -> str:
-    """A task that is measured against one other thing a row."""
+    """The table of a task, with one line for each comparison of ckptstore with another contender."""
     rows = found.of(task)
     if not rows:
         return ""
@@ -160,7 +160,7 @@ def floors(found: Results, task: str) -> str:
 
 
 def correctness(found: Results, *, details: bool) -> str:
-    """Cases by contenders; with what each did, below."""
+    """The table of cases and contenders; with `details`, the explanation of each result below it."""
     if not found.verdicts:
         return ""
     whos = [who for who in (*NAMES, "dlrover") if any(each.who == who for each in found.verdicts)]
@@ -181,7 +181,7 @@ def correctness(found: Results, *, details: bool) -> str:
 
 
 def budgets(found: Results) -> str:
-    """Each budget, and what was measured: in bold where that is not within it."""
+    """Each budget and its measured value, which is bold if the budget is broken."""
     rows = []
     for each in found.budgets:
         measured = f"{each.value:.3g} {each.unit}".rstrip()
@@ -191,7 +191,7 @@ def budgets(found: Results) -> str:
 
 
 def conditions(found: Results) -> str:
-    """Where it was measured, and with what."""
+    """The machine and the versions of the measurement."""
     known: Mapping[str, str] = found.versions
     return f"{found.machine}; {', '.join(f'{name} {known[name]}' for name in known)}.\n"
 
@@ -210,7 +210,7 @@ def whole(found: Results) -> str:
 
 
 def page(found: Results | None) -> str:
-    """The page's part: what it costs to keep saves, what a restart gets, the budgets, and where it was measured."""
+    """The generated part of the page: the cost of saves, the results of restarts, the budgets, and the machine."""
     if found is None:
         return NOT_MEASURED
     sizes = {row.size for row in found.of("registry")}
@@ -233,7 +233,7 @@ def page(found: Results | None) -> str:
 
 
 def put_into_page(found: Results) -> None:
-    """Write the page's part anew."""
+    """Replace the generated part of the page."""
     text = PAGE.read_text()
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)

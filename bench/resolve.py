@@ -1,15 +1,17 @@
-"""Resolving a run of 1,024 ranks against what cannot be avoided: at most twice as long.
+"""Resolving a run of 1,024 ranks, compared with a floor of unavoidable work: at most twice as long.
 
     python -m bench.resolve [--quick] [--profile sqlite|postgres]
 
-That is one stat of each file of the plan, and the rows of these files through a bare cursor, on PostgreSQL of a new
-connection. The files and the catalog are in memory. With 1,000 saves of history it takes at most 1.3 times as long as
-with 10. Then a run as its ranks leave it, with directories and journals: what nobody registered would be found there,
-so the floor lists each directory, stats each journal, and fetches the rows of both. Last, copies of the newest state in
-three tiers. With all files at home it takes at most twice as long as without tiers. With all of them lost, two states
-are judged, and 3,072 copies: it takes at most 2.5 times as long as the stats and rows of those, which alone take twice
-as long as all of it without tiers.
-`--profile` shows where the time goes.
+The files and the catalog are in memory. `--profile` shows where the time goes.
+
+- A run without journals. The floor makes one stat of each file of the plan, and reads the files' rows through a bare
+  cursor; on PostgreSQL it opens a new connection. With 1,000 saves of history, resolving takes at most 1.3 times as
+  long as with 10.
+- A run with directories and journals, as its ranks leave it. Unregistered files would be found there. So the floor also
+  lists each directory, makes a stat of each journal, and reads the rows of both.
+- Copies of the newest state in three tiers. With all files at home, resolving takes at most twice as long as without
+  tiers. With all files lost, resolving judges two states and 3,072 copies. It takes at most 2.5 times as long as the
+  stats and rows of these. This floor alone takes twice as long as resolving without tiers.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ DIRECTORIES = ("SELECT * FROM sources", "SELECT * FROM journals")
 
 @dataclass(frozen=True)
 class Case:
-    """A run with so many saves of history; `journals`: its ranks told where they save, and keep journals there."""
+    """A run with so many saves of history. `journals`: its ranks announced their directories, and keep journals."""
 
     where: str
     ranks: int
@@ -74,17 +76,17 @@ class Case:
 
     @property
     def what(self) -> str:
-        """The case, but for its ranks and its history."""
+        """The case in words, without its ranks and its history."""
         return f"resolve on {self.where}{', directories and journals too' if self.journals else ''}"
 
     @property
     def floor(self) -> str:
-        """What cannot be avoided, in words."""
+        """The unavoidable work, in words."""
         return "stats, listings, rows" if self.journals else "stats and rows"
 
 
 def resolve(catalog: Catalog, case: Case, step: int) -> None:
-    """One resolution, checked."""
+    """Resolve once, and check the result."""
     found = catalog.resolve(RUN)
     assert found.plan is not None, found.rejections[0]
     assert found.plan.global_step == step
@@ -92,7 +94,7 @@ def resolve(catalog: Catalog, case: Case, step: int) -> None:
 
 
 class Floor:
-    """What cannot be avoided, in bare Python, sqlite3 and psycopg."""
+    """The unavoidable work, in bare Python, sqlite3 and psycopg."""
 
     def __init__(self, case: Case, wide: Wide, work: Path, name: str, step: int) -> None:
         self.case = case
@@ -102,14 +104,14 @@ class Floor:
         self.sqlite = sqlite3.connect(work / f"{name}.db") if case.where == "SQLite" else None
 
     def rows(self) -> None:
-        """The rows of the plan's files, and of where ranks save."""
+        """Read the rows of the plan's files, and with `journals` those of directories and journals."""
         with nullcontext(self.sqlite) if self.sqlite else closing(psycopg.connect(self.postgres)) as connection:
             for query in self.queries:
                 rows = connection.execute(query).fetchall()
                 assert len(rows) == self.case.ranks, (query, len(rows))
 
     def least(self) -> None:
-        """All of it."""
+        """Do all of the unavoidable work."""
         for path in self.wide.newest_paths:
             os.stat(path)
         self.rows()
@@ -121,7 +123,7 @@ class Floor:
 
 
 def measure(case: Case, work: Path, found: Found) -> None:
-    """A row for each history, in turn with its floor, and the budgets where all ranks are there."""
+    """Add a row for each history, measured in turns with its floor. Check the budgets if there are 1,024 ranks."""
     say(f"{case.what}: filling a catalog of {case.ranks:,} ranks with {max(case.histories):,} saves")
     wide, catalogs = prepared(case, work)
     ways: dict[str, Callable[[], float]] = {}
@@ -142,7 +144,7 @@ def measure(case: Case, work: Path, found: Found) -> None:
 
 
 def registered(catalog: Catalog, wide: Wide) -> None:
-    """The newest saves as every rank records its own."""
+    """Register the newest saves. Each rank records its own files."""
     for rank in range(wide.ranks):
         launch = catalog.join(RUN, rank=rank, world_size=wide.ranks, launch_id="L1")
         if rank == 0:
@@ -166,7 +168,7 @@ def postgres(work: Path) -> Iterator[None]:
 
 
 def url(where: str, work: Path, name: str) -> str:
-    """A new database."""
+    """Make a new database; its URL."""
     if where == "SQLite":
         return f"sqlite:///{work / name}.db"
     with psycopg.connect(host=str(work / "pg"), user="postgres", dbname="postgres", autocommit=True) as connection:
@@ -175,14 +177,14 @@ def url(where: str, work: Path, name: str) -> str:
 
 
 def cases(*, quick: bool) -> Iterator[Case]:
-    """All that is measured; quick: on SQLite, of fewer ranks, and no long history."""
+    """All cases; with `quick`, only SQLite, fewer ranks, and no long history."""
     for where in ("SQLite",) if quick else ("SQLite", "PostgreSQL"):
         yield Case(where, QUICK_RANKS if quick else RANKS, (SHORT,) if quick else (SHORT, LONG))
         yield Case(where, QUICK_RANKS if quick else RANKS, (SHORT,), journals=True)
 
 
 def prepared(case: Case, work: Path) -> tuple[Wide, dict[int, tuple[str, Catalog]]]:
-    """The files of a case, and for each history a database by its name, and a catalog on it."""
+    """The files of a case, and for each history the name of its database, and a catalog on it."""
     shutil.rmtree(work / "ckpt", ignore_errors=True)
     wide = Wide(work / "ckpt", case.ranks, KEPT)
     wide.write()
@@ -198,7 +200,7 @@ def prepared(case: Case, work: Path) -> tuple[Wide, dict[int, tuple[str, Catalog
 
 
 def copied(catalog: Catalog, step: int) -> None:
-    """Three tiers, each with a copy of each rank's file of a step."""
+    """Record three tiers, each with a copy of each rank's file of a step."""
     now = datetime.now(timezone.utc)
     for level in range(1, TIERS + 1):
         tier = Tier(f"tier-{level}", f"s3://bucket-{level}/ckpt", level)
@@ -207,7 +209,7 @@ def copied(catalog: Catalog, step: int) -> None:
 
 
 def least_to_fetch(wide: Wide, database: Path, ranks: int) -> None:
-    """What cannot be avoided where every file must be fetched: the older state, which is near, is looked at too."""
+    """Do the unavoidable work if every file must be fetched. The older state, whose files are at home, counts too."""
     for age in (0, 1):
         for rank in range(ranks):
             path = wide.path(rank, age)
@@ -222,7 +224,7 @@ def least_to_fetch(wide: Wide, database: Path, ranks: int) -> None:
 
 
 def measure_tiers(work: Path, found: Found, ranks: int) -> None:
-    """Without tiers, with copies of what is at home, and with copies of what is not, in turn."""
+    """Measure in turns: without tiers, with tiers and all files at home, with tiers and all files lost at home."""
     say(f"resolve with {TIERS} tiers: filling three catalogs of {ranks:,} ranks")
     ways: dict[str, Callable[[], float]] = {}
     for number, way in enumerate(("no tiers", "all at home", "all to fetch")):
@@ -253,7 +255,7 @@ def measure_tiers(work: Path, found: Found, ranks: int) -> None:
 
 
 def run(work: Path, *, quick: bool) -> Found:
-    """All cases."""
+    """Measure all cases."""
     found = Found()
     measure_tiers(work, found, QUICK_RANKS if quick else RANKS)
     with nullcontext() if quick else postgres(work):
@@ -265,7 +267,7 @@ def run(work: Path, *, quick: bool) -> Found:
 
 
 def profile(where: str) -> None:
-    """Where the time of a resolution goes."""
+    """Print where the time of a resolution goes."""
     with tempfile.TemporaryDirectory() as work, postgres(Path(work)):
         for journals in (False, True):
             case = Case(where, RANKS, (SHORT,), journals)

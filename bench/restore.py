@@ -1,10 +1,11 @@
-"""Loading a file into a network, with proof, against MindSpore's loading without, `safetensors` and `cat`.
+"""Loading a file into a network with digest check, compared with MindSpore's loading, `safetensors` and `cat`.
 
     python -m bench.restore [--quick]
 
-Each time in a new process, as after a restart: there MindSpore's memory has to be found and cleared first. The network
-is in memory before the clock starts; it stops when a byte of each page of each parameter was read, since MindSpore maps
-a .safetensors and reads nothing when it loads. Warm: the file is in the page cache. Cold: it is not.
+Each load runs in a new process, as after a restart, where MindSpore's memory must be allocated and cleared first. The
+network is in memory before the clock starts. The clock stops when one byte of each page of each parameter was read,
+because MindSpore only maps a .safetensors, and reads nothing when it loads. Warm: the file is in the page cache. Cold:
+it is not.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from bench.worker import ROOT, environment
 TASK = "restore"
 MIB = 1 << 20
 SIZES, QUICK_SIZES = (1, 100, 1000, 4000), (1, 32)
-"""MiB of a file."""
+"""The sizes of files in MiB."""
 OFTEN, REPEATS = 1000, 3
-"""The size that is measured more than once, and cold too."""
+"""The size that is measured `REPEATS` times, and also cold."""
 MINDSPORE, LIBRARY, FLOOR = "MindSpore, no proof", "safetensors, no proof", "cat"
 NAMES = {CKPTSTORE: "ckptstore", MINDSPORE: "mindspore", LIBRARY: "safetensors", FLOOR: "cat"}
 FASTER, COLD, MEMORY = 3, 0.8, 0.15
@@ -35,7 +36,7 @@ _LACKS = "refuses: more than what is free, without what the page cache would giv
 
 
 def asked(**what: Any) -> dict[str, Any]:
-    """The answer of a process."""
+    """The answer of a new process of `bench.restore_job`."""
     command = [sys.executable, "-m", "bench.restore_job", json.dumps(what)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment(), check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -44,7 +45,7 @@ def asked(**what: Any) -> dict[str, Any]:
 
 
 class Loading:
-    """Has a file loaded, and notes the most memory that each contender took beyond the network's, and who refused."""
+    """Loads a file, and notes each contender's peak memory beyond the network's, and the contenders that refused."""
 
     def __init__(self, path: str, digest: str, shape: Mapping[str, int], *, cold: bool) -> None:
         self.peak: dict[str, list[float]] = {}
@@ -53,7 +54,7 @@ class Loading:
         self._found: set[int] = set()
 
     def seconds(self, who: str) -> float:
-        """Load it once."""
+        """Load the file once; the seconds."""
         answer = asked(who=NAMES[who], seed=2, **self._what)
         if "refused" in answer:
             say(f"  {who}: {answer['refused']}")
@@ -89,7 +90,7 @@ def _shape(size: int) -> dict[str, int]:
 
 
 def run(work: Path, *, quick: bool) -> Found:
-    """Both formats, warm; that of 1 GB cold too."""
+    """Measure both formats, warm; files of 1 GB also cold."""
     found = Found()
     for size in QUICK_SIZES if quick else SIZES:
         paths = [str(work / f"net.{form}") for form in ("ckpt", "safetensors")]

@@ -1,6 +1,6 @@
-"""One process of `bench.restore`: makes the files, or loads one as a restart does, and says what it cost.
+"""One process of `bench.restore`: makes the files, or loads one as a restart does, and reports the cost.
 
-What it is asked is JSON in its argument, its answer one line of JSON.
+The request is JSON in the argument, the answer is one line of JSON.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PAGE = 4096
 
 
 class Large(nn.Cell):
-    """Parameters of so many bytes each; all of it is in memory when it is made, as after a first step."""
+    """A network of `count` parameters of `size` bytes each. All pages are in memory at once, as after a first step."""
 
     def __init__(self, count: int, size: int, seed: int) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Large(nn.Cell):
 
 
 def by_ckptstore(network: nn.Cell, path: str, form: str, recorded: str) -> None:
-    """With proof, as `resume` does once the plan is known."""
+    """Load with digest check, as `resume` does once the plan is known."""
     launch = Launch(id="L", run="run", order=1, world_size=1, layout=stand_alone())
     file = Checkpoint(
         run="run", launch="L", kind=Kind.PERIODIC, global_step=1, rank=0, path=path, format=form, digest=recorded
@@ -55,24 +55,24 @@ def by_ckptstore(network: nn.Cell, path: str, form: str, recorded: str) -> None:
 
 
 def by_reference(catalog: Catalog, network: nn.Cell, _: str, __: str, reference: str) -> None:
-    """With proof, as for an evaluation: which state it is has to be found out."""
+    """Load with digest check, as for an evaluation, which must first find the state of a reference."""
     ckptstore.mindspore.load(reference, network, catalog=catalog)
 
 
 def by_mindspore(network: nn.Cell, path: str, form: str, _: str) -> None:
-    """Without any proof."""
+    """Load with MindSpore, without digest check."""
     ms.load_param_into_net(network, ms.load_checkpoint(path, format=form), strict_load=True)
 
 
 def by_safetensors(network: nn.Cell, path: str, *_: str) -> None:
-    """By the library that the format is of."""
+    """Load with the library `safetensors`."""
     found = load_file(path)
     for item in network.get_parameters():
         np.copyto(item.asnumpy(), found.pop(item.name))
 
 
 def by_cat(_: nn.Cell, path: str, *__: str) -> None:
-    """Nothing but the bytes."""
+    """Only read the bytes."""
     with Path(os.devnull).open("wb") as nothing:
         subprocess.run(["cat", path], check=True, stdout=nothing)
 
@@ -86,12 +86,12 @@ WAYS: dict[str, Callable[..., None]] = {
 
 
 def touched(network: nn.Cell) -> int:
-    """Read something of each page of each parameter: what is mapped only is not loaded yet."""
+    """Read one byte of each page of each parameter, because mapped pages are not loaded yet."""
     return sum(int(item.asnumpy().view(np.uint8)[::PAGE].sum()) for item in network.get_parameters())
 
 
 def memory(name: str) -> int:
-    """Bytes of memory that this process has ("VmRSS"), or had at most ("VmHWM")."""
+    """The memory of this process in bytes: "VmRSS" now, "VmHWM" at the peak."""
     found = re.search(rf"^{name}:\s*(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
     assert found is not None
     return int(found[1]) * 1024
@@ -111,7 +111,7 @@ def main() -> None:
     if asked["cold"]:
         with Path(path).open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    Path("/proc/self/clear_refs").write_text("5")  # what it had at most begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before = memory("VmRSS")
     begin = time.perf_counter()
     try:

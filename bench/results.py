@@ -16,7 +16,7 @@ RESULTS = HERE / "results.json"
 
 @dataclass(frozen=True)
 class Results:
-    """All that was measured in one run, and where."""
+    """All results of one run, and the machine."""
 
     quick: bool
     machine: str
@@ -32,19 +32,19 @@ class Results:
 
 @dataclass
 class Collected(Found):
-    """What several tasks found."""
+    """The results of several tasks."""
 
     failed: list[str] = field(default_factory=list)
 
     def take(self, found: Found) -> None:
-        """Add what one of them found."""
+        """Add the results of one task."""
         self.rows += found.rows
         self.budgets += found.budgets
         self.verdicts += found.verdicts
 
 
 def write(found: Found | Results, path: Path) -> None:
-    """Write what was found; seconds to five digits, which is more than they are worth."""
+    """Write results. Seconds have five digits, more than their precision."""
     values = asdict(found)
     for row in values["rows"]:
         row["seconds"] = {who: [float(f"{one:.5g}") for one in taken] for who, taken in row["seconds"].items()}
@@ -54,12 +54,12 @@ def write(found: Found | Results, path: Path) -> None:
 
 
 def read_found(path: Path) -> Found:
-    """What a task wrote."""
+    """Read the results that a task wrote."""
     return Found(**_parsed(json.loads(path.read_text())))
 
 
 def read(path: Path = RESULTS) -> Results | None:
-    """The results of the last whole run; None if there was none."""
+    """Read the results of the last complete run; None if there was none."""
     if not path.exists():
         return None
     values = json.loads(path.read_text())

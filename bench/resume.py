@@ -1,10 +1,10 @@
-"""From "all ranks are started" to the end of the first step: at most 1.05 times a script that only loads.
+"""The time from "all ranks are started" to the end of the first step: at most 1.05 times a script that only loads.
 
     python -m bench.resume [--quick]
 
-Two ranks under msrun, data parallel, both ways in turns within one launch of MindSpore, with small files and with 1 GB
-a rank. Both build the network, find the newest save, load it and compile; ckptstore also agrees on one plan for all
-ranks, checks the file against what was recorded, and puts the dataset where it was.
+Two data-parallel ranks run under msrun. Both ways take turns within one launch of MindSpore, with small files and with
+1 GB a rank. Both build the network, find the newest save, load it and compile. ckptstore also agrees on one plan for
+all ranks, compares the file with its record, and restores the position in the dataset.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ RANKS = 2
 QUICK_REPEATS = 1
 SIZES = {"small files": 4, "1 GB a rank": 10**9}
 QUICK_SIZES = {"small files": 4, "100 MB a rank": 10**8}
-"""Bytes that each rank's file has beside the network's."""
+"""The bytes in each rank's file in addition to the network's."""
 BUDGET = 1.05
 MOST_SECONDS = 600
 LOOK_AGAIN_SECONDS = 0.1
 
 
 def launched(script: str, ranks: int, work: Path, *given: int) -> dict[str, list[float]]:
-    """The seconds that rank 0 measured, in a launch of so many ranks."""
+    """Run a launch of so many ranks; the seconds that rank 0 measured."""
     work.mkdir()
     msrun = Path(sys.executable).with_name("msrun")
     workers = [f"--worker_num={ranks}", f"--local_worker_num={ranks}", f"--master_port={free_port()}", "--join=True"]
@@ -62,7 +62,7 @@ def launched(script: str, ranks: int, work: Path, *given: int) -> dict[str, list
 
 
 def run(work: Path, *, quick: bool) -> Found:
-    """One launch for each size, which measures."""
+    """Measure in one launch for each size."""
     found = Found()
     repeats = QUICK_REPEATS if quick else REPEATS
     for size, ballast in (QUICK_SIZES if quick else SIZES).items():

@@ -1,4 +1,4 @@
-"""What each rank runs for `bench.resume`: trains two epochs, then starts again and again, both ways in turns."""
+"""The script of each rank for `bench.resume`: trains two epochs, then starts again and again, both ways in turns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WARM_UP = 1
 
 
 class FirstStep(Callback):
-    """When the first step ended; training ends with it."""
+    """Notes when the first step ended, and stops the training."""
 
     at = 0.0
 
@@ -36,7 +36,7 @@ class FirstStep(Callback):
 
 
 class Rank:
-    """One rank; its data is a share."""
+    """One rank, with its shard of the data."""
 
     def __init__(self, work: Path, ballast: int) -> None:
         self.ballast = ballast
@@ -48,7 +48,7 @@ class Rank:
         return network.dataset(STEPS, num_shards=get_group_size(), shard_id=self.rank)
 
     def train(self) -> None:
-        """What there is to resume from."""
+        """Train and save the state to resume from."""
         config = CheckpointConfig(save_checkpoint_steps=STEPS, append_info=["epoch_num", "step_num"])
         ckpt_cb = ModelCheckpoint("net", str(self.folder), config)
         launch = ckptstore.mindspore.join(RUN)
@@ -63,7 +63,7 @@ class Rank:
         return start.initial_epoch
 
     def by_seeds(self, model: Any, _dataset: Any) -> int:
-        """As the guides print it; into the train network, else the momentum would be lost."""
+        """Load as MindSpore's guides do, but into the train network: otherwise the momentum would be lost."""
         ckpt_files = glob.glob(str(self.folder / "*.ckpt"))
         ckpt_files.sort(key=os.path.getmtime, reverse=True)
         param_dict = ms.load_checkpoint(ckpt_files[0])
@@ -72,7 +72,7 @@ class Rank:
         return int(param_dict["epoch_num"].asnumpy())
 
     def start(self, way: str) -> tuple[float, float]:
-        """Seconds to the end of the first step, and of the loading alone."""
+        """The seconds to the end of the first step, and those of the loading alone."""
         load = {"ckptstore": self.by_ckptstore, "seeds": self.by_seeds}[way]
         self.together(ms.Tensor(np.ones(1, np.float32))).asnumpy()
         begin = time.perf_counter()
@@ -101,7 +101,7 @@ def main(work: Path, repeats: int, ballast: int) -> None:
                 taken[f"{way} loads"].append(loads)
     if rank.rank == 0:
         (work / "taken").write_text(json.dumps(taken))
-        (work / "taken").rename(work / "taken.json")  # who waits for it finds it whole
+        (work / "taken").rename(work / "taken.json")  # the reader never sees a partial file
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""A save of a functional loop: the pause of training against a bare copy, the file against a raw write of its bytes.
+"""A save of `launch.loop`: the pause of training compared with a bare copy, the file with a raw write of its bytes.
 
     python -m bench.save [--quick]
 
-The pause is what the training thread waits for: MindSpore returns when the file is written, the loop when the values
-are copied. The file of the loop is on the disk, with its name, when it is there. The raw write is synced too, the
-files of MindSpore are not. All have their memory: a first save, which has to find it, is not counted.
+The pause is the time that the training thread waits. MindSpore returns when the file is written, the loop when the
+values are copied. The loop's save counts as done when the file is on the disk under its final name. The raw write is
+synced too; the files of MindSpore are not. The first save of each way is not counted, because it must allocate memory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ckptstore.mindspore import TrainState
 TASK = "save"
 SIZES, QUICK_SIZES = (1 << 20, 100 << 20, 1 << 30), (1 << 20, 10 << 20)
 LARGE = 100 << 20
-"""From here on the budgets hold: less is a matter of files and names, not of bytes."""
+"""The smallest size with budgets. For smaller saves, the work per file outweighs that per byte."""
 SAVES = 8
 COPY, RAW = "bare copy", "raw write, synced"
 PAUSE, WRITE = 1.2, 1.3
@@ -38,7 +38,7 @@ FORMS = ("ckpt", "safetensors")
 
 
 def raw(path: Path, arrays: list[Any]) -> None:
-    """Nothing but the bytes, and that they are on the disk."""
+    """Write only the bytes, and sync them."""
     with path.open("xb", buffering=0) as file:
         for each in arrays:
             data = memoryview(each.reshape(-1).view(np.uint8))
@@ -48,7 +48,7 @@ def raw(path: Path, arrays: list[Any]) -> None:
 
 
 class Saves:
-    """Saves of so many bytes: the seconds that training waits for one, and those until the file is there."""
+    """Saves of so many bytes: the seconds that training waits for one, and the seconds until its file is written."""
 
     def __init__(self, work: Path, size: int) -> None:
         self.pauses: dict[str, list[float]] = {}
@@ -67,7 +67,7 @@ class Saves:
         self._held = [np.empty_like(each) for each in self._arrays]
 
     def measure(self) -> None:
-        """Each in turns; who writes later finds a disk that is busy."""
+        """Measure the ways in turns, because a way that writes later finds a busier disk."""
         by_mindspore = [partial(self._by_mindspore, form) for form in FORMS]
         ways: list[Callable[[int], None]] = [self._by_ckptstore, self._bare, *by_mindspore]
         for turn in range(SAVES + 1):
@@ -114,7 +114,7 @@ class Saves:
 
 
 def run(work: Path, *, quick: bool) -> Found:
-    """Each size."""
+    """Measure each size."""
     found = Found()
     network.on_cpu()
     for size in QUICK_SIZES if quick else SIZES:

@@ -1,13 +1,13 @@
-"""A save of `Model.train`: the pause that `launch.saver` makes, beside ModelCheckpoint's, Orbax's and a bare copy.
+"""A save in `Model.train`: the pause of `launch.saver`, compared with ModelCheckpoint, Orbax and a bare copy.
 
     python -m bench.saver [--quick]
 
-One training of LeNet-5 with so many bytes more; its steps are saved in turns by the saver, and by a ModelCheckpoint of
-each format; and its values are copied, no more. The pause is how long the callback takes at the end of a step. Each way
-writes to a disk that is not busy with another. The steps that are done while the saver writes are compared with the
-steps right after, and so are those while a thread writes as many bytes and does nothing else: no save takes less. Orbax
-saves the same bytes as NumPy arrays, asynchronously, in a process and an environment of its own. The first save of each
-way is a row of its own.
+One training of LeNet-5 with extra bytes. The saver, a ModelCheckpoint of each format, and a bare copy of the values
+take turns. The pause is the time of the callback at the end of a step. Each way starts when the disk is idle.
+
+Steps during a save of the saver are compared with the steps right after it. The same is done for a thread that only
+writes as many bytes, which is the least that any save does. Orbax saves the same bytes as NumPy arrays, asynchronously,
+in its own process and environment. The first save of each way has a separate row.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ TASK = "saver"
 SIZES, QUICK_SIZES = (100 << 20, 1 << 30, 4 << 30), (10 << 20, 100 << 20)
 SAVES, QUICK_SAVES = 6, 3
 AFTER = 20
-"""Steps after a save that are compared with those while it was being written."""
+"""The number of steps after a save that are compared with the steps during it."""
 EPOCHS = 1000
-"""It stops when all have saved."""
+"""More than needed: training stops when all ways have saved."""
 RANKS, COPIED = 4, 512 << 20
 COPY, RAW, ORBAX = "bare copy", "raw write, synced", "Orbax, asynchronous"
 FORMS = ("ckpt", "safetensors")
@@ -47,13 +47,13 @@ PAUSE, OF_MINDSPORE, STEP = 1.2, 0.1, 1.05
 
 
 class Turns(Callback):
-    """Has one way after the other save, each when the one before has nothing left to do. Comes before the saver."""
+    """Saves with one way after the other; each begins when the one before is done. Must be before the saver."""
 
     def __init__(self, saver: Any, own: dict[str, ModelCheckpoint], work: Path, saves: int) -> None:
         super().__init__()
         self.pauses: dict[str, list[float]] = {CKPTSTORE: []}
         self.steps: dict[str, list[tuple[float, float]]] = {CKPTSTORE: [], RAW: []}
-        """Of each save: the mean seconds of a step while it is written, and of the steps after."""
+        """For each save, the mean seconds of a step while it is written, and of a step after it."""
         self._saver, self._own, self._work = saver, own, work
         self._turns = [who for _ in range(1 + saves) for who in (CKPTSTORE, COPY, RAW, *own)]
         self._raw = ThreadPoolExecutor(1)
@@ -110,13 +110,13 @@ class Turns(Callback):
 
 
 def clear(work: Path) -> None:
-    """Delete what was saved."""
+    """Delete the saved files."""
     for path in work.rglob("*-*_*.*"):
         path.unlink()
 
 
 def measure(found: Found, work: Path, size: int, saves: int) -> None:
-    """One size."""
+    """Measure one size."""
     work.mkdir()
     model, dataset = network.model(size), network.dataset(2000)
     own = {
@@ -148,14 +148,14 @@ def measure(found: Found, work: Path, size: int, saves: int) -> None:
         floor = row.ratio(COPY, who).median
         if PAUSE * floor <= OF_MINDSPORE:
             found.check(Budget(f"{name} / {who}", row.ratio(CKPTSTORE, who).median, OF_MINDSPORE))
-        else:  # MindSpore syncs nothing: its .safetensors is a copy into the page cache
+        else:  # MindSpore syncs nothing: its .safetensors is only copied into the page cache
             say(f"  no budget beside {who}: the {COPY} alone is {floor:.3g} × of it")
     while_it_writes(found, size, turns.steps)
 
 
 def while_it_writes(found: Found, size: int, steps: Mapping[str, Sequence[tuple[float, float]]]) -> None:
-    """How much longer a step takes while a save is written."""
-    if min(map(len, steps.values())) < 2:  # too small: written within a few steps
+    """Compare the steps during a save with the steps after it."""
+    if min(map(len, steps.values())) < 2:  # a small save is written within a few steps
         return
     seconds = {f"while {who} writes": [busy for busy, _ in taken] for who, taken in steps.items()}
     found.add(Row(TASK, "a step, bytes", size, {**seconds, "after": [calm for _, calm in steps[CKPTSTORE]]}))
@@ -166,7 +166,7 @@ def while_it_writes(found: Found, size: int, steps: Mapping[str, Sequence[tuple[
 
 
 def measure_copies(found: Found, work: Path, size: int, saves: int) -> None:
-    """All ranks that save the same, and one of them: until each has written what it writes."""
+    """Measure the time until a save is written, if all ranks save the same values, and if only one of them does."""
     ways = {"all save": 0, "copies=1": 1}
     seconds = {
         who: launched("saver_job.py", RANKS, work / f"{size}-{n}", n, size, saves)["saves"] for who, n in ways.items()
@@ -177,12 +177,12 @@ def measure_copies(found: Found, work: Path, size: int, saves: int) -> None:
 
 
 def peak() -> str:
-    """The most memory that this process has had."""
+    """The peak memory of this process."""
     return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB"
 
 
 def run(work: Path, *, quick: bool) -> Found:
-    """Each size."""
+    """Measure each size."""
     found = Found()
     network.on_cpu()
     for size in QUICK_SIZES if quick else SIZES:

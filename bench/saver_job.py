@@ -1,4 +1,4 @@
-"""What each rank runs for `bench.saver`: trains, and waits at each save until all ranks have written theirs."""
+"""The script of each rank for `bench.saver`: trains, and waits at each save until all ranks have written theirs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVERY = 5
 
 
 class Waits(Callback):
-    """Stands after the saver: how long it takes until all have written; the first save does not count."""
+    """Measures the time until all ranks have written a save. Must be after the saver. The first save does not count."""
 
     def __init__(self, saver: Any) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ def main(work: Path, copies: int, ballast: int, saves: int) -> None:
     model.train(1, dataset, callbacks=[saver, waits], dataset_sink_mode=False)
     if get_rank() == 0:
         (work / "taken").write_text(json.dumps({"saves": waits.seconds[1:]}))
-        (work / "taken").rename(work / "taken.json")  # who waits for it finds it whole
+        (work / "taken").rename(work / "taken.json")  # the reader never sees a partial file
 
 
 if __name__ == "__main__":

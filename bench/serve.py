@@ -1,11 +1,13 @@
-"""`ckptstore serve` on a large catalog: pages, while many look and many ranks register.
+"""`ckptstore serve` on a large catalog: the time of a page while many clients read and many ranks register.
 
     python -m bench.serve [--quick]
 
-1,000 runs with a million files in PostgreSQL, filled by SQL; every file is there, small. 50 clients read pages of any
-run, each a page every ten seconds, five more follow the events, and one scrapes the metrics. Meanwhile 100 ranks of
-another run register a file each every five seconds. What a page takes is measured to its first byte. What a record
-takes is measured with the server and its readers, and without: the server stops (SIGSTOP) and nobody reads, in turns.
+The catalog has 1,000 runs with a million files, in PostgreSQL. SQL statements fill it, and every file exists, but is
+small. 50 clients read pages of random runs, each a page every ten seconds. Five more clients follow the events, and one
+scrapes the metrics. At the same time, each of 100 ranks of another run registers a file every five seconds.
+
+The time of a page is measured to its first byte. The time of a record is measured in turns: with the server and its
+readers, and without them. For the turns without, SIGSTOP stops the server, and no client reads.
 """
 
 from __future__ import annotations
@@ -39,13 +41,13 @@ FIRST_BYTE_SECONDS = 0.3
 TIMES_WITHOUT = 1.2
 MEMORY_MB = 200.0
 MTIME_NS = 1_700_000_000_000_000_000
-"""Of the first file: each has another one, since gc looks for other paths of a file by it."""
+"""The time of the first file. Each file has its own time, because gc uses times to find other paths of a file."""
 KINDS = ("runs", "run", "save", "launches", "retention", "doctor", "metrics")
 
 
 @dataclass(frozen=True)
 class Size:
-    """How many runs, each of so many ranks with so many saves."""
+    """The number of runs, and the ranks and saves of each run."""
 
     runs: int = 1000
     ranks: int = 8
@@ -53,7 +55,7 @@ class Size:
 
     @property
     def files(self) -> int:
-        """The files of all runs."""
+        """The number of files of all runs."""
         return self.runs * self.ranks * self.saves
 
 
@@ -83,7 +85,7 @@ FROM saves s JOIN launches ON launches.id = launch_id, generate_series(0, {ranks
 
 
 def fill(work: Path, address: str, size: Size) -> None:
-    """The catalog, by SQL, and every file that it knows of."""
+    """Fill the catalog with SQL statements, and make every file in it."""
     say(f"filling a catalog of {size.runs:,} runs with {size.files:,} files")
     connect(address).runs()  # makes the tables
     root = work / "ckpt"
@@ -99,7 +101,7 @@ def fill(work: Path, address: str, size: Size) -> None:
         indexes = connection.execute(
             "SELECT indexname, indexdef FROM pg_indexes WHERE tablename = 'checkpoints' AND indexname LIKE 'ix_%'"
         ).fetchall()
-        for name, _ in indexes:  # to build them once takes a third of the time
+        for name, _ in indexes:  # to build the indexes once, at the end, takes a third of the time
             connection.execute(f"DROP INDEX {name}")
         connection.execute(statements)
         for _, definition in indexes:
@@ -120,7 +122,7 @@ def fill(work: Path, address: str, size: Size) -> None:
 
 @contextmanager
 def server(address: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """`ckptstore serve` on the catalog, and its port."""
+    """Run `ckptstore serve` on the catalog; its process and port."""
     command = [str(COMMAND), "--db", address, "serve", "--port", "0"]
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
@@ -134,19 +136,19 @@ def server(address: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
 
 
 def highest_memory(process: int) -> float:
-    """The most that a process ever had in memory, in MB."""
+    """The peak memory of a process, in MB."""
     found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
     assert found is not None
     return int(found[1]) * 1024 / 1e6
 
 
 def ninetieth(values: Sequence[float]) -> float:
-    """What nine of ten values are not above."""
+    """The 90th percentile."""
     return sorted(values)[len(values) * 9 // 10]
 
 
 def measure(work: Path, found: Found, *, quick: bool) -> None:
-    """Records without the server and with it, in turns, and the pages of those with it."""
+    """Measure records without the server and with it, in turns, and pages in the turns with it."""
     size = QUICK if quick else Size()
     address = url("PostgreSQL", work, TASK)
     fill(work, address, size)
@@ -159,7 +161,7 @@ def measure(work: Path, found: Found, *, quick: bool) -> None:
         server(address) as (process, port),
         Worker(OWN, "bench.serve_readers", work / "readers", str(port), *map(str, vars(size).values())) as readers,
     ):
-        readers.ask(seconds=seconds / 2)  # what is made at the first look
+        readers.ask(seconds=seconds / 2)  # warm up: the first requests fill caches
         registering.ask(seconds=seconds / 2)
         for _ in range(QUICK_TURNS if quick else TURNS):
             process.send_signal(signal.SIGSTOP)
@@ -192,7 +194,7 @@ def measure(work: Path, found: Found, *, quick: bool) -> None:
 
 
 def run(work: Path, *, quick: bool) -> Found:
-    """All of it, on PostgreSQL."""
+    """Measure all on PostgreSQL."""
     found = Found()
     with postgres(work):
         measure(work, found, quick=quick)

@@ -1,4 +1,4 @@
-"""Ranks that register beside `bench.serve`: each a file every five seconds, by a thread of its own.
+"""The ranks that register files for `bench.serve`: each one a file every five seconds, in its own thread.
 
 python -m bench.serve_ranks HOME DATABASE RANKS
 """
@@ -29,7 +29,7 @@ class Rank:
         self.step = 0
 
     def register(self, since: float, seconds: float, taken: list[float]) -> None:
-        """Register a file at every moment that is this rank's, for so long."""
+        """Register a file every five seconds, for `seconds`. The ranks are spread evenly over the five seconds."""
         at = since + EVERY_SECONDS * self.launch.rank / self.launch.world_size
         while at < since + seconds:
             time.sleep(max(0.0, at - time.monotonic()))
@@ -43,7 +43,7 @@ class Rank:
 
 
 def main() -> None:
-    """Join, then register for as long as is asked, again and again; answer with the seconds of each record."""
+    """Join. At each request, register for the requested time, and answer with the seconds of each record."""
     home, database, world_size = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     catalog = connect(database)
     ranks = []

@@ -1,4 +1,4 @@
-"""Clients that read beside `bench.serve`, with as little work of their own as can be.
+"""The clients of `bench.serve`. They do as little work of their own as possible.
 
 python -m bench.serve_readers HOME PORT RUNS RANKS SAVES
 """
@@ -17,11 +17,11 @@ SCRAPED_EVERY_SECONDS = 5.0
 
 
 class Readers:
-    """What each client asks for is drawn from all pages of all runs."""
+    """The clients. Each requests random pages of all runs."""
 
     def __init__(self, port: int, runs: int, saves: int) -> None:
         self._port, self._runs, self._saves = port, runs, saves
-        self._chance = random.Random(7)  # noqa: S311 — which page is no secret
+        self._chance = random.Random(7)  # noqa: S311 — the choice of pages is no secret
         self.seconds: dict[str, list[float]] = {}
         self.news = 0
         self.refused: list[str] = []
@@ -72,7 +72,7 @@ class Readers:
             writer.close()
 
     async def all(self, seconds: float) -> None:
-        """All of them, for so long."""
+        """Run all clients for so many seconds."""
         until = time.monotonic() + seconds
         following = [asyncio.create_task(self._follow()) for _ in range(FOLLOWERS)]
         await asyncio.gather(*(self._read(until) for _ in range(CLIENTS)), self._scrape(until))
@@ -82,7 +82,7 @@ class Readers:
 
 
 def main() -> None:
-    """Read for as long as is asked, again and again; answer with the seconds to each first byte."""
+    """At each request, read for the requested time, and answer with the seconds to each first byte."""
     port, runs, _, saves = map(int, sys.argv[2:])
     for line in sys.stdin:
         readers = Readers(port, runs, saves)

@@ -1,11 +1,12 @@
-"""A state loaded for evaluation against the restore of a training, and two compared against reading both once.
+"""Loading a state for evaluation, compared with a restore; and `diff` of two states, compared with reading both once.
 
     python -m bench.states [--quick]
 
-`load` is measured from the reference on, with an open catalog, resolution and all; the restore from the plan on. Each
-is in a new process, and the network has every parameter of the file. A comparison is of states that differ in each
-weight. What it is held against reads both files from their beginning to their end, on one thread, into one buffer. All
-is in the page cache.
+The time of `load` begins with a reference and an open catalog, and includes resolving. The time of a restore begins
+with the plan. Each runs in a new process, and the network has every parameter of the file.
+
+The compared states differ in each weight. The contender of `diff` reads both files from beginning to end, in one
+thread, into one buffer. All files are in the page cache.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from tests.ckpt_bytes import value
 TASK = "states"
 MIB = 1 << 20
 QUICK = 32
-"""MiB of a file, each a parameter."""
+"""The size of a file in MiB, with `--quick`. Each parameter has 1 MiB."""
 RESTORE, READ = "restore of a training", "reading both once"
 LOAD, DIFF, MEMORY = 1.1, 1.5, 200.0
 _BUFFER = 4 * MIB
 
 
 def weights(count: int, step: int) -> Iterator[tuple[str, np.ndarray[Any, np.dtype[np.float32]]]]:
-    """Parameters as `bench.restore_job` names them: at each step a little farther from where they were."""
+    """Parameters with the names of `bench.restore_job`. Their values change a little with each step."""
     for place in range(1, count + 1):
         chance = np.random.default_rng(place)
         start, moved = (chance.standard_normal(MIB // 4, np.float32) for _ in range(2))
@@ -44,7 +45,7 @@ def weights(count: int, step: int) -> Iterator[tuple[str, np.ndarray[Any, np.dty
 
 
 def write(path: Path, count: int, step: int) -> None:
-    """A file in the format of its name."""
+    """Write a file in the format that its name has."""
     if path.suffix == ".ckpt":
         with path.open("wb") as file:
             for name, values in weights(count, step):
@@ -59,18 +60,18 @@ def _tensor(name: str, data: bytes) -> Tensor:
 
 
 def loading(path: Path, count: int, who: str, what: str) -> float:
-    """The seconds of one load in a new process, of a digest or a reference."""
+    """The seconds of one load in a new process. `what` is a digest or a reference."""
     return float(asked(who=who, seed=9, path=str(path), digest=what, cold=False, count=count, size=MIB)["seconds"])
 
 
 def compared(catalog: Catalog, step: int, parameters: int) -> None:
-    """What the command does before it prints."""
+    """Do the work of the command before it prints."""
     (only,) = catalog.diff("run@1", f"run@{step}").ranks
     assert len(only.changed) == parameters
 
 
 def read_both(*paths: Path) -> None:
-    """The bytes of both, into one buffer."""
+    """Read the bytes of both files into one buffer."""
     buffer = bytearray(_BUFFER)
     for path in paths:
         with path.open("rb", buffering=0) as file:
@@ -79,7 +80,7 @@ def read_both(*paths: Path) -> None:
 
 
 def run(work: Path, *, quick: bool) -> Found:
-    """Both formats loaded; a `.ckpt` compared with the other format, and with its own."""
+    """Load both formats. Compare a `.ckpt` with a file of the other format, and with one of its own format."""
     size = QUICK if quick else OFTEN
     say(f"{TASK}: three files of {size:,} MiB")
     paths = [work / f"net-1_{step}.{form}" for step, form in ((1, "ckpt"), (2, "safetensors"), (3, "ckpt"))]
@@ -89,7 +90,7 @@ def run(work: Path, *, quick: bool) -> Found:
 
 
 def measured(paths: list[Path], size: int, *, quick: bool) -> Found:
-    """What there is to measure, of three files that are there."""
+    """Measure with three files that exist."""
     found = Found()
     catalog = connect()
     launch = catalog.join("run")

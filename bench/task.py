@@ -1,4 +1,4 @@
-"""How a task is run: by itself, or as one of all."""
+"""Runs a measurement as a script of its own."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from bench.measure import Found, say
 
 
 class Task(Protocol):
-    """Measures in a directory that it may fill; `quick` takes small sizes."""
+    """A function that measures. It may fill the directory `work`. `quick`: with small sizes."""
 
     def __call__(self, work: Path, *, quick: bool) -> Found: ...
 
 
 def run_alone(task: Task) -> None:
-    """Run one task from the command line; the exit code is 1 where a budget is broken."""
+    """Run one task from the command line. The exit code is 1 if a budget is broken."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="small sizes")
     parser.add_argument("--out", type=Path, help="write what was found as JSON")

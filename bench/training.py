@@ -1,14 +1,15 @@
-"""A step of training with the registrar against one without, in turns; and what it costs the training thread.
+"""A training step with the registrar, compared with a step without, in turns; and the cost on the training thread.
 
     python -m bench.training [--quick]
 
-Real MindSpore on the CPU: LeNet-5, a save every 10 steps, which is more often than anybody saves. One training, in
-rounds of ten steps that begin with a save: the registrar hears of every other round only, so that what is compared is
-a second apart, whatever the machine does in the long run. What its thread does after a save counts in full.
+Real MindSpore on the CPU trains LeNet-5, with a save every 10 steps, far more often than in practice. One training runs
+in rounds of ten steps, and each round begins with a save. The registrar is active only in every other round. So the
+compared rounds are a second apart, and slow changes of the machine do not matter. The work of the registrar's thread
+after a save counts in full.
 
-Now and then other work of the machine makes any step up to twice as long, with the registrar and without. So steps are
-compared by their place after the save, first with first and tenth with tenth, each by its lowest twentieth: what that
-step takes where nothing disturbs it. Rounds that are alike differ by 0.3 % then; by the medians of pairs, by 2 %.
+Now and then, other work on the machine makes a step up to twice as long, with and without the registrar. So steps are
+compared by their place after the save: first with first, tenth with tenth. The lowest twentieth of each place counts as
+the time of an undisturbed step. With this method, equal rounds differ by 0.3 %; with the medians of pairs, by 2 %.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ from ckptstore.api import connect
 TASK = "training"
 EVERY = 10
 PAIRS, QUICK_PAIRS = 60, 6
-UNDISTURBED = 20  # of so many rounds one is taken
-WARM_UP = 2  # pairs, in which MindSpore compiles
+UNDISTURBED = 20  # one of so many rounds counts as undisturbed
+WARM_UP = 2  # pairs of rounds during which MindSpore compiles
 MOST = 1.01
 MICROSECONDS_P50, MICROSECONDS_P99 = 50, 1000
 FLOOR = "without"
 
 
 class Clock(Callback):
-    """When the steps of a block ended."""
+    """Notes when each step ended."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,23 +51,23 @@ class Clock(Callback):
 
     def steps(self, number: int) -> list[float]:
         """The seconds of each step of a round."""
-        before = number * EVERY - 2  # the steps are counted from 1, their ends from 0
+        before = number * EVERY - 2  # steps are counted from 1, `ends` from 0
         ends = self.ends[before : before + EVERY + 1]
         return [end - begin for begin, end in pairwise(ends)]
 
 
 def undisturbed(rounds: Sequence[Sequence[float]]) -> list[float]:
-    """The seconds of each step of a round, by its place after the save, where nothing else disturbs it."""
+    """The seconds of each step of a round, by its place after the save, without other work on the machine."""
     return [sorted(of_place)[len(rounds) // UNDISTURBED] for of_place in zip(*rounds, strict=True)]
 
 
 def is_heard(step: int) -> bool:
-    """Whether the registrar hears of a step, counted from 1: in one round of each pair, which starts every other."""
+    """Whether the registrar is active at a step, counted from 1: in one round of each pair, alternately first."""
     return step // EVERY % 4 in (0, 3)
 
 
 def measured(action: Callable[..., Any], into: list[float]) -> Callable[..., Any]:
-    """The same, with its seconds noted."""
+    """The same function, which also notes the seconds of each call."""
 
     @wraps(action)
     def timed(*args: Any, **kwargs: Any) -> Any:
@@ -80,7 +81,7 @@ def measured(action: Callable[..., Any], into: list[float]) -> Callable[..., Any
 
 
 class Rounds:
-    """One training, and what was measured in it: `pairs` of rounds after the first ones."""
+    """One training, and the times of `pairs` pairs of rounds after the warm-up."""
 
     def __init__(self, work: Path, pairs: int) -> None:
         self.steps = 2 * EVERY * (WARM_UP + pairs)
@@ -115,7 +116,7 @@ class Rounds:
         def on_train_step_begin(run_context: Any) -> None:
             step = run_context.original_args().cur_step_num
             if is_heard(step):
-                if not is_heard(step - 1):  # what was saved meanwhile is not its business
+                if not is_heard(step - 1):  # skip saves of the round without the registrar
                     for watch in registrar._watches:
                         watch.seen = watch._latest()
                 begin(run_context)
@@ -128,7 +129,7 @@ class Rounds:
 
 
 def run(work: Path, *, quick: bool) -> Found:
-    """One training."""
+    """Measure one training."""
     found = Found()
     pairs = QUICK_PAIRS if quick else PAIRS
     say(f"{TASK}: {pairs} pairs of {EVERY} steps")

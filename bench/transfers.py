@@ -1,10 +1,10 @@
-"""Copying a file to object storage and fetching it, against obstore alone over the same bytes, in turns.
+"""Copying a file to object storage and fetching it, compared with obstore alone on the same bytes, in turns.
 
-    .venv-objects/bin/python -m bench.transfers [--quick]     after `make test-objects`, which sets that up
+    .venv-objects/bin/python -m bench.transfers [--quick]     after `make test-objects`, which sets up this environment
 
-The server is OpenStack Swift on this machine. Each transfer is a process of its own, for its memory. Both send parts of
-8 MiB, 4 at a time, and fetch ranges of 8 MiB, 4 at a time; both sync what they fetched. ckptstore takes the digests too
-and reads the file's, or compares the store's. The exit code is 1 where a budget is broken.
+The server is OpenStack Swift on this machine. Each transfer runs in its own process, so that its memory can be
+measured. Both send parts of 8 MiB and fetch ranges of 8 MiB, 4 at a time, and both sync the fetched file. ckptstore
+also computes digests, and compares them with the file's or the store's. The exit code is 1 if a budget is broken.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ PARALLEL = 4
 
 
 def alone_put(path: Path, key: str) -> None:
-    """What a script does that only sends."""
+    """Send a file as a plain script does."""
     obstore.put(_client(), key, path, chunk_size=PIECE, max_concurrency=PARALLEL)
 
 
 def alone_get(path: Path, key: str, size: int) -> None:
-    """What a script does that only fetches, as fast as it can."""
+    """Fetch a file as a plain script does, as fast as possible."""
     client = _client()
     with path.open("wb") as file, ThreadPoolExecutor(PARALLEL) as pool:
         file.truncate(size)
@@ -59,10 +59,10 @@ def alone_get(path: Path, key: str, size: int) -> None:
 
 
 def one(what: str, who: str, path: Path, key: str, *expected: str) -> None:
-    """One transfer; prints its seconds, and the most memory of this process."""
+    """Run one transfer; print its seconds, and the peak memory of this process."""
     size, digest = int(expected[0]), expected[1]
     store = open_tier(f"s3://{BUCKET}")
-    store.head("nothing")  # both are connected, and have imported what they need
+    store.head("nothing")  # connect and import before the clock starts
     _client()
     began = time.perf_counter()
     if who == ALONE:
@@ -77,7 +77,7 @@ def one(what: str, who: str, path: Path, key: str, *expected: str) -> None:
 
 
 def measured(directory: Path, size: int, turns: int) -> tuple[list[Row], list[Budget]]:
-    """All transfers, by turns."""
+    """Run all transfers, in turns."""
     source = directory / "net.ckpt"
     with source.open("wb") as file:
         for _ in range(size // PIECE):

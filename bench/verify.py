@@ -1,9 +1,9 @@
-"""`verify --digest` against the digest library alone over the same bytes: at least 0.8 times as fast.
+"""`verify --digest`, compared with the digest library alone on the same bytes: at least 0.8 times as fast.
 
     python -m bench.verify [--quick]
 
-The library alone is BLAKE3's own way to read a file, one after another. The files are in memory, where nothing hides
-what verification itself costs.
+The library reads one file after another with its own function. The files are in memory, so that no disk hides the cost
+of the verification itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FLOOR = "BLAKE3 alone"
 
 
 def saved(home: Path, files: int, size: int) -> tuple[Catalog, list[Path]]:
-    """A run of 8 ranks with so many files, of one large parameter and the optimizer's counter."""
+    """A run of 8 ranks with so many files. Each file has one large parameter and the optimizer's counter."""
     catalog = connect(str(home / "catalog.db"))
     paths: list[Path] = []
     ranks = [catalog.join("run", rank=rank, world_size=RANKS, launch_id="L") for rank in range(RANKS)]
@@ -46,19 +46,19 @@ def saved(home: Path, files: int, size: int) -> tuple[Catalog, list[Path]]:
 
 
 def verified(catalog: Catalog, files: int) -> None:
-    """What the command does before it prints."""
+    """Do the work of the command before it prints."""
     done = catalog.verify("run", digest=True)
     assert (done.checked, done.damaged) == (files, ())
 
 
 def digested(paths: list[Path]) -> None:
-    """The digests, compared with nothing."""
+    """Compute the digests only."""
     for path in paths:
         blake3().update_mmap(path).hexdigest()
 
 
 def run(work: Path, *, quick: bool) -> Found:
-    """In turn with the library."""
+    """Measure in turns with the library."""
     found = Found()
     files = QUICK_FILES if quick else FILES
     catalog, paths = saved(work, files, MEGABYTES * 1_000_000)

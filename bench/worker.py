@@ -1,4 +1,4 @@
-"""A peer's program in a process of its own, in the environment that has that peer."""
+"""Runs a peer's program in its own process, in the environment that has the peer."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 OWN = Path(sys.executable)
 PEERS = ROOT / ".venv-bench" / "bin" / "python"
-"""Made by `make bench`: what the peers need does not go together with MindSpore's numpy."""
+"""Made by `make bench`: the peers need packages that conflict with MindSpore's numpy."""
 
 
 def environment() -> dict[str, str]:
-    """This process's, without what would make a peer talk to the outside."""
+    """The environment of this process, plus variables that turn off the peers' telemetry."""
     quiet = {"DO_NOT_TRACK": "true", "MLFLOW_DISABLE_TELEMETRY": "true", "RAY_USAGE_STATS_ENABLED": "0"}
     return os.environ | {"PYTHONPATH": str(ROOT), "GLOG_v": "3"} | quiet
 
 
 class Worker:
-    """Takes requests one after the other; ends with the block."""
+    """A process that answers requests one after the other. It ends with the `with` block."""
 
     def __init__(self, python: Path, module: str, home: Path, *options: str) -> None:
         self.home = home
@@ -41,18 +41,18 @@ class Worker:
             )
 
     def ask(self, **request: Any) -> dict[str, Any]:
-        """The answer to a request; raises with what the program said where there is none."""
+        """The answer to a request. Raises `RuntimeError` with the program's log if there is none."""
         self.begin(**request)
         return self.end()
 
     def begin(self, **request: Any) -> None:
-        """Ask for something, to be answered at `end`."""
+        """Send a request. `end` returns its answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
 
     def end(self) -> dict[str, Any]:
-        """The answer to what was asked last."""
+        """The answer to the last request."""
         assert self._process.stdout is not None
         answer = self._process.stdout.readline()
         if not answer:
