@@ -147,10 +147,10 @@ def _opened(raw: bytes) -> tuple[int, bytes]:
     """The format and the content. Raises `ValueError`."""
     match = _ENVELOPE.fullmatch(raw)
     if match is None:
-        raise ValueError("it does not begin and end as one does")
+        raise ValueError("it does not have the form of a manifest")
     form, content = int(match[1]), match[2]
     if raw != enveloped(content, form):
-        raise ValueError("it is not what its checksum is of")
+        raise ValueError("its checksum does not match")
     return form, content
 
 
@@ -159,7 +159,7 @@ def _of(content: dict[str, Any]) -> Manifest:
     for line in content["files"]:
         event = from_line(line, ROOT)
         if not isinstance(event, FileRecorded):
-            raise ValueError("a record of it is of no file")  # noqa: TRY004 — one error for all kinds of damage
+            raise ValueError("one of its records is not that of a file")  # noqa: TRY004 — one error for all kinds of damage
         files.append(event.file)
     return Manifest(
         run=convert(content["run"], Name),
@@ -173,42 +173,42 @@ def _of(content: dict[str, Any]) -> Manifest:
 def _check(manifest: Manifest, raw: bytes) -> None:
     """Raise `ValueError` unless these bytes are the text of the manifest, and its parts are those of one state."""
     if raw != to_text(manifest):
-        raise ValueError("it says what no export says")
+        raise ValueError("it is not as an export writes it")
     launch, places = manifest.launch, manifest.by_place.keys()
     _check_places(manifest)
     state = {(file.run, file.launch, file.global_step) for file in manifest.files}
     if state != {(launch.run, launch.id, manifest.first.global_step)}:
-        raise ValueError("its files are not of one state")
+        raise ValueError("its files belong to more than one state, or to another launch")
     used: set[str] = set()
     for file in manifest.files:
         used |= _used_by(file, manifest)
     if used != places:
-        raise ValueError(f"{min(places - used)!a} belongs to nothing in it")
+        raise ValueError(f"{min(places - used)!a} belongs to no checkpoint of the export")
 
 
 def _used_by(file: Checkpoint, manifest: Manifest) -> set[str]:
     """The places of a checkpoint, its strategy file and its companion. Raises `ValueError` if its record differs."""
     if file.rank >= manifest.launch.world_size or file.state is not FileState.COMPLETE:
-        raise ValueError(f"{file.path!a} is of no rank, or not whole")
+        raise ValueError(f"{file.path!a} has a rank that the launch lacks, or is not complete")
     own, places = manifest.parts_of(file), manifest.by_place.keys()
     if not own or sum(part.size for part in own) != file.size:
-        raise ValueError(f"{file.path!a} is not in it as it says")
+        raise ValueError(f"{file.path!a} is missing, or has another size than recorded")
     if file.format not in SEVERAL and own[0].digest != file.digest:
-        raise ValueError(f"{file.path!a} has two digests")
+        raise ValueError(f"{file.path!a} is listed with two different digests")
     strategy = place_of(file.strategy_file) if file.strategy_file else ""
     if strategy and strategy not in places:
-        raise ValueError(f"{strategy!a} is not in it")
+        raise ValueError(f"the strategy file {strategy!a} is missing")
     return {part.place for part in own} | (places & {strategy, place_of(companion_of(file.path))})
 
 
 def _check_places(manifest: Manifest) -> None:
     places = manifest.by_place.keys()
     if len(places) != len(manifest.parts):
-        raise ValueError("two files of it are one")
+        raise ValueError("it lists one file twice")
     for place in places:
         _check_place(place)
     if any(above in places for place in places for above in _above(place)):
-        raise ValueError("a file of it is a directory too")
+        raise ValueError("it lists one path as a file and as a directory")
 
 
 def _check_place(place: str) -> None:
@@ -216,7 +216,7 @@ def _check_place(place: str) -> None:
     if parse_rank_directory(parts[0]) is None or len(parts) < 2:  # noqa: PLR2004 — the rank's directory, and a name
         raise ValueError(f"{place!a} is not in the directory of a rank")
     if any(part in ("", ".", "..", FOLDER) for part in parts):
-        raise ValueError(f"{place!a} is no place of a file")
+        raise ValueError(f"{place!a} cannot be the path of a file in an export")
 
 
 def _above(place: str) -> Iterable[str]:

@@ -65,12 +65,12 @@ def weights_of(parameters: Sequence[Entry], path: str) -> tuple[Entry, ...]:
         raise RefusedError(f"{path} has no parameters that are known to be an optimizer's", _WHOLE)
     if frozenset(updated) not in _FAMILIES or len({frozenset(some) for some in updated.values()}) > 1:
         prefix, some = next(iter(updated.items()))
-        raise RefusedError(f"nothing tells whether {prefix}.{min(some)} of {path} is the network's", _WHOLE)
+        raise RefusedError(f"it is not certain whether {prefix}.{min(some)} of {path} belongs to the network", _WHOLE)
     own = {f"{prefix}.{rest}" for prefix, some in updated.items() for rest in some}
     weights = tuple(entry for entry in parameters if entry.name not in own and not _is_number(entry.name))
     odd = next((entry.name for entry in weights if entry.name.partition(".")[0] in updated), None)
     if odd is not None:
-        raise RefusedError(f"nothing tells whether {odd} of {path} is the network's", _WHOLE)
+        raise RefusedError(f"it is not certain whether {odd} of {path} belongs to the network", _WHOLE)
     return weights
 
 
