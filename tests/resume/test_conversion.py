@@ -40,7 +40,11 @@ def saved(*paths: str, strategies: tuple[str | None, ...] = (), content: Content
         ),
         (
             saved("/d/rank_0/a.ckpt", "/d/rank_1/a.ckpt", strategies=("/s/0.ckpt", "/s/1.ckpt")),
-            "mindspore.merge_pipeline_strategys('/s', SRC_STRATEGY), then for N",
+            (
+                "mindspore.merge_pipeline_strategys('/s', SRC_STRATEGY), then for N in range(NEW_RANKS): "
+                "mindspore.transform_checkpoint_by_rank(N, {R: f'/d/rank_{R}/a.ckpt' for R in "
+                "mindspore.rank_list_for_transform(N, SRC_STRATEGY, DST_STRATEGY)}, "
+            ),
         ),
         (
             saved("/d/rank_0/a.ckpt", "/d/rank_1/a.ckpt", strategies=("/s/0.ckpt", "/t/1.ckpt")),
@@ -105,8 +109,21 @@ def test_many_files_without_a_pattern_are_not_all_named() -> None:
 
 def test_what_every_rank_had_whole_has_no_strategy() -> None:
     of = launch(world_size=2, layout=data_parallel(2))
-    assert ".ckpt', None, DST_STRATEGY)" in how_to_convert(state(of, file(of, 0), file(of, 1)))
+    whole = how_to_convert(state(of, file(of, 0), file(of, 1)))
+    assert whole.startswith("start with 2 ranks, or convert it: for N in range(NEW_RANKS): ")
+    assert ".ckpt', None, DST_STRATEGY)" in whole
     share = replace(file(of, 0), content=Content.SHARE, format="safetensors")
     assert "MindSpore converts no such files" in how_to_convert(state(of, share))
     assert "MindSpore converts no such files" in how_to_convert(state(of, share, file(of, 1)))
     assert ".ckpt', None, DST_STRATEGY)" in how_to_convert(state(launch(world_size=1), file(launch(world_size=1), 0)))
+
+
+def test_shares_beside_whole_files_are_never_converted_as_if_they_were_whole() -> None:
+    share = replace(file(OF, 0), content=Content.SHARE)
+    assert how_to_convert(state(OF, share, file(OF, 1))) == "start with 2 ranks: MindSpore converts no such files"
+
+
+def test_of_several_files_of_a_rank_the_first_by_path_is_converted() -> None:
+    files = [replace(file(OF, rank), path=f"/{name}/rank_{rank}/x.ckpt") for rank in (0, 1) for name in "bac"]
+    for each in (files, files[::-1]):
+        assert "{R: f'/a/rank_{R}/x.ckpt' for R in" in how_to_convert(state(OF, *each))

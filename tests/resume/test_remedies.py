@@ -4,7 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from ckptstore.core.model import Checkpoint, Content, FileState, Observed, Reason, Rejection, RestorePlan, Rule, State
+from ckptstore.core.model import (
+    Checkpoint,
+    Content,
+    FileState,
+    Observed,
+    Reason,
+    Rejection,
+    RestorePlan,
+    Rule,
+    State,
+    Unplaced,
+)
 from ckptstore.core.replicas import data_parallel, from_groups
 from ckptstore.resume import remedies
 from ckptstore.resume.resolver import NOT_LINEAGE, Query, judge
@@ -228,3 +239,48 @@ def test_no_call_converts_where_a_replica_stands_in() -> None:
     again = replace(file(whole.launch, 0), path="/ckpt/L1/again/rank_0.ckpt", size=70)
     twice = replace(whole, files=(*whole.files, again))
     assert of_four_ranks(twice, {**as_recorded(whole), again.path: Observed(60)}).remedies == ("start with 2 ranks",)
+
+
+def unplaced(path: str, guess: int | None = None, remedy: str = "--step FILE=STEP") -> Unplaced:
+    return Unplaced(path, size=1, mtime_ns=1, best_guess=guess, reason="nothing tells its step", remedy=remedy)
+
+
+@pytest.mark.parametrize(
+    ("path", "scanned"),
+    [
+        ("/d/a.ckpt", "/d"),
+        ("/d/rank_1/a.ckpt", "/d"),
+        ("/d/rank1/a.pth", "/d"),
+        ("/d/ckpt1/model", "/d"),  # as scripts of TensorFlow name a rank
+        ("/d/ckpt1/a.pth", "/d/ckpt1"),  # of PyTorch that may be an epoch
+        ("/a.ckpt", "/"),
+        ("/rank_1/a.ckpt", "/"),
+    ],
+)
+def test_a_file_is_placed_by_a_scan_of_what_holds_all_ranks(path: str, scanned: str) -> None:
+    """It is the directory of the file; if that is of one rank, the one above. A caller may name another one."""
+    assert str(remedies.how_to_place("model", unplaced(path))) == (
+        f"ckptstore scan {scanned} --run model --step {path}=STEP"
+    )
+    assert str(remedies.how_to_place("model", unplaced(path, guess=7), directory="/e")) == (
+        f"ckptstore scan /e --run model --step {path}=7"
+    )
+
+
+def test_the_steps_of_an_epoch_are_filled_in_where_they_are_known_and_asked_for() -> None:
+    by_name = unplaced("/d/a.ckpt", remedy="--trust name --steps-per-epoch E")
+    asked = "ckptstore scan /d --run model --trust name --steps-per-epoch"
+    assert str(remedies.how_to_place("model", by_name)) == f"{asked} E"
+    assert str(remedies.how_to_place("model", by_name, steps_per_epoch=28)) == f"{asked} 28"
+    by_counter = unplaced("/d/a.ckpt", remedy="--trust counter")
+    placed = "ckptstore scan /d --run model --trust counter"
+    assert str(remedies.how_to_place("model", by_counter, steps_per_epoch=28)) == placed
+
+
+def test_of_newer_files_without_a_step_the_first_is_named_with_its_guess() -> None:
+    first, *others = (unplaced(f"/d/{name}.ckpt") for name in "abc")
+    what, command = remedies.of_unplaced("model", [replace(first, best_guess=7), *others])
+    assert what == "3 newer files have no certain step or rank: /d/a.ckpt, perhaps of step 7: nothing tells its step"
+    assert str(command) == "ckptstore scan /d --run model --step /d/a.ckpt=7"
+    what, _ = remedies.of_unplaced("model", [first])
+    assert what == "1 newer file has no certain step or rank: /d/a.ckpt: nothing tells its step"
