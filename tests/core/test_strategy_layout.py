@@ -28,6 +28,7 @@ PAIRS = ((0, 4), (1, 5), (2, 6), (3, 7))
         ([spread(grid=(2, 2, 2), tensor_map=((-1,), (0, 1)))], PAIRS),
         ([spread(tensor_map=())], (ALL,)),
         ([spread(step=1, size=-1)], ()),
+        ([spread(step=8, size=-1)], (ALL,)),
         ([spread(step=4, size=-1)], ((0, 2, 4, 6), (1, 3, 5, 7))),
         ([spread(step=1, size=2)], ((0, 2, 4, 6), (1, 3, 5, 7))),
         ([spread(step=1, size=1)], (ALL,)),
