@@ -97,6 +97,7 @@ FIRST_EIGHT = ", ".join(f"rank {rank} has {100 + rank} bytes" for rank in range(
         (sized(100) + sized(None, 93, **CUT | {"digest": "ab"}), "rank 0 has 100 bytes, rank 1 has 93 bytes"),
         (sized(100) + sized(None, 93, **CUT, grade=Grade.PROVEN), "rank 0 has 100 bytes, rank 1 has 93 bytes"),
         (sized(100) + sized(None, 93, state=FileState.DAMAGED), "rank 0 has 100 bytes, rank 1 has 93 bytes"),
+        (sized(100) + sized(None, 93, **CUT | {"problem": None}), "rank 0 has 100 bytes, rank 1 has 93 bytes"),
     ],
 )
 def test_replicas_of_other_sizes(files: list[Checkpoint], differ: str) -> None:

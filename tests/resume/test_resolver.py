@@ -71,6 +71,7 @@ def rules(rejection: Rejection) -> list[tuple[Rule, int | None]]:
 
 def test_what_a_query_asks_for() -> None:
     assert not NEWEST.goes_back
+    assert not NEWEST.read_bytes
     assert all(query.goes_back for query in (Query(step=0), Query(lineage="L1"), Query(fresh=True)))
     assert NEWEST.checked() == NEWEST
     assert Query(step=5, world_size=2, lineage="L1").checked() == Query(step=5, world_size=2, lineage="L1")
@@ -172,7 +173,13 @@ ASKED = "2 ranks saved it, 4 are to load it, and "
             True,
             f"{ASKED}the new ranks do not hold the whole state",
         ),
-        (saved(ONE), {"world_size": 2, "takes_whole": False}, [(Rule.WORLD_SIZE, None)], True, "1 rank saved it, "),
+        (
+            saved(ONE),
+            {"world_size": 2, "takes_whole": False},
+            [(Rule.WORLD_SIZE, None)],
+            True,
+            "1 rank saved it, 2 are to load it, and the new ranks do not hold the whole state",
+        ),
         (saved(ONE, step=1, **NAN), {}, [(Rule.QUARANTINED, 0)], True, "the loss"),
         (saved(BOTH, **NAN), {"world_size": 4}, [(Rule.QUARANTINED, 0), (Rule.QUARANTINED, 1)], True, "the loss"),
     ],
@@ -392,11 +399,24 @@ def test_what_mindspore_cannot_load_is_for_others_only() -> None:
     assert sources(planned(whole, loads=Loads.MINDSPORE)) == [0, 1]
 
 
+def test_why_a_state_is_of_no_use_at_all_comes_before_what_is_wrong_with_it() -> None:
+    """Who cannot load the format is not told first that the loss was nan, which they could overrule."""
+    bad = saved(BOTH, path="/ckpt/net-3_3.ckpt", grade=Grade.CONSISTENT, format="pytorch", **NAN)
+    quarantined = [(Rule.QUARANTINED, 0), (Rule.QUARANTINED, 1)]
+    assert rules(rejected(bad, steps_per_epoch=8)) == [(Rule.OTHER_EPOCHS, None), *quarantined]
+    found = rejected(bad, loads=Loads.MINDSPORE)
+    assert rules(found) == [(Rule.FOREIGN_FORMAT, None), *quarantined]
+    assert found.remedies[0].startswith("to pass its files to a program that can load them: ")
+
+
 ITERATION = "/ckpt/iteration_00000015"
 OF_RANK_0 = ("net-model-0000000-0000002.safetensors", "net-opt-0000000-0000002.safetensors")
 OF_RANK_1 = ("net-model-0000001-0000002.safetensors", "net-opt-0000001-0000002.safetensors")
 NOTES = ("common.json", "metadata.json")
 ALL = (*OF_RANK_0, *OF_RANK_1, *NOTES)
+
+
+OF_ONE = ("net-model-0000000-0000001.safetensors", "net-opt-0000000-0000001.safetensors", NOTES[0])
 
 
 def iteration(*names: str, **more: Any) -> State:
@@ -449,6 +469,28 @@ def test_a_part_of_an_iteration_that_is_gone_is_named_and_nothing_stands_in() ->
         assert rules(found) == [(Rule.MISSING_FILE, rank)]
         assert found.was_whole
         assert of.files[place].path in found.remedies[0]
+
+
+def test_every_part_of_an_iteration_that_is_gone_is_to_be_brought_back() -> None:
+    """No part replaces another. What was never recorded has no remedy."""
+    of = iteration(*ALL)
+    lost = [of.files[place].path for place in (1, 3)]
+    found = rejected(of, as_recorded(of) | dict.fromkeys(lost, Observed(None)))
+    assert found.remedies == (f"for ranks 0,1: bring back all of the originals {lost[0]}, {lost[1]} from a backup",)
+    assert rejected(iteration(*ALL[:3], *NOTES)).remedies == ()
+
+
+def test_an_iteration_of_one_rank_has_no_metadata() -> None:
+    of = replace(iteration(*OF_ONE), launch=ONE)
+    assert sources(planned(of)) == [0]
+    detail = "saved by 1 rank, to be loaded by 2: an iteration is loaded by as many ranks"
+    assert rejected(of, world_size=2).reasons[0].detail == detail
+    assert rejected(iteration(*ALL), world_size=1).reasons[0].detail.startswith("saved by 2 ranks, to be loaded by 1: ")
+
+
+def test_a_rank_without_a_part_of_its_own_gets_the_first_part_of_an_iteration() -> None:
+    plan = planned(replace(iteration(*ALL), launch=THREE))
+    assert [each.source.path.rpartition("/")[2] for each in plan.ranks] == [OF_RANK_0[0], OF_RANK_1[0], OF_RANK_0[0]]
 
 
 def test_epochs_of_other_data_reject_where_as_many_ranks_go_on() -> None:
@@ -596,3 +638,57 @@ def test_what_is_lacking_is_fetched_from_a_tier_and_nothing_else() -> None:
     found = resolve("run", [newer], lambda _: seen, FETCHING, copies=copies_of)
     assert rules(found.rejections[0]) == [(Rule.MISSING_FILE, 1)]
     assert found.rejections[0].reasons[0].detail.endswith(", and no tier has it")
+
+
+def in_a_tier(one: State, *places: int) -> State:
+    """The state with copies of its files at these places."""
+    return replace(one, copies={one.files[place].id: copy_of(one.files[place]) for place in places})
+
+
+def fetched(plan: RestorePlan) -> set[str]:
+    return {each.source.path for each in plan.ranks if each.source.id in plan.copies}
+
+
+def test_an_older_state_that_needs_no_fetching_is_named_to_who_compares() -> None:
+    newer, older = saved(COPIED, step=20), saved(COPIED, step=15)
+    copies = {each.id: copy_of(each) for each in newer.files}
+    seen = as_recorded(older)
+
+    def found(*candidates: State, compares: bool) -> tuple[int, int | None]:
+        said = resolve("run", candidates, lambda _: seen, FETCHING, copies=lambda _: copies, compares=compares)
+        at_home = said.without_fetching
+        return said.plan.global_step, at_home and at_home.global_step
+
+    assert found(newer, older, compares=True) == (20, 15)
+    assert found(older, newer, compares=True) == (15, None)
+    assert resolve("run", [newer, older], lambda _: seen, FETCHING, copies=lambda _: copies).without_fetching is None
+    seen |= as_recorded(newer)
+    assert found(newer, older, compares=True) == (20, None)
+
+
+def test_a_replica_stands_in_with_a_file_that_is_fetched() -> None:
+    of = in_a_tier(saved(BOTH, 0), 0)
+    plan = planned(of, {})
+    assert (sources(plan), fetched(plan)) == ([0, 0], {of.files[0].path})
+
+
+def test_nothing_is_fetched_for_a_rank_that_has_a_file_at_home() -> None:
+    """Not even the file that would be preferred if both were there."""
+    first, second = (replace(file(ONE, 0), path=path) for path in ("/a", "/b"))
+    for files in ((first, second), (second, first)):
+        of = state(ONE, *files)
+        plan = planned(in_a_tier(of, 0, 1), {"/b": Observed(100)})
+        assert (plan.ranks[0].source.path, dict(plan.copies)) == ("/b", {})
+        assert planned(of).ranks[0].source.path == "/a"
+
+
+def test_what_the_host_of_a_rank_lacks_is_fetched_from_a_tier() -> None:
+    of = in_a_tier(saved(TWO), 0, 1)
+    plan = planned(of, {}, views=views(of, {0}, set()))
+    assert (sources(plan), fetched(plan)) == ([0, 1], {of.files[1].path})
+    assert planned(of, {}, views=views(of, {0}, {1})).copies == {}
+    failed = replace(of, failed={of.files[1].id: "it is cut"})
+    assert rules(rejected(failed, {}, views=views(of, {0}, set()))) == [(Rule.MISSING_FILE, 1)]
+    weights = replace(of.files[1], content=Content.WEIGHTS)
+    alone = in_a_tier(state(TWO, of.files[0], weights), 0, 1)
+    assert rules(rejected(alone, {}, views=views(alone, {0}, set()))) == [(Rule.MISSING_FILE, 1)]
