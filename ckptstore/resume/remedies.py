@@ -141,7 +141,7 @@ def how_to_convert(state: State) -> str:
     strategy, first = _strategy(state, files)
     if shares and formats == {"safetensors"} and strategy != _NO_STRATEGY:  # without one it crashes
         return f"{as_many_ranks(state)}, or convert it: {first}{_unified(of_ranks, strategy)}"
-    if shares or len(formats) != 1 or not formats <= {*ONE_FILE}:
+    if shares or formats not in ({one} for one in ONE_FILE):
         return f"{as_many_ranks(state)}: MindSpore converts no such files"
     if formats == {"safetensors"}:
         read = f"mindspore.load_checkpoint({_file_of(of_ranks)}, format='safetensors')"
