@@ -134,9 +134,10 @@ def doubles_of(connection: sa.Connection, ids: Iterable[str]) -> list[Checkpoint
 
 def _is_known_place(file: sa.FromClause) -> sa.ColumnElement[bool]:
     """Whether a file is at its path, or gc removed it from there."""
-    is_absent = one_of(file.c.state, FileState.TRASHED.value, FileState.MISSING.value)
-    went = sa.select(trash.c.id).where(trash.c.checkpoint_id == file.c.id).exists()
-    return (file.c.state == FileState.COMPLETE.value) | (is_absent & went)
+    removed_path = sa.func.rtrim(trash.c.root, "/") + "/" + trash.c.place  # in a moved tree the ids are others
+    went = sa.select(trash.c.id).where((trash.c.checkpoint_id == file.c.id) | (removed_path == file.c.path)).exists()
+    here = one_of(file.c.state, FileState.COMPLETE.value, FileState.TRASHED.value)
+    return here | ((file.c.state == FileState.MISSING.value) & went)
 
 
 def of_sizes(connection: sa.Connection, sizes: Iterable[int]) -> list[Checkpoint]:

@@ -25,17 +25,18 @@ def but_for_path(file: Checkpoint) -> tuple[object, ...]:
     return file.save_id, file.rank, file.size, file.mtime_ns
 
 
-def age_of(file: Checkpoint) -> tuple[int, str]:
+def age_of(file: Checkpoint) -> tuple[int, int, str]:
     """A sort key of files whose records differ only in their paths: the original has the lowest.
 
     It is in the directory that got its identity first, by the ctime of the identity's file. `cp -a` copies other times,
     but not the ctime.
     """
+    depth = file.path.count("/")  # without an identity: a backup below a directory is the copy
     try:
         found = os.stat(identity_path(directory_of(file.path), file.directory_id))
     except OSError:
-        return 0, file.path
-    return found.st_ctime_ns, file.path
+        return 0, depth, file.path
+    return found.st_ctime_ns, depth, file.path
 
 
 def is_original(file: Checkpoint) -> bool:
@@ -63,13 +64,19 @@ def copies_in(database: Database, ids: Sequence[str]) -> list[Checkpoint]:
 
 
 def _copies_among(alike: Sequence[Checkpoint], new: AbstractSet[str]) -> Iterator[Checkpoint]:
-    originals = [file for file in alike if is_original(file)]
+    """The copies among new records. An original may have got another time since: it must only have its size."""
+    originals = [file for file in alike if is_original(file) or _has_its_size(file)]
     if not originals:
         return
-    first = min(originals, key=lambda file: (file.id in new, age_of(file)))
+    first = min(originals, key=lambda file: (file.id in new, not is_original(file), age_of(file)))
     for file in alike:
         is_elsewhere = directory_of(file.path) != directory_of(first.path)
         is_alike = None in (file.digest, first.digest) or file.digest == first.digest
         is_another = files.identity(file.path) not in (None, files.identity(first.path))  # one file has two mounts
         if file.id in new and file.state is FileState.COMPLETE and is_elsewhere and is_alike and is_another:
             yield file
+
+
+def _has_its_size(file: Checkpoint) -> bool:
+    here = files.facts_if_seen(file.path)
+    return here is not None and here.size == file.size

@@ -62,7 +62,7 @@ def copies_of_known(
     `heard_before` are the paths below the root that had a record before the journals of the tree were taken up.
     """
 
-    def order(file: Checkpoint) -> tuple[bool, bool, tuple[int, str]]:
+    def order(file: Checkpoint) -> tuple[bool, bool, tuple[int, int, str]]:
         """A sort key of files whose records differ only in their paths: the original has the lowest."""
         is_inside = file.path.startswith(f"{tree.root.rstrip('/')}/")
         here = tree.seen(file.path) or files.facts_if_seen(file.path)

@@ -181,6 +181,7 @@ class TierWorld(World):
             node.unmount(path)
             node.mount(path, self.disks[path])
         there = self.everything()
+        self.backups = {at: content for at, content in self.backups.items() if at in there}
         self._strangers = {at: content for at, content in self._strangers.items() if at in there}
         self.neighbours = {at: content for at, content in self.neighbours.items() if at in there}
         self.in_trash = {at: promised for at, promised in self.in_trash.items() if at in there}

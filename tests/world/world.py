@@ -1222,7 +1222,7 @@ class World:
         path = self._checkpoint(which)
         if path is None:
             return
-        self.is_shaken |= bool(self.backups)  # the backup's copy may count instead
+        self._give_up_backups()
         system = self.machine.system
 
         def work() -> None:
@@ -1259,7 +1259,7 @@ class World:
         """A user deletes a checkpoint."""
         path = self._checkpoint(which)
         if path is not None:
-            self.is_shaken |= bool(self.backups)
+            self._give_up_backups()
             self._dropped.add(self.everything().get(path, b""))
             with suppress(ViolationError):
                 self._run(self.operator, lambda: self.machine.system.unlink(path), "delete")
@@ -1268,7 +1268,7 @@ class World:
         """A user renames a checkpoint."""
         path = self._checkpoint(which)
         if path is not None:
-            self.is_shaken |= bool(self.backups)
+            self._give_up_backups()
             other = f"{path.removesuffix('.ckpt')}-old.ckpt"
             with suppress(ViolationError):
                 self._run(self.operator, lambda: self.machine.system.rename(path, other), "move")
@@ -1278,6 +1278,7 @@ class World:
         path = self._checkpoint(which)
         if path is None:
             return
+        self._give_up_backups()
         there = self.there()
         step = self.truth.contents[there[path]].step
         paths = [
@@ -1341,8 +1342,15 @@ class World:
             if path.startswith(f"{target}/") and "/.ckptstore/" not in path and content in known
         }
 
+    def _give_up_backups(self) -> None:
+        """Originals are changed, or their journals cannot be read: copies may count from now on."""
+        self.is_shaken |= bool(self.backups)
+        self.backups.clear()
+
     def _check_backups(self, after: dict[str, bytes]) -> None:
         """Check that no copy of a registered file is touched while the original is in its place or in the trash."""
+        if self.first_missed or self.other_missed or self.has_gap:
+            self.backups.clear()  # a catalog may know the copies before the originals
         homes = {each.content: each.path for each in self.truth.every_file()}
         trashed = {at for path, at in after.items() if "/.ckptstore/trash/" in path and _BACKUP not in path}
         for path, content in list(self.backups.items()):
@@ -1432,6 +1440,7 @@ class World:
 
     def spoil(self, which: int = 0) -> None:
         """Make a journal unreadable (EIO) for some time. A catalog that was made anew may not have read it before."""
+        self._give_up_backups()
         self.first_missed |= not self.is_current
         disks = (disk for _, disk in sorted(self.disks.items()))
         journals = [file for disk in disks for path, file in sorted(disk.walk_files()) if path.endswith(".jsonl")]
