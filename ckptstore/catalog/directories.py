@@ -112,12 +112,12 @@ def written_at(connection: sa.Connection, moments: Iterable[int]) -> list[Checkp
 
     Only complete files, and those that gc moved to the trash or deleted.
     """
-    query = rows.FILE_QUERY.where(_is_known_place(checkpoints), any_of(checkpoints.c.mtime_ns, "own_values"))
+    query = rows.FILE_QUERY.where(_is_there_or_removed(checkpoints), any_of(checkpoints.c.mtime_ns, "own_values"))
     return list(rows.files(connection.execute(query, {"own_values": list(moments)})))
 
 
-def doubles_of(connection: sa.Connection, ids: Iterable[str]) -> list[Checkpoint]:
-    """Those of these files that have a double, and the doubles: records that differ in their path only.
+def alike_but_for_path(connection: sa.Connection, ids: Iterable[str]) -> list[Checkpoint]:
+    """Those of these files, and others, whose records differ from another one only in the path.
 
     Only complete files, and those that gc moved to the trash or deleted.
     """
@@ -126,13 +126,13 @@ def doubles_of(connection: sa.Connection, ids: Iterable[str]) -> list[Checkpoint
     query = (
         sa.select(own.c.id, other.c.id)
         .join_from(own, other, sa.and_(*alike, own.c.id != other.c.id))
-        .where(any_of(own.c.id, "own_ids"), _is_known_place(own), _is_known_place(other))
+        .where(any_of(own.c.id, "own_ids"), _is_there_or_removed(own), _is_there_or_removed(other))
     )
     found = {each for pair in connection.execute(query, {"own_ids": list(ids)}) for each in pair}
     return list(files_by_id(connection, sorted(found)).values())
 
 
-def _is_known_place(file: sa.FromClause) -> sa.ColumnElement[bool]:
+def _is_there_or_removed(file: sa.FromClause) -> sa.ColumnElement[bool]:
     """Whether a file is at its path, or gc removed it from there."""
     removed_path = sa.func.rtrim(trash.c.root, "/") + "/" + trash.c.place  # in a moved tree the ids are others
     went = sa.select(trash.c.id).where((trash.c.checkpoint_id == file.c.id) | (removed_path == file.c.path)).exists()

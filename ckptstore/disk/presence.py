@@ -228,7 +228,7 @@ def _known(opened: int, identities: set[str]) -> str:
     if not asked:
         return ""
     with suppress(FileNotFoundError, NotADirectoryError), records_in(opened) as folder:
-        return next((each for each in asked if _is_at(f"identity-{each}", folder)), "")
+        return next((each for each in asked if _is_at(_identity_name(each), folder)), "")
     return ""
 
 

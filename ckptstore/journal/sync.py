@@ -31,7 +31,7 @@ from ckptstore.disk.walk import shown
 from ckptstore.errors import UnknownRunError, UsageError
 from ckptstore.journal import jsonl, summaries
 from ckptstore.journal.accept import Acceptor, why_not
-from ckptstore.journal.doubles import copies_in
+from ckptstore.journal.copied_directories import copies_in
 from ckptstore.journal.jsonl import SHARED, JournalWriter, nearest
 from ckptstore.journal.layouts import layout_by
 from ckptstore.outside import Path, os, token_hex

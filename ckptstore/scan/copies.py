@@ -19,7 +19,7 @@ from ckptstore.disk import files
 from ckptstore.evidence.launch_groups import NEAR_NS
 from ckptstore.evidence.reconstruct import rank_of
 from ckptstore.evidence.unregistered import ScannedLaunch, launch_id
-from ckptstore.journal.doubles import age_of, but_for_path, is_original
+from ckptstore.journal.copied_directories import age_of, but_for_path, is_original
 from ckptstore.resume.resolve import stated_layout
 from ckptstore.scan.tree import sighted
 

@@ -129,3 +129,18 @@ def test_a_copy_is_taken_where_the_original_is_gone(catalog: Catalog, tmp_path: 
     catalog.sync(backup)
     plan = catalog.resolve("run").plan
     assert (plan.global_step, plan.ranks[0].source.path) == (10, str(backup / "rank_0" / "net-1_10.ckpt"))
+
+
+@pytest.mark.of_files
+def test_a_directory_that_was_moved_aside_is_no_copy_of_what_is_in_its_place_now(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    """Another training has written files of the same names and sizes to the old path."""
+    job, _ = begun(catalog, tmp_path / "ckpt", 5, 10, world_size=1)
+    (tmp_path / "ckpt").rename(tmp_path / "aside")
+    job.folder(0).mkdir(parents=True)
+    for name in files_in(tmp_path / "aside" / "rank_0"):
+        (job.folder(0) / name).write_bytes((tmp_path / "aside" / "rank_0" / name).read_bytes()[::-1])
+    catalog.sync(tmp_path / "aside")
+    plan = catalog.resolve("run").plan
+    assert (plan.global_step, plan.ranks[0].source.path) == (10, str(tmp_path / "aside" / "rank_0" / "net-1_10.ckpt"))

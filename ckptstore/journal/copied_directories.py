@@ -1,4 +1,4 @@
-"""Finds records that differ only in their paths: a journal was copied with its directory, as by `cp -r`."""
+"""Tells the files of a directory that was copied with its journals, as by `cp -r`, from their originals."""
 
 from __future__ import annotations
 
@@ -53,19 +53,19 @@ def is_original(file: Checkpoint) -> bool:
 def copies_in(database: Database, ids: Sequence[str]) -> list[Checkpoint]:
     """Which of these new records are of copies: the original is in another directory, or gc removed it from there.
 
-    The original is the file that was known before, or else the older one.
+    The original is the file that was known before. If both are new, it is the file that is as recorded, or the older
+    one.
     """
     alike: dict[tuple[object, ...], list[Checkpoint]] = defaultdict(list)
     with database.read() as connection:
-        for file in directories.doubles_of(connection, ids):
+        for file in directories.alike_but_for_path(connection, ids):
             alike[but_for_path(file)].append(file)
     new = frozenset(ids)
     return [copy for some in alike.values() for copy in _copies_among(some, new)]
 
 
 def _copies_among(alike: Sequence[Checkpoint], new: AbstractSet[str]) -> Iterator[Checkpoint]:
-    """The copies among new records. An original may have got another time since: it must only have its size."""
-    originals = [file for file in alike if is_original(file) or _has_its_size(file)]
+    originals = list(filter(_may_be_original, alike))
     if not originals:
         return
     first = min(originals, key=lambda file: (file.id in new, not is_original(file), age_of(file)))
@@ -77,6 +77,12 @@ def _copies_among(alike: Sequence[Checkpoint], new: AbstractSet[str]) -> Iterato
             yield file
 
 
-def _has_its_size(file: Checkpoint) -> bool:
+def _may_be_original(file: Checkpoint) -> bool:
+    """Whether the recorded directory has a file of the recorded size at the path, or gc removed the file from there.
+
+    The time does not count: a file that was copied away and back has another one.
+    """
+    if absence_beside(file):
+        return False
     here = files.facts_if_seen(file.path)
-    return here is not None and here.size == file.size
+    return file.state is not FileState.COMPLETE or (here is not None and here.size == file.size)
