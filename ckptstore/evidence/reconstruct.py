@@ -251,7 +251,7 @@ def _under_another_prefix(launches: Iterable[Iterable[PlacedFile]]) -> dict[str,
     """Files of a step that some ranks have under a prefix, and other ranks, which also use it, under another one only.
 
     Two trainings that save into one directory at one time look like one training with two callbacks. Their files of one
-    step would be taken for one state.
+    step would be taken for one state. Directories do not count: some files of a save may be left of a copy only.
     """
     reason = "some ranks have a file of this step under another prefix only: they may be of two trainings"
     found: dict[str, Uncertain] = {}
@@ -260,13 +260,14 @@ def _under_another_prefix(launches: Iterable[Iterable[PlacedFile]]) -> dict[str,
         steps: dict[int, dict[str, list[PlacedFile]]] = defaultdict(lambda: defaultdict(list))
         for one in files:
             if one.file.kind is Kind.PERIODIC and one.file.content is not Content.WEIGHTS:
-                users[one.file.family].add(one.rank)
-                steps[one.global_step][one.file.family].append(one)
-        for step, families in steps.items():
-            ranks = {one.rank for some in families.values() for one in some}
-            for family, some in families.items():
+                prefix = one.file.family.rpartition("/")[2]
+                users[prefix].add(one.rank)
+                steps[one.global_step][prefix].append(one)
+        for step, prefixes in steps.items():
+            ranks = {one.rank for some in prefixes.values() for one in some}
+            for prefix, some in prefixes.items():
                 lacking = ranks - {one.rank for one in some}
-                if lacking and ranks <= users[family]:
+                if lacking and ranks <= users[prefix]:
                     found |= {one.file.path: Uncertain(one.file.path, step, reason) for one in some}
     return found
 

@@ -1,5 +1,6 @@
 """Two starts from scratch under names that MindSpore does not number: no plan has files of both."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,14 @@ def test_what_one_rank_alone_saves_is_no_other_training(catalog: Catalog, tmp_pa
         save(root, 1, 2, 3, rank=rank, at=1000)
     save(root, 3, prefix="best", at=1000)
     assert catalog.scan(root, world_size=2).uncertain == ()
+
+
+def test_a_copy_of_which_some_files_are_left(catalog: Catalog, tmp_path: Path) -> None:
+    """A copy with its times is of the same save: what is left of it puts no state in doubt."""
+    root = tmp_path / "job"
+    for rank in (0, 1):
+        save(root, 1, 2, 3, rank=rank, at=1000)
+    shutil.copytree(root, root / "copy")
+    (root / "copy/rank_1/net-1_3.ckpt").unlink()
+    assert catalog.scan(root, run="job", world_size=2).uncertain == ()
+    assert catalog.resolve("job").plan.global_step == 3
