@@ -110,9 +110,9 @@ class Replicator:
             find_run(self._database, run)
             runs = [run]
         for tier in self._targets(declared):
+            self._note_failed(tier)
             for each in runs:
                 lacking = facts.lacking(self._database, each, tier, most=_MOST)
-                self._note_failed(tier)
                 nearer = [file for file in lacking if _level_of(file, declared) < tier.level]
                 self._copy_all(self._settled(nearer, settled_for), tier, done)
         return done
