@@ -7,12 +7,10 @@ random numbers continue where they were at the save.
 from __future__ import annotations
 
 import base64
-import inspect
 import json
 import logging
 import random
 import traceback
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import mindspore
@@ -22,7 +20,15 @@ from mindspore.train import Callback, EarlyStopping, ReduceLROnPlateau
 
 from ckptstore.core.text import count
 from ckptstore.mindspore.data import an_epoch_of, randomness
-from ckptstore.mindspore.load_guard import STEP_ENDS, sets_parameters
+from ckptstore.mindspore.hook_code import (
+    EPOCH_BEGINS,
+    EPOCH_ENDS,
+    HOOKS,
+    STEP_BEGINS,
+    STEP_ENDS,
+    sets_parameters,
+    values_used,
+)
 from ckptstore.mindspore.state import OF_BATCH_NORM, RATE, first_names, named, outside_of
 from ckptstore.mindspore.step_count import from_where_it_was_raised
 from ckptstore.training.companions import read
@@ -48,11 +54,6 @@ _OF_ONE_RANK = {
     "device": "those of its device",
 }
 _ARRAY, _TENSOR = "__array__", "__tensor__"
-
-_STEP_BEGINS = ("step_begin", "on_train_step_begin")
-_EPOCH_BEGINS = ("epoch_begin", "on_train_epoch_begin")
-_EPOCH_ENDS = ("epoch_end", "on_train_epoch_end")
-_HOOKS = (*_STEP_BEGINS, *STEP_ENDS, *_EPOCH_BEGINS, *_EPOCH_ENDS)
 
 RandomState: TypeAlias = "tuple[Any, Any]"
 
@@ -192,7 +193,7 @@ class Keeper:
         listed = list(params.list_callback)
         self._kept = self.callbacks(listed, registrar)
         self._warn(listed)
-        self._setters = [type(each).__name__ for each in listed if sets_parameters(each, _EPOCH_ENDS)]
+        self._setters = [type(each).__name__ for each in listed if sets_parameters(each, EPOCH_ENDS)]
         rates = {name: item for name, item in network.parameters.items() if RATE in name and item.size == 1}
         self._rates = {**rates, **network.outside}
         self._rates_before = self._rates_now()
@@ -270,9 +271,9 @@ class Keeper:
         if doubt or done:
             return doubt
         now = self._progress.global_step
-        of_step = begun or _is_in_hook(raised, _STEP_BEGINS)
-        of_epoch = self._begun_epoch == now or _is_in_hook(raised, _EPOCH_BEGINS)
-        hooks = [*(_STEP_BEGINS if of_step else ()), *(_EPOCH_BEGINS if of_epoch else ())]
+        of_step = begun or _is_in_hook(raised, STEP_BEGINS)
+        of_epoch = self._begun_epoch == now or _is_in_hook(raised, EPOCH_BEGINS)
+        hooks = [*(STEP_BEGINS if of_step else ()), *(EPOCH_BEGINS if of_epoch else ())]
         hears = [each for each in self._kept.values() if _has_own(each, hooks)]
         hears += [each for each in self._params.list_callback if sets_parameters(each, hooks)]
         if hears:
@@ -292,7 +293,7 @@ class Keeper:
         if not self.ends_epoch(now) or self._heard_epoch == now:
             return ""
         left = unheard if _is_in_hook(raised, ["on_train_epoch_end"]) else listed
-        early = [each for each in left if sets_parameters(each, _EPOCH_ENDS)]
+        early = [each for each in left if sets_parameters(each, EPOCH_ENDS)]
         return f"{_names(early)} may not have handled the end of its epoch" if early else ""
 
     def stop(self) -> None:
@@ -490,18 +491,8 @@ def _borrows_scheduler(callback: Any, keeps: Sequence[Any]) -> bool:
     """Whether a hook of a callback uses a scheduler that is a variable of the script: no companion has its state."""
     if hasattr(callback, "state_dict"):
         return False
-    hooks = (inspect.unwrap(getattr(callback, name)) for name in _HOOKS if hasattr(callback, name))
-    functions = [hook for each in hooks if inspect.isfunction(hook := getattr(each, "__func__", each))]
     own = [*keeps, *_schedulers(callback).values()]
-    return any(isinstance(used, _SCHEDULERS) and not _is_in(own, used) for each in functions for used in _used_by(each))
-
-
-def _used_by(function: Any) -> Iterator[Any]:
-    """The values of a function's global names, and of those from enclosing functions."""
-    for cell in function.__closure__ or ():
-        with suppress(ValueError):  # it has no value yet
-            yield cell.cell_contents
-    yield from (function.__globals__.get(name) for name in function.__code__.co_names)
+    return any(isinstance(used, _SCHEDULERS) and not _is_in(own, used) for used in values_used(callback, HOOKS))
 
 
 def _state_of(callback: Any, *, whole: bool) -> dict[str, Any]:

@@ -3,51 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 from contextlib import contextmanager
-from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakValueDictionary
 
-from mindspore import Parameter
-from mindspore.train import ModelCheckpoint
 from mindspore.train.callback import BackupAndRestore, LambdaCallback
 
 from ckptstore.errors import RefusedError
 from ckptstore.formats.header import OPTIMIZER_STEP
+from ckptstore.mindspore.hook_code import OF_LIBRARIES
 from ckptstore.mindspore.state import RATE, first_names, is_state
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 Digests: TypeAlias = "dict[str, tuple[tuple[int, ...], bytes]]"
 """Values of some parameters by name, with their shapes: parallel modes may cut a parameter before the first step."""
 
 _MAX_PARAMETERS = 32
 _MAX_BYTES = 1 << 20
-
-STEP_ENDS = ("step_end", "on_train_step_end")
-"""The hooks of a callback for the end of a step: MindSpore's older name, and the present one."""
-
-_OWN = ("mindspore.", "ckptstore.")
-_SETTERS = frozenset(
-    {
-        "add_",
-        "assign",
-        "assign_add",
-        "assign_sub",
-        "assign_value",
-        "copy_",
-        "div_",
-        "fill_",
-        "load_checkpoint",
-        "load_param_into_net",
-        "mul_",
-        "set_data",
-        "sub_",
-        "zero_",
-    }
-)
 
 _HALF_LOADED: WeakValueDictionary[int, Any] = WeakValueDictionary()
 """Parameters in which a load failed halfway, by id. For the whole process, since a later launch may train them."""
@@ -137,63 +111,11 @@ def _digests(parameters: Iterable[Any]) -> Digests:
     }
 
 
-def set_after_save(callbacks: Iterable[Any]) -> dict[str, str]:
-    """The callbacks that set parameters at the end of a step, after a ModelCheckpoint has saved; each with its call."""
-    found, has_saved = {}, False
-    for callback in callbacks:
-        has_saved = has_saved or isinstance(callback, ModelCheckpoint)
-        if has_saved and (called := _setters_of(callback, STEP_ENDS)):
-            found[type(callback).__name__] = min(called)
-    return found
-
-
-def sets_parameters(callback: object, at: Iterable[str] = STEP_ENDS) -> bool:
-    """Whether a callback sets parameters in one of these hooks, by their code."""
-    return bool(_setters_of(callback, at))
-
-
-def _setters_of(callback: object, hooks: Iterable[str]) -> set[str]:
-    """The calls that set parameters: in hooks, in the user's methods that they call, in functions of their module."""
-    hooks = tuple(hooks)
-    called: set[str] = set()
-    functions = [getattr(callback, name, None) for name in hooks]
-    for each in functions:
-        function: Any = inspect.unwrap(each)  # type: ignore[arg-type]
-        codes = [code] if (code := getattr(function, "__code__", None)) else []
-        for inner in codes:
-            codes += [constant for constant in inner.co_consts if isinstance(constant, CodeType)]
-        names = {name for code in codes for name in code.co_names} - called
-        called |= names
-        functions += _methods(callback, names, hooks)
-        beside = (getattr(function, "__globals__", {}).get(name) for name in names)
-        functions += [other for other in beside if isinstance(other, FunctionType) and _are_beside(other, function)]
-    setters = called & _SETTERS
-    return set() if setters == {"set_data"} and _draws(callback) else setters
-
-
-def _methods(callback: object, names: Collection[str], hooks: Collection[str]) -> list[Any]:
-    """The user's methods by name, of base classes too. Hooks may also be MindSpore's, which `super` calls."""
-    found = [(name, vars(each)[name]) for each in type(callback).__mro__ for name in names if name in vars(each)]
-    return [
-        method
-        for name, method in found
-        if name in hooks or not str(getattr(method, "__module__", _OWN[0])).startswith(_OWN)
-    ]
-
-
-def _are_beside(one: Any, other: Any) -> bool:
-    return bool(one.__module__ == other.__module__) and not str(one.__module__).startswith(_OWN)
-
-
-def _draws(callback: object) -> bool:
-    """Whether a callback has something with `set_data` that is no parameter, as the lines of a plot are."""
-    return any(hasattr(each, "set_data") and not isinstance(each, Parameter) for each in vars(callback).values())
-
-
 def _refusal(changed: Sequence[str], callbacks: Sequence[Any], step: int, *, restored: bool) -> RefusedError:
-    suspects = [each for each in callbacks if isinstance(each, BackupAndRestore)] or [
-        each for each in callbacks if isinstance(each, LambdaCallback) or not type(each).__module__.startswith(_OWN)
-    ]
+    def may_load(callback: Any) -> bool:
+        return isinstance(callback, LambdaCallback) or not type(callback).__module__.startswith(OF_LIBRARIES)
+
+    suspects = [each for each in callbacks if isinstance(each, BackupAndRestore)] or list(filter(may_load, callbacks))
     names = " or ".join(dict.fromkeys(type(each).__name__ for each in suspects))
     done = f"resume restored step {step}" if restored else f"training goes on after step {step}"
     if names:

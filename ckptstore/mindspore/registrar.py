@@ -30,7 +30,7 @@ from ckptstore.disk.files import facts
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.mindspore.data import an_epoch_of, begin_anew, check_start
 from ckptstore.mindspore.graceful_exit import disarm
-from ckptstore.mindspore.load_guard import set_after_save
+from ckptstore.mindspore.hook_code import set_after_save
 from ckptstore.mindspore.step_count import InterruptedStep, StepCount, StepTimes, is_wrong_result
 from ckptstore.mindspore.ttp import TtpWatch
 from ckptstore.mindspore.watches import PeriodicWatch, watches_for

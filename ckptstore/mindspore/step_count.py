@@ -14,7 +14,7 @@ import mindspore
 from ckptstore.core.model import Timing
 from ckptstore.core.text import count
 from ckptstore.mindspore.data import an_epoch_of
-from ckptstore.mindspore.load_guard import sets_parameters
+from ckptstore.mindspore.hook_code import sets_parameters
 from ckptstore.mindspore.state import OPTIMIZERS
 
 if TYPE_CHECKING:

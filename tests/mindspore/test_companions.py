@@ -22,7 +22,7 @@ from ckptstore.api import Catalog
 from ckptstore.core.model import Assignment, FileState, RestorePlan
 from ckptstore.mindspore import extra_state
 from ckptstore.mindspore.extra_state import Keeper, Remembered
-from ckptstore.mindspore.load_guard import sets_parameters
+from ckptstore.mindspore.hook_code import sets_parameters
 from ckptstore.retention.policy import Policy
 from ckptstore.training.companions import Companions
 from tests.mindspore.trainings import (
