@@ -4,12 +4,12 @@
 
 Prints START and what `resume` returned, as JSON; writes final.ckpt when training ends. "saves" is how, one of WAYS.
 Faults, N counting the steps of this process: "kill N" (SIGKILL after step N, when all that was saved before is in the
-catalog), "kill-at-once N" (without waiting for that), "kill-journalled N" (when it is in the journal), "keep-up" (none:
-each step waits for the catalog), "raise N" (in a callback after step N), "raise-before N" (before step N is computed),
-"SystemExit N" and "KeyboardInterrupt N" (raised after step N), "kill-writing N" (SIGKILL at the Nth call that the
-saver's thread makes to what is written in C), and at such a call "full-writing N" (no room is left on the disk),
-"terminate-writing N" (SIGTERM), "asked-writing N" (`ckptstore exit`), "raise-writing N" (the thread waits there until a
-callback has raised after the step under way),
+catalog), "kill-at-once N" (when the first save is in it), "kill-journalled N" (when it is in the journal), "keep-up"
+(none: each step waits for the catalog), "raise N" (in a callback after step N), "raise-before N" (before step N is
+computed), "SystemExit N" and "KeyboardInterrupt N" (raised after step N), "kill-writing N" (SIGKILL at the Nth call
+that the saver's thread makes to what is written in C), and at such a call "full-writing N" (no room is left on the
+disk), "terminate-writing N" (SIGTERM), "asked-writing N" (`ckptstore exit`), "raise-writing N" (the thread waits
+there until a callback has raised after the step under way),
 "exit-flag N", "exit-signal N" and "exit-asked N" (a graceful exit is asked for after step N: it is taken after step
 N+1), "waits N" (after every Nth step it prints WAITS and reads a line: with "flush" it waits for the catalog and prints
 whether that has all).
@@ -72,6 +72,7 @@ DEFAULTS = {
 }
 FLAG = "graceful_exit.json"
 WRITING = "-writing"
+AFTER_FIRST_SAVE = 6
 
 
 class Fault(Callback):
@@ -98,7 +99,7 @@ class Fault(Callback):
         if self.is_reached.is_set():
             self.is_over.set()
             raise RuntimeError("fault while the saver writes")
-        if self.action == "keep-up":
+        if self.action == "keep-up" or (self.action == "kill-at-once" and self.done == AFTER_FIRST_SAVE):
             self.written()
             assert self.recorder.flush(60)
         if self.action == "waits" and self.done % self.step == 0:
