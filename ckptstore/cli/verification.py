@@ -100,7 +100,7 @@ def _verify_in_tier(database: Database, run: str | None, tier: str, *, digest: b
     done = in_tier.verify(database, run, facts.named(database, tier), digest=digest)
     if as_json:
         found = {name: reasons(getattr(done, name)) for name in ("damaged", "troubles")}
-        values.write({**fields(done, "tier checked bytes whole"), **found})
+        values.write({**fields(done, "tier checked bytes whole failed_before"), **found})
     else:
         what = "sizes and digests" if digest else "sizes"
         line(f"{count(done.checked, 'copy', 'copies')} in tier {done.tier} verified, {size(done.bytes)}: {what}")
@@ -109,7 +109,12 @@ def _verify_in_tier(database: Database, run: str | None, tier: str, *, digest: b
                 line(f"{word}: {each.reason}")
         for key in first(done.whole, "whole again"):
             line(f"whole again: {key}: a start takes it")
-        line(f"{count(len(done.damaged), 'copy is', 'copies are')} damaged" if done.damaged else "no damage was found")
+        last = f"{count(len(done.damaged), 'copy is', 'copies are')} damaged" if done.damaged else "no damage was found"
+        if done.failed_before:
+            were = count(done.failed_before, "copy was", "copies were")
+            again = Command("replicate", *([] if run is None else [run]), "--tier", done.tier)
+            last += f"; {were} recorded as failed before: {again} copies what is still on disk"
+        line(last)
     return DamageError.exit_code if done.damaged else 1 if done.troubles else 0
 
 

@@ -31,6 +31,7 @@ class CopiesVerified:
     """The findings: how many copies were checked, and their bytes; the damaged ones, which are cut, changed or missing.
 
     `troubles` are copies that could not be checked. `whole` are copies recorded as failed that proved to be whole.
+    `failed_before` counts the other copies that were recorded as failed before: they are not among the checked ones.
     """
 
     tier: str
@@ -39,6 +40,7 @@ class CopiesVerified:
     damaged: tuple[Skipped, ...]
     troubles: tuple[Skipped, ...]
     whole: tuple[str, ...]
+    failed_before: int
 
 
 def verify(database: Database, run: str | None, tier: Tier, *, digest: bool = False) -> CopiesVerified:
@@ -52,10 +54,12 @@ def verify(database: Database, run: str | None, tier: Tier, *, digest: bool = Fa
     store, recorder = open_tier(tier.url), shared(database)
     looks = for_each(partial(_look, store, digest), [copy for _, copy in held], waits=True)
     looked_at, damaged, troubles, whole = [], [], [], []
+    failed_before = 0
     for (file, copy), error in zip(held, looks, strict=True):
         has_failed = copy.state is CopyState.FAILED
         if has_failed and isinstance(error, DamageError | MissingError):
-            continue  # as recorded
+            failed_before += 1
+            continue
         if error is not None and not isinstance(error, DamageError | MissingError):
             troubles.append(Skipped(copy.key, error.message))
             continue
@@ -67,7 +71,8 @@ def verify(database: Database, run: str | None, tier: Tier, *, digest: bool = Fa
             record_copy(recorder, file, tier, CopyState.READY, beside=copy.beside)
             whole.append(copy.key)
     every = sum(copy.all_bytes for copy in looked_at)
-    return CopiesVerified(tier.name, len(looked_at), every, tuple(damaged), tuple(troubles), tuple(whole))
+    found = tuple(damaged), tuple(troubles), tuple(whole)
+    return CopiesVerified(tier.name, len(looked_at), every, *found, failed_before)
 
 
 def _held(database: Database, run_id: int, tier: Tier) -> Iterator[tuple[Checkpoint, Copy]]:

@@ -74,7 +74,8 @@ File[]`, `skipped`, `opaque: [{path, rank, size, modified}]`, `trash: [{collecti
 that copied |
 | `verify --json` | `checked`, `bytes`, `damaged: [{path, rule, detail}]`, `troubles`, `skipped`, `unknown: \
 [{path, reason}]`, `whole_again: [path]`, `new_digests`, `missing_before` |
-| `verify --tier NAME --json` | `tier`, `checked`, `bytes`, `damaged: PathReason[]`, `troubles` |
+| `verify --tier NAME --json` | `tier`, `checked`, `bytes`, `damaged: PathReason[]`, `troubles`, `whole: [key]`, \
+`failed_before` |
 | `inspect --json` | `path`, `format`, `parameters`; of a checkpoint also `info`, `optimizer_step`, `complete`, of \
 safetensors `metadata`; of a strategy file also `stages`; of a group info file `restore_ranks` and `groups` in place \
 of `parameters` |
