@@ -113,7 +113,7 @@ def _verify_in_tier(database: Database, run: str | None, tier: str, *, digest: b
         if done.failed_before:
             were = count(done.failed_before, "copy was", "copies were")
             again = Command("replicate", *([] if run is None else [run]), "--tier", done.tier)
-            last += f"; {were} recorded as failed before: {again} copies what is still on disk"
+            last += f"; {were} recorded as failed before: {again} copies the files that are still on disk"
         line(last)
     return DamageError.exit_code if done.damaged else 1 if done.troubles else 0
 

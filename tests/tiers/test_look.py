@@ -129,7 +129,7 @@ def test_a_failed_copy_that_is_whole_again_is_ready_again(job: Job, tier: Tier, 
     found = in_tier.verify(database, "run", tier)
     assert (found.checked, found.whole, found.failed_before) == (0, (), 2)
     printed = CliRunner().invoke(cli, [f"--db={database.url}", "verify", "run", "--tier", "far"]).stdout
-    again = f"ckptstore --db {database.url} replicate run --tier far copies what is still on disk"
+    again = f"ckptstore --db {database.url} replicate run --tier far copies the files that are still on disk"
     assert printed.endswith(f"no damage was found; 2 copies were recorded as failed before: {again}\n")
     away.rename(there)
     (there.parent / key_of(files[0])).chmod(0o600)
