@@ -190,12 +190,12 @@ class Catalog:
           "info"; and "numbers": files with the same _N in their names are of one launch.
         - `progress`: called with the number of files looked at since the last call.
         - `into`: if `directory` is the URL of a tier, its journals are written below this directory, which is then
-          scanned.
+          scanned. No dry run can do that.
         """
         if into is not None or "://" in str(directory):
             from ckptstore.replicate.journals import brought_back
 
-            directory = brought_back(str(directory), into)
+            directory = brought_back(str(directory), into, dry_run=dry_run)
         from ckptstore.disk.trust import Trust
         from ckptstore.evidence.reconstruct import Stated
         from ckptstore.evidence.unregistered import Trusted

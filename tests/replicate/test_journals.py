@@ -36,6 +36,9 @@ def test_a_tier_alone_makes_a_catalog_anew_and_gives_the_newest_state(
         other.scan(far.url)
     with pytest.raises(UsageError, match="are brought back into a directory"):
         other.scan(far.url, into="")  # it is not the working directory
+    with pytest.raises(UsageError, match="a dry run writes nothing"):
+        other.scan(far.url, into=tmp_path / "back", dry_run=True)
+    assert not (tmp_path / "back").exists()
     other.scan(far.url, into=tmp_path / "back")
     assert lines(tmp_path / "back") == told
     found = other.resolve("run")
