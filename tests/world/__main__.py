@@ -1,7 +1,7 @@
-"""Runs many histories on all cores: `python -m tests.world --histories N --seed S`.
+"""Runs many simulated histories on all cores: `python -m tests.world --histories N --seed S`.
 
-Prints the operations that ran, and the faults that were drawn in them. `--keep DIR` writes each of the first five
-histories that break a promise into DIR, as a script with fewer steps.
+Prints how often each operation ran, and how often each fault was drawn in it. `--keep DIR` shrinks the first five
+histories that break a promise to fewer steps, and writes each into DIR as a script that runs by itself.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _Outcome = tuple[int, str, Counter[str], Counter[str], Counter[str]]
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.world", description=__doc__)
     parser.add_argument("--histories", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0, help="the first history; a begun tally has its own")
-    parser.add_argument("--only", type=int, nargs="+", help="the numbers of the histories, in place of these two")
-    parser.add_argument("--steps", type=int, default=0, help="of each history (0: as many as usual)")
+    parser.add_argument("--seed", type=int, default=0, help="the first history; a tally that was begun has its own")
+    parser.add_argument("--only", type=int, nargs="+", help="run these histories, whatever --histories and --seed say")
+    parser.add_argument("--steps", type=int, default=0, help="the steps of each history (0: the default)")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--until-found", action="store_true", help="end at the first that breaks a promise")
-    parser.add_argument("--keep", type=Path, help="a directory for the scripts of those that break a promise")
-    parser.add_argument("--tally", type=Path, help="a file of what came of them, from which an ended run goes on")
+    parser.add_argument("--until-found", action="store_true", help="stop at the first history that breaks a promise")
+    parser.add_argument("--keep", type=Path, help="the directory for the scripts")
+    parser.add_argument("--tally", type=Path, help="a file with the results so far: an interrupted run goes on from it")
     asked = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is part of a history
         os.execve(  # noqa: S606

@@ -81,7 +81,7 @@ class TierWorld(World):
         for each in self.truth.every_file():
             if each.registered and there.get(each.path) == each.content and each.content not in excepted:
                 if each.content not in there_now:
-                    raise ViolationError(f"{each.path} was not copied, and nothing was in the way")
+                    raise ViolationError(f"{each.path} was not copied, though no fault prevented it")
                 self.ready.add(each.content)
         self.checked["copied"] += 1
 
@@ -127,7 +127,7 @@ class TierWorld(World):
             for path, content in homes.items():
                 is_of_run = content in self.truth.contents and content not in self.neighbours.values()
                 if is_of_run and after.get(path) != content and content not in copied | useless:
-                    raise ViolationError(f"{path} left its node, and no tier has it")
+                    raise ViolationError(f"{path} was deleted on its node, though no tier has a copy")
             self.checked["freed"] += 1
 
     # What happens to the tier.

@@ -409,14 +409,14 @@ class World:
         _, start = task.result
         has_saved = any(each.registered for ranks in launch.saved.values() for each in ranks.get(0, ()))
         if has_saved and launch.decided and self.is_quiet and self.is_current:
-            raise ViolationError(f"launch {launch.name} has saved, and starts again")
+            raise ViolationError(f"launch {launch.name} starts again, though it has saved")
         is_known = launch.decided and not launch.is_unheard
         if is_known and self.is_quiet and self.is_current and any(each.has_registered() for each in later):
-            raise ViolationError(f"a launch after {launch.name} has saved, and that starts again")
+            raise ViolationError(f"launch {launch.name} starts again, though a later launch has saved")
         paths = {each.rank: each.source.path for each in start.plan.ranks} if start.plan else {}
         is_fetched = self.has_moved and start.plan is not None and start.plan.copies  # copies of the old paths
         if launch.decided and is_told and not launch.is_unheard and not is_fetched and paths != launch.plan:
-            raise ViolationError(f"launch {launch.name} started from {launch.plan}, and again from {paths}")
+            raise ViolationError(f"launch {launch.name} started from {launch.plan}, then again from {paths}")
         launch.in_doubt = True
 
     def _begin_plain(
@@ -697,14 +697,14 @@ class World:
             is_sure &= not (self.is_shaken or self.rotten or self._uncounted or self._is_within_a_move)
             is_sure &= not (self.truth.is_in_doubt() or launch.quarantined)
             if serves and is_sure and self.truth.is_whole(launch, at, there):
-                raise ViolationError(f"step {at} of {launch.name} is whole, and no run begins from it: {task}")
+                raise ViolationError(f"no run can begin from step {at} of {launch.name}, though it is whole: {task}")
             self.tuned = None if saves else self.tuned
             return
         plan: RestorePlan | None = task.result
         if plan is None or (plan.launch.id, plan.global_step) != (launch.name, at):
-            raise ViolationError(f"a run is to begin from step {at} of {launch.name}, and begins from {plan}")
+            raise ViolationError(f"a run that was to begin from step {at} of {launch.name} begins from {plan}")
         if not serves:
-            raise ViolationError(f"a run begins from a part of step {at} of {launch.name}")
+            raise ViolationError(f"a run begins from only some of the files of step {at} of {launch.name}")
         content = there.get(plan.ranks[0].source.path, b"")
         identity = self.truth.contents.get(content)
         if fault is None and content not in self.rotten.values() and (identity is None or identity.step != at):
@@ -877,7 +877,7 @@ class World:
         self.machine.kill(program)
         self.is_shaken |= not task.is_over  # a file of unknown step may make a start refuse
         if task.error is not None and fault is None and is_quiet:
-            raise ViolationError(f"a save fails, and nothing was in its way: {task.error}") from task.error
+            raise ViolationError(f"a save failed, though no fault prevented it: {task.error}") from task.error
         if task.error is None and task.is_over and task.result:
             names = (".data-00000-of-00001", ".index") if prefix else ("",)
             self.neighbours |= {self._at(f"{task.result}{name}"): content for name in names}
@@ -918,7 +918,7 @@ class World:
         found = [self._bare.get(there.get(each.source.path[1:], b"")) for each in task.result.plan.ranks]
         self.checked["bare"] += 1
         if None in found or len({each[:2] for each in found if each}) != 1:
-            raise ViolationError(f"a plan has files of the starts, steps and ranks {found}")
+            raise ViolationError(f"the files of a plan are of these (start, step, rank): {found}")
 
     def _are_times_lost(self, there: dict[str, bytes]) -> bool:
         """Whether a later step was written before an earlier one. Such a tree looks copied, so only names count."""
@@ -1278,7 +1278,6 @@ class World:
         path = self._checkpoint(which)
         if path is None:
             return
-        self._give_up_backups()
         there = self.there()
         step = self.truth.contents[there[path]].step
         paths = [
@@ -1298,17 +1297,16 @@ class World:
             self._copy(path, f"{path.removesuffix('.ckpt')}-copy.ckpt", times=times)
 
     def _copy(self, path: str, other: str, *, times: bool) -> None:
-        system = self.machine.system
-
-        def work() -> None:
-            with system.open_file(path, "rb") as source, system.open_file(other, "wb") as target:
-                target.write(source.read())
-            if times:
-                at = system.stat(path).st_mtime_ns
-                system.utime(other, ns=(at, at))
-
         with suppress(ViolationError):
-            self._run(self.operator, work, "copy")
+            self._run(self.operator, lambda: self._copy_file(path, other, times=times), "copy")
+
+    def _copy_file(self, path: str, other: str, *, times: bool) -> None:
+        system = self.machine.system
+        with system.open_file(path, "rb") as source, system.open_file(other, "wb") as target:
+            target.write(source.read())
+        if times:
+            at = system.stat(path).st_mtime_ns
+            system.utime(other, ns=(at, at))
 
     def back_up(self, which: int = 0, times: bool = False) -> None:  # noqa: FBT001, FBT002
         """A user copies a directory with its journals into a subdirectory, with the times of its files or without."""
@@ -1325,16 +1323,10 @@ class World:
             for path in inside:
                 other = target + path.removeprefix(source)
                 system.makedirs(other.rpartition("/")[0], exist_ok=True)
-                with system.open_file(path, "rb") as file, system.open_file(other, "wb") as copy:
-                    copy.write(file.read())
-                if times:
-                    at = system.stat(path).st_mtime_ns
-                    system.utime(other, ns=(at, at))
+                self._copy_file(path, other, times=times)
 
         with suppress(ViolationError):
             self._run(self.operator, work, "copy")
-        for disk in self.disks.values():
-            disk.sync_all()
         known = {each.content for each in self.truth.every_file() if each.registered}
         self.backups |= {
             path: content
@@ -1547,11 +1539,12 @@ class World:
             disk.power_loss(self.machine.chance)
         after = self.everything()
         self.neighbours = {path: content for path, content in self.neighbours.items() if after.get(path) == content}
+        self.backups = {path: content for path, content in self.backups.items() if after.get(path) == content}
         for path in self._strangers:
             if path not in after:
                 raise ViolationError(f"{path} of a stranger is lost")
         for folder in self._journalled(before) - self._journalled(after):
-            raise ViolationError(f"{folder} lost its journals, and what is in it was registered")
+            raise ViolationError(f"{folder} lost its journals, though it has registered files")
         self._risen |= {path for path in after.keys() - before.keys() if "/.ckptstore/trash/" in path}
         # A move into the trash may not be durable yet. Files that return home count again after the next gc or undo.
         trashed = {content for path, content in before.items() if "/.ckptstore/trash/" in path}
@@ -1637,7 +1630,7 @@ class World:
         for path in sorted(keep):
             if after.get(path) != before[path] and before[path] not in self._dropped:
                 where = [other for other, content in after.items() if content == before[path]]
-                raise ViolationError(f"{what} took {path}, which must stay (now at {where})")
+                raise ViolationError(f"{what} removed {path}, which must stay (now at {where})")
 
     def _check_homes(self, what: str, before: dict[str, bytes], after: dict[str, bytes]) -> None:
         """Check that this command moved or changed no checkpoint. Skipped if a stopped gc ran on at the same time."""
@@ -1648,7 +1641,7 @@ class World:
             if "/.ckptstore/" in path or content not in self.truth.contents or is_renamed:
                 continue
             if after.get(path) != content:
-                raise ViolationError(f"{what} took {path}")
+                raise ViolationError(f"{what} moved or changed {path}")
 
     def _check_nothing_lost(self, what: str, before: dict[str, bytes], after: dict[str, bytes]) -> None:
         contents = set(after.values())
@@ -1702,7 +1695,7 @@ class World:
             if after.get(path) != content:
                 raise ViolationError(f"{path} of a stranger was touched")
         if self.nodes[0].disk.everything().get(_LINKED[1:]) != b"linked":
-            raise ViolationError(f"{_LINKED} was touched, which a link leads to")
+            raise ViolationError(f"{_LINKED}, to which a link leads, was touched")
         self.checked["strangers"] += 1
         self._check_backups(after)
 
@@ -1730,7 +1723,7 @@ class World:
             is_told = (self.is_current or trainer.recorder is not None) and is_listed and not has_missed
             is_complete = back is None and not fresh and not self.is_shaken and is_told and not is_blind
             if fresh and plan is not None:
-                raise ViolationError(f"a start from step {plan.global_step} was to start over")
+                raise ViolationError(f"a start that was to start over goes on from step {plan.global_step}")
             if is_alone:
                 self._check_plan("start", plan, there, complete=is_complete, adopts=self._adopts())
                 is_known = self.is_current and not self.first_missed
@@ -1769,7 +1762,7 @@ class World:
             if (content := self._read(plan, each.source, there)) in self.truth.contents
         }
         if not plan.launch.id.startswith("scan-") or len(found) != 1:
-            raise ViolationError(f"start from launch {plan.launch.id}, which there never was")
+            raise ViolationError(f"a start goes on from launch {plan.launch.id}, which never existed")
         return found.pop()
 
     def _check_plan(
@@ -1802,13 +1795,13 @@ class World:
                 return  # a newer state that was not registered
             if launch is not None and launch.number > newest.number:
                 return
-        raise ViolationError(f"{what} takes {chosen}, and step {step} of {newest.name} is whole")
+        raise ViolationError(f"{what} takes {chosen}, though step {step} of {newest.name} is newer and whole")
 
     def _check_one_state(self, what: str, plan: RestorePlan, there: dict[str, bytes]) -> None:
         self.checked["one state"] += 1
         size = self.truth.launches[-1].size if what == "start" else plan.launch.world_size
         if {each.rank for each in plan.ranks} != set(range(size)):
-            raise ViolationError(f"{what}: a plan for ranks {[each.rank for each in plan.ranks]}")
+            raise ViolationError(f"{what}: the plan has the wrong ranks: {[each.rank for each in plan.ranks]}")
         for each in plan.ranks:
             content = self._read(plan, each.source, there)
             if content is None:
@@ -1818,7 +1811,7 @@ class World:
                 self.checked["rotten"] += 1
                 continue
             if identity is None:
-                raise ViolationError(f"{what}: {each.source.path} of the plan is not what a rank wrote")
+                raise ViolationError(f"{what}: {each.source.path} of the plan has bytes that no rank wrote")
             launch = self.truth.launches[identity.launch]
             if launch.is_unheard:
                 self.checked["unheard"] += 1
@@ -1859,7 +1852,7 @@ class World:
         self.checked["from nothing"] += 1
         once = next((state for state in self.truth.lineage() if self.truth.was_whole(*state)), None)
         if once is not None:
-            raise ViolationError(f"{launch.name} begins at step 0, and step {once[1]} of {once[0].name} was whole")
+            raise ViolationError(f"{launch.name} begins at step 0, though step {once[1]} of {once[0].name} was whole")
 
     def _check_given(self, what: str, plan: RestorePlan) -> None:
         """Check that no file of a plan is in the trash."""
@@ -1888,9 +1881,9 @@ class World:
         if self.truth.is_in_doubt() and launch.number:
             return
         if self.truth.whole(self._within_reach(self._counted()), adopts=self._adopts()):
-            raise ViolationError(f"a start is refused, and a state is whole: {error}")
+            raise ViolationError(f"a start is refused, though a state is whole: {error}")
         if not launch.branched and self.truth.is_begun_anew(launch.number):
-            raise ViolationError(f"a start is refused, though all starts over: {error}")
+            raise ViolationError(f"a start is refused that was to start over: {error}")
 
     def finish(self) -> None:
         """Check, without faults, that a start takes the newest state, and that a rebuilt catalog knows the same."""
@@ -1907,7 +1900,7 @@ class World:
                 break
         else:
             if must and certain and not self.is_shaken:
-                raise ViolationError("three starts in a row fail, and a state is whole")
+                raise ViolationError("three starts in a row fail, though a state is whole")
         started = self.truth.launches[-1]
         self._end_trainers()
         if self.is_shaken or not certain:
@@ -1917,7 +1910,7 @@ class World:
             newest, step = must[0]
             chosen = started.parent
             if chosen is not None and self.truth.launches[chosen[0]].number < newest.number:
-                raise ViolationError(f"at the end: {chosen}, and step {step} of {newest.name} is whole")
+                raise ViolationError(f"the last start takes {chosen}, not step {step} of {newest.name}, which is newer")
         self._check_undone()
         self.sync()
         if not self.has_lost_disk:
@@ -1941,7 +1934,7 @@ class World:
             is_left = "/.ckptstore/trash/" in path and content in self.truth.contents and not path.startswith(_BELOW)
             is_left &= path not in self._risen
             if is_left and content not in homes and path.rpartition("/")[2] not in names:
-                raise ViolationError(f"{path} is left in the trash, and no undo brings it back")
+                raise ViolationError(f"{path} stays in the trash: no undo brings it back")
         self.checked["undone"] += 1
 
     def _check_purged(self) -> None:
@@ -1954,7 +1947,7 @@ class World:
             identity = self.truth.contents.get(content)
             is_left = "/.ckptstore/trash/" in path and not path.startswith(_BELOW) and path not in self._risen
             if is_left and identity is not None and identity.step not in marked and not task.result.waiting:
-                raise ViolationError(f"{path} is left in the trash, and no purge deletes it")
+                raise ViolationError(f"{path} stays in the trash: no purge deletes it")
         self.checked["purged"] += 1
 
     def _check_made_anew(self, there: dict[str, bytes]) -> None:
@@ -2024,4 +2017,4 @@ class World:
         }
         is_told = not self.done["power loss"] or answers[:1] == [None] or told.issuperset(answers[:1])
         if not is_hidden and is_told and len(answers) == 2 and answers[0] != answers[1]:
-            raise ViolationError(f"the catalog goes on from {answers[0]}, one made anew from {answers[1]}")
+            raise ViolationError(f"the catalog resolves to {answers[0]}, a catalog made anew to {answers[1]}")
