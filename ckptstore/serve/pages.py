@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ckptstore.resume.overview import RunRow
     from ckptstore.serve.questions import Planned, Questions
 
-_SAVES_SHOWN, _RUNS_SHOWN, _CHECKS_SHOWN = 200, 100, 300
+_SAVES_SHOWN, _RUNS_SHOWN, _CHECKS_SHOWN, _STATES_SHOWN = 200, 100, 300, 500
 _SPARKS = 24
 _MOST_CELLS = 20_000
 """The largest number of files that are looked up for the picture of ranks and steps."""
@@ -177,14 +177,18 @@ class Pages:
         (planned, refused), row, stored = await asyncio.gather(
             self._planned(name, rules_of(rules)), self._ask.run(name), self._ask.policy(name)
         )
+        plan = planned.shown if planned else None
+        states = [(kind, plan[kind][:_STATES_SHOWN]) for kind in ("remove", "keep")] if plan else []
         return self._page(
             "retention",
             f"Retention of run {name}",
             status,
             run=name,
             row=row,
-            plan=planned.shown if planned else None,
-            strip=view.strip(planned.shown) if planned else (),
+            plan=plan,
+            states=states,
+            more=sum(len(plan[kind]) - len(some) for kind, some in states) if plan else 0,
+            strip=view.strip(states),
             digest=planned.digest if planned else "",
             policy=stored["policy"],
             rules=rules,

@@ -13,7 +13,7 @@ from ckptstore.resume.liveness import ENDED, KILLED
 from ckptstore.serve.charts import Bar, Cell
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ckptstore.core.model import Resolution
     from ckptstore.resume.history import LaunchRow
@@ -174,9 +174,9 @@ def stored(saves: Sequence[SaveRow]) -> list[tuple[float, float]]:
     return found
 
 
-def strip(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
+def strip(states: Iterable[tuple[str, Iterable[Mapping[str, Any]]]]) -> list[tuple[str, str]]:
     """The verdict of gc on each state, by step: `keep` or `remove`, and a tooltip with the reasons."""
-    cells = [(state["global_step"], kind, state) for kind in ("keep", "remove") for state in plan[kind]]
+    cells = [(state["global_step"], kind, state) for kind, some in states for state in some]
     return [
         (kind, f"{kind} step {step}: {'; '.join(reason['detail'] for reason in state['reasons'])}")
         for step, kind, state in sorted(cells, key=lambda each: each[:2])

@@ -12,7 +12,7 @@ from ckptstore.api import Catalog
 from ckptstore.doctor.checkup import Checkup
 from ckptstore.outside import threading
 from ckptstore.resume.overview import RunRow
-from ckptstore.serve import questions
+from ckptstore.serve import pages, questions
 from ckptstore.serve.app import make_app
 from ckptstore.serve.events import news
 from ckptstore.serve.guard import Rules
@@ -46,6 +46,15 @@ def test_what_gc_would_do(client: TestClient) -> None:
     page = client.get("/runs/run/retention").text
     assert "no rule says what to keep, and no policy is stored for this run" in page
     assert 'name="keep_last"' in page
+
+
+@pytest.mark.usefixtures("job")
+def test_a_plan_of_very_many_states_shows_the_newest(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "_STATES_SHOWN", 1)
+    page = client.get("/runs/run/retention?keep_last=1").text
+    assert "0 states would go, 2 stay" in page
+    assert page.count("<rect class") == page.count('<tr class="keep">') == 1
+    assert "1 older state is not shown; <code>ckptstore gc run</code>" in page
 
 
 def test_a_run_has_its_pictures_and_their_numbers(catalog: Catalog, client: TestClient, job: Job) -> None:
