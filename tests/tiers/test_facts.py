@@ -41,6 +41,13 @@ def test_a_url_is_written_in_one_way(url: str, level: int | None, tier: Tier) ->
     assert facts.tier_of("s3", url, level) == tier
 
 
+@pytest.mark.parametrize("url", ["s3://bucket/../x", "s3://bucket/a/.", "s3://bucket/./a"])
+def test_a_prefix_that_servers_read_in_two_ways_is_refused(url: str) -> None:
+    with pytest.raises(UsageError, match="s3 cannot be used"):
+        facts.tier_of("s3", url)
+    assert facts.tier_of("s3", "s3://bucket/a..b/.c").url == "s3://bucket/a..b/.c"
+
+
 @pytest.mark.parametrize(
     "url",
     ["s3://key:secret@bucket/prefix", "s3://", "file://host/a", "s3://bucket?key=secret", "s3:/bucket/a", "host:/a"],
