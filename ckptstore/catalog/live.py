@@ -102,6 +102,15 @@ def has_any(connection: sa.Connection, key: LaunchKey) -> bool:
     return connection.execute(_HAS_ANY, {"own_launch": key}).first() is not None
 
 
+def counters(connection: sa.Connection, keys: Iterable[LaunchKey]) -> dict[tuple[LaunchKey, int], int]:
+    """The highest optimizer counters that ranks of these launches have registered, as far as the newest saves tell."""
+    found: dict[tuple[LaunchKey, int], int] = {}
+    for key in keys:
+        for rank, counter in rows.many(connection.execute(_COUNTERS, {"own_launch": key})):
+            found[key, rank] = counter
+    return found
+
+
 def has_finished(connection: sa.Connection, key: LaunchKey) -> bool:
     """Whether a launch has ever finished a file after step 0, and not only damaged ones; it may be gone by now."""
     return connection.execute(_HAS_FINISHED, {"own_launch": key}).first() is not None
@@ -147,6 +156,17 @@ def contents(connection: sa.Connection, keys: Iterable[LaunchKey]) -> dict[tuple
 # Statements that every start needs are built once: building one takes longer than running it.
 
 _OF_LAUNCH, _OF_LAUNCHES = saves.c.launch_id == sa.bindparam("own_launch"), any_of(saves.c.launch_id, "own_launches")
+_NEWEST = (
+    sa.select(saves.c.id)
+    .where(saves.c.launch_id == sa.bindparam("own_launch"))
+    .order_by(saves.c.global_step.desc())
+    .limit(2)  # in the last one, a rank may have died
+)
+_COUNTERS = (
+    sa.select(checkpoints.c.rank, sa.func.max(checkpoints.c.optimizer_step))
+    .where(checkpoints.c.save_id.in_(_NEWEST.subquery().select()), checkpoints.c.optimizer_step.is_not(None))
+    .group_by(checkpoints.c.rank)
+)
 _HAS_ANY = sa.select(saves.c.id).where(_OF_LAUNCH).limit(1)
 _HAS_FINISHED = (
     sa.select(checkpoints.c.id)

@@ -8,7 +8,7 @@ files.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ckptstore.core.iterations import COMMON, METADATA, parse_iteration, parse_part
@@ -196,6 +196,7 @@ class LaunchFacts:
     sources: Mapping[str, Sequence[Source]]  # where all launches save, by directory
     contents: Mapping[tuple[LaunchKey, int], Content]  # of a rank's periodic files, if its sources do not tell
     registered: AbstractSet[LaunchKey] = frozenset()  # the launches that have registered anything
+    counters: Mapping[tuple[LaunchKey, int], int] = field(default_factory=dict)  # the highest registered
 
     def ending_of(self, source: Source) -> TrainingEnded | None:
         """How training ended on the rank of a source, if the rank recorded it."""
@@ -211,8 +212,8 @@ def doubt_of(new: UnregisteredFile, header: Header, here: FileFacts, facts: Laun
     state; if two recorded it, of the newer one.
     """
     own = facts.launches[new.source.launch_key]
-    if _is_older(here, own):
-        return f"it was written before launch {own.id} began"
+    if contradiction := _contradiction(new, header, here, facts):
+        return contradiction
     if new.kind is Kind.TTP:
         return _doubt_of_ttp(new, header, here, facts, replaced=replaced)
     if new.kind is Kind.PERIODIC and own.parent is None and own.key not in facts.registered:
@@ -231,6 +232,15 @@ def doubt_of(new: UnregisteredFile, header: Header, here: FileFacts, facts: Laun
     if not others or (is_own and not any(ended_with(other, new, header, facts) for other in newer)):
         return ""
     return unproven(others[0], own.run, own.id)
+
+
+def _contradiction(new: UnregisteredFile, header: Header, here: FileFacts, facts: LaunchFacts) -> str:
+    own = facts.launches[new.source.launch_key]
+    if _is_older(here, own):
+        return f"it was written before launch {own.id} began"
+    if new.kind is not Kind.PERIODIC and _had_got_further(new.source, header, facts):
+        return f"launch {own.id} had got further before: another launch must have written it"
+    return ""
 
 
 def unproven(other: Source, run: str, launch: str) -> str:
@@ -306,8 +316,14 @@ def _ended_otherwise(source: Source, header: Header, facts: LaunchFacts) -> bool
     """Whether a source's rank recorded that training ended with another state than that of a file."""
     ending = facts.ending_of(source)
     if ending is None or ending.optimizer_step is None or header.optimizer_step is None:
-        return False
+        return _had_got_further(source, header, facts)
     return ending.optimizer_step != header.optimizer_step
+
+
+def _had_got_further(source: Source, header: Header, facts: LaunchFacts) -> bool:
+    """Whether a source's rank registered a later state than that of a file, which was saved at the end of training."""
+    counter = facts.counters.get((source.launch_key, source.rank))
+    return counter is not None and header.optimizer_step is not None and header.optimizer_step < counter
 
 
 def _is_newer(launch: Launch, other: Launch) -> bool:

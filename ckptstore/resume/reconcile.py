@@ -44,7 +44,6 @@ from ckptstore.resume.liveness import SILENT, living
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.live import Place
@@ -104,7 +103,7 @@ def reconcile(
     recorded = _recorded_at(database, seen, growing)
     outcomes: list[Checkpoint | Skipped] = [*seen.skipped, *(_finished(database, run_id, file) for file in growing)]
     if seen.unknown:
-        facts = _launch_facts(database, run_id, sources, {new.source.directory for new in seen.unknown})
+        facts = _launch_facts(database, run_id, sources, seen.unknown)
         database.let_go()  # each of these files is read
         outcomes += adopt(database, run_id, seen.unknown, vanished, facts, recorded=recorded)
     found: dict[str, Checkpoint] = {}
@@ -391,8 +390,13 @@ def _places(database: Database, of_ranks: Iterable[_OfRank]) -> dict[_OfRank, li
 
 
 def _launch_facts(
-    database: Database, run_id: int, sources: Mapping[_OfRank, Sequence[Source]], directories: AbstractSet[str]
+    database: Database,
+    run_id: int,
+    sources: Mapping[_OfRank, Sequence[Source]],
+    unknown: Sequence[UnregisteredFile],
 ) -> LaunchFacts:
+    directories = {new.source.directory for new in unknown}
+    ended = {new.source.launch_key for new in unknown if new.kind is not Kind.PERIODIC}
     by_directory: dict[str, list[Source]] = {}
     keys = {key for key, _ in sources}
     is_told = all(source.content for own in sources.values() for source in own if source.kind is Kind.PERIODIC)
@@ -410,6 +414,7 @@ def _launch_facts(
             sources=by_directory,
             contents={} if is_told else live.contents(connection, keys),
             registered={each for each in keys if live.has_any(connection, each)},
+            counters=live.counters(connection, ended),
         )
 
 

@@ -382,6 +382,18 @@ def test_a_breakpoint_that_nobody_registered_is_adopted_and_serves_both_ranks(ca
 
 
 @pytest.mark.of_files
+def test_a_breakpoint_of_an_earlier_step_than_the_saves_is_of_another_launch(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing tells of that launch: a disk was away when it began, so its journals are below the mount point."""
+    job, ranks = begun(catalog, tmp_path, 5, 10)
+    for name in ("net-1_5.ckpt", "net-1_10.ckpt"):
+        (job.folder(0) / name).unlink()
+    path = job.write(ranks[0], 5, name="net-1_5_breakpoint.ckpt")
+    assert catalog.resolve("run").plan is None
+    assert f"{path} was not taken into the catalog: launch L1 had got further before" in caplog.text
+
+
 def test_an_untrained_breakpoint_never_wins(catalog: Catalog, tmp_path: Path) -> None:
     """It is the newest file by time, of the newest launch, and holds the initial weights."""
     job = Job(catalog, tmp_path, world_size=1)
