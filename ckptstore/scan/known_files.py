@@ -110,17 +110,27 @@ def known_files(database: Database, run: str, root: Path, tree: Tree, *, is_name
             found.others[path] = file.run
             if here is not None:
                 found.skipped.append(Skipped(path, _not_taken(file, here) or f"it is of run {file.run!r}"))
-    for path, file in found.known.items():
-        here = tree.seen(file.path)
-        if here is not None and not _claims(file, here) and _is_another(file, here):
-            found.replaced.add(path)
-        elif here is not None and (reason := _not_taken(file, here)):
-            found.doubtful.add(path)
-            found.skipped.append(Skipped(path, reason))
+    _compare_with_disk(found, tree)
     elsewhere = {path: file for path, file in moved.items() if path in tree.checkpoints and path not in found.owners}
     found.others |= {path: file.run for path, file in elsewhere.items()}
     found.skipped += [Skipped(path, f"it is {file.path}, of run {file.run!r}") for path, file in elsewhere.items()]
     return found
+
+
+def _compare_with_disk(found: KnownFiles, tree: Tree) -> None:
+    """Note which of the known paths have another file, or one that may be the recorded file or not."""
+    for path, file in list(found.known.items()):
+        here = tree.seen(file.path)
+        if here is None:
+            continue
+        sighting = None if _claims(file, here) else sighted(file, here)
+        if sighting is Sighting.SAME:  # it was copied back without its time
+            found.known[path] = replace(file, mtime_ns=here.mtime_ns)
+        elif sighting is not None and _is_another(file, sighting):
+            found.replaced.add(path)
+        elif reason := _not_taken(file, here):
+            found.doubtful.add(path)
+            found.skipped.append(Skipped(path, reason))
 
 
 def _claims(file: Checkpoint, here: Seen | None) -> bool:
@@ -137,13 +147,12 @@ def _weight(file: Checkpoint, here: Seen | None) -> int:
     return 2 if file.state is FileState.TRASHED else 3
 
 
-def _is_another(file: Checkpoint, here: Seen) -> bool:
+def _is_another(file: Checkpoint, sighting: Sighting) -> bool:
     """Whether a file that differs from its record is proven to be another file, and not a copy with another time.
 
     Such a copy, if it was adopted, would look like a launch that went back to an older state. Files that a scan
     recorded have no digest: for them another time is enough, and they are judged by their headers alone.
     """
-    sighting = sighted(file, here)
     return sighting in (Sighting.CUT, Sighting.ANOTHER) or (
         sighting is Sighting.CHANGED and file.launch.startswith(SCANNED)
     )

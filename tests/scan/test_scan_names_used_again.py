@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ckptstore.api import Catalog
+from ckptstore.catalog.tables import checkpoints
 from ckptstore.core.model import SCANNED, FileState, Kind
 from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes
@@ -69,25 +70,31 @@ def test_a_run_of_another_name_takes_a_directory_that_was_emptied(job: Job) -> N
     assert {(each.path, each.reason) for each in told.skipped} == {(path, "it is of run 'other'") for path in paths}
 
 
-def test_a_copy_that_lost_its_time_is_no_new_launch(job: Job) -> None:
+@pytest.mark.parametrize("has_digest", [True, False])
+def test_a_file_that_was_copied_back_without_its_time_is_no_new_launch(job: Job, *, has_digest: bool) -> None:
     """It would be one that went back, and what came after it would be given up."""
     (file,) = job.catalog.show("run", 10)
     path = Path(file.path)
     bytes_of_it = path.read_bytes()
     path.unlink()
     job.catalog.scan(job.directory, run="run")
+    if not has_digest:
+        job.catalog.database.in_write(lambda connection: connection.execute(checkpoints.update().values(digest=None)))
     path.write_bytes(bytes_of_it)
+    if not has_digest:  # nothing proves that it is the file
+        for dry_run in (True, False):
+            done = job.catalog.scan(job.directory, run="run", dry_run=dry_run)
+            assert (done.adopted, done.known) == ((), 3)
+            ((told, reason),) = [(each.path, each.reason) for each in done.skipped]
+            assert told == str(path)
+            assert "Copy it again with its time (cp -p)" in reason
+        assert file.mtime_ns is not None
+        os.utime(path, ns=(file.mtime_ns, file.mtime_ns))
     for dry_run in (True, False):
         done = job.catalog.scan(job.directory, run="run", dry_run=dry_run)
-        assert (done.adopted, done.known) == ((), 3)
-        ((told, reason),) = [(each.path, each.reason) for each in done.skipped]
-        assert told == str(path)
-        assert "Copy it again with its time (cp -p)" in reason
-    assert file.mtime_ns is not None
-    os.utime(path, ns=(file.mtime_ns, file.mtime_ns))
-    done = job.catalog.scan(job.directory, run="run")
-    assert (done.skipped, done.known) == ((), 4)
+        assert (done.adopted, done.skipped, done.known) == ((), (), 4)
     assert {each.state for each in job.catalog.files("run")} == {FileState.COMPLETE}
+    assert job.catalog.resolve("run").plan.global_step == 20
 
 
 @pytest.mark.parametrize("run", ["run", "other"])
