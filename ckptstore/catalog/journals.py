@@ -20,42 +20,46 @@ if TYPE_CHECKING:
 
 
 class ReadTo(NamedTuple):
-    """Up to which byte a segment was taken up. `by_summary`: only the events in its summary were."""
+    """Up to which byte a segment was taken up. `by_summary`: only the events in its summary were.
+
+    `is_copy`: it is a copy of another segment, and is not read any further.
+    """
 
     end: int = 0
     by_summary: bool = False
+    is_copy: bool = False
 
 
 def journals_of(connection: sa.Connection, run: int) -> dict[str, ReadTo]:
-    """The journals with events of a run, and how far each was taken up."""
+    """The journals with events of a run, without copies, and how far each was taken up."""
     found = rows.many(connection.execute(_JOURNALS_OF, {"own_run": run}))
     return {path: ReadTo(end, bool(by_summary)) for path, end, by_summary in found}
 
 
 def ends_of_runs(connection: sa.Connection) -> dict[int, dict[str, int]]:
-    """The journals of every run by its id, and up to which byte each was taken up."""
+    """The journals of every run by its id, without copies, and up to which byte each was taken up."""
     found: dict[int, dict[str, int]] = {}
     for run, path, end in rows.many(connection.execute(_ENDS_OF_RUNS)):
         found.setdefault(run, {})[path] = end
     return found
 
 
-_ENDS_OF_RUNS = sa.select(journals.c.run_id, journals.c.path, journals.c.read_to)
+_ENDS_OF_RUNS = sa.select(journals.c.run_id, journals.c.path, journals.c.read_to).where(sa.not_(journals.c.is_copy))
 
 
 def every_journal(connection: sa.Connection) -> dict[str, dict[str, ReadTo]]:
     """The journals of every run by its name, and how far each was taken up."""
-    query = sa.select(runs.c.name, journals.c.path, journals.c.read_to, journals.c.by_summary).join(journals)
+    of = (journals.c.path, journals.c.read_to, journals.c.by_summary, journals.c.is_copy)
     found: dict[str, dict[str, ReadTo]] = {}
-    for name, path, end, by_summary in rows.many(connection.execute(query)):
-        found.setdefault(name, {})[path] = ReadTo(end, bool(by_summary))
+    for name, path, end, *flags in rows.many(connection.execute(sa.select(runs.c.name, *of).join(journals))):
+        found.setdefault(name, {})[path] = ReadTo(end, *map(bool, flags))
     return found
 
 
 def read_to(connection: sa.Connection, paths: Sequence[str]) -> dict[str, ReadTo]:
     """How far these segments were taken up, for the run where that is least; unknown segments are left out."""
     found = connection.execute(_READ_TO, {"own_paths": list(paths)})
-    return {path: ReadTo(end, bool(is_so)) for path, end, is_so in found}
+    return {path: ReadTo(end, *map(bool, flags)) for path, end, *flags in found}
 
 
 def journals_named(connection: sa.Connection, names: AbstractSet[str]) -> set[str]:
@@ -72,15 +76,14 @@ def runs_told(connection: sa.Connection, paths: Sequence[str]) -> list[str]:
 def set_read_to(connection: sa.Connection, ends: Mapping[str, ReadTo], run_ids: Mapping[str, Iterable[int]]) -> None:
     """Record how far segments were read. `run_ids` has the runs with events in each segment."""
     if ends:
-        read = [{"own_path": path, "read_to": to.end, "by_summary": to.by_summary} for path, to in ends.items()]
-        connection.execute(_SET_READ_TO, read)
-    rows = [
-        {"run_id": run, "path": path, "read_to": to.end, "by_summary": to.by_summary}
-        for path, to in ends.items()
-        for run in run_ids.get(path, ())
-    ]
+        connection.execute(_SET_READ_TO, [{"own_path": path, **_values(to)} for path, to in ends.items()])
+    rows = [{"run_id": run, "path": path, **_values(to)} for path, to in ends.items() for run in run_ids.get(path, ())]
     if rows:
         connection.execute(_told(connection.dialect.name), rows)
+
+
+def _values(to: ReadTo) -> dict[str, Any]:
+    return {"read_to": to.end, "by_summary": to.by_summary, "is_copy": to.is_copy}
 
 
 def move_read_to(connection: sa.Connection, told: AbstractSet[str], path: str, begin: int, end: int) -> bool:
@@ -92,7 +95,7 @@ def move_read_to(connection: sa.Connection, told: AbstractSet[str], path: str, b
         return False
     (run,) = told
     if begin == 0:
-        row = {"own_run": run, "path": path, "read_to": end, "by_summary": False}
+        row = {"own_run": run, "path": path, **_values(ReadTo(end))}
         return connection.execute(_begun(connection.dialect.name), row).first() is not None
     place = {"own_run": run, "own_path": path, "own_begin": begin, "own_end": end}
     return connection.execute(_WENT_ON, place).rowcount > 0
@@ -141,13 +144,14 @@ _UNWRITTEN = sa.select(unwritten.c.id, unwritten.c.directory, unwritten.c.home, 
     runs
 )
 _JOURNALS_OF = sa.select(journals.c.path, journals.c.read_to, journals.c.by_summary).where(
-    journals.c.run_id == sa.bindparam("own_run")
+    journals.c.run_id == sa.bindparam("own_run"), sa.not_(journals.c.is_copy)
 )
 _READ_TO = (
     sa.select(
         journals.c.path,
         sa.func.min(journals.c.read_to),
         sa.func.max(sa.case((journals.c.by_summary, 1), else_=0)),
+        sa.func.max(sa.case((journals.c.is_copy, 1), else_=0)),
     )
     .group_by(journals.c.path)
     .where(any_of(journals.c.path, "own_paths"))

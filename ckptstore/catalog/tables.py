@@ -303,10 +303,12 @@ journals = sa.Table(
     sa.Column("path", sa.Text, primary_key=True),
     sa.Column("read_to", sa.BigInteger, nullable=False),
     sa.Column("by_summary", sa.Boolean, nullable=False),
+    sa.Column("is_copy", sa.Boolean, nullable=False),
 )
 """The segments of journals with events of a run, and up to which byte the catalog has their events.
 
 `by_summary`: only the summary of the segment was read. It has the events that a start needs, and no outdated ones.
+`is_copy`: a user has copied the segment together with its directory. Only its files were read, and only once.
 """
 
 unwritten = sa.Table(

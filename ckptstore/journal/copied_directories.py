@@ -1,23 +1,41 @@
-"""Tells the files of a directory that was copied with its journals, as by `cp -r`, from their originals."""
+"""Tells a directory that was copied with its journals, as by `cp -r`, from the original.
+
+No journal has the name of another one. So a journal is a copy if one of its name is in another directory. Of a copied
+journal only the records of files count, and each only if its original is gone: the run does not save in the copy, and
+what retention moved to a trash there is the user's.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import directories
+from ckptstore.core.events import (
+    CopyRecorded,
+    FilesRemoved,
+    FileUnplaced,
+    LaunchStarted,
+    LayoutFileKept,
+    LoadOutcome,
+    SourceAdded,
+)
 from ckptstore.core.model import FileState
-from ckptstore.core.sighting import is_as_recorded
+from ckptstore.core.sighting import Sighting, compare
 from ckptstore.disk import files
-from ckptstore.disk.presence import absence_beside, directory_of, identity_path
+from ckptstore.disk.presence import absence_beside, directory_of, identity_of, identity_path
+from ckptstore.journal import jsonl
 from ckptstore.outside import os
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
     from ckptstore.catalog.engine import Database
+    from ckptstore.core.events import Event
     from ckptstore.core.model import Checkpoint
+    from ckptstore.disk.trust import Trust
 
 
 def but_for_path(file: Checkpoint) -> tuple[object, ...]:
@@ -31,12 +49,60 @@ def age_of(file: Checkpoint) -> tuple[int, int, str]:
     It is in the directory that got its identity first, by the ctime of the identity's file. `cp -a` copies other times,
     but not the ctime.
     """
-    depth = file.path.count("/")  # without an identity: a backup below a directory is the copy
+    return _age(directory_of(file.path), file.directory_id, file.path)
+
+
+def _age(directory: str, identity: str, path: str) -> tuple[int, int, str]:
+    depth = path.count("/")  # without an identity: a backup below a directory is the copy
     try:
-        found = os.stat(identity_path(directory_of(file.path), file.directory_id))
+        found = os.stat(identity_path(directory, identity))
     except OSError:
-        return 0, depth, file.path
-    return found.st_ctime_ns, depth, file.path
+        return 0, depth, path
+    return found.st_ctime_ns, depth, path
+
+
+def copied_journals(paths: AbstractSet[str], known: Iterable[str], trust: Trust) -> set[str]:
+    """Which of these journals are copies: of one that the catalog knows, or of an older one among them.
+
+    `known` are the journals that have their names. The original is there, and its owner is the copy's or is trusted:
+    else any user could make the journals of others copies.
+    """
+    named: dict[str, list[str]] = defaultdict(list)
+    for path in (*paths, *known):
+        named[path.rpartition("/")[2]].append(path)
+    copies: set[str] = set()
+    for some in named.values():
+        there = [path for path in some if len(some) > 1 and files.identity(path) is not None]
+        there.sort(key=lambda path: (path in paths, _age_of_journal(path)))
+        for at, path in enumerate(there):
+            if path in paths and any(_is_copy(path, other, trust) for other in there[:at]):
+                copies.add(path)
+    return copies
+
+
+def _age_of_journal(path: str) -> tuple[int, int, str]:
+    directory = jsonl.directory_of(path)
+    return _age(directory, identity_of(directory), path)
+
+
+def _is_copy(path: str, original: str, trust: Trust) -> bool:
+    """Whether a journal is another file than one that a trusted user owns: one file may have two mounts."""
+    try:
+        owner, of_original = os.lstat(path).st_uid, os.lstat(original).st_uid
+    except OSError:
+        return False
+    may_tell = of_original == owner or trust.is_full(of_original)
+    return may_tell and files.identity(path) != files.identity(original)
+
+
+def of_copy(event: Event) -> Event | None:
+    """What an event of a copied journal tells; None: nothing, since it is about the original's directory."""
+    if isinstance(event, LaunchStarted):
+        return replace(event, at=None, plan=(), passed=(), launch=event.launch.undecided())
+    return None if isinstance(event, _OF_DIRECTORY) else event
+
+
+_OF_DIRECTORY = (SourceAdded, FileUnplaced, LoadOutcome, LayoutFileKept, FilesRemoved, CopyRecorded)
 
 
 def is_original(file: Checkpoint) -> bool:
@@ -44,10 +110,13 @@ def is_original(file: Checkpoint) -> bool:
 
     A file that is gone with its directory is no original: the directory was moved.
     """
-    if file.state is FileState.COMPLETE:
-        here = files.facts_if_seen(file.path)
-        return here is not None and is_as_recorded(file, here.size, here.mtime_ns)
-    return not absence_beside(file)
+    if file.state is not FileState.COMPLETE:
+        return not absence_beside(file)
+    here = files.facts_if_seen(file.path)
+    try:
+        return here is not None and compare(file, files.against(file.path, file, here)) is Sighting.SAME
+    except OSError:
+        return False
 
 
 def copies_in(database: Database, ids: Sequence[str]) -> list[Checkpoint]:

@@ -31,7 +31,7 @@ from ckptstore.disk.walk import shown
 from ckptstore.errors import UnknownRunError, UsageError
 from ckptstore.journal import jsonl, summaries
 from ckptstore.journal.accept import Acceptor, why_not
-from ckptstore.journal.copied_directories import copies_in
+from ckptstore.journal.copied_directories import copied_journals, copies_in, of_copy
 from ckptstore.journal.jsonl import SHARED, JournalWriter, nearest
 from ckptstore.journal.layouts import layout_by
 from ckptstore.outside import Path, os, token_hex
@@ -139,9 +139,8 @@ def sync_run(
     unseen = {each.path for each in hidden}
     gone = {path: at for path, at in known.items() if path not in sizes and path.rpartition("/")[0] not in unseen}
     sizes |= _sizes_of(_moved_along(gone))
-    told, others = _known(database, sizes.keys() - known.keys())
-    sizes = {path: size for path, size in sizes.items() if path not in others}
-    done = _take_up_grown(database, sizes, known | told, look=True, trust=trust)
+    told = _known(database, sizes.keys() - known.keys(), trust)
+    done = _take_up_grown(database, told.of(sizes), known | told.read_to, told.copies, look=True, trust=trust)
     return _added(Synced(skipped=hidden, unreadable=hidden, away=away), done)
 
 
@@ -220,21 +219,33 @@ def take_up_found(
     For finished segments the summary is read, if there is one and not `whole`. A journal that the catalog knows under
     a path that is a link by now is skipped: its files would count twice.
     """
-    known, others = _known(database, sizes.keys())
-    sizes = {path: size for path, size in sizes.items() if path not in others}
-    return _take_up_grown(database, sizes, known, look=look, trust=trust, whole=whole)
+    known = _known(database, sizes.keys(), trust)
+    of = known.of(sizes)
+    return _take_up_grown(database, of, known.read_to, known.copies, look=look, trust=trust, whole=whole)
 
 
-def _known(database: Database, paths: AbstractSet[str]) -> tuple[dict[str, ReadTo], set[str]]:
-    """How far these journals were read; and the new paths of journals that the catalog knows under another path."""
+class _Known(NamedTuple):
+    """How far journals were read; those that the catalog knows under another path; and those that are copies."""
+
+    read_to: dict[str, ReadTo] = {}  # noqa: RUF012 — nobody changes it
+    others: AbstractSet[str] = frozenset()
+    copies: AbstractSet[str] = frozenset()
+
+    def of(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """The sizes, without those of the others."""
+        return {path: size for path, size in sizes.items() if path not in self.others}
+
+
+def _known(database: Database, paths: AbstractSet[str], trust: Trust | None) -> _Known:
     if not paths:
-        return {}, set()
+        return _Known()
     with database.read() as connection:
         known = journals.read_to(connection, sorted(paths))
-        new = paths - known.keys()
-        named = journals.journals_named(connection, {path.rpartition("/")[2] for path in new}) if new else set()
-    real = {absolute(path) for path in named}
-    return known, {path for path in new if absolute(path) in real}
+        asked = {path for path in paths if path not in known or known[path].is_copy}
+        named = journals.journals_named(connection, {path.rpartition("/")[2] for path in asked}) if asked else set()
+    real = {absolute(path) for path in named - asked}
+    others = {path for path in asked - known.keys() if absolute(path) in real}
+    return _Known(known, others, copied_journals(asked - others, named - asked, trust or Trust.of()))
 
 
 def read_so_far(database: Database, of_run: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, int]:
@@ -242,9 +253,9 @@ def read_so_far(database: Database, of_run: Mapping[str, int], sizes: Mapping[st
 
     `of_run` was read before the sizes. A journal that grew in between then counts as not fully read, as it should.
     """
-    told, others = _known(database, sizes.keys() - of_run.keys())
-    ends = {path: min(to.end, sizes[path]) for path, to in told.items()}
-    return {**of_run, **ends, **{path: sizes[path] for path in others}}
+    told = _known(database, sizes.keys() - of_run.keys(), None)
+    ends = {path: min(to.end, sizes[path]) for path, to in told.read_to.items()}
+    return {**of_run, **ends, **{path: sizes[path] for path in told.others | told.copies}}
 
 
 def _sizes_of(paths: Iterable[str]) -> dict[str, int]:
@@ -255,6 +266,7 @@ def _take_up_grown(
     database: Database,
     sizes: Mapping[str, int],
     known: Mapping[str, ReadTo],
+    copies: AbstractSet[str],
     *,
     look: bool,
     trust: Trust | None,
@@ -262,7 +274,8 @@ def _take_up_grown(
 ) -> Synced:
     """Sync the segments that have grown to these sizes; `look`: check whether the files in them exist.
 
-    A segment that was read to this size is not opened. `whole`: read the segments themselves, not their summaries.
+    A segment that was read to this size is not opened, nor is one of the `copies` that was read before. `whole`: read
+    the segments themselves, not their summaries.
     """
     reading = _Reading(database, trust)
     total = Synced(journals=len(sizes))
@@ -270,10 +283,14 @@ def _take_up_grown(
     places: list[_Place] = []
     for path, size in sorted(sizes.items()):
         before = known.get(path, _NOTHING)
+        if before.is_copy and path in copies:
+            continue
+        if before.is_copy:  # its original is gone
+            before = _NOTHING
         if size < before.end or (whole and before.by_summary):  # one that has shrunk is an older copy
             before = _NOTHING
         if size > before.end:
-            places.append(_Place(path, before, before.end))
+            places.append(_Place(path, before, before.end, is_copy=path in copies))
     if not whole:
         places = _by_summaries(places, sizes)
     for portion in _portions(places, sizes):
@@ -286,7 +303,7 @@ def _take_up_grown(
 
 def _by_summaries(places: Sequence[_Place], sizes: Mapping[str, int]) -> list[_Place]:
     """The places to read: a summary replaces the segments that were never read."""
-    unread = {place.path for place in places if not place.before.end}
+    unread = {place.path for place in places if not place.before.end and not place.is_copy}
     found: list[_Place] = []
     for summary in summaries.of(unread):
         covered = {path: size for path, size in summary.covers.items() if path in unread and sizes[path] == size}
@@ -343,6 +360,7 @@ class _Place(NamedTuple):
     used: int
     summary: Contents | None = None
     covers: Mapping[str, int] = {}
+    is_copy: bool = False
 
 
 class _Reading:
@@ -389,10 +407,15 @@ class _Reading:
                 ):
                     # The catalog was lost after the journal was read up to there: the whole journal is read.
                     read[path] = jsonl.read(path, 0, _BYTES)
-                    opened[path] = _Place(path, _NOTHING, 0), read[path]
+                    opened[path] = _Place(path, _NOTHING, 0, is_copy=opened[path][0].is_copy), read[path]
                     used[path] = 0
                     told[path] = acceptor.accept(path, read[path])
-            events = [event for own in told.values() for event in own.events]
+            events = [
+                event
+                for path, own in told.items()
+                for event in (map(of_copy, own.events) if opened[path][0].is_copy else own.events)
+                if event is not None
+            ]
             done = project(connection, events, layout_by)
             names = {run for own in told.values() for run in own.runs}
             ids = {name: run_id for name in names if (run_id := reads.run_id(connection, name)) is not None}
@@ -403,7 +426,7 @@ class _Reading:
                 is_used = used[path] == place.before.end and is_known
                 if place.summary is None:
                     end = read[path].end if is_used else used[path]
-                    ends[path] = ReadTo(end, place.before.by_summary)
+                    ends[path] = ReadTo(end, place.before.by_summary, place.is_copy)
                 elif is_used:
                     ends.update({each: ReadTo(size, by_summary=True) for each, size in place.covers.items()})
                     by_path.update(dict.fromkeys(place.covers, by_path[path]))
@@ -426,7 +449,7 @@ class _Reading:
         spoiled = sum(contents.spoiled for contents in read.values()) + sum(own.unusable for own in told.values())
         names = sorted({run for own in told.values() for run in own.runs})
         left = [
-            _Place(path, ends[path]._replace(end=contents.end), ends[path].end)
+            _Place(path, ends[path]._replace(end=contents.end), ends[path].end, is_copy=ends[path].is_copy)
             for path, contents in read.items()
             if contents.has_more
         ]

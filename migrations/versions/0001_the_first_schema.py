@@ -72,6 +72,7 @@ def upgrade() -> None:
         sa.Column("path", sa.Text(), nullable=False),
         sa.Column("read_to", sa.BigInteger(), nullable=False),
         sa.Column("by_summary", sa.Boolean(), nullable=False),
+        sa.Column("is_copy", sa.Boolean(), nullable=False),
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_journals_run_id")),
         sa.PrimaryKeyConstraint("run_id", "path", name=op.f("pk_journals")),
     )

@@ -188,7 +188,7 @@ FOUND = [
         "warning",
         "1 newer one cannot be restored; step 20 of launch L2 is quarantined: ",
     ),
-    (copied, NOW, "journals", "ok", "4 journals, all in the catalog"),
+    (copied, NOW, "journals", "ok", "2 journals, all in the catalog"),
     (journal_copied, NOW, "journals", "warning", "records not in the catalog"),
     (beside_another_run, NOW, "journals", "ok", "2 journals, all in the catalog"),
     (collected, NOW, "trash", "ok", "6 files"),

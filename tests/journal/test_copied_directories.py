@@ -1,5 +1,6 @@
 """A directory that was copied with its journals, as by `cp -r`: a start and a sync read these too."""
 
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from ckptstore.api import Catalog, connect
 from ckptstore.disk.run_directories import remember
 from ckptstore.retention.policy import Policy
 from ckptstore.training.start import begin
+from tests.doctor.checkups import checks, said
 from tests.jobs import Job, begun
 
 ONE = Policy(keep_last=1, floor=1)
@@ -144,3 +146,58 @@ def test_a_directory_that_was_moved_aside_is_no_copy_of_what_is_in_its_place_now
     catalog.sync(tmp_path / "aside")
     plan = catalog.resolve("run").plan
     assert (plan.global_step, plan.ranks[0].source.path) == (10, str(tmp_path / "aside" / "rank_0" / "net-1_10.ckpt"))
+
+
+def below(directory: Path) -> dict[str, bytes]:
+    """All that is below a directory, by its path there."""
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+@pytest.mark.of_files
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("is_known", [False, True], ids=["read after gc", "read before gc too"])
+def test_nothing_is_done_in_the_trash_of_a_copy(catalog: Catalog, tmp_path: Path, how: str, *, is_known: bool) -> None:
+    job, ranks = begun(catalog, tmp_path / "ckpt", 5, 10, 15, world_size=1)
+    catalog.execute(catalog.plan_gc("run", Policy(keep_last=2, floor=1)))
+    backup = copied(tmp_path / "ckpt", how, tmp_path / "backup")
+    if is_known:
+        catalog.sync(backup)
+    job.save(ranks, 20)
+    catalog.execute(catalog.plan_gc("run", Policy(keep_last=2, floor=1)))
+    before = below(backup)
+    catalog.sync(backup)
+    catalog.undo("run")
+    catalog.pin("run", 20)
+    catalog.purge("run", now=True)
+    told = {name for name in before if how == "cp -al" and name.endswith(".jsonl")}  # links to those of the run
+    assert {name: content for name, content in below(backup).items() if name not in told} == {
+        name: content for name, content in before.items() if name not in told
+    }
+    assert "net-1_5.ckpt" in {Path(name).name for name in before}
+    assert files_in(job.folder(0)) == ["net-1_10.ckpt", "net-2_10.ckpt", "net-2_5.ckpt"]
+
+
+@pytest.mark.of_files
+def test_a_copy_that_was_removed_is_no_directory_of_the_run(catalog: Catalog, tmp_path: Path) -> None:
+    job, _ = begun(catalog, tmp_path / "ckpt", 5, 10, world_size=1)
+    backup = copied(job.folder(0), "cp -r", tmp_path / "ckpt" / "backup")
+    catalog.sync(backup)
+    shutil.rmtree(backup)
+    assert said(checks(str(catalog.database.url))["directories"]) == ("ok", f"1 at or below {job.directory}")
+
+
+@pytest.mark.of_files
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("is_known", [False, True], ids=["read since", "read before too"])
+def test_a_copy_whose_original_is_gone_tells_all(catalog: Catalog, tmp_path: Path, how: str, *, is_known: bool) -> None:
+    begun(catalog, tmp_path / "ckpt", 5, 10, 15, world_size=1)
+    catalog.execute(catalog.plan_gc("run", ONE))
+    backup = copied(tmp_path / "ckpt", how, tmp_path / "backup")
+    if is_known:
+        catalog.sync(backup)
+    shutil.rmtree(tmp_path / "ckpt")
+    catalog.scan(backup, run="run", world_size=1)
+    assert files_in(backup / "rank_0") == ["net-2_5.ckpt"]
+    assert catalog.resolve("run").plan.global_step == 15
+    catalog.undo("run")
+    assert files_in(backup / "rank_0") == ["net-1_10.ckpt", "net-1_5.ckpt", "net-2_5.ckpt"]

@@ -1331,7 +1331,7 @@ class World:
         self.backups |= {
             path: content
             for path, content in self.everything().items()
-            if path.startswith(f"{target}/") and "/.ckptstore/" not in path and content in known
+            if path.startswith(f"{target}/") and content in known
         }
 
     def _give_up_backups(self) -> None:
@@ -1931,8 +1931,7 @@ class World:
         homes = {content for path, content in after.items() if "/.ckptstore/" not in path}
         names = {path.rpartition("/")[2] for path in after if "/.ckptstore/" not in path}
         for path, content in after.items():
-            is_left = "/.ckptstore/trash/" in path and content in self.truth.contents and not path.startswith(_BELOW)
-            is_left &= path not in self._risen
+            is_left = self._is_in_trash(path) and content in self.truth.contents
             if is_left and content not in homes and path.rpartition("/")[2] not in names:
                 raise ViolationError(f"{path} stays in the trash: no undo brings it back")
         self.checked["undone"] += 1
@@ -1945,10 +1944,15 @@ class World:
         marked = self.truth.marked()
         for path, content in self.everything().items():
             identity = self.truth.contents.get(content)
-            is_left = "/.ckptstore/trash/" in path and not path.startswith(_BELOW) and path not in self._risen
-            if is_left and identity is not None and identity.step not in marked and not task.result.waiting:
+            is_left = self._is_in_trash(path) and identity is not None and identity.step not in marked
+            if is_left and not task.result.waiting:
                 raise ViolationError(f"{path} stays in the trash: no purge deletes it")
         self.checked["purged"] += 1
+
+    def _is_in_trash(self, path: str) -> bool:
+        """Whether a file is in the trash of the run, as far as it can know: not in that of a backup."""
+        is_there = "/.ckptstore/trash/" in path and not path.startswith(_BELOW)
+        return is_there and path not in self._risen and _BACKUP not in path
 
     def _check_made_anew(self, there: dict[str, bytes]) -> None:
         had_other = self.has_other
