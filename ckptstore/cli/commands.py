@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 KINDS = ("periodic", "graceful_exit", "dying_gasp", "ttp")
 LEFT_OUT = 7
+_LONGEST_SECONDS = 366 * 86400.0
 
 
 class Whole(click.IntRange):
@@ -76,7 +77,10 @@ def seconds(text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text, re.ASCII)
     if found is None:
         raise UsageError(f"{text!r} is not a duration", "give one as 90s or 10m")
-    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
+    length = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
+    if length > _LONGEST_SECONDS:  # Python cannot wait for centuries
+        raise UsageError(f"{text!r} is longer than a year", "give a duration as 90s or 10m")
+    return length
 
 
 def together(*options: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

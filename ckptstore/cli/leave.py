@@ -91,8 +91,8 @@ def _seconds(timeout: float | None, *, from_env: bool) -> float:
         return _LONGEST_SECONDS
     told = os.environ.get(GRACE, "")
     try:
-        return _PART_OF_GRACE * (float(told) if told else _KUBERNETES_GRACE)
-    except ValueError:
+        return _PART_OF_GRACE * (seconds(told.strip()) if told else _KUBERNETES_GRACE)
+    except UsageError:
         raise UsageError(f"{GRACE} is {told!r}", "give the seconds of terminationGracePeriodSeconds") from None
 
 

@@ -525,7 +525,12 @@ def test_a_disk_that_hangs_keeps_nobody_longer_than_the_time(
 
 
 @pytest.mark.parametrize(
-    ("told", "seconds"), [(None, 27.0), ("100", 90.0), ("0", 0.0), ("half an hour", None)], ids=str
+    ("told", "seconds"),
+    [
+        *((None, 27.0), ("", 27.0), ("100", 90.0), ("0", 0.0), (" 99.5 ", 89.55)),
+        *((told, None) for told in ("half an hour", " ", "-5", "nan", "inf", "1e30", "9999999999")),
+    ],
+    ids=str,
 )
 def test_never_longer_than_the_grace(monkeypatch: pytest.MonkeyPatch, told: str | None, seconds: float | None) -> None:
     if told is None:
@@ -533,7 +538,7 @@ def test_never_longer_than_the_grace(monkeypatch: pytest.MonkeyPatch, told: str 
     else:
         monkeypatch.setenv(leave.GRACE, told)
     if seconds is None:
-        with pytest.raises(CkptstoreError, match="CKPTSTORE_GRACE_SECONDS is 'half an hour'"):
+        with pytest.raises(CkptstoreError, match=f"CKPTSTORE_GRACE_SECONDS is '{told}'"):
             leave._seconds(None, from_env=True)
     else:
         assert leave._seconds(None, from_env=True) == pytest.approx(seconds)
