@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint
 
 BUCKET_LEVEL, SHARED_LEVEL, NODE_LEVEL = 2, 1, 0
+_URL_HINT = "give a directory, or a bucket and a prefix as s3://bucket/prefix; passwords come from the environment"
 
 
 def tier_of(name: str, url: str, level: int | None = None) -> Tier:
@@ -38,6 +39,8 @@ def tier_of(name: str, url: str, level: int | None = None) -> Tier:
     Without a `level`, a bucket has level 2, and a directory level 1. Raises `UsageError`.
     """
     path = url.removeprefix(ON_NODE)
+    if not path:  # as a path it would be the working directory
+        raise UsageError(f"the URL of tier {name} cannot be used: it is empty", _URL_HINT)
     if path.startswith("/") or ":" not in url.partition("/")[0]:  # host:/directory is no path: nothing is made here
         url = f"{ON_NODE}{real_directory(path)}"
     is_directory = url.startswith(ON_NODE)
@@ -50,8 +53,7 @@ def tier_of(name: str, url: str, level: int | None = None) -> Tier:
     except MsgspecError as error:
         if "$[0]" in str(error):
             raise UsageError(f"{name!r} is no name of a tier", "use letters, digits and . _ -, at most 64") from None
-        hint = "give a directory, or a bucket and a prefix as s3://bucket/prefix; passwords come from the environment"
-        raise UsageError(f"the URL of tier {name} cannot be used", hint) from None  # it may hold a password
+        raise UsageError(f"the URL of tier {name} cannot be used", _URL_HINT) from None  # it may hold a password
 
 
 def add(database: Database, tier: Tier, *, keeps_level: bool = False) -> bool:

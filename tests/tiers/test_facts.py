@@ -50,7 +50,10 @@ def test_a_prefix_that_servers_read_in_two_ways_is_refused(url: str) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["s3://key:secret@bucket/prefix", "s3://", "file://host/a", "s3://bucket?key=secret", "s3:/bucket/a", "host:/a"],
+    [
+        *("s3://key:secret@bucket/prefix", "s3://", "file://host/a", "s3://bucket?key=secret"),
+        *("s3:/bucket/a", "host:/a", "", "file://"),
+    ],
 )
 def test_a_url_that_may_hold_a_password_is_refused_and_not_repeated(url: str) -> None:
     with pytest.raises(UsageError, match="s3 cannot be used") as refused:
