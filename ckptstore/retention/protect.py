@@ -83,7 +83,8 @@ def tag(database: Database, run: str, step: int, name: str) -> bool:
 
 
 def untag(database: Database, run: str, name: str) -> bool:
-    """Remove a tag; return whether there was one."""
+    """Remove a tag; return whether there was one. Raises `UsageError` for a text that no tag can be."""
+    check_name("tag", name)
     run_id, first, *_ = find_called(database, run)
 
     def decide(connection: Connection) -> tuple[Sequence[Event], Sequence[Checkpoint]]:
@@ -96,6 +97,7 @@ def untag(database: Database, run: str, name: str) -> bool:
 
 def check_was_tag(database: Database, run: str, name: str) -> None:
     """Raise `UsageError` unless a step of the run has that name, or had it once."""
+    check_name("tag", name)
     run_id = find_called(database, run).id
     with database.read() as connection:
         if not user_events.was_tag(connection, run_id, name):

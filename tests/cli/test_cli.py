@@ -332,7 +332,7 @@ def test_a_closed_stdout_is_no_error(sqlite_url: str, tmp_path: Path, arguments:
     ("arguments", "said"),
     [
         (["sync", os.fsdecode(b"\xff")], "names must be UTF-8"),
-        (["untag", "run", os.fsdecode(b"\xff")], "names must be UTF-8"),
+        (["show", os.fsdecode(b"run@\xff")], "names must be UTF-8"),
         (["gc", "x" * 300, "--keep-last", "1"], "File name too long"),
     ],
 )

@@ -143,8 +143,9 @@ def test_values_that_no_policy_and_no_tag_has(script: TestClient) -> None:
             assert found.headers["content-type"] == "application/problem+json"
     for value in (*odd[:6], "", "\ud800", "a\x00", " ", "1200", "best:loss"):
         body = json.dumps({"tag": value})
-        found = script.post(f"{API}/saves/10/tag", content=body, headers={"content-type": "application/json"})
-        assert found.status_code == 400, (value, found.text)
+        for address in ("/saves/10/tag", "/untag"):
+            found = script.post(f"{API}{address}", content=body, headers={"content-type": "application/json"})
+            assert found.status_code == 400, (value, found.text)
 
 
 def test_json_is_what_a_script_sends(script: TestClient) -> None:
