@@ -67,7 +67,7 @@ def make_app(
             *posts.of_pages(),
             *own.pages.routes(),
         ],
-        exception_handlers={CkptstoreError: own.failed, HTTPException: own.not_found},
+        exception_handlers={CkptstoreError: own.failed, HTTPException: own.not_found, Exception: own.broken},
         lifespan=life,
     )
     return Guard(app, rules)
@@ -119,6 +119,11 @@ class _Own:
         if _is_for_scripts(request):
             return Problem(title, status)
         return self.pages.failed(f"{title[0].upper()}{title[1:]}.", "", status)
+
+    async def broken(self, request: Request, _: Exception) -> Response:
+        """The answer to a request that an error of the program ended. The log has the traceback."""
+        title, hint = "the server failed", "its log says how"
+        return Problem(title, 500, hint) if _is_for_scripts(request) else self.pages.failed(title, hint, 500)
 
 
 def _is_for_scripts(request: Request) -> bool:

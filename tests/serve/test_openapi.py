@@ -8,7 +8,10 @@ from jsonschema import Draft202012Validator
 from starlette.testclient import TestClient
 
 from ckptstore.api import Catalog
+from ckptstore.serve.app import make_app
+from ckptstore.serve.guard import Rules
 from tests.jobs import Job
+from tests.serve.conftest import ADDRESS
 
 ADDRESSES = {
     "/runs": "/runs",
@@ -63,6 +66,23 @@ def test_every_answer_is_described(catalog: Catalog, client: TestClient, job: Jo
 @pytest.mark.parametrize("address", ["/runs/nope", "/runs?limit=x", "/nothing", "/runs/nope/gc"])
 def test_every_error_is_described(client: TestClient, document: dict[str, Any], address: str) -> None:
     holds(document, document["components"]["schemas"]["Problem"], client.get(f"/api/v1{address}").json())
+
+
+def test_an_error_of_the_program_is_described_too(
+    catalog: Catalog, document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script that reads the answer of a broken server reads JSON; a person gets a page."""
+
+    def breaks() -> None:
+        raise RuntimeError("s3cret")
+
+    monkeypatch.setattr(catalog, "runs", breaks)
+    with TestClient(make_app(catalog, Rules()), base_url=ADDRESS, raise_server_exceptions=False) as client:
+        found, page = client.get("/api/v1/runs"), client.get("/")
+    assert (found.status_code, found.headers["content-type"]) == (500, "application/problem+json")
+    holds(document, document["components"]["schemas"]["Problem"], found.json())
+    assert (page.status_code, page.headers["content-type"]) == (500, "text/html; charset=utf-8")
+    assert "s3cret" not in found.text + page.text
 
 
 def test_every_change_is_described(job: Job, script: TestClient, document: dict[str, Any]) -> None:
