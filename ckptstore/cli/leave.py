@@ -8,7 +8,7 @@ import click
 
 from ckptstore.cli import values
 from ckptstore.cli.commands import Parsed, as_json, optional_run, seconds
-from ckptstore.cli.terminal import line
+from ckptstore.cli.terminal import error, line
 from ckptstore.core.text import count, of_ranks
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
 from ckptstore.outside import os, threading, time
@@ -120,15 +120,15 @@ def _leave_here(url: str | None, reason: str, patience: float | None, *, as_json
     for each in left:
         try:
             code = max(code, each.seen())
-        except CkptstoreError as error:  # noqa: PERF203 — the others leave all the same
-            failures.append(error)
+        except CkptstoreError as failure:  # noqa: PERF203 — the others leave all the same
+            failures.append((each.run, failure))
     if as_json:
         values.write([each.value() for each in left])
     elif not left:
         line("no process of this user here has joined a run: there is nothing to stop")
-    if failures:
-        raise failures[0]
-    return code
+    for name, failed in failures:
+        error(f"run {name}: {failed.message}", failed.hint, failed.exit_code, as_json=as_json)
+    return failures[0][1].exit_code if failures else code
 
 
 class _Exit:
@@ -151,7 +151,7 @@ class _Exit:
         from ckptstore.catalog.engine import Database, open_database
         from ckptstore.disk.waiting import start_thread
 
-        self._run, self._reason, self._directories = run, reason, tuple(directories)
+        self.run, self._reason, self._directories = run, reason, tuple(directories)
         self._shows = shown
         self._began = time.monotonic()
         self._patience = patience
@@ -182,7 +182,7 @@ class _Exit:
             return self._end()
         if asked is not None and not asked.is_told:
             raise CatalogUnavailableError(
-                f"launch {asked.launch.id} of run {self._run!r} was not asked to leave: neither the catalog nor a "
+                f"launch {asked.launch.id} of run {self.run!r} was not asked to leave: neither the catalog nor a "
                 f"directory of it can be written to ({asked.away})",
                 "ask where one of them can be written to",
             )
@@ -192,11 +192,11 @@ class _Exit:
         from ckptstore.leave.ask import ask, follow
 
         try:
-            asked = ask(self._database, self._run, self._reason, self._directories)
+            asked = ask(self._database, self.run, self._reason, self._directories)
             self._say_asked(asked)
             if self._patience is not None and not asked.ending:
                 away = bool(asked.away)
-                for found in follow(self._database, self._run, asked.launch, self._directories, away=away):
+                for found in follow(self._database, self.run, asked.launch, self._directories, away=away):
                     self._say(found)
         except Exception as error:  # noqa: BLE001 — raised again by `seen`
             self._failure = error
@@ -206,7 +206,7 @@ class _Exit:
         """The result as JSON."""
         asked, found = self._asked, self._found
         return {
-            "run": self._run,
+            "run": self.run,
             "launch": asked.launch.id if asked else None,
             "world_size": asked.launch.world_size if asked else None,
             "ended_before": asked.ending or None if asked else None,
@@ -226,14 +226,14 @@ class _Exit:
         if asked.away:
             self._line(f"{asked.away}. What follows is from the run's journals.")
         if asked.ending:
-            self._line(f"run {self._run} does not train: launch {asked.launch.id}: {asked.ending}")
+            self._line(f"run {self.run} does not train: launch {asked.launch.id}: {asked.ending}")
             return
         places = [count(len(asked.reached), "directory", "directories")] if asked.reached else []
         places += ["the catalog"] if asked.by_catalog else []
         ways = [f"a request in {' and in '.join(places)}"] if places else []
         ways += [f"SIGTERM to {count(len(asked.signalled), 'process', 'processes')}"] if asked.signalled else []
         how = f"asked to save and leave, by {', '.join(ways)}" if asked.is_told else "no process could be asked"
-        self._line(f"run {self._run}, launch {asked.launch.id}: {how}")
+        self._line(f"run {self.run}, launch {asked.launch.id}: {how}")
         for directory, why in asked.unreached:
             self._line(f"  not in {directory}: {why}")
 
@@ -253,9 +253,9 @@ class _Exit:
     def _end(self) -> int:
         found = self._found
         if found is not None and found.is_left:
-            self._line(f"run {self._run} has left: a restart goes on after step {found.step}")
+            self._line(f"run {self.run} has left: a restart goes on after step {found.step}")
             return 0
-        self._line(f"run {self._run} has not left in time: {self._why(found)}; {self._restart(found)}")
+        self._line(f"run {self.run} has not left in time: {self._why(found)}; {self._restart(found)}")
         return NOT_LEFT
 
     def _why(self, found: Leaving | None) -> str:

@@ -350,15 +350,23 @@ def test_nobody_here_has_joined(catalog: Catalog, tmp_path: Path) -> None:
 def test_a_run_that_cannot_be_asked_leaves_the_others_their_time(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Else the hook ends, and SIGTERM comes while they still save."""
+    """Else the hook ends, and SIGTERM comes while they still save. Each that cannot be asked is named."""
     job, ranks = begun(catalog, tmp_path / "ckpt", 10)
     leaves(job, ranks, 17, ends=False)
     note = notes.Note(process=this_process(), run="run", launch="L1", rank=0, catalog="")
-    monkeypatch.setattr(notes, "of_living", lambda: [replace(note, run="of another catalog"), note])
+    others = [replace(note, run="of another catalog"), replace(note, run="gone")]
+    monkeypatch.setattr(notes, "of_living", lambda: [*others, note])
     url = catalog.database.url.render_as_string(hide_password=False)
-    with pytest.raises(UnknownRunError, match="of another catalog"):
-        leave._leave_here(url, "", 30.0, as_json=False)
-    assert capsys.readouterr().out.splitlines()[-1] == "run run has left: a restart goes on after step 17"
+    assert leave._leave_here(url, "", 30.0, as_json=False) == UnknownRunError.exit_code
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[-1] == "run run has left: a restart goes on after step 17"
+    first, second = shown.err.splitlines()
+    assert first.startswith("ckptstore: run of another catalog: no run 'of another catalog'")
+    assert second.startswith("ckptstore: run gone: no run 'gone'")
+    assert leave._leave_here(url, "", 30.0, as_json=True) == UnknownRunError.exit_code
+    shown = capsys.readouterr()
+    assert [each["run"] for each in json.loads(shown.out)] == ["of another catalog", "gone", "run"]
+    assert [json.loads(line)["exit_code"] for line in shown.err.splitlines()] == [2, 2]
 
 
 def test_a_folder_of_somebody_elses_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
