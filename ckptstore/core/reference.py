@@ -83,6 +83,8 @@ def _of_state(text: str, run: str, launch: str | None, state: str) -> Reference:
     if _is_number(state):
         return Reference(run, launch, step=validate.step_of(int(state)))
     if state.partition(":")[0] == BEST:
+        if state == f"{BEST}:":
+            raise UsageError(f"{text!r} names no metric", f"write the metric behind {BEST}:, as {text}{LOSS}")
         return Reference(run, launch, tag=BEST if state == BEST else None, best=_best(text, state))
     return Reference(run, launch, tag=state)
 

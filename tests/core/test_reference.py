@@ -32,6 +32,7 @@ def test_what_a_text_may_mean(text: str, expected: list[Reference]) -> None:
     ("text", "error"),
     [
         ("digits@", "names no state; write a step, a tag or best behind the @, as digits@1200"),
+        ("digits@best:", "names no metric; write the metric behind best:, as digits@best:loss"),
         ("digits@best:acc", "does not say which is better; write digits@best:acc:max, or digits@best:acc:min"),
         ("digits@99999999999999999999", "9223372036854775807"),
     ],
