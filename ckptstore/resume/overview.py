@@ -34,6 +34,7 @@ _LOOKED_AT = 3
 """So many of the newest saves of a launch are looked at first: while one is written, the one before it is whole."""
 
 _SAVING_LAUNCHES = 2
+_FIRST = datetime.min.replace(tzinfo=timezone.utc)
 _NEITHER = None, None
 
 
@@ -132,7 +133,7 @@ def saves(
 
     `step` selects one step, `since` the saves of the last so much time; `limit` is the largest number of saves.
     """
-    _check(kind)
+    _check(kind, limit)
     with database.read() as connection:
         names = _named_runs(connection, database, run)
         known = _known(connection, list(names))
@@ -153,7 +154,7 @@ def files(
     limit: int | None = None,
 ) -> list[Checkpoint]:
     """Every file ever recorded of a run, or of all runs, with its present state. Filters are those of `saves`."""
-    _check(kind)
+    _check(kind, limit)
     found: list[Checkpoint] = []
     for name in run_names(database, run):
         run_id = find_run(database, name)
@@ -167,7 +168,10 @@ def files(
 def _after(since: timedelta | None) -> datetime:
     if since is not None and not isinstance(since, timedelta):
         raise UsageError(f"since={since!r} is no timedelta", "give one, as datetime.timedelta(days=1)")
-    return datetime.min.replace(tzinfo=timezone.utc) if since is None else utc_now() - since
+    try:
+        return _FIRST if since is None else utc_now() - since
+    except OverflowError:  # before the year 1
+        return _FIRST
 
 
 def show(database: Database, run: str, step: int) -> list[Checkpoint]:
@@ -200,7 +204,9 @@ def _named(run: str, found: list[Checkpoint]) -> list[Checkpoint]:
     return found if not found or found[0].run == run else [replace(file, run=run) for file in found]
 
 
-def _check(kind: str | None) -> None:
+def _check(kind: str | None, limit: int | None) -> None:
+    if limit is not None:
+        validate.number("limit", limit, "give the largest number of rows")
     if kind is not None and kind not in set(Kind):
         raise UsageError(f"there is no kind {kind!r}", f"use one of: {', '.join(Kind)}")
 

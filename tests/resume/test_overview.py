@@ -1,17 +1,20 @@
 """`runs` asks the same number of questions for any number of runs, and says of each what `list` says of its saves."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ckptstore.api import Catalog
 from ckptstore.catalog.tables import checkpoints
 from ckptstore.core.model import FileState
+from ckptstore.errors import UsageError
 from ckptstore.resume import overview
 from ckptstore.resume.overview import RunRow
 from ckptstore.retention.policy import Policy
-from tests.jobs import Job, set_ending
+from tests.jobs import Job, set_ending, started
 from tests.resume.wide import RUN, Wide, statements
 
 HISTORY = 300  # saves
@@ -68,6 +71,19 @@ def test_the_saves_of_a_step_are_read_alone(catalog: Catalog, tmp_path: Path) ->
     (save,) = overview.saves(catalog.database, RUN, step=7)
     assert save == next(each for each in catalog.saves(RUN) if each.global_step == 7)
     assert rows_read(catalog, lambda: overview.saves(catalog.database, RUN, step=7)) < HISTORY / 3
+
+
+@pytest.mark.of_files
+@pytest.mark.parametrize("limit", [-1, 1.5, "2", True])
+def test_a_limit_that_is_no_number_of_rows_is_refused(catalog: Catalog, tmp_path: Path, limit: Any) -> None:
+    """-1 as a limit would leave out the oldest row, and say nothing."""
+    started(catalog, tmp_path, 10, 20, 30)
+    for rows in (catalog.saves, catalog.files):
+        with pytest.raises(UsageError, match=f"limit is {limit!r}"):
+            rows(limit=limit)
+        assert len(rows(limit=1)) == 1
+        assert rows(limit=0) == []
+        assert len(rows(limit=2**62, since=timedelta.max)) >= 3
 
 
 @pytest.mark.parametrize("database_url", ["sqlite", pytest.param("postgres", marks=pytest.mark.long)], indirect=True)
