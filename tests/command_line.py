@@ -9,11 +9,13 @@ import sys
 import termios
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.docs import printed_json
 from tests.starting import LIBRARY, warm_python
 
 COMMAND = Path(sys.executable).with_name("ckptstore")
@@ -44,7 +46,15 @@ def ckptstore(*arguments: str, **environment: str) -> Result:
     done = subprocess.run(
         [*program, *arguments], env=os.environ | named | environment, capture_output=True, text=True, check=False
     )
+    if "--json" in arguments and done.stdout:
+        printed_json.check(_command_of(words), done.stdout)
     return Result(done.returncode, done.stdout, done.stderr)
+
+
+def _command_of(words: list[str]) -> str:
+    """The command that a command line names, as the page of JSON does."""
+    names = (name for pair in pairwise([*words, ""]) for name in (" ".join(pair), pair[0]))
+    return next(name for name in names if name in printed_json.COMMANDS)
 
 
 def on_a_terminal(*arguments: str, width: int = 80, stdout: int | None = None) -> str:

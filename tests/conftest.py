@@ -13,12 +13,14 @@ from ckptstore.api import Catalog, connect
 from ckptstore.disk import notes
 from ckptstore.training.life_signs import LifeSigns
 from tests import hints, starting, written_lines
+from tests.docs import printed_json
 from tests.empty_catalogs import copy_empty_catalog, made_by_alembic_once, statements_compiled_once
 from tests.postgres_server import Server
 
 _numbers = itertools.count()
 hints.note()
 written_lines.note()
+printed_json.note()
 
 # A busy machine is slow, and right.
 settings.register_profile("ckptstore", deadline=None, suppress_health_check=[HealthCheck.too_slow])

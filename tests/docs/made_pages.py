@@ -9,7 +9,7 @@ import click
 
 from ckptstore.cli.main import cli
 from ckptstore.serve import openapi
-from tests.docs import share_files
+from tests.docs import printed_json, share_files
 
 HOME = Path(__file__).parents[2] / "docs" / "reference"
 WIDTH = 100
@@ -34,73 +34,28 @@ def pages() -> dict[Path, str]:
 
 JSON = """# JSON
 
-<!-- Made by python -m tests.docs.made_pages from ckptstore/serve/openapi.py. -->
+<!-- Made by python -m tests.docs.made_pages from ckptstore/serve/openapi.py and tests/docs/printed_json.py. -->
 
 Fields are only ever added. `?` marks a field that may be null, `[]` a list. Times are UTC, sizes bytes, \
-durations seconds.
+durations seconds. Each command prints one document; `watch` and `replicate --watch` print one after the other.
 
 | command | prints |
 | --- | --- |
-| `runs --json` | a list of Run |
-| `list --json`, `list --files --json` | a list of Save, of File |
-| `show --json` | a list of File |
-| `history --json` | a list of Launch |
-| `resolve --json` | Resolution |
-| `gc --json` | GcPlan; with `--all` a list of these |
-| `gc --tier NAME --json` | a list of `run`, `tier`, `applied`, `keep: Kept[]`, `remove: Removed[]`, `bytes_freed`, \
-`policy: Policy`, `refused`, `skipped: Skipped[]`, `purged_bytes`, `troubles`. Of a tier of level 0 as without \
-`--tier` |
-| `undo --json` | `run`, `files`, `bytes`, `gone`, `troubles` |
-| `purge --json` | `run`, `files`, `bytes`, `waiting`, `waiting_bytes`, `next_at`, `troubles` |
-| `undo --tier NAME --json`, `purge --tier NAME --json` | `run`, `tier`, `copies`, `bytes`, `purged`, `purged_bytes`, \
-`troubles` |
-| `policy --json` | `run`, `policy` |
-| `pin --json`, `unpin --json` | Pinned |
-| `tag --json` | Tagged |
-| `untag --json` | Untagged |
-| `rename --json` | `run`, `before`, `changed` |
-| `forget --json` | `run`, `launches`, `bytes`, `directories: [path]`, `trash_files`, `trash_bytes`, `forgotten`, \
-`changed`; with `--undo` `run`, `forgotten`, `changed` |
-| `scan --json` | `run`, `world_size`, `files` (the number of each kind), `known`, `from_journals`, `adopted: File[]`, \
-`damaged: File[]`, `missing: File[]`, `uncertain: [{path, best_guess, reason, contradicted, place_with}]`, `regraded: \
-File[]`, `skipped`, `opaque: [{path, rank, size, modified}]`, `trash: [{collection, run, files, bytes}]`, `warnings: \
-[text]` |
-| `sync --json` | `runs: [name]`, `journals`, `read`, `records`, `spoiled_lines`, `skipped` |
-| `export --json` | `run`, `launch`, `global_step`, `target`, `holds`, `files`, `bytes` |
-| `import --json` | `run`, `exported_run`, `launch`, `global_step`, `directory`, `holds`, `files`, `bytes` |
-| `tier add --json`, `tier remove --json` | `name`, `url`, `level`, `changed` |
-| `tier list --json` | a list of `name`, `url`, `level`, `declared`, `ready`, `bytes`, `pending`, `failed` |
-| `replicate --json` | `files`, `bytes`, `held`, `elsewhere`, `troubles`; with `--watch` one of these after each round \
-that copied |
-| `verify --json` | `checked`, `bytes`, `damaged: [{path, rule, detail}]`, `troubles`, `skipped`, `unknown: \
-[{path, reason}]`, `whole_again: [path]`, `new_digests`, `missing_before` |
-| `verify --tier NAME --json` | `tier`, `checked`, `bytes`, `damaged: PathReason[]`, `troubles`, `whole: [key]`, \
-`failed_before` |
-| `inspect --json` | `path`, `format`, `parameters`; of a checkpoint also `info`, `optimizer_step`, `complete`, of \
-safetensors `metadata`; of a strategy file also `stages`; of a group info file `restore_ranks` and `groups` in place \
-of `parameters` |
-| `diff --json` | `first`, `second`, `ranks: [{ranks, paths, same_bytes, same, new, gone, reshaped, changed: \
-[{name, dtype, shape, relative, l2, max_abs, nan, inf}]}]`, `unmatched_ranks`. `first` and `second` are `{name, run, \
-launch, global_step, epoch, step_in_epoch, optimizer_step, metrics, world_size, layout}`, `new` and `gone` lists of \
-`{name, dtype, shape}`, `reshaped` one of `{name, first, second}`. `same` is null if nothing was read; `relative`, \
-`l2` and `max_abs` are null for a type without norms |
-| `exit --json` | `run`, `launch`, `world_size`, `ended_before`, `directories`, `unreached`, `by_catalog`, \
-`signalled`, `whole`, `step`, `missing_ranks`, `ended`, `restart_step`; with `--from-env` a list of these. From \
-`whole` on they are null without `--wait`; with `--cancel` `run`, `cancelled` |
-| `doctor --json` | Checkup |
-| `advise --json` | `run`, `pause_seconds`, `written_seconds`, `step_seconds`, `state_bytes`, `policy`, `failures`, \
-`trained_seconds`, `failures_mtbf_low_seconds`, `failures_mtbf_high_seconds`, `mtbf_seconds`, `mtbf_given`, `present`, \
-`best`, `others`, `grace_seconds`, `grace_given_seconds`. `present` and `best` are null or \
-`{steps, seconds, mtbf_seconds, lost_steps_a_week, states_bytes, trash_bytes, more_bytes_a_week}`; `others` is a list \
-of these |
-| `watch --json` | for each notice a line with `id`, `kind`, `run`, `status`, `detail`, `hint`, `text`, `catalog` |
-| `db current --json`, `db check --json`, `db upgrade --json` | `catalog`, `schema`, `needed` |
-| `selftest --json` | a list of `promise`, `held`, `seen` |
-
-`troubles` and `skipped` are PathReason[] if nothing else is said.
-
+"""
+OBJECTS = """
 | object | fields |
 | --- | --- |
+"""
+NOTES = """
+- Metrics are numbers by name, Counts numbers by kind, Values anything by name. A Layout has its `source`, and the \
+`groups` of ranks that hold the same. A Policy has the rules that are set. \
+Axes are a number or a list of numbers, as in MindSpore's `tensor_map`.
+- Of Asked, `whole` and all fields behind it are null without `--wait`. `unreached` has a reason for each directory.
+- Of RankCompared, `same` is null if nothing was read. A Norm is null for a type without norms, and text if it is not \
+finite, as other numbers of a checkpoint are: JSON has no number for these.
+- `complete` of a header is null if nothing in the file marks its end.
+- Of Scanned, `from_journals` is the number of records that the scan took from journals.
+- `whole_again` of Verified has paths, `whole` of TierVerified keys in the tier.
 """
 RULES = """
 A reason is a rule and a detail. Rules of `resolve` are in [Find out why a newer state was passed \
@@ -112,8 +67,10 @@ over](../how-to/passed-over.md#the-rules). Rules of `gc` that keep: `floor`, `la
 
 
 def _json() -> str:
-    rows = (f"| {name} | {_fields(fields)} |\n" for name, fields in openapi._FIELDS.items() if name != "Problem")
-    return f"{JSON}{''.join(rows)}{RULES}"
+    commands = (f"| `{name} --json` | {types} |\n" for name, types in printed_json.COMMANDS.items())
+    own = {name: fields for name, fields in openapi._FIELDS.items() if name != "Problem"}
+    rows = (f"| {name} | {_fields(fields)} |\n" for name, fields in (own | printed_json.FIELDS).items())
+    return f"{JSON}{''.join(commands)}{OBJECTS}{''.join(rows)}{NOTES}{RULES}"
 
 
 def _fields(fields: str) -> str:

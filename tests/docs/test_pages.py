@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from click import Group
 
 from ckptstore.cli.main import cli
 from ckptstore.core import events
-from tests.docs import made_pages
+from ckptstore.serve import openapi
+from tests.docs import made_pages, printed_json
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -38,18 +40,37 @@ def test_the_reference_of_commands_is_their_help() -> None:
 
 
 def test_every_command_with_json_has_a_row() -> None:
-    page = (ROOT / "docs" / "reference" / "json.md").read_text()
     own = [("", *each) for each in cli.commands.items()]
     inner = [
         (f"{name} ", *each) for _, name, group in own if isinstance(group, Group) for each in group.commands.items()
     ]
     with_json = [
-        f"{above}{name} --json"
+        f"{above}{name}"
         for above, name, command in own + inner
         if any("--json" in option.opts for option in command.params)
     ]
     assert len(with_json) >= 30
-    assert [name for name in with_json if f"`{name}`" not in page] == []
+    assert sorted(with_json) == sorted(printed_json.COMMANDS)
+
+
+def test_a_document_that_the_page_of_json_does_not_have_is_found() -> None:
+    """Tests hold what commands print to that page: a field too many, one too few, and another type."""
+    whole = {"run": "a", "before": "b", "changed": True}
+    printed_json.check("rename", json.dumps(whole))
+    wrong: list[Any] = [{**whole, "whole": []}, {"run": "a", "before": "b"}, {**whole, "changed": None}, [whole]]
+    for each in wrong:
+        with pytest.raises(AssertionError, match="no document of the page of JSON"):
+            printed_json.check("rename", json.dumps(each))
+    with pytest.raises(AssertionError, match="no number Infinity"):
+        printed_json.check("rename", '{"run": Infinity}')
+
+
+def test_the_page_of_json_has_every_type_that_it_names() -> None:
+    objects = openapi._FIELDS | printed_json.FIELDS
+    texts = [*printed_json.COMMANDS.values(), *objects.values()]
+    named = {name for text in texts for name in re.findall(r"\b[A-Z]\w+", text)}
+    assert named - objects.keys() - openapi._OTHERS.keys() - printed_json._OTHERS.keys() == set()
+    assert printed_json.FIELDS.keys() - named == set()
 
 
 def test_every_environment_variable_is_in_the_table() -> None:
