@@ -21,6 +21,8 @@ def database_url(url: str | os.PathLike[str] | None) -> sa.URL:
 
     Raises `UsageError` for an invalid URL.
     """
+    if url == "":  # a variable that is not set: the default catalog may be another one
+        raise UsageError("the URL of the catalog is empty", "name one; without --db, CKPTSTORE_URL counts")
     given = os.fspath(url or os.environ.get("CKPTSTORE_URL") or "")
     if not given:
         return sa.URL.create("sqlite", database=str(users_own()))

@@ -109,6 +109,21 @@ def test_a_catalog_that_cannot_be_used_is_one_line(url: str, code: int, message:
         assert_one_line(ckptstore(*command, CKPTSTORE_URL=url), code, message)
 
 
+def test_an_empty_name_is_not_the_default_catalog(sqlite_url: str) -> None:
+    """`--db "$CATALOG"` with a variable that is not set: gc would remove files of another catalog's runs."""
+    for arguments in (
+        ["--db", "", "runs"],
+        ["runs", "--db="],
+        ["doctor", "--db", ""],
+        ["db", "current", "--db="],
+        ["--db="],
+    ):
+        assert_one_line(ckptstore(*arguments, CKPTSTORE_URL=sqlite_url), 2, "the URL of the catalog is empty; name one")
+    with pytest.raises(UsageError, match="the URL of the catalog is empty"):
+        connect("")
+    assert ckptstore("runs", "--db", sqlite_url, CKPTSTORE_URL="").code == 0
+
+
 def test_a_home_that_cannot_be_written_to_is_one_line() -> None:
     result = ckptstore("list", XDG_DATA_HOME="/proc/nowhere", CKPTSTORE_URL="")
     assert_one_line(result, 4, "cannot use the catalog sqlite:////proc/nowhere/ckptstore/catalog.db")
