@@ -111,15 +111,15 @@ def appended_last(entries: Sequence[Entry]) -> frozenset[int]:
     """The indexes of the appended values of a `.ckpt`, which come last, except an appended `global_step`.
 
     They begin with the first string, or with the first name that MindSpore appends itself. Without one of these, they
-    are the last scalars of the types that Python's values become. (A network may end in scalars too: those of
-    `DynamicLossScaleUpdateCell` are Int32.) `save_checkpoint` keeps entries by name: an appended `global_step`, which
-    has no shape, takes the place of the optimizer's.
+    are the last scalars of the types that Python's values become, except those of a layer. (A network may end in other
+    scalars too: those of `DynamicLossScaleUpdateCell` are Int32.) `save_checkpoint` keeps entries by name: an appended
+    `global_step`, which has no shape, takes the place of the optimizer's.
     """
     marks = (entry.dtype == STRING or (entry.name in _MARKERS and entry.is_scalar) for entry in entries)
     begin = next((index for index, is_mark in enumerate(marks) if is_mark), None)
     if begin is None:
         begin = len(entries)
-        while begin and entries[begin - 1].shape == () and entries[begin - 1].dtype in _FROM_PYTHON:
+        while begin and _may_be_appended(entries[begin - 1]):
             begin -= 1
     return frozenset(
         index
@@ -128,16 +128,22 @@ def appended_last(entries: Sequence[Entry]) -> frozenset[int]:
     )
 
 
+def _may_be_appended(entry: Entry) -> bool:
+    """Whether a scalar has a type that Python's values become, and is not of a layer: a "." in its name tells that."""
+    return entry.shape == () and entry.dtype in _FROM_PYTHON and "." not in entry.name
+
+
 def appended_anywhere(entries: Sequence[Entry]) -> frozenset[int]:
     """The indexes of the appended values in a file with sorted entries: MindSpore's own, whole numbers and flags.
 
-    A user's Float32 cannot be told from a `learning_rate`, so it stays a parameter.
+    A user's Float32 cannot be told from a `learning_rate`, so it stays a parameter. So do scalars of a layer, as the
+    `num_batches_tracked` of `mint.nn.BatchNorm2d`.
     """
     return frozenset(
         index
         for index, entry in enumerate(entries)
-        if entry.is_scalar
-        and (entry.dtype in ("Bool", "Int64") or entry.name in _MARKERS or entry.name in _ALSO_APPENDED)
+        if (_may_be_appended(entry) and entry.dtype != "Float32")
+        or (entry.is_scalar and (entry.name in _MARKERS or entry.name in _ALSO_APPENDED))
     )
 
 

@@ -109,9 +109,8 @@ def _kept(opened: TensorFile, *, is_weights: bool, weights_only: bool) -> list[E
     if not weights_only:
         found = tuple(entry for entry in header.entries if entry.dtype != STRING)
     else:
-        # A scalar of a layer, as mint's num_batches_tracked, looks like an appended value; a "." in its name tells.
         appended = {header.entries[each].name for each in header.appended}
-        found = tuple(entry for entry in header.entries if entry.name not in appended or "." in entry.name)
+        found = tuple(entry for entry in header.entries if entry.name not in appended)
         found = found if is_weights else weights_of(found, str(opened.path))
     return list({entry.name: entry for entry in found}.values())
 

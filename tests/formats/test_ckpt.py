@@ -9,7 +9,7 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor, nn
+from mindspore import Tensor, mint, nn
 from mindspore.train import Model
 from mindspore.train.callback import CheckpointConfig, ModelCheckpoint, _train_fault_tolerance
 
@@ -97,6 +97,17 @@ def test_the_counters_of_a_loss_scale_at_the_end_are_parameters(tmp_path: Path) 
     assert header.entries[-1].name == "last_overflow_iterator_step"
     assert header.entries[-1].shape == ()
     assert header.info == {}
+
+
+def test_a_scalar_of_a_layer_at_the_end_is_a_parameter(tmp_path: Path) -> None:
+    network = nn.SequentialCell(nn.Dense(3, 4), mint.nn.BatchNorm1d(4))
+    for appended in (None, {"lr": 0.5}):
+        path = tmp_path / f"{bool(appended)}.ckpt"
+        ms.save_checkpoint(network, str(path), append_dict=appended)
+        header = read_ckpt(path)
+        assert [each.name for each in header.parameters] == [each.name for each in network.get_parameters()]
+        assert header.parameters[-1].name.endswith("num_batches_tracked")
+        assert header.info == (appended or {})
 
 
 def test_an_appended_global_step_takes_the_place_of_the_optimizers(tmp_path: Path) -> None:

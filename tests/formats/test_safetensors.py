@@ -10,7 +10,7 @@ import pytest
 import safetensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mindspore import Tensor, nn
+from mindspore import Tensor, mint, nn
 from mindspore.train import Model
 
 from ckptstore.errors import UnreadableError
@@ -74,6 +74,15 @@ def test_metadata(tmp_path: Path) -> None:
 def test_an_appended_global_step_takes_the_place_of_the_optimizers(tmp_path: Path) -> None:
     header = read_safetensors(saved(tmp_path / "a.safetensors", append_dict={"global_step": 9}))
     assert (header.optimizer_step, header.info) == (9, {"global_step": 9})
+
+
+def test_a_scalar_of_a_layer_is_a_parameter(tmp_path: Path) -> None:
+    network = nn.SequentialCell(nn.Dense(3, 4), mint.nn.BatchNorm1d(4))
+    path = tmp_path / "a.safetensors"
+    ms.save_checkpoint(network, str(path), format="safetensors", append_dict={"epoch_num": 2, "flag": True})
+    header = read_safetensors(path)
+    assert {each.name for each in header.parameters} == {each.name for each in network.get_parameters()}
+    assert header.info == {"epoch_num": 2, "flag": True}
 
 
 def test_packed_int4(tmp_path: Path) -> None:
