@@ -151,7 +151,9 @@ def _add(entries: list[Entry], entry: Entry, reader: WireReader) -> None:
     """Add an entry, or a slice to the last one: a tensor over 512 MB comes in several values of one name."""
     if entries:
         last = entries[-1]
-        if last[:3] == entry[:3]:  # name, type, shape
+        if last.name == entry.name:  # MindSpore joins their bytes, whatever they are
+            if last[:3] != entry[:3]:
+                raise reader.bad(f"{last.name!r} has slices of different types or shapes")
             if len(last.later) == _MOST_SLICES:
                 raise reader.bad(f"{last.name!r} has more slices than any tensor")
             later = (*last.later, (entry.offset, entry.nbytes))
@@ -210,7 +212,9 @@ def _value(reader: WireReader) -> Entry:
     name = found.get(1, [""])[-1]
     if not name or not tensors:
         raise reader.bad("a value without a name" if tensors else "a value without a tensor")
-    return Entry(name, *tensors[-1])
+    if len(tensors) > 1:  # protobuf merges them
+        raise reader.bad(f"{name!r} has two tensors")
+    return Entry(name, *tensors[0])
 
 
 def _tensor(reader: WireReader, limit: int, wire_type: int) -> tuple[str, tuple[int, ...], int, int]:

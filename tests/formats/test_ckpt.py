@@ -266,6 +266,9 @@ def tensor(content: bytes, name: bytes = b"w") -> bytes:
     return ckpt_bytes.field(1, ckpt_bytes.field(1, name) + ckpt_bytes.field(2, content))
 
 
+INT8 = ckpt_bytes.field(2, b"Int8") + ckpt_bytes.field(3, b"x")
+
+
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
@@ -288,6 +291,19 @@ def tensor(content: bytes, name: bytes = b"w") -> bytes:
         (ckpt_bytes.value("w", "Float32", (2,), bytes(7)) + ckpt_bytes.checkpoint(1), "'w' has 7 bytes"),
         (ckpt_bytes.value("w", "Float32", (2,), bytes(12)), "'w' has 12 bytes, its shape says 8"),
         (ckpt_bytes.value("w", "Float32", (2**62, 2**62), bytes(12)), "its shape says"),
+        (
+            ckpt_bytes.value("w", "Float32", (1,), bytes(4)) + ckpt_bytes.value("w", "Float32", (2,), bytes(8)),
+            "'w' has slices of different types or shapes",
+        ),
+        (
+            ckpt_bytes.value("w", "Int32", (1,), bytes(4)) + ckpt_bytes.value("w", "Float32", (1,), bytes(4)),
+            "'w' has slices of different types or shapes",
+        ),
+        (ckpt_bytes.field(1, ckpt_bytes.field(1, b"w") + 2 * ckpt_bytes.field(2, INT8)), "'w' has two tensors"),
+        (
+            ckpt_bytes.field(1, ckpt_bytes.field(1, b"w") + ckpt_bytes.field(2, INT8) + ckpt_bytes.field(3, b"")),
+            "'w' has two tensors",
+        ),
     ],
 )
 def test_hostile_bytes(tmp_path: Path, raw: bytes, message: str) -> None:
