@@ -206,6 +206,9 @@ class TarSource:
         try:
             info = tarfile.TarInfo.frombuf(os.pread(self._file, tarfile.BLOCKSIZE, 0), "utf-8", "surrogateescape")
         except tarfile.HeaderError:
+            if not self._path.endswith(TAR):
+                hint = "give the directory or the .tar that `export` wrote; if it was compressed, decompress it first"
+                raise UsageError(f"{self._path} is no export: it is no tar file", hint) from None
             raise _damaged(self._path, "its beginning is not that of an export") from None
         if info.name != NAME:
             raise UsageError(f"{self._path} is no export: its first file is {info.name!a}", _UNPACK)

@@ -1,5 +1,6 @@
 """Exports that somebody made to do harm, or that another program made: refused, and nothing is there afterwards."""
 
+import gzip
 import io
 import os
 import tarfile
@@ -210,6 +211,17 @@ def test_what_another_program_packed(
     with tarfile.open(tar) as packed:
         packed.extractall(exported.parent / "unpacked", filter="data")
     assert catalog.import_(exported.parent / "unpacked", exported.parent / "there", run="new").files == 2
+
+
+@pytest.mark.parametrize("name", ["digits.tar.gz", "manifest.json", "net.ckpt"])
+def test_a_file_that_is_no_tar_is_not_called_damaged(
+    exported: Path, tmp_path: Path, refused: Callable[[Path], CkptstoreError], name: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(b"x" * 2000) if name.endswith("gz") else (exported / "manifest.json").read_bytes())
+    error = refused(path)
+    assert isinstance(error, UsageError)
+    assert "is no export: it is no tar file" in str(error)
 
 
 def test_tar_unpacks_what_was_exported(exported: Path, catalog: Catalog) -> None:
