@@ -10,9 +10,9 @@ from ckptstore.core.hints import Command
 from ckptstore.core.model import Content
 from ckptstore.core.naming import ONE_FILE
 from ckptstore.disk.files import digest
-from ckptstore.errors import CkptstoreError, DamageError, RefusedError, UsageError
-from ckptstore.formats.header import STRING
-from ckptstore.formats.safetensors import can_hold, head_of
+from ckptstore.errors import CkptstoreError, DamageError, RefusedError, UnreadableError, UsageError
+from ckptstore.formats.header import STRING, BytesOf
+from ckptstore.formats.safetensors import can_hold, head_of, parse_safetensors
 from ckptstore.formats.tensor_file import TensorFile
 from ckptstore.handover.archive import pieces_of
 from ckptstore.handover.manifest import UNKNOWN, path_of
@@ -74,7 +74,8 @@ def the_whole(plan: RestorePlan, sources: Sequence[Checkpoint]) -> Checkpoint:
 def converted(file: Checkpoint, record: Checkpoint, *, weights_only: bool) -> tuple[Checkpoint, Item]:
     """A `.safetensors` of the tensors of a file, and its record. `record` is the record of the unchanged file.
 
-    Raises `UsageError` for a type that such a file cannot hold, `RefusedError` if the names do not tell the weights.
+    Raises `UsageError` for a type that such a file cannot hold, `RefusedError` if the names do not tell the weights, or
+    if the result could not be read again: for example, with more than 130,000 parameters.
     """
     opened = TensorFile(Path(file.path))
     entries = _kept(opened, is_weights=file.content is Content.WEIGHTS, weights_only=weights_only)
@@ -86,6 +87,12 @@ def converted(file: Checkpoint, record: Checkpoint, *, weights_only: bool) -> tu
     head = head_of(((each.name, each.dtype, each.shape, each.nbytes) for each in entries), metadata)
     place = f"rank_{file.rank}/{Path(file.path).stem}.safetensors"
     size = len(head) + sum(entry.nbytes for entry in entries)
+    try:
+        parse_safetensors(BytesOf(lambda offset, count: head[offset : offset + count], size), Path(file.path))
+    except UnreadableError as error:
+        why = error.message.rpartition(".safetensors file: ")[2]
+        hint = "export it as it is"
+        raise RefusedError(f"{file.path} cannot become a .safetensors that can be read: {why}", hint) from None
 
     def pieces() -> Iterator[memoryview]:
         with opened.opened() as read:

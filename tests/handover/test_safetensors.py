@@ -125,6 +125,26 @@ def test_bytes_that_are_not_those_recorded(catalog: Catalog, tmp_path: Path, ask
     assert not list(tmp_path.glob(".out*"))
 
 
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        ([f"{'x' * 250}{number}" for number in range(60_000)], "a header of .* bytes, more than any model has"),
+        (["__metadata__"], "metadata that are not text"),
+    ],
+    ids=["many", "metadata"],
+)
+def test_what_could_not_be_read_again(catalog: Catalog, tmp_path: Path, names: list[str], why: str) -> None:
+    job = Job(catalog, tmp_path / "ckpt", 1, run="digits")
+    (launch,) = job.begin()
+    path = job.folder(0) / "net-1_5.ckpt"
+    path.write_bytes(b"".join(ckpt_bytes.value(name, "Int8", (1,), b"x") for name in names))
+    launch.register(path, global_step=5)
+    with pytest.raises(RefusedError, match=f"cannot become a .safetensors that can be read: {why}; export it as it is"):
+        catalog.export("digits", tmp_path / "out", format="safetensors")
+    assert not (tmp_path / "out").exists()
+    catalog.export("digits", tmp_path / "out")
+
+
 def test_another_format_or_type(catalog: Catalog, tmp_path: Path) -> None:
     job = Job(catalog, tmp_path / "ckpt", 1, run="digits")
     (launch,) = job.begin()
