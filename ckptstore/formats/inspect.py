@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.core.naming import PYTORCH, format_of
 from ckptstore.errors import CkptstoreError, UnreadableError, UsageError
+from ckptstore.formats import ckpt, safetensors
 from ckptstore.formats.ckpt import begins_with_a_value, ends_too_early, is_encrypted, read_ckpt
 from ckptstore.formats.header import bytes_of
 from ckptstore.formats.safetensors import read_safetensors
@@ -103,6 +104,14 @@ def read_checkpoint(path: Path) -> Header:
     Raises as `inspect` does.
     """
     return read_safetensors(path) if path.suffix == ".safetensors" else read_ckpt(path)
+
+
+def crc_is_right(path: Path) -> bool | None:
+    """Whether the CRC32 that MindSpore put into a checkpoint is that of its bytes; None if there is none.
+
+    The name tells the format, as for `read_checkpoint`. Reads the whole file. Raises as `inspect` does.
+    """
+    return safetensors.crc_is_right(path) if path.suffix == ".safetensors" else ckpt.crc_is_right(path)
 
 
 def read_unless_encrypted(path: Path) -> Header | None:

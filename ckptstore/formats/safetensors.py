@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import zlib
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from ckptstore.formats.header import BytesOf
 
 _LENGTH = 8  # bytes
-_PIECE = 1 << 20  # bytes hashed, then written while they are still in the processor's cache
+_PIECE = 1 << 20  # bytes read, or hashed and then written while they are still in the processor's cache
 _THREADS = 4
 _BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8}
 _BITS |= {"F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "BOOL": 8, "I8": 8, "U8": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16}
@@ -38,6 +39,9 @@ _MINDSPORE_NAMES |= {f"F{bits}": f"Float{bits}" for bits in (16, 32, 64)}
 _MINDSPORE_NAMES |= {f"I{bits}": f"Int{bits}" for bits in (8, 16, 32, 64)}
 _MINDSPORE_NAMES |= {f"U{bits}": f"UInt{bits}" for bits in (8, 16, 32, 64)}
 _BEYOND = 1 << 64  # the library reads only numbers below this one
+# MindSpore computes the CRC32 of `bytes(array)`. For a whole number without a shape, NumPy returns so many zeros.
+_WHOLE = frozenset({"Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64"})
+_MOST_ZEROS = 1 << 30
 _PACKED = "Int4"  # two values in a byte, stored as Int8; the metadata names this type for the parameter
 
 
@@ -92,6 +96,34 @@ def parse_safetensors(content: BytesOf, path: Path) -> SafetensorsHeader:
         appended=appended,
         metadata=dict(sorted(metadata.items())),  # the library writes it in any order
     )
+
+
+def crc_is_right(path: Path) -> bool | None:
+    """Whether the metadata hold the CRC32 of all names and tensors, as `crc_check=True` writes it.
+
+    None if they hold none, or one that is not computed here. Reads the whole file, 1 MiB at a time. Raises as
+    `read_safetensors` does.
+    """
+    found = read_safetensors(path)
+    told = found.metadata.get("crc_num")
+    if told is None:
+        return None
+    computed = 0
+    with path.open("rb", buffering=0) as file:
+        read = header.bytes_of(file).read
+        for entry in sorted(found.entries):
+            computed = zlib.crc32(entry.name.encode("utf-8", "surrogatepass"), computed)
+            if entry.shape == () and entry.dtype in _WHOLE:
+                zeros = int(header.value_of(entry, read) or 0)
+                if not 0 <= zeros <= _MOST_ZEROS:
+                    return None
+                pieces = (bytes(min(_PIECE, zeros - begin)) for begin in range(0, zeros, _PIECE))
+            else:
+                sizes = ((begin, min(_PIECE, entry.nbytes - begin)) for begin in range(0, entry.nbytes, _PIECE))
+                pieces = (read(entry.offset + begin, size) for begin, size in sizes)
+            for piece in pieces:
+                computed = zlib.crc32(piece, computed)
+    return told == str(computed)
 
 
 def _entries(declared: dict[str, Any], metadata: Mapping[str, str], start: int, path: Path) -> tuple[Entry, ...]:

@@ -11,8 +11,7 @@ from ckptstore.core.naming import ONE_FILE
 from ckptstore.core.sighting import Sighting, compare
 from ckptstore.disk import files, presence
 from ckptstore.errors import UnreadableError
-from ckptstore.formats.ckpt import crc_is_right
-from ckptstore.formats.inspect import read_unless_encrypted
+from ckptstore.formats.inspect import crc_is_right, read_unless_encrypted
 from ckptstore.outside import Path
 
 if TYPE_CHECKING:
@@ -150,8 +149,8 @@ def _fault(
     if file.digest is not None and digest is not None:
         is_as_registered = header is not None and header[0] is Rule.UNREADABLE  # its format is unknown here
         return None if is_as_registered else header
-    if header is None and digest is not None and file.format == "ckpt" and _crc_is_wrong(file.path):
-        return Rule.DIGEST_MISMATCH, "has other bytes than MindSpore wrote: the CRC32 at its end is not theirs"
+    if header is None and digest is not None and file.format in ONE_FILE and _crc_is_wrong(file.path):
+        return Rule.DIGEST_MISMATCH, "has other bytes than MindSpore wrote: the CRC32 in it is not theirs"
     return header
 
 

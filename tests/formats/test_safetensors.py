@@ -14,7 +14,7 @@ from mindspore import Tensor, mint, nn
 from mindspore.train import Model
 
 from ckptstore.errors import UnreadableError
-from ckptstore.formats.safetensors import read_safetensors
+from ckptstore.formats.safetensors import crc_is_right, read_safetensors
 
 
 def saved(path: Path, **options: Any) -> Path:
@@ -69,6 +69,29 @@ def test_metadata(tmp_path: Path) -> None:
     with_both = read_safetensors(saved(tmp_path / "b.safetensors", remove_redundancy=True, crc_check=True)).metadata
     assert with_both["remove_redundancy"] == "True"
     assert int(with_both["crc_num"]) > 0
+
+
+def test_the_crc_is_checked_on_demand(tmp_path: Path) -> None:
+    """MindSpore refuses what is called wrong here."""
+    assert crc_is_right(saved(tmp_path / "none.safetensors")) is None
+    appended = {"epoch_num": 2, "step_num": (3 << 20) + 5, "flag": True, "lr": 0.5, "none": 0, "ü": Tensor([1, 2])}
+    path = saved(tmp_path / "a.safetensors", crc_check=True, append_dict=appended)
+    assert crc_is_right(path) is True
+    raw = path.read_bytes()
+    for entry in read_safetensors(path).entries:
+        path.write_bytes(raw[: entry.offset] + bytes([raw[entry.offset] ^ 1]) + raw[entry.offset + 1 :])
+        assert crc_is_right(path) is False, entry.name
+        with pytest.raises(ValueError, match="crc check has failed"):
+            ms.load_checkpoint(str(path), format="safetensors", crc_check=True)
+
+
+def test_numbers_whose_crc_mindspore_cannot_compute_are_not_judged(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    for number in (-1, 1 << 60):
+        metadata = {"format": "ms", "crc_num": "1"}
+        declared = {"__metadata__": metadata, "n": tensor("I64", (), (0, 8))}
+        path.write_bytes(content(declared, number.to_bytes(8, "little", signed=True)))
+        assert crc_is_right(path) is None
 
 
 def test_an_appended_global_step_takes_the_place_of_the_optimizers(tmp_path: Path) -> None:

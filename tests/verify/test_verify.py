@@ -2,6 +2,7 @@
 
 import os
 import random
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from ckptstore.api import Catalog, connect
 from ckptstore.core.model import Checkpoint, FileState, Rule
 from ckptstore.errors import CatalogUnavailableError, UsageError
+from ckptstore.formats.safetensors import head_of
 from ckptstore.resume.examine import examine
 from ckptstore.resume.register import describe, measured
 from ckptstore.retention.policy import Policy
@@ -159,16 +161,23 @@ def test_what_the_catalog_does_not_know_is_told_and_is_no_damage(catalog: Catalo
     assert done.damaged == ()
 
 
-def test_the_crc_in_a_file_is_compared_where_no_digest_is_known(catalog: Catalog, tmp_path: Path) -> None:
-    import zlib
-
+@pytest.mark.parametrize("form", ["ckpt", "safetensors"])
+def test_the_crc_in_a_file_is_compared_where_no_digest_is_known(catalog: Catalog, tmp_path: Path, form: str) -> None:
     tree = tmp_path / "job"
+    tree.mkdir()
     for step in (3, 6, 9):
-        path = ckpt_bytes.write(tree / f"net-{step}_1.ckpt", step)
-        content = path.read_bytes()
-        path.write_bytes(content + b"crc_num" + zlib.crc32(content).to_bytes(10, "big"))
+        path = tree / f"net-{step}_1.{form}"
+        counter, weight = step.to_bytes(4, "little"), b"\x07" * 8
+        if form == "ckpt":
+            content = ckpt_bytes.value("global_step", "Int32", (1,), counter)
+            content += ckpt_bytes.value("weight", "Int8", (8,), weight)
+            path.write_bytes(content + b"crc_num" + zlib.crc32(content).to_bytes(10, "big"))
+        else:
+            told = {"format": "ms", "crc_num": str(zlib.crc32(b"global_step" + counter + b"weight" + weight))}
+            head = head_of([("global_step", "Int32", (1,), 4), ("weight", "Int8", (8,), 8)], told)
+            path.write_bytes(head + counter + weight)
     catalog.scan(tree, run="run", world_size=1)
-    flip(path, 40)
+    flip(path, path.read_bytes().index(weight))
     assert catalog.verify("run").damaged == ()
     (damage,) = catalog.verify("run", digest=True).damaged
     assert (damage.path, damage.rule) == (str(path), Rule.DIGEST_MISMATCH)
