@@ -147,6 +147,15 @@ def appended_anywhere(entries: Sequence[Entry]) -> frozenset[int]:
     )
 
 
+def certainly_appended(found: Header) -> frozenset[str]:
+    """The names of appended values that cannot be scalars of the network: by their names, or by their place."""
+    appended = [found.entries[index] for index in found.appended]
+    if found.format == "ckpt" and any(entry.dtype == STRING or entry.name in _MARKERS for entry in appended):
+        return frozenset(entry.name for entry in appended)
+    known = _MARKERS | _ALSO_APPENDED | {OPTIMIZER_STEP}
+    return frozenset(entry.name for entry in appended if entry.dtype == STRING or entry.name in known)
+
+
 def info_of(entries: Sequence[Entry], appended: Iterable[int], read: Callable[[int, int], bytes]) -> dict[str, Scalar]:
     """The appended values by name. If a name occurs twice, the last value counts, as for `load_checkpoint`."""
     values = {entries[index].name: value_of(entries[index], read) for index in sorted(appended)}

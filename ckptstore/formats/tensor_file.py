@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ckptstore.errors import CkptstoreError, DamageError, UsageError
-from ckptstore.formats.header import Header
+from ckptstore.formats.header import Header, certainly_appended
 from ckptstore.formats.inspect import look_into
 from ckptstore.outside import os
 
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 class TensorFile:
     """A `.ckpt` or `.safetensors` file; its bytes tell the format. `tensors` are its parameters by name.
 
-    Appended values are in `header.info`. Raises `UsageError` if there is no such file, or if it holds no tensors;
-    `UnreadableError` if it is cut, damaged or encrypted; `CkptstoreError` if it cannot be read.
+    Values that were certainly appended are left out: they are in `header.info`. Raises `UsageError` if there is no such
+    file, or if it holds no tensors; `UnreadableError` if it is cut, damaged or encrypted; `CkptstoreError` if it cannot
+    be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -33,7 +34,8 @@ class TensorFile:
             raise UsageError(f"{path} holds no tensors", "give a checkpoint; this file tells how ranks share one")
         self.path = path
         self.header = found
-        self.tensors = {entry.name: entry for entry in found.parameters}
+        appended = certainly_appended(found)
+        self.tensors = {entry.name: entry for entry in found.entries if entry.name not in appended}
         self._stamp = _stamp(os.stat(path))
 
     @contextmanager

@@ -116,8 +116,7 @@ def _kept(opened: TensorFile, *, is_weights: bool, weights_only: bool) -> list[E
     if not weights_only:
         found = tuple(entry for entry in header.entries if entry.dtype != STRING)
     else:
-        appended = {header.entries[each].name for each in header.appended}
-        found = tuple(entry for entry in header.entries if entry.name not in appended)
+        found = tuple(opened.tensors.values())  # a value too much does less harm than a weight that is missing
         found = found if is_weights else weights_of(found, str(opened.path))
     return list({entry.name: entry for entry in found}.values())
 

@@ -16,6 +16,7 @@ from ckptstore.core.naming import ONE_FILE
 from ckptstore.core.parameter_names import renamed, states_of
 from ckptstore.core.text import count
 from ckptstore.errors import DamageError, UsageError
+from ckptstore.formats.header import certainly_appended
 from ckptstore.formats.inspect import read_unless_encrypted
 from ckptstore.mindspore.loader import CHANGED, ChangedError, read_plain
 from ckptstore.mindspore.resume import asks_mindspore, prove, put, read, telling, unmarked
@@ -189,7 +190,8 @@ def _opened(file: Checkpoint, decryption: Mapping[str, Any]) -> tuple[dict[str, 
         with telling(file, unmarked):
             header = read_unless_encrypted(Path(file.path))
         if header is not None:
-            entries = {each.name: _Kind(each.dtype, each.shape) for each in header.parameters}
+            appended = certainly_appended(header)
+            entries = {each.name: _Kind(each.dtype, each.shape) for each in header.entries if each.name not in appended}
             names = frozenset(each.name for each in header.entries)
             return entries, lambda wanted: _read_some(file, names, wanted, decryption)
     prove(file, unmarked)

@@ -10,7 +10,7 @@ from safetensors import deserialize, safe_open
 
 from ckptstore.api import Catalog, connect
 from ckptstore.errors import DamageError, RefusedError, UsageError
-from ckptstore.formats.safetensors import read_safetensors
+from ckptstore.formats.safetensors import head_of, read_safetensors
 from ckptstore.training import companions
 from tests import ckpt_bytes
 from tests.contents import WORK, contents
@@ -90,6 +90,25 @@ def test_weights_only(catalog: Catalog, tmp_path: Path, target: str, other: Cata
         found = tensors(tmp_path / target / "rank_0" / "net-1_5.safetensors")
         assert {name: each[2] for name, each in found.items()} == {name: raw for name, _, _, raw in VALUES[:4]}
         assert tuple(sorted(found)) == tuple(sorted(WEIGHTS))
+
+
+@pytest.mark.parametrize("form", ["ckpt", "safetensors"])
+def test_weights_that_look_like_appended_values(catalog: Catalog, tmp_path: Path, form: str) -> None:
+    own = [("fc.weight", "Float32", (2, 2), FLOATS), ("count", "Int64", (), bytes(8)), ("flag", "Bool", (), b"\1")]
+    others = [("moments.fc.weight", "Float32", (2, 2), FLOATS), ("epoch_num", "Int64", (), bytes(8))]
+    job = Job(catalog, tmp_path / "ckpt", 1, run="digits")
+    (launch,) = job.begin()
+    path = job.folder(0) / f"net-1_5.{form}"
+    values = own + others
+    if form == "ckpt":
+        path.write_bytes(b"".join(ckpt_bytes.value(*each) for each in values))
+    else:
+        head = head_of([(*each[:3], len(each[3])) for each in values], {"format": "ms"})
+        path.write_bytes(head + b"".join(each[3] for each in values))
+    launch.register(path, global_step=5)
+    catalog.export("digits", tmp_path / "out", weights_only=True)
+    found = tensors(tmp_path / "out" / "rank_0" / "net-1_5.safetensors")
+    assert set(found) == {name for name, *_ in own}
 
 
 def test_a_safetensors_stays_as_it_is_and_gives_its_weights(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:

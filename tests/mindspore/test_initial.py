@@ -10,7 +10,7 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import nn
+from mindspore import mint, nn
 from mindspore.experimental import optim
 from mindspore.train import Model
 
@@ -122,6 +122,37 @@ def test_the_optimizer_too_with_other_names(parent: dict[str, Any], caplog: pyte
             assert np.array_equal(taken, before), name
     assert now["global_step"] == 0
     assert said(caplog).endswith("14 parameters")
+
+
+class Counting(nn.Cell):
+    """Scalars beside its weights, which look like appended values."""
+
+    def __init__(self, count: int, scale: float) -> None:
+        super().__init__()
+        self.layer = mint.nn.BatchNorm1d(3)
+        self.layer.num_batches_tracked.set_data(ms.Tensor(count, ms.int64))
+        self.count = ms.Parameter(ms.Tensor(count, ms.int64), name="count", requires_grad=False)
+        self.scale = ms.Parameter(ms.Tensor(scale, ms.float32), name="scale")
+
+
+@pytest.mark.parametrize("form", ["ckpt", "safetensors"])
+@pytest.mark.parametrize("appended", [None, {"epoch_num": 1, "a.b": 2}])
+def test_scalars_that_look_like_appended_values(
+    catalog: Catalog, tmp_path: Path, form: str, appended: dict[str, int] | None
+) -> None:
+    path = tmp_path / f"a.{form}"
+    ms.save_checkpoint(Counting(7, 2.5), str(path), format=form, append_dict=appended)
+    first = catalog.join("pretrain")
+    first.resolve()
+    first.register(path, global_step=5)
+    network = Counting(0, 0.5)
+    begin(
+        Model(network, optimizer=nn.Momentum(network.trainable_params(), 0.1, 0.9)),
+        initial="pretrain",
+        strict=form == "ckpt",
+    )
+    found = [item.asnumpy().item() for item in (network.layer.num_batches_tracked, network.count, network.scale)]
+    assert found == [7, 7, 2.5]
 
 
 def test_what_is_left_over_is_listed_and_strict_refuses_it(

@@ -132,6 +132,16 @@ def test_ranks_that_one_state_lacks(catalog: Catalog, tmp_path: Path) -> None:
     assert (of_rank_0(found).same, found.unmatched) == (4, (1,))
 
 
+@pytest.mark.parametrize("form", ["ckpt", "safetensors"])
+def test_scalars_that_look_like_appended_values_are_compared(tmp_path: Path, form: str) -> None:
+    first, second = (
+        written(tmp_path / f"{number}.{form}", {"count": np.int64(number)}, append_dict={"epoch_num": number})
+        for number in (3, 5)
+    )
+    found = of_rank_0(compare.compare(first, second, no_database))
+    assert [(each.name, each.l2) for each in found.changed] == [("count", 2.0)]
+
+
 def test_one_file_with_itself_is_not_read(tmp_path: Path, reads: list[int]) -> None:
     path = written(tmp_path / "a.ckpt", network(1))
     (tmp_path / "link.ckpt").symlink_to(path)
