@@ -74,7 +74,8 @@ def _json() -> str:
 
 
 def _fields(fields: str) -> str:
-    return ", ".join(f"`{name}` {kind}" for name, kind in (field.split(":") for field in fields.split()))
+    kinds = ((name, kind.replace("][", "]\\[")) for name, kind in (field.split(":") for field in fields.split()))
+    return ", ".join(f"`{name}` {kind}" for name, kind in kinds)  # without the backslash, `[][]` would be a link
 
 
 def _commands(file: str) -> list[str]:
