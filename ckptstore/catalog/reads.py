@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sqlalchemy as sa
 
 from ckptstore.catalog import rows
-from ckptstore.catalog.any_of import any_of
+from ckptstore.catalog.any_of import any_of, one_of
 from ckptstore.catalog.tables import (
     FILES,
     FILES_OF_LAUNCHES,
@@ -284,9 +284,14 @@ def directories_of(connection: sa.Connection, run: int) -> set[str]:
     return set(connection.execute(_DIRECTORIES_OF, {"own_run": run}).scalars()) | parents
 
 
-def recorded_paths(connection: sa.Connection, run: int) -> list[tuple[str, str]]:
-    """Every path that was recorded of a run, with the identity of its directory (empty: not known)."""
-    found = rows.many(connection.execute(_RECORDED_PATHS, {"own_run": run}))
+def recorded_paths(connection: sa.Connection, run: int, *, with_gone: bool = True) -> list[tuple[str, str]]:
+    """Every path that was recorded of a run, with the identity of its directory (empty: not known).
+
+    `with_gone` False leaves out files that are missing, or elsewhere now: in a copied directory, all are.
+    """
+    are_gone = one_of(checkpoints.c.state, FileState.MISSING.value, FileState.MOVED.value)
+    query = _RECORDED_PATHS if with_gone else _RECORDED_PATHS.where(sa.not_(are_gone))
+    found = rows.many(connection.execute(query, {"own_run": run}))
     return [(path, identity or "") for path, identity in found]
 
 
