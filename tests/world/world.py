@@ -785,7 +785,7 @@ class World:
     def neighbour_saves(self, untold: bool = False) -> None:  # noqa: FBT001, FBT002
         """The ranks of the other run save. If `untold`, they are killed before they register the file."""
         # In these cases neither a journal on the disk nor a clock would show which run wrote the file.
-        untold &= not (self._is_neighbour_below or self._is_behind())
+        untold &= not (self._is_neighbour_below or self.away or self._is_behind())
         self._step_beside += 1
         own = self._step_beside
         for trainer in self.beside:
