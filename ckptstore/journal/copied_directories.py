@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import directories
@@ -70,19 +71,20 @@ def copied_journals(paths: AbstractSet[str], known: Iterable[str], trust: Trust)
     named: dict[str, list[str]] = defaultdict(list)
     for path in (*paths, *known):
         named[path.rpartition("/")[2]].append(path)
+    age = cache(_age_of_directory)
     copies: set[str] = set()
-    for some in named.values():
-        there = [path for path in some if len(some) > 1 and files.identity(path) is not None]
-        there.sort(key=lambda path: (path in paths, _age_of_journal(path)))
+    for some in (each for each in named.values() if len(each) > 1):
+        there = [path for path in some if files.identity(path) is not None]
+        if len(there) > 1:  # in a tree that was moved, the known ones are gone
+            there.sort(key=lambda path: (path in paths, age(jsonl.directory_of(path))))
         for at, path in enumerate(there):
             if path in paths and any(_is_copy(path, other, trust) for other in there[:at]):
                 copies.add(path)
     return copies
 
 
-def _age_of_journal(path: str) -> tuple[int, int, str]:
-    directory = jsonl.directory_of(path)
-    return _age(directory, identity_of(directory), path)
+def _age_of_directory(directory: str) -> tuple[int, int, str]:
+    return _age(directory, identity_of(directory), directory)
 
 
 def _is_copy(path: str, original: str, trust: Trust) -> bool:
