@@ -11,9 +11,11 @@ import pytest
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog import reads, user_events
 from ckptstore.core.model import Kind
+from ckptstore.disk.trust import Trust
 from ckptstore.doctor.checkup import Status
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.journal import jsonl
+from ckptstore.journal.copied_directories import copied_journals
 from ckptstore.retention import stored_policy
 from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes
@@ -98,6 +100,20 @@ def test_a_journal_of_a_user_who_does_not_own_the_directory(catalog: Catalog, ot
     assert not [file for file in other.files() if file.launch == "L1"]
     assert other.sync(root, trust=[str(BOB)]).records == 1
     assert other.resolve("run").plan is not None
+
+
+@pytest.mark.parametrize(("owner", "trusted", "is_copy"), [(ANN, (), True), (BOB, (), False), (BOB, (BOB,), True)])
+def test_no_user_makes_the_journals_of_another_one_copies(
+    catalog: Catalog, tmp_path: Path, owner: int, trusted: tuple[int, ...], *, is_copy: bool
+) -> None:
+    """What counts of a copy is less: nobody else's older directory may bring that about."""
+    job, _ = begun(catalog, tmp_path / "ckpt", 10, world_size=1)
+    copy = shutil.copytree(job.folder(0), tmp_path / "copy")
+    give(job.folder(0), owner)
+    give(copy, ANN)
+    paths = {str(journal_of(each)) for each in (job.folder(0), copy)}
+    found = copied_journals(paths, (), Trust(frozenset(trusted)))
+    assert found == ({str(journal_of(copy))} if is_copy else set())
 
 
 def test_trust_by_the_environment_and_the_command_line(
