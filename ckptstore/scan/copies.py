@@ -76,6 +76,7 @@ def copies_of_known(
         file
         for file in recorded.below
         if (file.state in LIVE or (file.state is FileState.MOVED and file.path not in claimed))
+        and not (file.state is FileState.COMPLETE and file.path in heard_before)  # the run has it: it is no copy now
         and tree.seen(file.path) is not None
     ]
     for file, other in _doubles(databases, own):

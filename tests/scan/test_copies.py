@@ -87,6 +87,23 @@ def test_when_the_original_is_gone_the_copy_is_taken(catalog: Catalog, plain: Pa
     assert (plan.global_step, Path(plan.ranks[0].source.path).parents[1]) == (16, backup)
 
 
+@pytest.mark.parametrize("how", ["-r", "-rp"])
+def test_a_lost_tree_that_was_brought_back_is_no_copy_of_its_backup(catalog: Catalog, tmp_path: Path, how: str) -> None:
+    """The backup was scanned while the tree was lost, so that the run had its files there for a time."""
+    job = Job(catalog, tmp_path / "job", world_size=2)
+    job.save(job.begin(), 5, 10)
+    backup = copied(tmp_path / "job", how)
+    shutil.rmtree(tmp_path / "job")
+    catalog.scan(backup, run="run")
+    assert homes(catalog, "run") >= {"backup"}
+    shutil.copytree(backup, tmp_path / "job")
+    done = catalog.scan(tmp_path / "job")
+    assert (done.skipped, done.known) == ((), 4)
+    shutil.rmtree(backup)
+    plan = catalog.resolve("run").plan
+    assert (plan.global_step, Path(plan.ranks[0].source.path).parents[1]) == (10, tmp_path / "job")
+
+
 def test_a_copy_of_some_steps_is_gone_on_from_when_the_original_is_gone(catalog: Catalog, plain: Path) -> None:
     backup = copied(plain, "-rp alone")
     for path in backup.rglob("net-[34]*.ckpt"):
