@@ -113,6 +113,8 @@ def choose_state(database: Database, reference: str, *, loads: Loads = Loads.ALL
     """
     found = resolve(database, reference, Query(loads=loads))
     if found.plan is not None:
+        if found.step is None:
+            _tell_if_another_was_complete(found, reference, found.plan)
         return found.plan
     fetched = resolve(database, reference, Query(loads=loads, fetches=True)).plan
     if fetched is None:
@@ -122,6 +124,21 @@ def choose_state(database: Database, reference: str, *, loads: Loads = Loads.ALL
         f"only {tiers} has files of step {fetched.global_step} of run {found.run}: a start of the run fetches them",
         f"see: {Command('resolve', reference, '--explain')}",
     )
+
+
+def _tell_if_another_was_complete(found: Resolution, reference: str, plan: RestorePlan) -> None:
+    """Warn that the newest state, or the best one, was complete once and is not taken now."""
+    missed = next((rejection for rejection in found.rejections if rejection.was_whole), None)
+    if missed is not None:
+        log.warning(
+            "step %d of run %s is taken, though step %d of launch %s was complete once: %s; see: %s",
+            plan.global_step,
+            found.run,
+            missed.global_step,
+            missed.launch,
+            missed.reasons[0].detail,
+            Command("resolve", reference, "--explain"),
+        )
 
 
 def step_named(database: Database, reference: str) -> tuple[str, int]:

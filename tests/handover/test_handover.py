@@ -38,6 +38,20 @@ def job(catalog: Catalog, tmp_path: Path) -> Job:
     return made
 
 
+def test_an_export_of_a_run_says_which_newer_state_it_leaves_out(
+    job: Job, catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lost = [job.folder(rank) / "net-2_5.ckpt" for rank in (0, 1)]
+    for path in lost:
+        path.write_bytes(path.read_bytes()[:-1])
+    assert catalog.export("digits", tmp_path / "out").global_step == 10
+    assert "step 10 of run digits is taken, though step 15 of launch L1 was complete once: " in caplog.text
+    assert str(lost[0]) in caplog.text
+    caplog.clear()
+    catalog.export("digits@10", tmp_path / "asked for")
+    assert caplog.text == ""
+
+
 @FORMS
 def test_a_state_goes_from_one_catalog_to_another(
     job: Job, catalog: Catalog, other: Catalog, target: str, tmp_path: Path
