@@ -5,6 +5,7 @@ A directory may be emptied and filled again. So the record of a deleted file doe
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,6 +17,7 @@ from ckptstore.core.naming import FOREIGN, above_save
 from ckptstore.core.sighting import Sighting, is_as_recorded
 from ckptstore.disk import files
 from ckptstore.disk.files import real_directory
+from ckptstore.disk.presence import absence_beside
 from ckptstore.disk.walk import Seen
 from ckptstore.evidence.reconstruct import rank_of
 from ckptstore.evidence.writers import wrote
@@ -54,6 +56,8 @@ class KnownFiles:
     doubtful: set[str] = field(default_factory=set)  # of `known`: another file may be there
     skipped: list[Skipped] = field(default_factory=list)  # why `doubtful` and `others` are not taken in
     below: list[Checkpoint] = field(default_factory=list)  # all records of files there
+    # Records of a directory that was at the path before: the present one has a file of the same name.
+    left_behind: list[Checkpoint] = field(default_factory=list)
 
     def leave_out(self, paths: Collection[str]) -> None:
         """Drop the records of these paths: they are from a copied journal."""
@@ -93,9 +97,10 @@ def known_files(database: Database, run: str, root: Path, tree: Tree, *, is_name
         free = reads.given_up(connection) - {run} if is_named else ()
     recorded = [file for file in recorded if file.run not in free]
     moved = {path: file for path, file in moved.items() if file.run not in free}
-    found = KnownFiles(below=recorded)
+    found = KnownFiles(below=recorded, left_behind=_left_behind(recorded))
     others: dict[str, Checkpoint] = {}
-    for file in recorded:
+    is_left = {file.id for file in found.left_behind}
+    for file in (each for each in recorded if each.id not in is_left):
         here = tree.seen(file.path)
         chosen = found.known if file.run == run else others
         before = chosen.get(file.path)
@@ -114,6 +119,20 @@ def known_files(database: Database, run: str, root: Path, tree: Tree, *, is_name
     elsewhere = {path: file for path, file in moved.items() if path in tree.checkpoints and path not in found.owners}
     found.others |= {path: file.run for path, file in elsewhere.items()}
     found.skipped += [Skipped(path, f"it is {file.path}, of run {file.run!r}") for path, file in elsewhere.items()]
+    return found
+
+
+def _left_behind(recorded: Iterable[Checkpoint]) -> list[Checkpoint]:
+    """The complete files that are not in the present directory at their path, where that has a file of the name."""
+    at_path: dict[str, list[Checkpoint]] = defaultdict(list)
+    for file in recorded:
+        if file.state is FileState.COMPLETE and file.directory_id:
+            at_path[file.path].append(file)
+    found = []
+    for some in at_path.values():
+        if len({file.directory_id for file in some}) > 1:
+            absent = [file for file in some if absence_beside(file)]
+            found += absent if len(absent) < len(some) else []
     return found
 
 

@@ -19,6 +19,7 @@ from ckptstore.core.limits import MOST_RANKS
 from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Grade, Skipped, Unplaced, moment
 from ckptstore.core.replicas import stand_alone
 from ckptstore.core.text import count
+from ckptstore.disk.presence import directory_of
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.evidence.reconstruct import NOTHING_STATED, Reconstruction, rank_of, reconstruct
 from ckptstore.evidence.unregistered import ScannedLaunch, launch_id, record
@@ -471,6 +472,9 @@ class _Planner:
     def plan(self) -> ScanPlan:
         """The plan: records to write, and the result to report."""
         damaged, missing, back, away = changed(self.kept, self.tree)
+        for file in self.recorded.left_behind:  # only a scan of the directory itself says that they are gone
+            if file.run == self.run and directory_of(file.path) == self.tree.root:
+                missing.append(file)
         regraded, moved = _placed_anew(self.launches, self.kept, self.asked.said)
         files = [file for launch in self.launches for file in launch.files]
         launches = self._launches_to_record(self._too_small(files))

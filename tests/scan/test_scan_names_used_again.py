@@ -124,3 +124,30 @@ def test_what_a_rank_saves_is_left_to_it_and_told(job: Job) -> None:
     job.catalog.scan(job.directory, run="run", world_size=1)
     states = {(file.launch, file.state) for file in job.catalog.files("run") if file.path == path}
     assert states == {("L1", FileState.MISSING), ("L2", FileState.COMPLETE)}
+
+
+@pytest.mark.of_files
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_a_scan_of_a_directory_says_that_the_files_of_the_one_before_are_gone(
+    catalog: Catalog, tmp_path: Path, *, is_moved: bool
+) -> None:
+    """The directory was deleted or moved, and the next launch saved files of the same names in a new one."""
+    job = Job(catalog, tmp_path / "ckpt", world_size=1)
+    job.save(job.begin(), 5, 10)
+    home = job.folder(0)
+    home.rename(tmp_path / "old")
+    if is_moved:
+        catalog.scan(tmp_path / "old", run="run")
+    (again,) = job.begin(resume=False)
+    for step in (5, 10, 15):
+        again.register(job.write(again, step, name=name(step)), global_step=step, optimizer_step=step)
+    assert catalog.plan_gc("run", Policy(keep_last=1, floor=1)).bytes_freed == 0
+    above = catalog.scan(tmp_path / "ckpt", run="run")
+    assert (above.missing, above.damaged) == ((), ())
+    scanned = catalog.scan(home, run="run")
+    assert sorted((file.launch, file.global_step) for file in scanned.missing) == [("L1", 5), ("L1", 10)]
+    assert [file.global_step for file in scanned.damaged] == []
+    saves = {(save.launch.id, save.global_step): save.bytes for save in catalog.saves("run")}
+    assert (("L1", 5) in saves) is is_moved
+    size = saves["L2", 15]
+    assert catalog.plan_gc("run", Policy(keep_last=1, floor=1)).bytes_freed == size * (3 if is_moved else 2)
