@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 
 from mindspore.train.callback import BackupAndRestore, LambdaCallback
 
+from ckptstore.core.text import count
 from ckptstore.errors import RefusedError
 from ckptstore.formats.header import OPTIMIZER_STEP
 from ckptstore.mindspore.hook_code import OF_LIBRARIES
@@ -38,6 +39,8 @@ class LoadGuard:
         self._looked_at: Sequence[Any] = ()
         self._is_restored = False
         self._before: Digests = {}
+        self._of_resume: WeakValueDictionary[int, Any] | None = None  # the parameters that `resume` got, by id
+        self._names: set[str] = set()  # of these, at that time: a cell may wrap the network later
 
     def begin_loading(self, network: Any) -> None:
         """Note that `resume` is about to change this train network: no launch may train it until a restore succeeds."""
@@ -54,8 +57,11 @@ class LoadGuard:
     def resumed(self, network: Any, *, restored: bool) -> None:
         """Note the state that `resume` chose for this train network."""
         self._looked_at, self._is_restored = sample(network), restored
-        for item in network.get_parameters() if restored else ():
+        found = list(network.get_parameters())
+        for item in found if restored else ():
             _HALF_LOADED.pop(id(item), None)
+        self._of_resume = WeakValueDictionary((id(item), item) for item in found)
+        self._names = {item.name for item in found}
         self._before = _digests(self._looked_at)
 
     def begin(self) -> None:
@@ -66,11 +72,13 @@ class LoadGuard:
     def check(self, parameters: Mapping[str, Any], callbacks: Sequence[Any], step: int) -> None:
         """Raise `RefusedError` if another state was loaded before this first step; `step` is the last one done.
 
-        `parameters` are those of the network that is trained, by name. After a restore they are compared by name with
-        the restored ones; a later training may be of another network.
+        `parameters` are those of the network that is trained, by name. After `resume` they must all be parameters that
+        it got. After a restore they are compared by name with the restored ones; a later training may be of another
+        network.
         """
         if _HALF_LOADED and any(_HALF_LOADED.get(id(item)) is item for item in parameters.values()):
             raise RefusedError("resume failed while it loaded a state: a part of it is in the network", "start again")
+        self._check_network(parameters)
         if not self._before:
             return
         was, self._before = self._before, {}
@@ -81,6 +89,27 @@ class LoadGuard:
             self._before = was
             raise _refusal(changed, callbacks, step, restored=self._is_restored)
         self._is_restored = False
+
+    def _check_network(self, parameters: Mapping[str, Any]) -> None:
+        """Raise `RefusedError` if the first training after `resume` has parameters that `resume` did not get.
+
+        A model of the same network without its optimizer, for example: the optimizer would start over.
+        """
+        known, names = self._of_resume, self._names
+        if known is None:
+            return
+        others = [
+            name
+            for name, item in parameters.items()
+            if is_state(item) and name not in names and known.get(id(item)) is not item
+        ]
+        if others:
+            raise RefusedError(
+                f"resume got another model: it lacks {count(len(others), 'parameter', 'parameters')} of the network "
+                f"that is trained: {first_names(others)}",
+                "give resume the model whose train method is called, with its optimizer",
+            )
+        self._of_resume = None
 
 
 def sample(network: Any) -> list[Any]:
@@ -93,8 +122,8 @@ def sample(network: Any) -> list[Any]:
     smallest = next((item.nbytes for item in sorted(arrays, key=lambda item: item.nbytes) if _is_weight(item)), 0)
     limit = max(_MAX_BYTES // _MAX_PARAMETERS, smallest)
     small = [item for item in arrays if item.nbytes <= limit]
-    count = min(_MAX_BYTES // limit, len(small))
-    spread = [small[place * (len(small) - 1) // max(1, count - 1)] for place in range(count)]
+    taken = min(_MAX_BYTES // limit, len(small))
+    spread = [small[place * (len(small) - 1) // max(1, taken - 1)] for place in range(taken)]
     counter = [item for item in parameters if item.size == 1 and item.name == OPTIMIZER_STEP]
     return counter + [item for item in spread if _is_weight(item)]  # last, since reading names takes long
 

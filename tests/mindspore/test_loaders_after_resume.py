@@ -7,7 +7,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn
-from mindspore.train import Callback, LearningRateScheduler, LossMonitor
+from mindspore.train import Callback, LearningRateScheduler, LossMonitor, Model
 from mindspore.train.callback import BackupAndRestore, LambdaCallback
 
 import ckptstore.mindspore
@@ -162,6 +162,22 @@ def test_another_model_than_the_restored_one_is_refused_and_one_after_it_is_not(
     job.train(saving(tmp_path / "ckpt"), made, epochs=2)
     other.train(3, create_dataset(), callbacks=[saving(tmp_path / "ckpt"), made], initial_epoch=2)
     assert job.launch.global_step == 18
+
+
+@pytest.mark.usefixtures("_mode")
+@pytest.mark.parametrize("is_fresh", [True, False], ids=["fresh", "restored"])
+def test_a_model_without_the_optimizer_is_refused__before_the_optimizer_started_over(
+    catalog: Catalog, tmp_path: Path, *, is_fresh: bool
+) -> None:
+    """A second model of the same network, as one for evaluation, has its weights and nothing of the optimizer."""
+    if not is_fresh:
+        fail(catalog, tmp_path / "ckpt", steps=8, save_steps=2)
+    trains = create_model()
+    job = Job(Model(trains.train_network.network.backbone_network))
+    job.model = trains
+    said = refused(job, saving(tmp_path / "ckpt"), job.registrar(), match="resume got another model")
+    assert "moments.weight" in said
+    assert "with its optimizer" in said
 
 
 def test_a_network_that_cannot_be_read_stops_nothing(
