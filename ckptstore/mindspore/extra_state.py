@@ -11,6 +11,7 @@ import json
 import logging
 import random
 import traceback
+from collections import deque
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import mindspore
@@ -54,6 +55,9 @@ _OF_ONE_RANK = {
     "device": "those of its device",
 }
 _ARRAY, _TENSOR = "__array__", "__tensor__"
+_GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
+_OTHER_DATA = (*_GENERATORS, set, frozenset, bytes, bytearray, deque)
+"""Data that is not stored, though a script may expect it. Other objects, as a network or a log, are no data."""
 
 RandomState: TypeAlias = "tuple[Any, Any]"
 
@@ -394,9 +398,12 @@ class Keeper:
 
     def _states(self) -> Iterator[tuple[str, Any]]:
         for name, each in self._kept.items():
+            whole = _is_in(self._keeps, each)
             try:
-                yield name, plain(_state_of(each, whole=_is_in(self._keeps, each)))
-            except Exception as error:  # noqa: BLE001, PERF203 — the user's: whatever it raises, training goes on
+                yield name, plain(_state_of(each, whole=whole))
+                if whole and (left := data_left_out(each)):
+                    self._complaints.warn(f"{name} is kept without {left}")
+            except Exception as error:  # noqa: BLE001 — the user's: whatever it raises, training goes on
                 self._complaints.warn(f"the state of {name} is not kept, and starts over after a restart: {error}")
 
     def _stopped(self) -> dict[str, int]:
@@ -547,7 +554,9 @@ def plain(value: Any) -> Any:
     """A number, text, None, array or tensor, or a list or dict of such, as JSON. Raises `TypeError` for others."""
     if isinstance(value, (bool, int, float, str, type(None))):
         return value
-    if isinstance(value, dict) and all(isinstance(name, str) for name in value):
+    if isinstance(value, dict):
+        if other := [name for name in value if not isinstance(name, str)]:
+            raise TypeError(f"it holds a dict in which {other[0]!r} is a name, and not text")
         return {name: plain(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(each) for each in value]
@@ -596,6 +605,33 @@ def _parts(value: Any) -> dict[str, Any]:
 
 def _is_opened(value: Any) -> bool:
     return hasattr(value, "__dict__") and not callable(value) and not isinstance(value, mindspore.Tensor)
+
+
+def why_no_state(known: Any) -> str:
+    """Why nothing of an object can be kept; empty if something can."""
+    if hasattr(known, "state_dict") or (hasattr(known, "__dict__") and not isinstance(known, _GENERATORS)):
+        return ""
+    return f"a {type(known).__name__} has no state_dict"
+
+
+def data_left_out(known: Any) -> str:
+    """The attributes of an object with data that `state_of` leaves out, and what to do about it; empty if none."""
+    if hasattr(known, "state_dict") or isinstance(known, _SCHEDULERS):
+        return ""
+    if not (names := [name for name, value in vars(known).items() if _is_other_data(value)]):
+        return ""
+    return (
+        f"{', '.join(names)}: only numbers, text, arrays, and lists and dicts of these by text are stored; to keep the "
+        "rest, give the object state_dict and load_state_dict"
+    )
+
+
+def _is_other_data(value: Any) -> bool:
+    if isinstance(value, dict):
+        return not all(isinstance(name, str) for name in value) or any(map(_is_other_data, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(_is_other_data, value))
+    return isinstance(value, _OTHER_DATA) or (isinstance(value, np.ndarray) and bool(why_not(value)))
 
 
 def networks_left_out(known: Any, saved: Iterable[Any]) -> list[str]:

@@ -26,7 +26,7 @@ from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
 from ckptstore.mindspore import communication, random_layers
 from ckptstore.mindspore.data import begin_anew, check_dataset, check_exact, complaints, go_on, steps_of
 from ckptstore.mindspore.dying_gasp import DyingGasp
-from ckptstore.mindspore.extra_state import Keeper, Remembered
+from ckptstore.mindspore.extra_state import Keeper, Remembered, why_no_state
 from ckptstore.mindspore.initial import Warm, begin_from
 from ckptstore.mindspore.load_guard import LoadGuard
 from ckptstore.mindspore.loop import Loop, check_loop
@@ -248,7 +248,7 @@ class TrainingLaunch(RankLaunch):
         _check_format(format)
         state = TrainState(network, optimizer)
         state.check_format(format)
-        check_loop(dataset, epochs, every)
+        check_loop(dataset, epochs, every, {} if others is None else others)
         if retention is not None:
             check_policy(retention)
         copies = self._copies(tiers, copy_rate)
@@ -467,6 +467,10 @@ class TrainingLaunch(RankLaunch):
         """
         if not isinstance(keeps, (list, tuple)):
             raise UsageError(f"keeps is {type(keeps).__name__}", "give a list of callbacks: keeps=[…]")
+        for problem in filter(None, map(why_no_state, keeps)):
+            raise UsageError(
+                f"keeps has an object that cannot be kept: {problem}", "give callbacks, or objects with state_dict"
+            )
         for callback in callbacks:
             if not any(watches_for([callback])):
                 log.warning("ckptstore does not know what %s saves: it is not watched", type(callback).__name__)

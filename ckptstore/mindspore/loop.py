@@ -7,6 +7,7 @@ import inspect
 import json
 import logging
 import sys
+from collections.abc import Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from ckptstore.mindspore.schedule import check_every
 from ckptstore.outside import atexit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from types import FrameType
 
     from ckptstore.mindspore.data import Exact
@@ -232,6 +233,9 @@ class Loop:
         """The state that is saved beside the parameters."""
         self._saved_keep = kept["keep"]
         others = self._plain("others", {name: extra_state.state_of(each) for name, each in self._others.items()})
+        for name, each in self._others.items():
+            if left := extra_state.data_left_out(each):
+                self._session.complaints.warn(f"others[{name!r}] is saved without {left}")
         return {
             "loop": json.dumps({"keep": kept["keep"], "others": others}),
             "random": kept.get("random") or extra_state.plain(extra_state.random_state()),
@@ -251,7 +255,8 @@ class Loop:
         """The values that can be stored, in plain form. Each of the others is logged once."""
         found = {}
         for name, value in values.items():
-            if problem := extra_state.why_not(value):
+            problem = extra_state.why_not(value) if isinstance(name, str) else "its name is not text"
+            if problem:
                 self._session.complaints.warn(f"{what}[{name!r}] is not saved with the state: {problem}")
             else:
                 found[name] = extra_state.plain(value)
@@ -421,9 +426,18 @@ class Loop:
         self._schedule.end()
 
 
-def check_loop(dataset: Any, epochs: object, every: object) -> None:
+def check_loop(dataset: Any, epochs: object, every: object, others: object) -> None:
     """Raise `UsageError` for invalid arguments of a loop."""
     check_dataset(dataset, "loop")
+    named = dict(others) if isinstance(others, Mapping) else {}
+    if not isinstance(others, Mapping) or not all(isinstance(name, str) for name in named):
+        raise UsageError(f"others is {others!r}", 'give objects by name: others={"scheduler": scheduler}')
+    for name, each in named.items():
+        if problem := extra_state.why_no_state(each):
+            raise UsageError(
+                f"others[{name!r}] cannot be saved with the state: {problem}",
+                "give an object with state_dict and load_state_dict, or put numbers, text and arrays into loop.keep",
+            )
     if not isinstance(epochs, int) or epochs < 1:
         raise UsageError(f"epochs is {epochs!r}", "say how many epochs the whole training has, from 1")
     check_every(every)

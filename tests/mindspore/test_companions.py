@@ -20,6 +20,7 @@ from mindspore.train.callback._callback import CallbackManager
 import ckptstore.mindspore
 from ckptstore.api import Catalog
 from ckptstore.core.model import Assignment, FileState, RestorePlan
+from ckptstore.errors import UsageError
 from ckptstore.mindspore import extra_state
 from ckptstore.mindspore.extra_state import Keeper, Remembered
 from ckptstore.mindspore.hook_code import sets_parameters
@@ -181,6 +182,32 @@ def test_a_callback_of_the_users_goes_on_and_draws_what_came_next(
     job = train(tmp_path, after, epochs=4, keeps=[after])
     assert (after.steps, after.epochs) == (24, 4)
     assert after.drawn[-(24 - job.start.global_step) :] == undisturbed.drawn[job.start.global_step :]
+
+
+class Charting(Callback):
+    """It keeps a value for each epoch, by the epoch's number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: dict[int, float] = {}
+
+    def on_train_epoch_end(self, run_context: Any) -> None:
+        self.values[run_context.original_args().cur_epoch_num] = 0.5
+
+
+def test_data_of_a_kept_callback_that_cannot_be_stored_is_named(
+    tmp_path: Path, catalog: Catalog, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before, it started over after a restart, and nothing told that."""
+    chart = Charting()
+    train(tmp_path, chart, epochs=2, keeps=[chart])
+    (told,) = complaints(caplog)
+    assert told.startswith("Charting is kept without values: only numbers, text, arrays")
+
+
+def test_an_object_that_cannot_be_kept_is_refused(catalog: Catalog) -> None:
+    with pytest.raises(UsageError, match="keeps has an object that cannot be kept: a Generator has no state_dict"):
+        ckptstore.mindspore.join("run").registrar(keeps=[np.random.default_rng(1)])
 
 
 class RaiseInStep(DoAt):

@@ -118,6 +118,51 @@ def test_a_network_that_is_not_saved_with_an_object_is_named(tmp_path: Path, cap
     assert told.startswith("others['average'] is saved without the parameters of copy: ")
 
 
+class Notes:
+    """An object of a script: of its data only the number can be stored."""
+
+    def __init__(self) -> None:
+        self.count, self.path = 0, Path("log")
+        self.chance, self.seen = np.random.default_rng(1), {1}
+
+
+def test_data_of_an_object_that_is_not_saved_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Before, it started over after a restart, and nothing told that."""
+    Trained().train(tmp_path, others={"notes": Notes()})
+    (told,) = complaints(caplog)
+    assert told.startswith("others['notes'] is saved without chance, seen: only numbers, text, arrays")
+
+
+@pytest.mark.parametrize(
+    ("others", "told"),
+    [
+        (5, "others is 5; give objects by name"),
+        ({5: Notes()}, "others is .*; give objects by name"),
+        ({"tau": 0.5}, "others.'tau'. cannot be saved with the state: a float has no state_dict; give"),
+        ({"x": {"a": 1}}, "others.'x'. cannot be saved with the state: a dict has no state_dict; give"),
+        ({"chance": np.random.default_rng(1)}, "a Generator has no state_dict"),
+        ({"chance": random.SystemRandom()}, "a SystemRandom has no state_dict"),
+    ],
+    ids=["number", "number as a name", "number by name", "dict", "generator", "random"],
+)
+def test_others_that_cannot_be_saved_are_refused(tmp_path: Path, others: Any, told: str) -> None:
+    """Before, they ended in a TypeError of Python's own, or started over after a restart."""
+    with pytest.raises(UsageError, match=told):
+        Trained().loop(tmp_path, others=others)
+
+
+def test_a_number_as_a_name_in_keep_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Before, the next start brought it back by another name, as text."""
+    trained = Trained()
+    loop = trained.loop(tmp_path, epochs=1)
+    for batch in loop:
+        loop.step(loss=trained.step(*batch))
+        loop.keep[loop.epoch] = 0.5
+        loop.keep["best"] = 0.5
+    assert complaints(caplog) == ["keep[1] is not saved with the state: its name is not text"]
+    assert Trained().loop(tmp_path, epochs=2).keep == {"best": 0.5}
+
+
 def test_a_schedule_of_several_ones_goes_on(tmp_path: Path) -> None:
     def trained(run: str, epochs: int) -> Trained:
         ms.set_seed(1)
