@@ -269,17 +269,17 @@ class TrainingLaunch(RankLaunch):
             guard=self._guard,
             epochs=epochs,
             exact_data=exact_data,
-            schedule=self._schedule(every, exit_flag),
+            schedule=self._schedule(every, _flag_path(exit_flag)),
             others=others or {},
         )
 
-    def _schedule(self, every: Every, exit_flag: str | os.PathLike[str] | None) -> Schedule:
+    def _schedule(self, every: Every, exit_flag: str | None) -> Schedule:
         return Schedule(
             self,
             every,
             step=self.global_step,
             mtbf=self._mtbf() if every == "auto" and self.rank == 0 else None,
-            exit_flag=None if exit_flag is None else absolute(exit_flag),
+            exit_flag=exit_flag,
         )
 
     def _mtbf(self) -> float:
@@ -538,6 +538,7 @@ class TrainingLaunch(RankLaunch):
         """
         check_saver(every, append_info, copies)
         _check_format(format)
+        flag = _flag_path(exit_flag)
         session = self._session(metrics, durable=True, retention=keep, tiers=tiers, copy_rate=copy_rate)
         return Saver(
             session,
@@ -548,7 +549,7 @@ class TrainingLaunch(RankLaunch):
             dying_gasp=None,
             remembered=self._take_remembered,
             every=every,
-            schedule=lambda due: self._schedule(due, exit_flag),
+            schedule=lambda due: self._schedule(due, flag),
             directory=directory,
             prefix=prefix,
             form=format,
@@ -792,6 +793,10 @@ def _check_arguments(run: object, catalog: object, launch_id: object, directorie
 
 def _query(**asked: Any) -> Query:
     return Query(loads=Loads.MINDSPORE, fetches=True, **asked)
+
+
+def _flag_path(given: str | os.PathLike[str] | None) -> str | None:
+    return None if given is None else absolute(validate.path("exit_flag", given))
 
 
 def _check_format(form: object) -> None:

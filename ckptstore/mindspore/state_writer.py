@@ -11,6 +11,7 @@ from itertools import chain, count
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from ckptstore.core import validate
 from ckptstore.core.interval import Cost
 from ckptstore.core.model import Content, Kind, Timing
 from ckptstore.core.text import size
@@ -67,13 +68,13 @@ class StateWriter:
     ) -> None:
         if buffers is not None and (not isinstance(buffers, int) or buffers < 0):
             raise UsageError(f"buffers is {buffers!r}", "give a number of bytes, as 4 << 30")
-        if "/" in prefix or len(os.fsencode(prefix)) > _LONGEST:
-            raise UsageError(f"prefix is {prefix!r}", f"give one without /, of {_LONGEST} bytes at most")
+        if not isinstance(prefix, str) or "/" in prefix or len(os.fsencode(prefix)) > _LONGEST:
+            raise UsageError(f"prefix is {prefix!r}", f"give a text without /, of {_LONGEST} bytes at most")
         self._session, self._launch = session, session.launch
         self._form = form
         self._most = buffers
         self._copies = True
-        root = real_directory(directory)
+        root = real_directory(validate.path("directory", directory))
         self.directory = root if self._launch.world_size == 1 else f"{root}/rank_{self._launch.rank}"
         self._prefix = prefix
         self._writer = ThreadPoolExecutor(1, "ckptstore-save")

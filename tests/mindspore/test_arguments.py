@@ -68,3 +68,26 @@ def test_join_says_what_it_needs(
     assert catalog.runs() == []
     if refused.value.hint.startswith("write "):
         assert eval(f"ckptstore.mindspore.join('run', {refused.value.hint.removeprefix('write ')})").id  # noqa: S307
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"directory": b"ckpt"}, "directory is b'ckpt', not a text; give"),
+        ({"directory": None}, "directory is None, not a text; give"),
+        ({"prefix": 5}, "prefix is 5; give a text without /"),
+        ({"exit_flag": 1}, "exit_flag is 1, not a text; give"),
+    ],
+)
+@pytest.mark.parametrize("way", ["saver", "loop"])
+def test_what_saves_says_what_it_needs__before_a_saver_trained_without_saving(
+    catalog: Catalog, tmp_path: Path, arguments: dict[str, Any], told: str, way: str
+) -> None:
+    model, asked = create_model(), {"directory": tmp_path, "every": 2, **arguments}
+    launch = ckptstore.mindspore.join("run")
+    with pytest.raises(UsageError) as refused:
+        if way == "saver":
+            model.train(1, create_dataset(), callbacks=[launch.saver(**asked)])
+        else:
+            launch.loop(model.train_network.network, model._optimizer, create_dataset(), epochs=1, **asked)
+    assert str(refused.value).startswith(told)

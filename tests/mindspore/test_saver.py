@@ -259,8 +259,10 @@ def test_where_nothing_can_be_saved_training_does_not_begin(catalog: Catalog, tm
 
 def test_a_directory_whose_saves_could_not_be_recorded_is_refused_at_once(catalog: Catalog, tmp_path: Path) -> None:
     job = Job()
-    with pytest.raises(RefusedError, match="which is not UTF-8; give it and its directory names in UTF-8"):
-        job.train(job.launch.saver(tmp_path / "n\udcff", every=2))
+    with pytest.raises(UsageError, match="which is not UTF-8; give it and its directory names in UTF-8"):
+        job.launch.saver(tmp_path / "n\udcff", every=2)
+    with pytest.raises(RefusedError, match="give it and its directory names in UTF-8, of 2000 bytes together"):
+        job.train(job.launch.saver(tmp_path / "/".join(["n" * 100] * 19), every=2))
 
 
 def test_the_cause_is_said_where_a_disk_is_read_only(catalog: Catalog, tmp_path: Path) -> None:
