@@ -224,10 +224,20 @@ class Loop:
     def _save(self, kind: Kind, kept: dict[str, Any], *, at_exit: bool = False) -> None:
         step = self.global_step
         self._draws = self._draws or self._has_drawn()
+        self._warn_of_sums()
         self._counted = (step, self._state.counters())
         beside = self._companion(kept)
         self._writer.save(kind, self._place(step), lambda: beside, at_exit=at_exit)
         self._schedule.saved()
+
+    def _warn_of_sums(self) -> None:
+        """Warn once if no optimizer updated in each step since the last save: a script may sum up gradients itself."""
+        behind = {updates for updates in self._updates_since() if updates is not None}
+        if behind and max(behind) < 0 and not self._others:
+            self._session.complaints.warn(
+                "the optimizer did not update in each step: gradients that the script sums up in the meantime are not "
+                "saved, and start over after a restart; hold them in parameters of an object, and give it to others="
+            )
 
     def _companion(self, kept: dict[str, Any]) -> dict[str, Any]:
         """The state that is saved beside the parameters."""

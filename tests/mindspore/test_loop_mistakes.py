@@ -151,6 +151,49 @@ def test_others_that_cannot_be_saved_are_refused(tmp_path: Path, others: Any, to
         Trained().loop(tmp_path, others=others)
 
 
+class Sums:
+    """The gradients of several batches, summed up until the update."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.each = [Parameter(ops.zeros_like(item), name=f"sum.{item.name}") for item in optimizer.parameters]
+
+    def add(self, gradients: Any) -> None:
+        for there, value in zip(self.each, gradients, strict=True):
+            ops.assign(there, there + value)
+
+    def apply(self, optimizer: Any) -> None:
+        optimizer(tuple(self.each))
+        for item in self.each:
+            ops.assign(item, ops.zeros_like(item))
+
+
+@pytest.mark.parametrize("is_given", [True, False])
+def test_gradients_that_a_script_sums_up(tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_given: bool) -> None:
+    """An update comes after each third step, a save after each second one, and an exit after step 8."""
+
+    def trained(run: str, last: int) -> Trained:
+        ms.set_seed(1)
+        made = Trained()
+        sums = Sums(made.optimizer)
+        others = {"sums": sums} if is_given else {}
+        loop = made.loop(tmp_path / run, launch=ckptstore.mindspore.join(run), others=others)
+        for batch in loop:
+            loss, gradients = made.gradients(*batch)
+            sums.add(gradients)
+            if loop.step_in_epoch % 3 == 0:
+                sums.apply(made.optimizer)
+            loop.step(loss=loss)
+            if loop.global_step == last:
+                break
+        return made
+
+    whole = trained("whole", 12)
+    trained("run", 8)
+    assert (trained("run", 12).values() == whole.values()) is is_given
+    told = [each for each in complaints(caplog) if each.startswith("the optimizer did not update in each step")]
+    assert bool(told) is not is_given
+
+
 def test_a_number_as_a_name_in_keep_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Before, the next start brought it back by another name, as text."""
     trained = Trained()
