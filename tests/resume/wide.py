@@ -1,5 +1,6 @@
 """A wide run with a long history: real files of the newest saves, and a catalog that knows many older ones."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -126,11 +127,12 @@ class Asked(NamedTuple):
 
 @contextmanager
 def statements() -> Iterator[list[Asked]]:
-    """What is asked of any database meanwhile."""
+    """What this thread asks of any database meanwhile; a server of another test may not have ended."""
     found: list[Asked] = []
+    own = threading.get_ident()
 
     def note(_connection: object, _cursor: object, text: str, values: Any, *_: object) -> None:
-        if text.startswith("SELECT"):
+        if text.startswith("SELECT") and threading.get_ident() == own:
             found.append(Asked(text, values))
 
     sa.event.listen(sa.Engine, "before_cursor_execute", note)
