@@ -1425,7 +1425,9 @@ class World:
 
     def _has_heard_marks(self, catalog: int) -> bool:
         """Whether a catalog knows all pins and tags. The second catalog reads them from journals."""
-        return not (self.other_missed or self._is_slow()) if catalog else not self.first_missed
+        if not catalog:
+            return not self.first_missed
+        return not (self.other_missed or self.has_lost_disk or self._is_slow())  # the line may have been on that disk
 
     def _is_slow(self) -> bool:
         return any(disk.slow_ns for disk in self.disks.values())
