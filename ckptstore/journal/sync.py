@@ -445,6 +445,11 @@ class _Reading:
             Skipped(path, f"no journal here tells of launch {launch}, whose files are left out until one does")
             for launch, path in lost.items()
         ]
+        failed += [
+            Skipped(path, "no journal here tells when a launch began that it has lines of")
+            for path, own in told.items()
+            if own.named - done.launches and not own.has_foreign
+        ]
         refused = tuple(Skipped(path, reason) for path, own in told.items() for reason in own.refused)
         spoiled = sum(contents.spoiled for contents in read.values()) + sum(own.unusable for own in told.values())
         names = sorted({run for own in told.values() for run in own.runs})

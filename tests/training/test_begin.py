@@ -122,6 +122,23 @@ def test_a_journal_that_no_catalog_has_read_stops_a_start(
     assert decided(connect(tmp_path / "new.db").database, tmp_path / "ckpt", 2, same, None).plan is not None
 
 
+def test_a_journal_whose_launch_no_other_tells_stops_a_start(tmp_path: Path) -> None:
+    """The catalog was lost, the disk of rank 0 is away, and one byte of rank 1's journal is damaged."""
+    job = Job(connect(tmp_path / "lost.db"), tmp_path / "ckpt", world_size=2)
+    job.save(job.begin(), 5)
+    job.folder(0).rename(tmp_path / "away")
+    (path,) = jsonl.journals_in(str(job.folder(1)))
+    journal = Path(path)
+    whole = journal.read_bytes()
+    assert whole.startswith(b'{"v":1,"t":"launch"')
+    journal.write_bytes(whole[:1] + b"!" + whole[2:])
+    same = {"steps": 10, "batch_size": 8, "shards": 2}
+    with pytest.raises(RefusedError, match=f"{journal}, which may tell of a newer state, cannot be read: no journal"):
+        decided(connect(tmp_path / "new.db").database, tmp_path / "ckpt", 2, same, None)
+    (tmp_path / "away").rename(job.folder(0))
+    assert decided(connect(tmp_path / "new.db").database, tmp_path / "ckpt", 2, same, None).plan is not None
+
+
 ONE = {"steps": 10, "batch_size": 8, "shards": 1}
 """The data of a single rank."""
 
