@@ -480,6 +480,7 @@ class _Planner:
         launches = self._launches_to_record(self._too_small(files))
         adopted = (*(file for file in files if file.path in self.is_new), *moved)
         is_recorded = {*(self.known.keys() - self.rewritten), *self.recorded.others, *(file.path for file in adopted)}
+        is_recorded |= self.copies.of.keys()
         has_others = bool(self.tree.checkpoints or self.known or adopted)
         opaque, unsure = self.foreign.left(is_recorded, has_others=has_others)
         uncertain = [each for each in self.history.uncertain if each.path in self.is_new]

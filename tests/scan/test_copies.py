@@ -318,3 +318,21 @@ def test_a_pin_is_journalled_beside_the_original(catalog: Catalog, tmp_path: Pat
         (20, False, ("good",)),
         (10, True, ()),
     ]
+
+
+def test_the_copy_of_a_file_that_only_its_record_tells_of_is_not_asked_for(
+    catalog: Catalog, other: Catalog, tmp_path: Path
+) -> None:
+    """A script names its own files, as with `launch.save`: nothing in them tells a step."""
+    job = Job(catalog, tmp_path / "job", world_size=1)
+    (launch,) = job.begin()
+    for step in (5, 10):
+        path = job.folder(0) / f"kept/model_{step}"
+        path.parent.mkdir(exist_ok=True)
+        for part in (".index", ".data-00000-of-00001"):
+            path.with_name(path.name + part).write_bytes(b"%d" % step)
+        launch.register(path, global_step=step)
+    shutil.copytree(job.folder(0), job.folder(0) / "backup")
+    done = other.scan(tmp_path / "job", world_size=1)
+    assert (done.uncertain, done.opaque) == ((), ())
+    assert {Path(each.path).name for each in done.skipped} == {"model_5", "model_10"}
