@@ -1353,6 +1353,7 @@ class World:
                 self.checked["backups"] += 1
             else:
                 del self.backups[path]
+                self.is_shaken = True  # the copy may count: a floor may have it in place of an older state
         self._in_trash_before = trashed
 
     def move_tree(self) -> None:
