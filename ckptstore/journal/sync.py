@@ -60,7 +60,8 @@ class Synced:
 
     - `spoiled` counts lines that are torn, or of other programs. `runs` are the runs that the journals name.
     - `unreadable` are the skipped places that could not be read at all, or are not trusted: journals, and directories
-      that may have some. They are a part of `skipped`. `failed` are the journals of them that could not be read.
+      that may have some. They are a part of `skipped`. `failed` are the journals of them that could not be read, and
+      those with lines of a launch of which no journal tells when it began.
     - `refused` are events that the owner of the journal has no right to write.
     - `away` are directories whose folder of journals is missing though the catalog knows it: its newer events are
       unknown.
