@@ -408,7 +408,8 @@ class World:
             return
         _, start = task.result
         has_saved = any(each.registered for ranks in launch.saved.values() for each in ranks.get(0, ()))
-        if has_saved and launch.decided and self.is_quiet and self.is_current:
+        may_be_unknown = self.has_lost_disk  # its journals are lost, and the catalog may fail at this start
+        if has_saved and launch.decided and self.is_quiet and self.is_current and not may_be_unknown:
             raise ViolationError(f"launch {launch.name} starts again, though it has saved")
         is_known = launch.decided and not launch.is_unheard
         if is_known and self.is_quiet and self.is_current and any(each.has_registered() for each in later):
