@@ -64,7 +64,6 @@ def test_every_document_is_as_the_page_of_json_has_it(
         ("export run OUT", 0),
         ("import OUT OUT-in --run in", 0),
         ("exit run", 0),
-        ("exit run --wait --timeout 0", 8),
         ("exit run --cancel", 0),
         ("exit --from-env", 0),
         ("tier remove far", 0),
