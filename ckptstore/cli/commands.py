@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 KINDS = ("periodic", "graceful_exit", "dying_gasp", "ttp")
 LEFT_OUT = 7
-_LONGEST_SECONDS = 366 * 86400.0
+_YEAR_SECONDS = 366 * 86400.0
 
 
 class Whole(click.IntRange):
@@ -78,7 +78,7 @@ def seconds(text: str) -> float:
     if found is None:
         raise UsageError(f"{text!r} is not a duration", "give one as 90s or 10m")
     length = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
-    if length > _LONGEST_SECONDS:  # Python cannot wait for centuries
+    if length > _YEAR_SECONDS:  # Python cannot wait for centuries
         raise UsageError(f"{text!r} is longer than a year", "give a duration as 90s or 10m")
     return length
 

@@ -196,7 +196,7 @@ class LaunchFacts:
     sources: Mapping[str, Sequence[Source]]  # where all launches save, by directory
     contents: Mapping[tuple[LaunchKey, int], Content]  # of a rank's periodic files, if its sources do not tell
     registered: AbstractSet[LaunchKey] = frozenset()  # the launches that have registered anything
-    counters: Mapping[tuple[LaunchKey, int], int] = field(default_factory=dict)  # the highest registered
+    counters: Mapping[tuple[LaunchKey, int], int] = field(default_factory=dict)  # the optimizer's highest registered
 
     def ending_of(self, source: Source) -> TrainingEnded | None:
         """How training ended on the rank of a source, if the rank recorded it."""

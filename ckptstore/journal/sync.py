@@ -141,7 +141,8 @@ def sync_run(
     gone = {path: at for path, at in known.items() if path not in sizes and path.rpartition("/")[0] not in unseen}
     sizes |= _sizes_of(_moved_along(gone))
     told = _known(database, sizes.keys() - known.keys(), trust)
-    done = _take_up_grown(database, told.of(sizes), known | told.read_to, told.copies, look=True, trust=trust)
+    told = told._replace(read_to=known | told.read_to)
+    done = _take_up_grown(database, sizes, told, look=True, trust=trust)
     return _added(Synced(skipped=hidden, unreadable=hidden, away=away), done)
 
 
@@ -221,8 +222,7 @@ def take_up_found(
     a path that is a link by now is skipped: its files would count twice.
     """
     known = _known(database, sizes.keys(), trust)
-    of = known.of(sizes)
-    return _take_up_grown(database, of, known.read_to, known.copies, look=look, trust=trust, whole=whole)
+    return _take_up_grown(database, sizes, known, look=look, trust=trust, whole=whole)
 
 
 class _Known(NamedTuple):
@@ -231,10 +231,6 @@ class _Known(NamedTuple):
     read_to: dict[str, ReadTo] = {}  # noqa: RUF012 — nobody changes it
     others: AbstractSet[str] = frozenset()
     copies: AbstractSet[str] = frozenset()
-
-    def of(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """The sizes, without those of the others."""
-        return {path: size for path, size in sizes.items() if path not in self.others}
 
 
 def _known(database: Database, paths: AbstractSet[str], trust: Trust | None) -> _Known:
@@ -266,8 +262,7 @@ def _sizes_of(paths: Iterable[str]) -> dict[str, int]:
 def _take_up_grown(
     database: Database,
     sizes: Mapping[str, int],
-    known: Mapping[str, ReadTo],
-    copies: AbstractSet[str],
+    known: _Known,
     *,
     look: bool,
     trust: Trust | None,
@@ -275,23 +270,24 @@ def _take_up_grown(
 ) -> Synced:
     """Sync the segments that have grown to these sizes; `look`: check whether the files in them exist.
 
-    A segment that was read to this size is not opened, nor is one of the `copies` that was read before. `whole`: read
-    the segments themselves, not their summaries.
+    A segment that was read to this size is not opened, nor is a copy that was read before. `whole`: read the segments
+    themselves, not their summaries.
     """
+    sizes = {path: size for path, size in sizes.items() if path not in known.others}
     reading = _Reading(database, trust)
     total = Synced(journals=len(sizes))
     new: list[str] = []
     places: list[_Place] = []
     for path, size in sorted(sizes.items()):
-        before = known.get(path, _NOTHING)
-        if before.is_copy and path in copies:
-            continue
-        if before.is_copy:  # its original is gone
-            before = _NOTHING
+        before = known.read_to.get(path, _NOTHING)
+        if before.is_copy:
+            if path in known.copies:
+                continue
+            before = _NOTHING  # its original is gone
         if size < before.end or (whole and before.by_summary):  # one that has shrunk is an older copy
             before = _NOTHING
         if size > before.end:
-            places.append(_Place(path, before, before.end, is_copy=path in copies))
+            places.append(_Place(path, before, before.end, is_copy=path in known.copies))
     if not whole:
         places = _by_summaries(places, sizes)
     for portion in _portions(places, sizes):
@@ -447,7 +443,7 @@ class _Reading:
             for launch, path in lost.items()
         ]
         failed += [
-            Skipped(path, "no journal here tells when a launch began that it has lines of")
+            Skipped(path, "it has lines of a launch, and no journal here tells when that launch began")
             for path, own in told.items()
             if own.named - done.launches and not own.has_foreign
         ]

@@ -133,7 +133,7 @@ def test_a_journal_whose_launch_no_other_tells_stops_a_start(tmp_path: Path) -> 
     assert whole.startswith(b'{"v":1,"t":"launch"')
     journal.write_bytes(whole[:1] + b"!" + whole[2:])
     same = {"steps": 10, "batch_size": 8, "shards": 2}
-    with pytest.raises(RefusedError, match=f"{journal}, which may tell of a newer state, cannot be read: no journal"):
+    with pytest.raises(RefusedError, match=f"{journal}, which may tell of a newer state, cannot be read: it has lines"):
         decided(connect(tmp_path / "new.db").database, tmp_path / "ckpt", 2, same, None)
     (tmp_path / "away").rename(job.folder(0))
     assert decided(connect(tmp_path / "new.db").database, tmp_path / "ckpt", 2, same, None).plan is not None
