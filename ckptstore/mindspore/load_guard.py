@@ -41,6 +41,7 @@ class LoadGuard:
         self._before: Digests = {}
         self._of_resume: WeakValueDictionary[int, Any] | None = None  # the parameters that `resume` got, by id
         self._names: set[str] = set()  # of these, at that time: a cell may wrap the network later
+        self._has_right_network = False
 
     def begin_loading(self, network: Any) -> None:
         """Note that `resume` is about to change this train network: no launch may train it until a restore succeeds."""
@@ -66,6 +67,7 @@ class LoadGuard:
 
     def begin(self) -> None:
         """Note a call of `Model.train`, before any callback runs."""
+        self._has_right_network = False
         if not self._is_restored:
             self._before = _digests(self._looked_at)
 
@@ -73,8 +75,7 @@ class LoadGuard:
         """Raise `RefusedError` if another state was loaded before this first step; `step` is the last one done.
 
         `parameters` are those of the network that is trained, by name. After `resume` they must all be parameters that
-        it got. After a restore they are compared by name with the restored ones; a later training may be of another
-        network.
+        it got, or have their names. After a restore they are compared by name with the restored ones.
         """
         if _HALF_LOADED and any(_HALF_LOADED.get(id(item)) is item for item in parameters.values()):
             raise RefusedError("resume failed while it loaded a state: a part of it is in the network", "start again")
@@ -91,25 +92,27 @@ class LoadGuard:
         self._is_restored = False
 
     def _check_network(self, parameters: Mapping[str, Any]) -> None:
-        """Raise `RefusedError` if the first training after `resume` has parameters that `resume` did not get.
+        """Raise `RefusedError` if a training after `resume` has parameters that `resume` did not get.
 
-        A model of the same network without its optimizer, for example: the optimizer would start over.
+        If `resume` got the model without its optimizer, for example, the optimizer would start over. If the script
+        trains a second network, the next start could not load the states of that one.
         """
         known, names = self._of_resume, self._names
-        if known is None:
+        if known is None or self._has_right_network:
             return
         others = [
             name
             for name, item in parameters.items()
-            if is_state(item) and name not in names and known.get(id(item)) is not item
+            if name not in names and known.get(id(item)) is not item and is_state(item)
         ]
         if others:
             raise RefusedError(
                 f"resume got another model: it lacks {count(len(others), 'parameter', 'parameters')} of the network "
                 f"that is trained: {first_names(others)}",
-                "give resume the model whose train method is called, with its optimizer",
+                "give resume the model whose train method is called, with its optimizer; a second network needs a run "
+                "of its own: join under another name",
             )
-        self._of_resume = None
+        self._has_right_network = True
 
 
 def sample(network: Any) -> list[Any]:

@@ -180,6 +180,20 @@ def test_a_model_without_the_optimizer_is_refused__before_the_optimizer_started_
     assert "with its optimizer" in said
 
 
+@pytest.mark.parametrize("is_restored", [True, False], ids=["restored", "fresh"])
+def test_a_second_network_in_one_launch_is_refused__before_no_later_start_could_load_the_newest_state(
+    catalog: Catalog, tmp_path: Path, *, is_restored: bool
+) -> None:
+    if is_restored:
+        fail(catalog, tmp_path / "ckpt", steps=8, save_steps=2)
+    job, other = Job(), create_model(optimizer=nn.Adam)
+    made = job.registrar()
+    job.train(saving(tmp_path / "ckpt"), made, epochs=2)
+    with pytest.raises(RefusedError, match=r"lacks 6 parameters .* moment1.weight.* join under another name"):
+        other.train(3, create_dataset(), callbacks=[saving(tmp_path / "ckpt"), made], initial_epoch=2)
+    assert Job().start.global_step == 12
+
+
 def test_a_network_that_cannot_be_read_stops_nothing(
     older: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
