@@ -43,6 +43,10 @@ class CatalogBusyError(CatalogUnavailableError):
     """The catalog does not answer at this moment. The same call may succeed a moment later."""
 
 
+class CatalogForbidsError(CatalogUnavailableError):
+    """The login of the catalog's URL has no right to do this. It may have the right to read."""
+
+
 class CatalogDamagedError(CatalogUnavailableError):
     """The catalog's SQLite file is damaged."""
 

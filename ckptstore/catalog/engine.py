@@ -15,7 +15,7 @@ from ckptstore.catalog import postgres, sqlite, urls
 from ckptstore.catalog.backoff import Backoff
 from ckptstore.catalog.tables import UtcDateTime, metadata
 from ckptstore.core.hints import Command
-from ckptstore.errors import CatalogBusyError, CatalogDamagedError, CatalogUnavailableError
+from ckptstore.errors import CatalogBusyError, CatalogDamagedError, CatalogForbidsError, CatalogUnavailableError
 from ckptstore.outside import Path, os, threading, time, utc_now
 
 if TYPE_CHECKING:
@@ -239,9 +239,12 @@ class Database:
 
     def _unavailable(self, error: sa.exc.DBAPIError) -> CatalogUnavailableError:
         said = str(error.orig).strip().splitlines()
-        kind = CatalogBusyError if not self.is_sqlite and postgres.passes(error) else CatalogUnavailableError
-        remedy = "" if self.is_sqlite else postgres.remedy(error)
-        return self.unusable(_without_password(said[0] if said else type(error).__name__, self.url), kind, remedy)
+        reason = _without_password(said[0] if said else type(error).__name__, self.url)
+        if self.is_sqlite:
+            return self.unusable(reason)
+        passing = CatalogBusyError if postgres.passes(error) else CatalogUnavailableError
+        kind = CatalogForbidsError if postgres.forbids(error) else passing
+        return self.unusable(reason, kind, postgres.remedy(error))
 
 
 class _Own(threading.local):

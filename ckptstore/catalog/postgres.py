@@ -54,9 +54,13 @@ _PASSING_REFUSALS = (
 
 
 _NO_RIGHT = "its user may not do that: use an operator's, for db upgrade the owner's (docs/postgresql.sql)"
+_ANOTHERS = (
+    "the run belongs to another login: name another run, or ask an operator for this one (docs/postgresql-rows.sql)"
+)
+_FORBIDDEN = "42501"  # insufficient_privilege
 _REMEDIES = (
     (
-        "42501",  # insufficient_privilege
+        _FORBIDDEN,
         re.compile(r"permission denied for "),
         _NO_RIGHT,
     ),
@@ -144,9 +148,16 @@ def passes(error: sa.exc.DBAPIError) -> bool:
     return error.connection_invalidated or any(refusal in said for refusal in _PASSING_REFUSALS)
 
 
+def forbids(error: sa.exc.DBAPIError) -> bool:
+    """Whether the server answered that the login has no right to do this."""
+    return getattr(error.orig, "sqlstate", None) == _FORBIDDEN
+
+
 def remedy(error: sa.exc.DBAPIError) -> str:
     """What to do if the server answered and refused; empty for other errors."""
     state, said = getattr(error.orig, "sqlstate", None), str(error.orig)
+    if "row-level security" in said:
+        return _ANOTHERS
     for begin, words, what_to_do in _REMEDIES:
         if state.startswith(begin) if state else words.search(said):
             return what_to_do

@@ -6,7 +6,7 @@ Any process may do this at any time, and repeat it.
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from types import MappingProxyType
@@ -28,7 +28,7 @@ from ckptstore.disk.run_directories import root_of
 from ckptstore.disk.trust import Trust
 from ckptstore.disk.waiting import for_each
 from ckptstore.disk.walk import shown
-from ckptstore.errors import UnknownRunError, UsageError
+from ckptstore.errors import CatalogForbidsError, UnknownRunError, UsageError
 from ckptstore.journal import jsonl, summaries
 from ckptstore.journal.accept import Acceptor, why_not
 from ckptstore.journal.copied_directories import copied_journals, copies_in, of_copy
@@ -144,6 +144,15 @@ def sync_run(
     told = told._replace(read_to=known | told.read_to)
     done = _take_up_grown(database, sizes, told, look=True, trust=trust)
     return _added(Synced(skipped=hidden, unreadable=hidden, away=away), done)
+
+
+@contextmanager
+def as_far_as_allowed(run: str) -> Iterator[None]:
+    """For a caller that only reads: a login without the right to update this run goes on with what the catalog has."""
+    try:
+        yield
+    except CatalogForbidsError as error:
+        log.warning("run %s is read from the catalog alone, without newer lines of its journals: %s", run, error)
 
 
 def _moved_along(gone: Mapping[str, ReadTo]) -> list[str]:

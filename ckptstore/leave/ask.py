@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import exit_requests, reads, recent
 from ckptstore.catalog.engine import in_memory
 from ckptstore.catalog.runs import find_run
+from ckptstore.core.gc_paused import gc_paused
 from ckptstore.core.model import launch_key
 from ckptstore.disk import exit_flags
 from ckptstore.disk.notes import of_living
@@ -22,7 +23,7 @@ from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UnknownRun
 from ckptstore.journal.sync import found_below, take_up_found
 from ckptstore.outside import Path, os, signal, time
 from ckptstore.resume.liveness import KILLED, Life, how_ended, last_sign, life, newest_begun
-from ckptstore.resume.resolve import resolve
+from ckptstore.resume.resolve import bring_up_to_date, choose
 from ckptstore.resume.resolver import NEWEST
 
 if TYPE_CHECKING:
@@ -282,10 +283,13 @@ def follow(
         time.sleep(min(max(_LOOK_SECONDS, rest), _LONGEST_REST_SECONDS))
 
 
+@gc_paused()
 def look(database: Database, run: str, launch: Launch) -> Leaving:
     """The progress of a launch that was asked to leave. Raises `UnknownRunError` if `database` does not know it."""
-    plan = resolve(database, run, NEWEST).plan
     run_id = find_run(database, run)
+    with database.connected():
+        bring_up_to_date(database, run_id)
+        plan = choose(database, run, run_id, NEWEST).plan
     with database.read() as connection:
         if reads.launch(connection, launch.key) is None:
             raise UnknownRunError(f"no launch {launch.id} of run {run!r} in {database.name}")

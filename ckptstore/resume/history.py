@@ -10,7 +10,7 @@ from ckptstore.catalog import leases, reads, recent
 from ckptstore.catalog.engine import clock
 from ckptstore.catalog.runs import find_run
 from ckptstore.core.model import Kind
-from ckptstore.journal.sync import sync_run
+from ckptstore.journal.sync import as_far_as_allowed, sync_run
 from ckptstore.resume.liveness import course
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ class LaunchRow:
 def history(database: Database, run: str) -> list[LaunchRow]:
     """The launches of a run, oldest first. Raises `UnknownRunError`."""
     run_id = find_run(database, run)
-    sync_run(database, run_id)
+    with as_far_as_allowed(run):
+        sync_run(database, run_id)
     with database.read() as connection:
         launches = reads.launches_of(connection, run_id)
         hosts = reads.hosts_of_run(connection, run_id)

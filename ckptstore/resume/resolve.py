@@ -19,7 +19,7 @@ from ckptstore.core.text import count
 from ckptstore.disk import files
 from ckptstore.errors import NothingRestorableError, RefusedError, UnknownRunError, UsageError
 from ckptstore.formats.replica_groups import names_no_parameter_of, read_layout
-from ckptstore.journal.sync import sync_run
+from ckptstore.journal.sync import as_far_as_allowed, sync_run
 from ckptstore.outside import Path
 from ckptstore.resume import remedies, resolver
 from ckptstore.resume.lineage import Segment, lineage
@@ -50,7 +50,8 @@ def resolve(database: Database, run: str, query: Query) -> Resolution:
     query = query.checked()
     with database.connected():
         run_id, reference = find_reference(database, run)
-        bring_up_to_date(database, run_id)
+        with as_far_as_allowed(reference.run):
+            bring_up_to_date(database, run_id)
         asked = _asked(database, run_id, reference, query)
         found = choose(database, reference.run, run_id, asked, compares=True)
         if found.plan is not None:

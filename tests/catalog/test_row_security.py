@@ -11,7 +11,8 @@ from ckptstore.api import connect
 from ckptstore.catalog import schema
 from ckptstore.catalog.engine import open_database
 from ckptstore.catalog.tables import metadata
-from ckptstore.errors import CatalogUnavailableError
+from ckptstore.errors import CatalogForbidsError, CatalogUnavailableError
+from ckptstore.leave.ask import look
 from ckptstore.resume.resolver import Query
 from ckptstore.retention.policy import Policy
 from tests.jobs import Job
@@ -89,6 +90,31 @@ def test_a_run_begins_from_a_state_of_another_login(rows: Server, tmp_path: Path
     assert settled.initial is not None
     plan = connect(url_of(rows, "olga")).plan_gc("base", Policy(keep_last=1))
     assert [each.state.global_step for each in plan.decision.remove] == [5]
+
+
+def test_a_run_of_another_login_is_read_though_its_journals_are_ahead(
+    rows: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its newer records are for logins that may write them; a start and a command take what the catalog has."""
+    job = Job(connect(url_of(rows, "ann")), tmp_path, run="ahead", layout="data_parallel")
+    ranks = job.begin()
+    job.save(ranks, 20)
+    rows.run("ALTER ROLE ann SET default_transaction_read_only = on")
+    job.save(ranks, 25)
+    rows.run("ALTER ROLE ann RESET default_transaction_read_only")
+    bob = connect(url_of(rows, "bob"))
+    caplog.clear()
+    assert bob.resolve("ahead").plan.global_step == 20
+    assert "from the catalog alone, without newer lines of its journals" in caplog.text
+    assert "belongs to another login" in caplog.text
+    assert [row.last_step for row in bob.history("ahead")] == [20]
+    settled = bob.join("tuned-from-ahead", rank=0, world_size=1).decide_start(bob.database, Query(initial="ahead"))
+    assert settled.initial.global_step == 20
+    with pytest.raises(CatalogForbidsError):
+        bob.sync("ahead")
+    with pytest.raises(CatalogForbidsError):  # `exit --wait` then reads the journals, which have all saves
+        look(bob.database, "ahead", ranks[0].facts)
+    assert connect(url_of(rows, "olga")).resolve("ahead").plan.global_step == 25
 
 
 @pytest.fixture(scope="module")
