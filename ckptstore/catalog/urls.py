@@ -86,6 +86,11 @@ def _without_secrets(url: sa.URL) -> sa.URL:
 
 
 def shown(url: sa.URL) -> str:
-    """The URL for messages, as users write it: without its password, and only with options that say where it is."""
+    """The URL for messages, as users write it: without its password, and only with options that say where it is.
+
+    A catalog in memory has what journals say.
+    """
+    if url.database == ":memory:":
+        return "the journals that were found"
     places = {name: value for name, value in url.query.items() if name in _PLACES}
     return url.set(drivername=url.get_backend_name(), query=places).render_as_string(hide_password=True)

@@ -9,15 +9,18 @@ import pytest
 
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog import reads
+from ckptstore.catalog.engine import open_database
 from ckptstore.core.events import LaunchStarted
 from ckptstore.core.hints import Call
 from ckptstore.core.model import Content, FileState, Initial
-from ckptstore.errors import NothingRestorableError, RefusedError
+from ckptstore.errors import NothingRestorableError, RefusedError, UnknownRunError
 from ckptstore.resume import start
 from ckptstore.resume.resolver import Query
 from ckptstore.resume.start import Decided
 from ckptstore.retention.policy import Policy
 from ckptstore.training.rank_launch import RankLaunch
+from ckptstore.training.start import begin as begin_launch
+from ckptstore.training.start import decide
 from tests.jobs import Job
 from tests.projecting import put, put_files
 
@@ -179,3 +182,11 @@ def test_a_run_that_was_renamed_is_still_the_one(sqlite_url: str, tmp_path: Path
     with catalog.database.read() as connection:
         launches = reads.launches_of(connection, reads.run_id(connection, "tuned") or 0)
     assert {each.initial for each in launches} == {Initial("parent", "L1", 5, "parent@5")}
+
+
+@pytest.mark.of_files
+def test_a_start_without_the_catalog_says_where_it_looked_for_the_other_run(tmp_path: Path) -> None:
+    away = open_database("/nowhere/catalog.db")
+    launch = begin_launch(away, "child", rank=0, world_size=1, launch_id="C1", layout=None, directories=[tmp_path])
+    with pytest.raises(UnknownRunError, match=r"^no run 'parent' in the journals that were found"):
+        decide(launch, [tmp_path], Query(initial="parent"))
