@@ -15,6 +15,7 @@ from ckptstore.errors import CatalogForbidsError, CatalogUnavailableError
 from ckptstore.leave.ask import look
 from ckptstore.resume.resolver import Query
 from ckptstore.retention.policy import Policy
+from tests.command_line import ckptstore
 from tests.jobs import Job
 from tests.postgres_server import Server
 
@@ -115,6 +116,19 @@ def test_a_run_of_another_login_is_read_though_its_journals_are_ahead(
     with pytest.raises(CatalogForbidsError):  # `exit --wait` then reads the journals, which have all saves
         look(bob.database, "ahead", ranks[0].facts)
     assert connect(url_of(rows, "olga")).resolve("ahead").plan.global_step == 25
+
+
+def test_a_write_that_is_refused_is_told_in_one_line(rows: Server, tmp_path: Path) -> None:
+    job = Job(connect(url_of(rows, "ann")), tmp_path, run="told", layout="data_parallel")
+    ranks = job.begin()
+    job.save(ranks, 5)
+    rows.run("ALTER ROLE ann SET default_transaction_read_only = on")
+    job.save(ranks, 10, 15)
+    rows.run("ALTER ROLE ann RESET default_transaction_read_only")
+    said = ckptstore("--db", url_of(rows, "bob"), "sync", "told")
+    assert said.code == 4
+    assert len(said.err.splitlines()) == 1, said.err
+    assert "the run belongs to another login" in said.err
 
 
 @pytest.fixture(scope="module")
