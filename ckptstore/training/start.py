@@ -17,13 +17,13 @@ from ckptstore.catalog import reads, schema, tallies
 from ckptstore.catalog.engine import in_memory
 from ckptstore.catalog.project import project
 from ckptstore.core.events import LaunchStarted
-from ckptstore.core.hints import Command
+from ckptstore.core.hints import Call, Command
 from ckptstore.core.model import Checkpoint, Content, Launch, RestorePlan, epoch_and_step
 from ckptstore.core.naming import parse_exit_name, parse_name
 from ckptstore.core.reference import readings
 from ckptstore.disk.files import listed
-from ckptstore.disk.run_directories import known_directories, remembered, root_of
-from ckptstore.errors import CatalogUnavailableError, CkptstoreError, RefusedError, UsageError
+from ckptstore.disk.run_directories import DIRECTORIES, known_directories, remembered, root_of
+from ckptstore.errors import CatalogForbidsError, CatalogUnavailableError, CkptstoreError, RefusedError, UsageError
 from ckptstore.evidence.writers import wrote
 from ckptstore.journal.sync import found_below, take_up_found
 from ckptstore.resume import position
@@ -181,6 +181,9 @@ def begin(
         facts = join(temporary, run, rank=rank, world_size=world_size, launch_id=launch_id, layout=layout)
         launch = _without_catalog(database, facts, rank)
         _look_back(launch, temporary)
+        if isinstance(error, CatalogForbidsError):
+            with suppress(CatalogUnavailableError):
+                _look_back(launch, database)
         launch.recorder.complain(
             f"{error}. Training goes on without the catalog: journals beside the checkpoints have the records."
         )
@@ -211,10 +214,11 @@ def decide(
     `ask_ranks` is the argument of `decide_start`; without the catalog this process's view of the disk counts.
 
     Raises as `resolve` does, and `RefusedError` if the run has no history and unregistered checkpoints are in its
-    known directories.
+    known directories, or if its login may only read it in the catalog, and no journal has its states.
     """
     name = launch.database.name
-    if not launch.recorder.behind:
+    began_without = launch.recorder.behind
+    if not began_without:
         try:
             if not launch.saved_before:
                 _check_known(launch, launch.database, remembered(name, launch.run))
@@ -235,7 +239,15 @@ def decide(
     with temporary.write() as connection:
         project(connection, [LaunchStarted(launch.facts.undecided())])
     _check_known(launch, temporary, known)
-    return _start(launch, temporary, query)
+    start = _start(launch, temporary, query)
+    if began_without and start.fresh and not query.fresh and launch.saved_before > max(start.known.values(), default=0):
+        raise RefusedError(
+            f"run {launch.name!r} has saved up to step {launch.saved_before}, but no journal of it was found, and this "
+            "login may not write to it in the catalog: training would begin at step 0",
+            f"use a login that may write to it, or name its directories in {DIRECTORIES}; give a new run another name; "
+            f"or start over: {Call('resume', 'model', 'dataset', fresh=True)}",
+        )
+    return start
 
 
 def _named(reference: str | None) -> set[str]:

@@ -11,10 +11,11 @@ from ckptstore.api import connect
 from ckptstore.catalog import schema
 from ckptstore.catalog.engine import open_database
 from ckptstore.catalog.tables import metadata
-from ckptstore.errors import CatalogForbidsError, CatalogUnavailableError
+from ckptstore.errors import CatalogForbidsError, CatalogUnavailableError, RefusedError
 from ckptstore.leave.ask import look
 from ckptstore.resume.resolver import Query
 from ckptstore.retention.policy import Policy
+from ckptstore.training.start import begin, decide
 from tests.command_line import ckptstore
 from tests.jobs import Job
 from tests.postgres_server import Server
@@ -116,6 +117,18 @@ def test_a_run_of_another_login_is_read_though_its_journals_are_ahead(
     with pytest.raises(CatalogForbidsError):  # `exit --wait` then reads the journals, which have all saves
         look(bob.database, "ahead", ranks[0].facts)
     assert connect(url_of(rows, "olga")).resolve("ahead").plan.global_step == 25
+
+
+def test_a_start_under_another_login_does_not_begin_anew(rows: Server, tmp_path: Path) -> None:
+    """It may read that the run has states; without the journals that have them it would begin at step 0."""
+    trained(rows, "ann", "hers", tmp_path)
+    bob = open_database(url_of(rows, "bob"))
+    launch = begin(bob, "hers", rank=0, world_size=1, launch_id="B1", layout=None)
+    with pytest.raises(RefusedError, match="'hers' has saved up to step 20, .* may not write to it"):
+        decide(launch)
+    assert decide(launch, query=Query(fresh=True)).fresh
+    seeing = begin(bob, "hers", rank=0, world_size=2, launch_id="B2", layout=None, directories=[tmp_path])
+    assert decide(seeing, [tmp_path]).global_step == 20
 
 
 def test_a_write_that_is_refused_is_told_in_one_line(rows: Server, tmp_path: Path) -> None:
