@@ -26,11 +26,11 @@ Remedy = Annotated[str, Meta(pattern=rf"\A(?:(?:{_PLACING})(?: |\Z))*\Z")]
 
 TierName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
 _PLACE = (
-    r"file:///[^?#\0\ud800-\udfff]*|(?!file:)[a-z][a-z0-9+.-]*://[^/@?#\0\ud800-\udfff]+(?:/[^?#\0\ud800-\udfff]*)?"
+    r"file:///[^?#\0\ud800-\udfff]*|(?!file:)[a-z][a-z0-9+.-]*://[^/@?#\0\ud800-\udfff]+(?:/[^/?#\0\ud800-\udfff]+)*"
 )
 TierUrl = Annotated[str, Meta(pattern=rf"\A(?![\s\S]*/\.{{1,2}}(?:/|\Z))(?:{_PLACE})\Z", max_length=2000)]
-"""A directory of this machine, or a bucket. Without `@`: the part before it may be a password. No part is `.` or `..`:
-such a prefix is another one for some servers."""
+"""A directory of this machine, or a bucket. Without `@`: the part before it may be a password. No part is `.` or `..`,
+and none of a prefix is empty: such a prefix is another one for some servers, or two tiers share their objects."""
 Key = Annotated[
     str, Meta(pattern=r"\A(?!\.{0,2}(?:/|\Z))(?:(?!/\.{0,2}(?:/|\Z))[^\0\ud800-\udfff])+\Z", max_length=2000)
 ]

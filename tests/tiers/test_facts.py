@@ -41,7 +41,7 @@ def test_a_url_is_written_in_one_way(url: str, level: int | None, tier: Tier) ->
     assert facts.tier_of("s3", url, level) == tier
 
 
-@pytest.mark.parametrize("url", ["s3://bucket/../x", "s3://bucket/a/.", "s3://bucket/./a"])
+@pytest.mark.parametrize("url", ["s3://bucket/../x", "s3://bucket/a/.", "s3://bucket/./a", "s3://bucket//a"])
 def test_a_prefix_that_servers_read_in_two_ways_is_refused(url: str) -> None:
     with pytest.raises(UsageError, match="s3 cannot be used"):
         facts.tier_of("s3", url)
