@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint
 
 _LONGEST, _CUT = 200, 160  # the digest of a file stands before its name
+# A prefix of a ModelCheckpoint may look like a digest, but an epoch and a step follow it then.
+_COPY = re.compile(r"(?P<folder>/.+)/[0-9]+/[0-9a-f]{32}-(?![0-9]+_[0-9]+\.)[^/]+", re.DOTALL)
 
 
 def is_copied(file: Checkpoint) -> bool:
@@ -30,6 +33,12 @@ def key_of(file: Checkpoint, name: str = "", digest: str = "") -> str:
 def folder_of(run: str) -> str:
     """The beginning of all keys of a run, by its first name. No key of another run begins so."""
     return f"{_plain(run)}/"
+
+
+def folder_of_copy(path: str) -> str:
+    """The folder RUN/LAUNCH of a tier's directory that a path is in by its form; empty if no copy has such a path."""
+    found = _COPY.fullmatch(path)
+    return found["folder"] if found else ""
 
 
 def _plain(name: str) -> str:

@@ -9,6 +9,8 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from ckptstore.core.classify import Named, What, bare_rank, classify, prefixes
+from ckptstore.core.copy_keys import folder_of_copy
+from ckptstore.core.hints import Command
 from ckptstore.core.limits import MOST_RANKS
 from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Kind, Skipped
 from ckptstore.core.naming import FOREIGN, parse_rank_directory
@@ -80,8 +82,12 @@ class Tree:
 
 
 def look_at(root: Path, progress: Callable[[int], None]) -> Tree:
-    """Classify every file below the root; `progress` is called with the number of files in each directory."""
+    """Classify every file below the root; `progress` is called with the number of files in each directory.
+
+    Copies in a tier are no checkpoints of a run: their records bring them back.
+    """
     tree = Tree(str(root))
+    copied: set[str] = set()  # the folders of launches in a tier
     for directory in walk(str(root), skip=lambda name: name == FOLDER):
         tree.skipped += directory.passed
         tree.unread += directory.unread
@@ -91,6 +97,9 @@ def look_at(root: Path, progress: Callable[[int], None]) -> Tree:
         for seen in directory.files:
             path = f"{directory.path.rstrip('/')}/{seen.name}"
             named = classify([*directory.parts, seen.name], beside)
+            if named.what is not What.STRANGER and (folder := folder_of_copy(path)):
+                copied.add(folder)
+                named = Named(what=What.STRANGER)
             tree.counts[named.what.value] += 1
             if named.what in (What.CHECKPOINT, What.WEIGHTS, What.PART):
                 tree.checkpoints[path] = named, seen
@@ -104,7 +113,13 @@ def look_at(root: Path, progress: Callable[[int], None]) -> Tree:
             elif named.what is What.STRATEGY:
                 tree.ranks |= _ranks_of(Path(path))
         progress(len(names))
+    tree.skipped += [Skipped(folder, _copies_in(folder)) for folder in sorted(copied)]
     return tree
+
+
+def _copies_in(folder: str) -> str:
+    records = Command("scan", str(Path(folder).parents[1]), "--into", "DIRECTORY")
+    return f"copies in a tier, which no scan adopts: {records} takes up their records"
 
 
 def _ranks_of(strategy: Path) -> set[int]:

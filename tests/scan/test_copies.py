@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,12 @@ from ckptstore.api import Catalog, connect
 from ckptstore.catalog import reads
 from ckptstore.core.model import SCANNED, FileState, Grade
 from ckptstore.errors import RefusedError, UsageError
+from ckptstore.replicate.replicator import Replicator
 from ckptstore.retention.policy import Policy
 from tests.cli import advice
 from tests.jobs import Job
 from tests.scan.builders import save, stamp
+from tests.tiers.jobs import declared
 
 
 def copied(root: Path, how: str) -> Path:
@@ -336,3 +339,28 @@ def test_the_copy_of_a_file_that_only_its_record_tells_of_is_not_asked_for(
     done = other.scan(tmp_path / "job", world_size=1)
     assert (done.uncertain, done.opaque) == ((), ())
     assert {Path(each.path).name for each in done.skipped} == {"model_5", "model_10"}
+
+
+@pytest.mark.parametrize("below", [".", "run", "run/L1/15"])
+def test_a_scan_of_a_tier_adopts_no_copy(catalog: Catalog, other: Catalog, tmp_path: Path, below: str) -> None:
+    job = Job(catalog, tmp_path / "ckpt")
+    job.save(job.begin(), 5, 15)
+    tier = declared(catalog, tmp_path / "shared")
+    Replicator(catalog.database).round(settled_for=timedelta(0))
+    for asked in (catalog, other):  # the other one stands for a catalog made anew
+        done = asked.scan(Path(tier.directory, below), run="run")
+        assert done.adopted == ()
+        (told,) = done.skipped
+        assert told.path == f"{tier.directory}/run/L1"
+        assert f"ckptstore scan {tier.directory} --into DIRECTORY" in told.reason
+    assert catalog.resolve("run").plan.global_step == 15
+    assert not other.runs()
+    url = other.database.url.render_as_string(hide_password=False)
+    assert advice.follow(url, told.reason, DIRECTORY=str(tmp_path / "from")).code == 0
+    assert len(other.files("run")) == 4
+
+
+def test_a_prefix_that_looks_like_a_digest_is_no_copy(catalog: Catalog, tmp_path: Path) -> None:
+    paths = save(tmp_path / "mlruns" / "run" / "0", 4, 8, prefix="0123456789abcdef" * 2)
+    done = catalog.scan(tmp_path / "mlruns", world_size=1)
+    assert {file.path for file in done.adopted} == set(map(str, paths))
