@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from ckptstore.catalog import rows
 from ckptstore.catalog.any_of import any_of, one_of
 from ckptstore.catalog.tables import FILES_OF_LAUNCHES, checkpoints, copies, launches, saves, tiers
-from ckptstore.core.copies import Beside, Copy, CopyState, Declared, Tier, nearest_first
+from ckptstore.core.copies import ON_NODE, Beside, Copy, CopyState, Declared, Tier, nearest_first
 from ckptstore.core.events import moment_of
 from ckptstore.core.model import Content, FileState
 from ckptstore.core.naming import SEVERAL
@@ -65,9 +65,10 @@ def copies_of_run(connection: sa.Connection, run: int) -> dict[str, tuple[Copy, 
 
 
 def lacking(connection: sa.Connection, run: int, tier: Tier, *, most: int | None = 1000) -> list[Checkpoint]:
-    """The files of a run that a tier has no copy of, newest saves first, at most `most` (None: all).
+    """The files of a run that wait to be copied to a tier, newest saves first, at most `most` (None: all).
 
-    Leaves out files that are never copied (`core.copy_keys.is_copied`), and files whose copy retention has removed.
+    Leaves out files that are never copied (`core.copy_keys.is_copied`), files in a tier of its level or a higher one,
+    and files whose copy retention has removed.
     """
     newest_first = (launches.c.launch_order.desc(), saves.c.global_step.desc(), checkpoints.c.rank)
     return list(rows.files(connection.execute(_lacking(run, tier).order_by(*newest_first).limit(most))))
@@ -191,11 +192,11 @@ IN_USE = sa.or_(tiers.c.declared, tiers.c.version < "1")
 
 
 def _lacking(run: int, tier: Tier) -> sa.Select[Any]:
-    return rows.FILE_QUERY.where(launches.c.run_id == run, is_lacking(tier.id))
+    return rows.FILE_QUERY.where(launches.c.run_id == run, is_lacking(tier.id, tier.level))
 
 
-def is_lacking(tier: sa.ColumnElement[str] | str) -> sa.ColumnElement[bool]:
-    """Whether a file is one that is copied, and the tier with this id has no copy of it."""
+def is_lacking(tier: sa.ColumnElement[str] | str, level: sa.ColumnElement[int] | int) -> sa.ColumnElement[bool]:
+    """Whether a file is to be copied to the tier with this id and level, and the tier has no copy of it."""
     has_one = sa.exists().where(
         copies.c.checkpoint_id == checkpoints.c.id,
         copies.c.tier_id == tier,
@@ -207,7 +208,20 @@ def is_lacking(tier: sa.ColumnElement[str] | str) -> sa.ColumnElement[bool]:
         checkpoints.c.digest.is_not(None),
         checkpoints.c.content != Content.PART.value,
         ~one_of(checkpoints.c.format, *SEVERAL),
+        ~_is_in_tier(level),
         ~has_one,
+    )
+
+
+def _is_in_tier(level: sa.ColumnElement[int] | int) -> sa.ColumnElement[bool]:
+    """Whether a file itself is in the directory of a declared tier of this level or a higher one."""
+    holder = tiers.alias()
+    folder = sa.func.substr(holder.c.url, len(ON_NODE) + 1).concat("/")
+    return sa.exists().where(
+        holder.c.declared,
+        holder.c.level >= level,
+        holder.c.url.startswith(ON_NODE),
+        sa.func.substr(checkpoints.c.path, 1, sa.func.length(folder)) == folder,
     )
 
 
@@ -221,8 +235,9 @@ def states_by_place() -> sa.Select[Any]:
         tiers.c.level > 0,
         IN_USE,
     )
+    is_safe = sa.or_(is_beyond, _is_in_tier(1))
     return (
-        sa.select(launches.c.run_id, sa.func.max(sa.case((is_beyond, 0), else_=1)).label("lacks"))
+        sa.select(launches.c.run_id, sa.func.max(sa.case((is_safe, 0), else_=1)).label("lacks"))
         .select_from(FILES_OF_LAUNCHES)
         .where(checkpoints.c.state == FileState.COMPLETE.value, checkpoints.c.content != Content.WEIGHTS.value)
         .group_by(launches.c.run_id, saves.c.launch_id, saves.c.global_step)

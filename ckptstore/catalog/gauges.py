@@ -311,7 +311,7 @@ _UNCOPIED = (
         launches.c.run_id, tiers.c.name, sa.func.count(), sa.func.min(checkpoints.c.created_at, type_=UtcDateTime)
     )
     .select_from(FILES_OF_LAUNCHES.join(tiers, tiers.c.declared & (tiers.c.level > 0)))
-    .where(is_lacking(tiers.c.id))
+    .where(is_lacking(tiers.c.id, tiers.c.level))
     .group_by(launches.c.run_id, tiers.c.name)
 )
 _OF_STATES = states_by_place().subquery()

@@ -102,19 +102,17 @@ class Replicator:
         Raises `CatalogUnavailableError`, `UsageError` if there is no tier to copy to, and `UnknownRunError`.
         """
         done = Done()
-        declared = facts.declared(self._database)
         if run is None:
             with self._database.read() as connection:
                 runs = sorted(reads.names_of_runs(connection).values())
         else:
             find_run(self._database, run)
             runs = [run]
-        for tier in self._targets(declared):
+        for tier in self._targets():
             self._note_failed(tier)
             for each in runs:
                 lacking = facts.lacking(self._database, each, tier, most=_MOST)
-                nearer = [file for file in lacking if _level_of(file, declared) < tier.level]
-                self._copy_all(self._settled(nearer, settled_for), tier, done)
+                self._copy_all(self._settled(lacking, settled_for), tier, done)
         return done
 
     def _settled(self, files: Sequence[Checkpoint], settled_for: timedelta) -> Iterator[Checkpoint]:
@@ -150,8 +148,8 @@ class Replicator:
         with self._database.read() as connection:
             self._failed = {(file, tier) for file in copies.failed_in(connection, tier)}
 
-    def _targets(self, declared: Sequence[Tier]) -> list[Tier]:
-        found = [tier for tier in declared if tier.level > facts.NODE_LEVEL]
+    def _targets(self) -> list[Tier]:
+        found = [tier for tier in facts.declared(self._database) if tier.level > facts.NODE_LEVEL]
         if self._names:
             missing = sorted({*self._names} - {tier.name for tier in found})
             if missing:

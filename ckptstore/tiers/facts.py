@@ -151,9 +151,9 @@ def tiers_with(database: Database, files: Iterable[Checkpoint]) -> dict[str, tup
 
 
 def lacking(database: Database, run: str, tier: Tier, *, most: int = 1000) -> list[Checkpoint]:
-    """The files of a run that a tier has no copy of, files of the newest saves first. `run` is any of the run's names.
+    """The files of a run that wait to be copied to a tier (`catalog.copies.lacking`), files of the newest saves first.
 
-    Only files that are to have copies (`core.copy_keys.is_copied`), and whose copy was not removed by retention.
+    `run` is any of the run's names.
     """
     with database.read() as connection:
         run_id = reads.run_id(connection, run)

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from ckptstore.api import Catalog
-from ckptstore.catalog import copies
+from ckptstore.catalog import copies, gauges
 from ckptstore.cli.main import cli
 from ckptstore.core.copies import Tier
 from ckptstore.core.copy_keys import key_of
@@ -67,6 +67,24 @@ def test_doctor_says_what_waits_and_what_is_on_nodes_only(job: Job, tier: Tier) 
     assert told(job, later=timedelta(hours=2))[1].status is Status.WARNING
     copied(job.catalog, tier, job.catalog.show("run", 10))
     assert [each.detail for each in told(job)[1:]] == ["each of 2 states is in a tier"]
+
+
+def test_a_file_in_a_tier_waits_for_farther_tiers_only(job: Job, tier: Tier, tmp_path: Path) -> None:
+    declared(job.catalog, tmp_path / "ckpt", "shared", 1)
+    database = job.catalog.database
+
+    def waiting() -> list[str]:
+        with database.read() as connection:
+            assert gauges.states_only_on_nodes(connection) == {"run": 0}
+            return [each.tier for each in gauges.uncopied_files(connection)]
+
+    assert [each.detail.partition(",")[0] for each in told(job)[2:]] == ["4 files"]
+    assert waiting() == ["far"]
+    copied(job.catalog, tier, job.catalog.files("run"))
+    assert [each.detail for each in told(job, later=timedelta(hours=2))[2:]] == ["each of 2 states is in a tier"]
+    assert waiting() == []
+    declared(job.catalog, tmp_path / "ck", "beside", 2)
+    assert waiting() == ["beside"]
 
 
 @pytest.mark.of_files
