@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from ckptstore.catalog import rows
 from ckptstore.catalog.any_of import any_of, one_of
 from ckptstore.catalog.tables import FILES_OF_LAUNCHES, checkpoints, copies, launches, saves, tiers
-from ckptstore.core.copies import ON_NODE, Beside, Copy, CopyState, Declared, Tier, nearest_first
+from ckptstore.core.copies import MADE, ON_NODE, Beside, Copy, CopyState, Declared, Tier, nearest_first
 from ckptstore.core.events import moment_of
 from ckptstore.core.model import Content, FileState
 from ckptstore.core.naming import SEVERAL
@@ -74,11 +74,11 @@ def lacking(connection: sa.Connection, run: int, tier: Tier, *, most: int | None
     return list(rows.files(connection.execute(_lacking(run, tier).order_by(*newest_first).limit(most))))
 
 
-def failed_in(connection: sa.Connection, tier: Tier) -> list[str]:
-    """The ids of the files whose copy in a tier has failed."""
-    is_failed = copies.c.state == CopyState.FAILED.value
-    query = sa.select(copies.c.checkpoint_id).where(copies.c.tier_id == tier.id, is_failed)
-    return list(connection.execute(query).scalars())
+def state_in(connection: sa.Connection, file: Checkpoint, tier: Tier) -> CopyState | None:
+    """The recorded state of the copy of a file, as its record is, in a tier; None if there is none."""
+    of_file = (copies.c.checkpoint_id == file.id) & (copies.c.digest == file.digest)
+    state = connection.execute(sa.select(copies.c.state).where(of_file, copies.c.tier_id == tier.id)).scalar()
+    return None if state is None else CopyState(state)
 
 
 class Tally(NamedTuple):
@@ -201,7 +201,7 @@ def is_lacking(tier: sa.ColumnElement[str] | str, level: sa.ColumnElement[int] |
         copies.c.checkpoint_id == checkpoints.c.id,
         copies.c.tier_id == tier,
         copies.c.digest == checkpoints.c.digest,
-        one_of(copies.c.state, *(state.value for state in (CopyState.READY, CopyState.TRASHED, CopyState.GONE))),
+        one_of(copies.c.state, *(state.value for state in MADE)),
     )
     return sa.and_(
         checkpoints.c.state == FileState.COMPLETE.value,

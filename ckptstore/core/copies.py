@@ -61,6 +61,10 @@ class CopyState(str, Enum):
     __str__ = str.__str__
 
 
+MADE = (CopyState.READY, CopyState.TRASHED, CopyState.GONE)
+"""The states of a copy that is not made again."""
+
+
 class Beside(NamedTuple):
     """A file that was copied with a checkpoint, since a restore needs it: the checkpoint's companion."""
 

@@ -16,7 +16,7 @@ from ckptstore.catalog import copies, copying, reads
 from ckptstore.catalog.backoff import Backoff
 from ckptstore.catalog.engine import clock
 from ckptstore.catalog.runs import find_run
-from ckptstore.core.copies import CopyState
+from ckptstore.core.copies import MADE, CopyState
 from ckptstore.core.hints import Command
 from ckptstore.core.model import Skipped
 from ckptstore.disk.files import facts_if_seen
@@ -88,7 +88,6 @@ class Replicator:
         self._stores: dict[Tier, Store] = {}
         self._rests: dict[Tier, _Rest] = {}
         self._bad: dict[tuple[str, Tier], tuple[int, float]] = {}  # the file's `mtime_ns`, and when to read it again
-        self._failed: set[tuple[str, Tier]] = set()
         self._said: set[str] = set()
         self._homes: dict[tuple[Tier, str, str], set[int]] = {}
         self._journals = JournalCopies()
@@ -109,7 +108,6 @@ class Replicator:
             find_run(self._database, run)
             runs = [run]
         for tier in self._targets():
-            self._note_failed(tier)
             for each in runs:
                 lacking = facts.lacking(self._database, each, tier, most=_MOST)
                 self._copy_all(self._settled(lacking, settled_for), tier, done)
@@ -142,11 +140,6 @@ class Replicator:
         """Seconds until the first resting tier is tried again; 0 if no tier rests."""
         left = [rest.until - time.monotonic() for rest in self._rests.values() if rest.until]
         return max(min(left), 0.0) if left else 0.0
-
-    def _note_failed(self, tier: Tier) -> None:
-        """Remember which files have a failed copy in a tier: that copy is not trusted."""
-        with self._database.read() as connection:
-            self._failed = {(file, tier) for file in copies.failed_in(connection, tier)}
 
     def _targets(self) -> list[Tier]:
         found = [tier for tier in facts.declared(self._database) if tier.level > facts.NODE_LEVEL]
@@ -201,14 +194,23 @@ class Replicator:
             done.held += 1
             return False
         try:
+            state = self._state(file, tier)
+            if state in MADE:  # by another process, since this one listed the files
+                return True
             store = self._stores.get(tier) or self._stores.setdefault(tier, open_tier(tier.url))
-            beside = copy_up(store, file, self._limit(lease, done), anew=(file.id, tier) in self._failed)
+            beside = copy_up(store, file, self._limit(lease, done), anew=state is CopyState.FAILED)
             self._record(file, tier, CopyState.READY, beside=beside)
             self._homes.setdefault((tier, file.run, directory_of(file.path)), set()).add(file.rank)
             done.files += 1
         finally:
             lease.end()
         return True
+
+    def _state(self, file: Checkpoint, tier: Tier) -> CopyState | None:
+        """The recorded state of the copy of a file; None if there is none, or if the catalog cannot be used."""
+        with suppress(CatalogUnavailableError), self._database.read() as connection:
+            return copies.state_in(connection, file, tier)
+        return None
 
     def _record(
         self, file: Checkpoint, tier: Tier, state: CopyState, *, beside: tuple[Beside, ...] = (), detail: str = ""

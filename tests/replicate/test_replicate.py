@@ -23,6 +23,7 @@ from ckptstore.core.model import Checkpoint
 from ckptstore.disk.owner import this_process
 from ckptstore.errors import UnknownRunError, UsageError
 from ckptstore.journal.recorder import shared
+from ckptstore.objects.directory import DirectoryStore
 from ckptstore.objects.errors import UnreachableError
 from ckptstore.objects.tiers import open_tier
 from ckptstore.outside import utc_now
@@ -407,6 +408,33 @@ def test_a_copy_that_a_start_found_damaged_is_made_anew(catalog: Catalog, tmp_pa
     assert one_round(catalog).files == 1
     assert damaged.read_bytes() == whole
     assert states(catalog, [file]) == [[CopyState.READY]]
+
+
+@pytest.mark.of_files
+def test_a_copy_that_another_made_anew_since_is_not_deleted(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts by then. A kill before it is sent again would leave a record of a copy that is not there."""
+    far = declared(catalog, tmp_path / "far")
+    job, ranks = begun(catalog, tmp_path / "ckpt", 5, world_size=1)
+    job.save(ranks, 10)
+    assert one_round(catalog).files == 2
+    for file in catalog.files("run"):
+        facts.record_copy(shared(catalog.database), file, far, CopyState.FAILED, detail="damaged")
+    removed: list[str] = []
+    quick: list[int] = []
+    real = DirectoryStore.remove
+
+    def remove(store: DirectoryStore, key: str) -> None:
+        removed.append(key)
+        if len(removed) == 1:  # this process copies one file: another one copies the other file
+            quick.append(one_round(catalog).files)
+        real(store, key)
+
+    monkeypatch.setattr(DirectoryStore, "remove", remove)
+    assert one_round(catalog).files == 1
+    assert quick == [1]
+    assert len({*removed}) == len(removed) == 2
 
 
 @pytest.mark.of_files
