@@ -14,6 +14,7 @@ from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.presence import sync_above
 from ckptstore.errors import RefusedError
 from ckptstore.objects.errors import (
+    BusyError,
     DeniedError,
     FullError,
     MissingError,
@@ -61,7 +62,7 @@ class DirectoryStore(Store):
                     self._copy(path, aside, size, digest, limit)
                     self._prove(aside, key, size, digest)
             except RefusedError as error:  # another process copies the same file, or has done so by now
-                raise UnreachableError(error.message, "it is tried again") from None
+                raise BusyError(error.message, "it is tried again") from None
         self._keep(target, key)
 
     def head(self, key: str) -> Seen | None:

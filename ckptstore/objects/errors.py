@@ -13,6 +13,10 @@ class UnreachableError(StoreError):
     """The store gives no answer, or cannot serve now: the same request may work later."""
 
 
+class BusyError(UnreachableError):
+    """Another process writes the same object now, or has just done so."""
+
+
 class FullError(StoreError):
     """The store takes no more bytes."""
 

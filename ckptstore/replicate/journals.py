@@ -16,7 +16,7 @@ from ckptstore.disk.files import names_in, real_directory, sync
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.presence import identity_of
 from ckptstore.errors import RefusedError, UsageError
-from ckptstore.objects.errors import SourceError
+from ckptstore.objects.errors import BusyError, SourceError
 from ckptstore.objects.tiers import open_tier
 from ckptstore.outside import Path, open_file, os, tempfile
 
@@ -93,7 +93,7 @@ def bring_back(store: Store, into: str) -> list[str]:
 
 
 def _copy(store: Store, path: str, prefix: str, begin: int) -> int:
-    """Copy the bytes of a journal from `begin` on; return where they end."""
+    """Copy the bytes of a journal from `begin` on; return up to where they are known to be copied."""
     try:
         with open_file(path, "rb") as file:
             file.seek(begin)
@@ -105,6 +105,8 @@ def _copy(store: Store, path: str, prefix: str, begin: int) -> int:
             part = Path(folder) / "part"
             part.write_bytes(news)
             store.put(str(part), f"{prefix}{begin}-{end}", len(news), blake3(news).hexdigest())
+    except BusyError:  # that process copies the same bytes; the next round sees whether it did
+        return begin
     except OSError as error:
         raise SourceError(f"cannot copy {path}: {error.strerror or error}", "it is not copied") from None
     return end

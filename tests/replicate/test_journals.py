@@ -2,14 +2,16 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ckptstore.api import Catalog
 from ckptstore.errors import RefusedError, UsageError
+from ckptstore.objects.directory import DirectoryStore
 from ckptstore.objects.errors import UnreachableError
 from ckptstore.objects.tiers import open_tier
-from ckptstore.replicate.journals import bring_back
+from ckptstore.replicate.journals import JournalCopies, bring_back
 from ckptstore.replicate.replicator import Replicator
 from ckptstore.tiers.fetch import Fetched
 from tests.jobs import begun
@@ -110,6 +112,31 @@ def test_parts_that_overlap_or_lack_and_names_that_lead_elsewhere(tmp_path: Path
     segment.write_text("other")
     with pytest.raises(RefusedError, match="is another journal"):
         bring_back(store, str(back))
+
+
+@pytest.mark.of_files
+def test_a_part_that_another_process_copies_is_left_to_it(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tier counted as unreachable, and replicate ended with 1."""
+    far = declared(catalog, tmp_path / "far")
+    begun(catalog, tmp_path / "ckpt", 5)
+    directory = str(tmp_path / "ckpt" / "rank_0")
+    real = DirectoryStore._copy
+    parts: list[str] = []
+
+    def copy(store: DirectoryStore, path: str, *rest: Any) -> None:
+        if Path(path).name == "part":
+            parts.append(path)
+            if len(parts) == 1:
+                JournalCopies().copy(open_tier(far.url), far, "run", directory, {0})
+        real(store, path, *rest)
+
+    monkeypatch.setattr(DirectoryStore, "_copy", copy)
+    assert one_round(catalog).troubles == []
+    assert len(parts) == 4  # each rank's journal, and the shared one beside it
+    bring_back(open_tier(far.url), str(tmp_path / "back"))
+    assert lines(tmp_path / "back") == lines(tmp_path / "ckpt")
 
 
 @pytest.mark.of_files
