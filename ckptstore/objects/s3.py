@@ -258,13 +258,13 @@ def rules_found(body: bytes, name: str, prefix: str) -> tuple[Finding, ...]:
     found: list[Finding] = []
     aborts = False
     for rule in values(body, "Rule"):
-        tags = {each.tag.rpartition("}")[2]: each for each in rule}
-        below = text(rule, "Prefix") or (text(tags["Filter"], "Prefix") if "Filter" in tags else "")
+        tags = {each.tag.rpartition("}")[2]: each for each in rule.iter()}
+        below = next(filter(None, (text(tags[of], "Prefix") for of in ("Rule", "Filter", "And") if of in tags)), "")
         if text(rule, "Status") != "Enabled" or not (prefix.startswith(below) or below.startswith(prefix)):
             continue
         aborts |= "AbortIncompleteMultipartUpload" in tags
         which = f"rule {text(rule, 'ID') or 'without a name'!r} of {name}"
-        if "Expiration" in tags:
+        if "Expiration" in tags and "ExpiredObjectDeleteMarker" not in tags:
             what = f"{which} deletes objects by their age: copies vanish behind the catalog"
             found.append(Finding(what, "take the prefix out of it; gc deletes what no policy keeps"))
         if "Transition" in tags:

@@ -309,6 +309,11 @@ RULES = b"""<LifecycleConfiguration xmlns="http://s3.amazonaws.com/doc/2006-03-0
 <Rule><ID>old</ID><Filter><Prefix>ck</Prefix></Filter><Status>Enabled</Status><Expiration><Days>30</Days></Expiration></Rule>
 <Rule><ID>cold</ID><Filter/><Status>Enabled</Status><Transition><Days>3</Days></Transition></Rule>
 <Rule><ID>elsewhere</ID><Prefix>logs/</Prefix><Status>Enabled</Status><Expiration><Days>1</Days></Expiration></Rule>
+<Rule><ID>both</ID><Filter><And><Prefix>logs/</Prefix><Tag><Key>k</Key><Value>v</Value></Tag></And></Filter>
+<Status>Enabled</Status><Expiration><Days>1</Days></Expiration></Rule>
+<Rule><ID>versions</ID><Filter/><Status>Enabled</Status>
+<Expiration><ExpiredObjectDeleteMarker>true</ExpiredObjectDeleteMarker></Expiration>
+<NoncurrentVersionExpiration><NoncurrentDays>1</NoncurrentDays></NoncurrentVersionExpiration></Rule>
 <Rule><ID>off</ID><Filter/><Status>Disabled</Status><Expiration><Days>1</Days></Expiration></Rule>
 <Rule><ID>ends</ID><Filter/><Status>Enabled</Status><AbortIncompleteMultipartUpload><DaysAfterInitiation>7
 </DaysAfterInitiation></AbortIncompleteMultipartUpload></Rule>
