@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ckptstore.core.events import LaunchStarted
 from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.journal.recorder import for_rank
+from ckptstore.outside import Path
 from ckptstore.replicate.copy_thread import CopyThread
 from ckptstore.tiers import facts
 
@@ -23,10 +24,14 @@ log = logging.getLogger("ckptstore")
 
 
 def checked(tiers: object) -> list[Tier]:
-    """The tiers of `tiers=`, a dict of names and URLs. Raises `UsageError`."""
+    """The tiers of `tiers=`, a dict of names, and URLs or paths. Raises `UsageError`."""
+    hint = 'give names and URLs: tiers={"s3": "s3://bucket/prefix"}'
     if not isinstance(tiers, dict):
-        raise UsageError(f"tiers is {type(tiers).__name__}", 'give names and URLs: tiers={"s3": "s3://bucket/prefix"}')
-    return [facts.tier_of(name, url) for name, url in tiers.items()]
+        raise UsageError(f"tiers is {type(tiers).__name__}", hint)
+    for name, url in tiers.items():
+        if not isinstance(url, (str, Path)):
+            raise UsageError(f"the URL of tier {name} is {type(url).__name__}", hint)
+    return [facts.tier_of(name, str(url)) for name, url in tiers.items()]
 
 
 class CopiesToTiers:

@@ -11,7 +11,7 @@ from ckptstore.core.copies import CopyState
 from ckptstore.errors import UsageError
 from ckptstore.journal.recorder import shared
 from ckptstore.tiers import facts
-from ckptstore.training.copies_to_tiers import CopiesToTiers
+from ckptstore.training.copies_to_tiers import CopiesToTiers, checked
 from tests.jobs import begun
 
 pytestmark = pytest.mark.of_files
@@ -58,12 +58,19 @@ def test_a_name_that_is_another_tier_is_said_and_stops_nothing(
 
 @pytest.mark.parametrize(
     ("tiers", "rate"),
-    [(["s3"], None), ({"s3": "s3://key:secret@bucket"}, None), ({"a/b": "/shared"}, None), ({"s3": "s3://b"}, 0)],
+    [
+        *((["s3"], None), ({"s3": None}, None), ({"s3": "s3://key:secret@bucket"}, None)),
+        *(({"a/b": "/shared"}, None), ({"s3": "s3://b"}, 0)),
+    ],
 )
 def test_what_makes_no_sense_is_refused(catalog: Catalog, tmp_path: Path, tiers: Any, rate: float | None) -> None:
     _, ranks = begun(catalog, tmp_path / "ckpt", world_size=1)
     with pytest.raises(UsageError):
         CopiesToTiers(ranks[0], tiers, rate)
+
+
+def test_a_directory_may_be_given_as_a_path(tmp_path: Path) -> None:
+    assert checked({"shared": tmp_path}) == checked({"shared": str(tmp_path)})
 
 
 def test_a_tier_that_was_taken_back_is_not_read(catalog: Catalog, tmp_path: Path) -> None:
