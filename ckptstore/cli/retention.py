@@ -158,6 +158,17 @@ def _tier(database: Database, name: str) -> Tier:
     return facts.named(database, name)
 
 
+def _tier_with_copies(database: Database, name: str, instead: Command) -> Tier:
+    """The tier of that name. Raises `UsageError` if it is the nodes' disks: gc moves their files to a trash there."""
+    from ckptstore.errors import UsageError
+    from ckptstore.tiers.facts import NODE_LEVEL
+
+    found = _tier(database, name)
+    if found.level == NODE_LEVEL:
+        raise UsageError(f"tier {name} is the nodes' own disks, and has no copies", f"for the files there: {instead}")
+    return found
+
+
 of_tier = click.option("--tier", metavar="NAME", help="Do it with the copies in this tier, instead of files.")
 
 
@@ -177,7 +188,8 @@ def undo(context: click.Context, run: str, *, tier: str | None, as_json: bool) -
 
     if tier is not None:
         database = catalog(context).database
-        return text.of_copies(in_tier.undo(database, run, _tier(database, tier)), "brought back", as_json=as_json)
+        back = in_tier.undo(database, run, _tier_with_copies(database, tier, Command("undo", run)))
+        return text.of_copies(back, "brought back", as_json=as_json)
     with progress.count("brought back", "files") as more:
         done = in_trash.undo(catalog(context).database, run, progress=more)
     values.write(dicts.undone(done)) if as_json else text.undone(done)
@@ -197,7 +209,8 @@ def purge(context: click.Context, run: str, *, at_once: bool, tier: str | None, 
 
     if tier is not None:
         database = catalog(context).database
-        done_there = in_tier.purge(database, run, _tier(database, tier), at_once=at_once)
+        instead = Command("purge", run, *(["--now"] if at_once else []))
+        done_there = in_tier.purge(database, run, _tier_with_copies(database, tier, instead), at_once=at_once)
         return text.of_copies(done_there, "deleted", as_json=as_json)
     with progress.count("deleted", "files") as more:
         done = in_trash.purge(catalog(context).database, run, at_once=at_once, progress=more)

@@ -24,6 +24,7 @@ from ckptstore.retention.in_tier import TierPlan
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
 from ckptstore.tiers import facts
+from tests.cli import advice
 from tests.command_line import ckptstore
 from tests.jobs import Job, begun
 from tests.tiers.jobs import copied, declared
@@ -245,6 +246,20 @@ def test_a_local_file_waits_until_a_tier_above_has_it(job: Job, tier: Tier, tmp_
     facts.remove(database, tier.name)
     assert going() == [], "no start reads a tier that was taken back"
     assert plan_gc(database, "run", KEEP, tier=facts.tier_of("other", str(tmp_path / "x"), 0)).removes_nothing
+
+
+def test_what_left_a_node_comes_back_by_the_command_for_files(job: Job, tier: Tier, tmp_path: Path) -> None:
+    """With the tier, undo and purge found no copy there, and ended with 0."""
+    declared(job.catalog, tmp_path / "ckpt", "local", 0)
+    copied(job.catalog, tier, job.catalog.files("run"))
+    url = job.catalog.database.url.render_as_string(hide_password=False)
+    rules = ("--keep-last", "1", "--floor", "1")
+    assert "moved to the trash" in advice.run(url, "gc", "run", "--tier", "local", *rules, "--apply").out
+    refused = advice.run(url, "undo", "run", "--tier", "local")
+    assert refused.code == 2
+    assert "6 files brought back" in advice.follow(url, refused.err).out
+    refused = advice.run(url, "purge", "run", "--tier", "local", "--now")
+    assert (refused.code, advice.advised(refused.err)) == (2, ["purge", "run", "--now"])
 
 
 def test_gc_of_the_disks_keeps_what_only_they_and_a_tier_have_together(job: Job, tier: Tier) -> None:
