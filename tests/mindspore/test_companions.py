@@ -438,18 +438,6 @@ def test_nothing_is_saved_where_it_cannot_be_told_of_which_step_the_kept_state_i
 
 
 @pytest.mark.parametrize("how", ["saver", "registrar"])
-def test_a_rate_that_the_next_step_has_set_is_not_saved(tmp_path: Path, catalog: Catalog, how: str) -> None:
-    def decaying() -> Decaying:
-        return Decaying("on_train_step_begin")
-
-    whole = train_and_save(tmp_path / "whole", how, kept=[decaying()])
-    train_and_save(tmp_path / "run", how, kept=[decaying()], after=[RaiseInStep(13)])
-    job = train_and_save(tmp_path / "run", how, kept=[decaying()])
-    assert job.start.global_step == 10
-    assert weights(job) == weights(whole)
-
-
-@pytest.mark.parametrize("how", ["saver", "registrar"])
 @pytest.mark.parametrize(
     ("hook", "before", "fault", "restored"),
     [
@@ -460,6 +448,7 @@ def test_a_rate_that_the_next_step_has_set_is_not_saved(tmp_path: Path, catalog:
         ("on_train_epoch_begin", False, lambda: RaiseInStep(13), 13),
         ("on_train_epoch_begin", False, lambda: RaiseInStep(12), 10),
         ("on_train_epoch_begin", False, lambda: RaiseAt(16), 16),
+        ("on_train_step_begin", False, lambda: RaiseInStep(13), 10),
     ],
     ids=[
         "before an epoch's end",
@@ -469,9 +458,10 @@ def test_a_rate_that_the_next_step_has_set_is_not_saved(tmp_path: Path, catalog:
         "in an epoch",
         "in its first step",
         "between steps",
+        "of each step, in the next",
     ],
 )
-def test_a_rate_that_is_set_once_an_epoch_goes_on(
+def test_a_rate_that_a_callback_sets_goes_on(
     tmp_path: Path,
     catalog: Catalog,
     caplog: pytest.LogCaptureFixture,

@@ -60,13 +60,11 @@ def test_a_learning_rate_that_the_saved_one_replaces_is_named(
     train(create_model(), tmp_path / "ckpt")
     ckptstore.mindspore.join("run").resume(create_model(), create_dataset())
     assert "learning_rate" not in caplog.text
-    network = nn.Dense(3, 4)
-    optimizer = nn.Momentum(network.trainable_params(), learning_rate=0.025, momentum=0.9)
-    model = Model(network, nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"), optimizer)
+    model = with_rate(0.025)
     ckptstore.mindspore.join("run").resume(model, create_dataset())
     (told,) = (message for message in caplog.messages if "learning_rate" in message)
     assert told.startswith("learning_rate is 0.1, from the saved state, not the script's 0.025: ")
-    assert float(optimizer.learning_rate.asnumpy()) == pytest.approx(0.1)
+    assert values(model)["learning_rate"] == pytest.approx(0.1)
 
 
 def with_rate(rate: float | list[float]) -> Model:
@@ -446,8 +444,7 @@ def test_a_network_that_failed_in_the_middle_of_a_step_goes_on_after_a_resume(
         ms.set_seed(1)
         network, dataset = Breaking(3, 4), create_dataset()
         network.left = fails_at
-        optimizer = nn.Momentum(network.trainable_params(), learning_rate=0.1, momentum=0.9)
-        model = Model(network, nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"), optimizer)
+        model = create_model(network=network)
         for is_last in (False, True) if fails_at else (True,):
             launch = ckptstore.mindspore.join(name)
             flag = _pynative_executor.grad_flag()
@@ -459,7 +456,7 @@ def test_a_network_that_failed_in_the_middle_of_a_step_goes_on_after_a_resume(
             callbacks = [ckpt_cb, launch.registrar(ckpt_cb)]
             with nullcontext() if is_last else pytest.raises(RuntimeError, match="on purpose"):
                 model.train(2, dataset, callbacks=callbacks, initial_epoch=start.initial_epoch)
-        assert optimizer.global_step.asnumpy() == 12
+        assert values(model)["global_step"] == 12
         return bytes(network.weight.asnumpy().tobytes())
 
     assert trained("retried", 6) == trained("undisturbed", 0)
