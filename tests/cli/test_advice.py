@@ -16,6 +16,7 @@ from ckptstore.errors import CkptstoreError, NothingRestorableError
 from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes
 from tests.cli.advice import commands_in, follow, run
+from tests.command_line import assert_one_line, ckptstore
 from tests.conftest import new_postgres_database
 from tests.jobs import Job, begun
 
@@ -119,7 +120,8 @@ def test_a_damaged_catalog_is_made_anew(job: Job, sqlite_url: str) -> None:
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(b"\xff" * (path.stat().st_size - 4096))
-    damaged = run(sqlite_url, "runs")
+    damaged = ckptstore("--db", sqlite_url, "runs")
+    assert_one_line(damaged, 4, "then rebuild the catalog from the journals: ckptstore scan DIR")
     assert commands_in(damaged.err) == [["scan", "DIR"]]
     looked = run(sqlite_url, "doctor")
     assert looked.code == 6

@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ckptstore.api import Catalog, connect
+from ckptstore.api import Catalog
 from ckptstore.catalog import leases
-from ckptstore.core.model import Rule
 from ckptstore.disk.owner import this_process
 from ckptstore.doctor.checkup import Status
 from tests.command_line import ckptstore
-from tests.contents import contents
 from tests.doctor.checkups import checks
 from tests.jobs import Job, set_ending
 
@@ -49,13 +47,6 @@ def test_every_launch_is_told(job: Job, database_url: str) -> None:
     assert "ended: RuntimeError" in shown[1]
     assert "step 10" in shown[2]
     assert shown[3].startswith("L2 passed over step 20 of launch L1: size_mismatch: ")
-
-
-def test_a_catalog_made_anew_knows_what_was_passed_over(job: Job, tmp_path: Path) -> None:
-    anew = connect(str(tmp_path / "anew.db"))
-    anew.scan(job.directory)
-    assert contents(anew)["resolutions"] == contents(job.catalog)["resolutions"]
-    assert [each.rule for each in anew.history("run")[1].passed] == [Rule.SIZE_MISMATCH]
 
 
 def test_doctor_says_it_while_it_is_new(job: Job, database_url: str) -> None:
