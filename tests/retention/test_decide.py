@@ -83,21 +83,6 @@ def test_what_other_runs_began_from_stays() -> None:
     ]
 
 
-def test_the_multiples_of_launches_that_count_differently_are_kept_by_themselves() -> None:
-    """The batch size was doubled after step 1000, which is step 500 of the second launch; a third goes on as that."""
-    first = [facts(step) for step in range(100, 1001, 100)]
-    second = [replace(facts(step, launch=2), shift=-500) for step in range(550, 801, 50)]
-    third = [replace(facts(step, launch=3), shift=-500) for step in range(850, 1001, 50)]
-    decision = decide([*first, *second, *third], Policy(keep_every=100, floor=1), NOW)
-    reasons = {verdict.state.key: shown(verdict)["reasons"] for verdict in decision.keep}
-    assert reasons.keys() == {
-        *(state.key for state in first),
-        *(("L2", step) for step in (550, 600, 700, 800)),
-        *(("L3", step) for step in (900, 1000)),
-    }
-    assert reasons["L1", 600] == reasons["L2", 600] == ["every: the first from step 600 on"]
-
-
 kinds = st.sets(st.sampled_from(Kind), min_size=1, max_size=2).map(lambda some: tuple(sorted(some)))
 names = st.lists(st.sampled_from(["a", "b"]), unique=True, max_size=2).map(tuple)
 

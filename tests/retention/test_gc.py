@@ -64,17 +64,18 @@ def test_the_grace_allows_for_clocks_that_differ(catalog: Catalog, tmp_path: Pat
 
 @pytest.mark.of_files
 def test_every_so_many_steps_of_launches_that_count_differently(catalog: Catalog, tmp_path: Path) -> None:
-    """The batch size is doubled after step 1000: the second launch goes on with step 500, and saves 550 to 1000."""
+    """The batch size is doubled after step 1000: the second launch goes on with step 500, and a third one as that."""
     kept = {}
-    for order, (epoch, batch, steps) in enumerate(((100, 32, range(100, 1001, 100)), (50, 64, range(550, 1001, 50)))):
+    trainings = ((100, 32, range(100, 1001, 100)), (50, 64, range(550, 801, 50)), (50, 64, range(850, 1001, 50)))
+    for order, (epoch, batch, steps) in enumerate(trainings):
         launch = catalog.join("run", launch_id=f"L{order}")
         launch.set_steps_per_epoch(epoch, batch_size=batch)
         launch.resolve()
         for step in steps:
             path = ckpt_bytes.write(tmp_path / f"net_{order}-{step}_1.ckpt", step, step)
-            launch.register(path, global_step=step, optimizer_step=step + 500 * order)
+            launch.register(path, global_step=step, optimizer_step=step + 500 * bool(order))
         kept |= {(launch.id, step): step % 100 == 0 for step in steps}
-    kept["L1", 550] = kept["L1", 950] = True  # the first from step 500 on; the floor
+    kept["L1", 550] = kept["L2", 950] = True  # the first from step 500 on; the floor
     plan = plan_gc(catalog.database, "run", Policy(keep_every=100))
     assert set(removed(plan)) == {key for key, stays in kept.items() if not stays}
 
