@@ -54,7 +54,6 @@ def _served(modules: tuple[str, ...]) -> str:
         server.communicate()
         home.cleanup()
 
-    assert server.stdout is not None
     assert server.stdout.readline() == b"ready\n"
     return address
 

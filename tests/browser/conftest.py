@@ -56,9 +56,7 @@ def served(home: Path, *options: str) -> Iterator[Site]:
         other.save(other.start(), 10)
     command, environment = [COMMAND, "serve", "--port", "0", *options], os.environ | own | {"PYTHONUNBUFFERED": "1"}
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-    assert server.stdout is not None
     address = re.match(r"(http://\S+)/ shows", server.stdout.readline())
-    assert address is not None
     yield Site(address[1], catalog, job)
     server.terminate()
     server.communicate()

@@ -210,7 +210,6 @@ class Pod:
         return not self._thread.is_alive()
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
         for line in self._process.stdout:
             word, _, rest = line.rstrip("\n").partition(" ")
             if word == "PLAN":

@@ -206,13 +206,11 @@ def load(home: Path, *, ranks: int, processes: int, at_a_time: int, waves: int, 
 
 def _wait(workers: list[subprocess.Popen[str]], word: str) -> None:
     for worker in workers:
-        assert worker.stdout is not None
         assert worker.stdout.readline() == f"{word}\n"
 
 
 def _tell(workers: list[subprocess.Popen[str]]) -> None:
     for worker in workers:
-        assert worker.stdin is not None
         worker.stdin.write("\n")
         worker.stdin.flush()
 

@@ -74,13 +74,11 @@ class Ranks:
             for rank in range(count)
         ]
         for process in self._processes:
-            assert process.stdout is not None
             assert process.stdout.readline() == "READY\n"
         self.tell("begin")
 
     def tell(self, word: str) -> None:
         for process in self._processes:
-            assert process.stdin is not None
             process.stdin.write(f"{word}\n")
             process.stdin.flush()
 

@@ -81,10 +81,8 @@ def test_many_processes_register_at_once(sqlite_url: str, tmp_path: Path) -> Non
         for rank in range(ranks)
     ]
     for job in jobs:
-        assert job.stdout is not None
         assert job.stdout.readline() == "READY\n"
     for job in jobs:
-        assert job.stdin is not None
         job.stdin.write("go\n")
         job.stdin.flush()
     said = [job.communicate()[0] for job in jobs]

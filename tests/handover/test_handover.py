@@ -63,8 +63,6 @@ def test_a_state_goes_from_one_catalog_to_another(
     done = other.import_(tmp_path / target, tmp_path / "there")
     assert (done.run, done.global_step, done.directory) == ("digits", 15, str(tmp_path / "there"))
     plan, origin = other.resolve("digits").plan, catalog.resolve("digits").plan
-    assert plan is not None
-    assert origin is not None
     assert plan.launch.layout == origin.launch.layout
     assert (plan.launch.world_size, plan.launch.steps_per_epoch) == (2, 10)
     for (rank, here), (_, there) in zip(plan.ranks, origin.ranks, strict=True):

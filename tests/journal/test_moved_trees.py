@@ -69,5 +69,4 @@ def test_of_a_tree_that_is_there_no_other_is_looked_for(
 def where(job: Job) -> tuple[int, Path]:
     """The step that the run goes on from, and where its last rank finds its file."""
     plan = job.catalog.resolve(job.run).plan
-    assert plan is not None
     return plan.global_step, Path(plan.ranks[-1].source.path).parent

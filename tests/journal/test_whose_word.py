@@ -264,7 +264,6 @@ def test_a_state_that_another_user_saved_is_nobody_elses_start(
     assert catalog.resolve("run").plan is not None, "who looks is told"
     monkeypatch.setenv("CKPTSTORE_TRUST", str(ANN))
     plan = later[0].resolve()
-    assert plan is not None
     assert plan.global_step == 10
 
 

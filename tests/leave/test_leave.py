@@ -309,7 +309,6 @@ sys.stdin.read()
     with subprocess.Popen(
         command, env=os.environ | {"TMPDIR": str(tmp)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "joined\n"
         try:
             yield process
@@ -447,7 +446,6 @@ def test_a_run_that_was_only_scanned_or_imported(catalog: Catalog, tmp_path: Pat
 def replaced(catalog: Catalog) -> Iterator[None]:
     """The catalog's file is away."""
     file = catalog.database.file
-    assert file is not None
     catalog.close()
     kept = file.rename(file.with_suffix(".away"))
     file.mkdir()

@@ -100,7 +100,6 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setenv("MS_ENABLE_TFT", "{TTP:1}")
     spec = importlib.util.spec_from_file_location("stand_in", STAND_IN)
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.setattr(fault_tolerance._tft_handler, "tft", None)

@@ -220,7 +220,6 @@ class Tree:
 
 def load(model: Model, path: Path | None) -> None:
     """Load a checkpoint as plain MindSpore does."""
-    assert path is not None
     ms.load_param_into_net(model.train_network, ms.load_checkpoint(str(path), format=path.suffix[1:]))
 
 

@@ -103,7 +103,6 @@ class Run:
         said = ""
         with self.waiting(**asked) as running:
             assert running.stdin is not None
-            assert running.stdout is not None
             for line in running.stdout:
                 said += line
                 if line.startswith("WAITS "):

@@ -104,7 +104,6 @@ def test_what_is_printed_converts_every_value(
         url = str(tmp_path / f"{out.name}.db")
         perform(text, url, DST_DIR=out, DST_STRATEGY=wanted, NEW_RANKS=ranks, SRC_STRATEGY=merged, NEW_RUN="new")
         plan = connect(url).resolve("new").plan
-        assert plan is not None
         assert (plan.global_step, plan.launch.world_size) == (91, ranks)
         for rank in range(ranks):
             (source,) = plan.files_for(rank, plan.launch.layout)

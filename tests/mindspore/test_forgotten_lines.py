@@ -56,7 +56,6 @@ def test_to_begin_anew_on_purpose(catalog: Catalog, tmp_path: Path, how: str) ->
     ckpt_cb = saving(tmp_path / "anew")
     model.train(1, dataset, callbacks=[ckpt_cb, launch.registrar(ckpt_cb)], initial_epoch=start.initial_epoch)
     plan = catalog.resolve("run").plan
-    assert plan is not None
     assert (plan.launch.id, plan.global_step) == (launch.id, 6)
     assert len(list((tmp_path / "ckpt").glob("*.ckpt"))) == 3
     assert Job().start.plan.launch.id == launch.id
@@ -251,7 +250,6 @@ def test_a_new_run_that_saves_where_another_one_did(
         f"run mistyped is new, and {where} has checkpoints of run run, up to step 6: to go on from those, call "
     )
     name = re.search(r"join\('(\w+)'\)", said)
-    assert name is not None
     assert Job(launch=ckptstore.mindspore.join(name[1])).start.global_step == 6
 
 

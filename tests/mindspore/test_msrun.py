@@ -26,7 +26,6 @@ pytestmark = pytest.mark.msrun
 def demo() -> ModuleType:
     """The demo, which knows how to start the example."""
     spec = importlib.util.spec_from_file_location("demo", EXAMPLE / "demo.py")
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -181,7 +181,6 @@ def test_a_receiver_that_says_nothing_is_given_up(receiver: Receiving) -> None:
         failure = Webhook(receiver.url, patience=0.1).send(b"{}")
     finally:
         end.set()
-    assert failure is not None
     assert failure.may_pass
 
 
@@ -213,7 +212,6 @@ def test_a_name_and_a_password_go_into_a_header_and_into_no_message(receiver: Re
 
 def test_a_certificate_that_nobody_vouches_for_is_refused(receiver: Receiving) -> None:
     failure = Webhook(receiver.url.replace("http:", "https:")).send(b"{}")
-    assert failure is not None
     assert failure.may_pass
     assert receiver.bodies == []
 

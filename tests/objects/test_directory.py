@@ -66,7 +66,6 @@ def test_what_is_fetched_is_what_was_copied(store: Store, tmp_path: Path, size: 
     assert (tmp_path / "node" / "net.ckpt").read_bytes() == content
     assert files_below(tmp_path / "node") == ["net.ckpt"]
     seen = store.head(KEY)
-    assert seen is not None
     assert (seen.key, seen.size) == (KEY, size)
     assert [each.key for each in store.list("run/")] == [KEY]
     store.remove(KEY)

@@ -44,7 +44,6 @@ def test_a_tier_alone_makes_a_catalog_anew_and_gives_the_newest_state(
     other.scan(far.url, into=tmp_path / "back")
     assert lines(tmp_path / "back") == told
     found = other.resolve("run")
-    assert found.plan is not None
     assert found.plan.global_step == 10
     sources = [each.source for each in found.plan.ranks]
     here = Fetched().local(other.database, found.plan, sources)

@@ -78,7 +78,6 @@ def test_names_that_are_too_long_for_a_file_system_are_copied(catalog: Catalog, 
     assert states(catalog, [file, other]) == [[CopyState.READY]] * 2
     Path(file.path).unlink()
     plan = catalog.resolve(job.run).plan
-    assert plan is not None
     assert [copy.tier.name for some in plan.copies.values() for copy in some] == [far.name]
     (loaded,) = rank.fetched(plan).ranks
     assert Path(loaded.source.path).read_bytes() == content

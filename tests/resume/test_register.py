@@ -42,7 +42,6 @@ def test_what_is_registered_is_in_the_catalog(catalog: Catalog, tmp_path: Path) 
     assert (made.optimizer_step, made.strategy_file, dict(made.metrics)) == (16, "/s.ckpt", {"loss": 0.5})
     assert made.digest is not None
     assert len(made.digest) == 64
-    assert made.created_at is not None
     assert made.created_at.tzinfo is not None
 
 
@@ -142,7 +141,6 @@ def test_a_save_of_a_time_that_no_catalog_holds_is_not_finished_by_a_start(
     launch.record_files([describe(launch.facts, rank=0, path=path, kind="periodic", global_step=10)])
     date_far_ahead(path)
     found = catalog.resolve("run").plan
-    assert found is not None
     assert found.global_step == 5
     assert f"{path} was not taken into the catalog: {path}: its modification time in ns is" in caplog.text
 

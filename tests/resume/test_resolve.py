@@ -138,7 +138,6 @@ def test_a_rolled_back_branch_is_not_the_newest(catalog: Catalog, tmp_path: Path
     assert chosen(found) == (15, [0, 1])
     assert rejected(found) == [(20, [(Rule.NOT_LINEAGE, None)])]
     (row,) = catalog.runs()
-    assert row.newest_restorable is not None
     assert row.newest_restorable.tally.global_step == 15
     assert rejected(catalog.resolve("run", step=20)) == [(20, [(Rule.NOT_LINEAGE, None)])]
     job.save(second, 25)
@@ -529,7 +528,6 @@ def test_a_step_without_a_place_stops_the_start_and_names_one_that_is_there(
         return
     assert stopped.value.hint.endswith(f"; the newest earlier step that works is {proposed}: resume(step={proposed})")
     plan = two.resolve(step=proposed)
-    assert plan is not None
     assert (plan.global_step, two.facts.start_step) == (proposed, proposed // 2)
 
 

@@ -139,7 +139,6 @@ def test_the_trash_stays_while_nothing_else_can_be_restored(
     assert "; ckptstore undo run brings back what gc moved to the trash, or start over: " in lost.value.hint
     undo(catalog.database, "run")
     resolution = catalog.resolve("run")
-    assert resolution.plan is not None
     assert resolution.plan.global_step == 20
     gc(catalog, Policy(keep_last=1, floor=1))
     assert purge(catalog.database, "run", now=later + timedelta(days=2)).files == 2

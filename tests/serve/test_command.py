@@ -76,7 +76,6 @@ def test_ctrl_c_is_how_it_is_ended(sqlite_url: str) -> None:
     heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a job in the background of a shell ignores it
     command = [*warm_python(*LIBRARY), COMMAND, "--db", sqlite_url, "serve", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heard) as it:  # noqa: PLW1509
-        assert it.stdout is not None
         address = it.stdout.readline().split()[0]
         with urlopen(f"{address}healthz") as answer:  # noqa: S310 — of our own server
             assert answer.read() == b"ok\n"

@@ -84,7 +84,6 @@ def test_shares_are_one_state(catalog: Catalog, tmp_path: Path) -> None:
     parts = [{name: values[name] for name in some} for some in (("conv.weight", "global_step"), ("conv.bias",))]
     saved(catalog, tmp_path, 5, *parts)
     plan = catalog.resolve("run").plan
-    assert plan is not None
     assert sorted(OpenState(plan, "run")) == sorted(parts[0])
     ranks = [each._replace(source=replace(each.source, content=Content.SHARE)) for each in plan.ranks]
     for rank in (0, 1):

@@ -62,7 +62,6 @@ def test_it_is_whole_when_it_gets_its_name(catalog: Catalog, directory: Path, wr
     file = joined(catalog).save(write, global_step=5, directory=directory, name=name, metrics={"loss": 0.5})
     assert visible(directory) == names
     assert list(catalog.files("run")) == [file]
-    assert file.timing is not None
     assert file.timing.written == file.timing.pause > 0
     assert (file.state, file.global_step, file.metrics) == (FileState.COMPLETE, 5, {"loss": 0.5})
     assert catalog.resolve("run").plan.ranks[0].source.path == file.path

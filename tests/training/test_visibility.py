@@ -93,7 +93,6 @@ class Hosts:
 
 
 def files_of(plan: RestorePlan | None) -> tuple[int, list[tuple[int, int]]]:
-    assert plan is not None
     return plan.global_step, [(rank, source.rank) for rank, source in plan.ranks]
 
 
@@ -239,5 +238,4 @@ def test_a_replaced_node_fetches_what_only_a_tier_has_and_the_others_look_at_hom
     monkeypatch.setattr(sys.modules[__name__], "NEWEST", Query(fetches=True))
     plan = hosts.start()
     assert files_of(plan) == (20, [(0, 0), (1, 1)])
-    assert plan is not None
     assert list(plan.copies) == [lost.id]

@@ -135,7 +135,6 @@ def python() -> Iterator[list[str]]:
         modules = ["obstore", "obstore.store", "ckptstore.replicate.copy_thread", "sqlalchemy.dialects.sqlite"]
         serve = [sys.executable, str(WARM), "serve", address, *modules]
         server = subprocess.Popen(serve, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert server.stdout is not None
         assert server.stdout.readline() == b"ready\n"
         yield [sys.executable, "-S", "-E", str(WARM), "run", address]
         server.communicate()

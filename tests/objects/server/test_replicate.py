@@ -52,7 +52,6 @@ def test_what_was_copied_is_enough_without_the_nodes_and_the_catalog(
     again = connect(str(tmp_path / "again.db"))
     again.scan(store.name, into=tmp_path / "back")
     plan = again.resolve("run").plan
-    assert plan is not None
     assert plan.global_step == 2
     here = Fetched().local(again.database, plan, [each.source for each in plan.ranks])
     assert {each.rank: Path(each.source.path).read_bytes() for each in here.ranks} == kept

@@ -28,8 +28,6 @@ def test_a_replaced_node_starts_from_the_bucket(store: Store, tmp_path: Path) ->
     shutil.rmtree(tmp_path / "node1")
     ranks = [catalog.join("run", rank=rank, world_size=2, launch_id="L2", layout="stand_alone") for rank in (0, 1)]
     first, second = (launch.resolve() for launch in ranks)
-    assert first is not None
-    assert second is not None
     assert (first.global_step, second.global_step) == (2, 2)
     assert first.ranks[0].source.path == kept.path
     assert Path(second.ranks[1].source.path).read_bytes() == content

@@ -51,7 +51,6 @@ def test_what_is_fetched_is_what_was_copied(store: Store, tmp_path: Path, size: 
     store.get(KEY, str(tmp_path / "node" / "net.ckpt"), size, digest)
     assert (tmp_path / "node" / "net.ckpt").read_bytes() == content
     seen = store.head(KEY)
-    assert seen is not None
     assert (seen.key, seen.size) == (KEY, size)
     assert [each.key for each in store.list("run~20")] == [KEY]
     assert [each.key for each in store.list("other/")] == []
