@@ -89,6 +89,12 @@ def known_of(launch: RankLaunch) -> Launch:
     return found
 
 
+def newest(catalog: Catalog, **asked: Any) -> int | None:
+    """The step that the run goes on from, if there is one."""
+    plan = catalog.resolve("run", **asked).plan
+    return plan and plan.global_step
+
+
 def started(catalog: Catalog, directory: Path, *steps: int, **asked: Any) -> tuple[Job, list[RankLaunch]]:
     """A job, and the ranks of its first launch, which goes on and has saved these steps."""
     job = Job(catalog, directory, **asked)

@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from ckptstore.api import Catalog, connect
 from ckptstore.cli.main import cli
-from tests.jobs import Job
+from tests.jobs import Job, started
 
 COMMAND = Path(sys.executable).with_name("ckptstore")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -46,14 +46,11 @@ def served(home: Path, *options: str) -> Iterator[Site]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", own["XDG_STATE_HOME"])
         catalog = connect(url)
-        job = Job(catalog, home / "digits", run="digits")
-        ranks = job.start()
-        job.save(ranks, 10, 20, 30)
+        job, ranks = started(catalog, home / "digits", 10, 20, 30, run="digits")
         for step in (10, 20, 30):
             ranks[0].record(step=step, loss=1 / step)
         (job.folder(1) / "net-3_10.ckpt").unlink()
-        other = Job(catalog, home / "other", 1, run='team "a"/<b>')
-        other.save(other.start(), 10)
+        started(catalog, home / "other", 10, world_size=1, run='team "a"/<b>')
     command, environment = [COMMAND, "serve", "--port", "0", *options], os.environ | own | {"PYTHONUNBUFFERED": "1"}
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     address = re.match(r"(http://\S+)/ shows", server.stdout.readline())

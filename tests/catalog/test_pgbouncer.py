@@ -12,7 +12,7 @@ import pytest
 
 from ckptstore.api import connect
 from ckptstore.retention.policy import Policy
-from tests.jobs import Job, begun
+from tests.jobs import begun, started
 from tests.postgres_server import Server, free_port, wait_for
 
 PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
@@ -108,8 +108,7 @@ def test_everything_works_through_a_pooler(pooler: Pooler, tmp_path: Path) -> No
 
 def test_nothing_of_a_session_is_left_behind(pooler: Pooler, tmp_path: Path) -> None:
     """What we set for a transaction must not be met by whoever gets that connection next."""
-    job = Job(connect(pooler.url()), tmp_path / "ckpt", world_size=1)
-    job.save(job.start(), 5)
+    started(connect(pooler.url()), tmp_path / "ckpt", 5, world_size=1)
     with psycopg.connect(pooler.url(), prepare_threshold=None) as other:
         for _ in range(9):
             for name, value in (("lock_timeout", "0"), ("statement_timeout", "0")):

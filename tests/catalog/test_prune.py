@@ -8,7 +8,7 @@ from ckptstore.api import Catalog, connect
 from ckptstore.core.model import FileState
 from ckptstore.errors import NothingRestorableError
 from ckptstore.retention.policy import Policy
-from tests.jobs import Job, started
+from tests.jobs import started
 from tests.postgres_server import Server
 
 SQL = Path(__file__).parents[2] / "docs" / "prune.sql"
@@ -54,8 +54,7 @@ def test_old_rows_of_files_that_are_gone_are_forgotten(shared_server: Server, ca
 def test_a_run_of_which_nothing_is_left_stays_on_record(
     shared_server: Server, catalog: Catalog, tmp_path: Path
 ) -> None:
-    job = Job(catalog, tmp_path / "ckpt")
-    ranks = job.start()
+    job, ranks = started(catalog, tmp_path / "ckpt")
     for step in (5, 10):
         for file in job.save(ranks, step):
             Path(file.path).unlink()

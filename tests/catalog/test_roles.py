@@ -18,7 +18,7 @@ from ckptstore.retention.policy import Policy
 from ckptstore.retention.stored_policy import store
 from ckptstore.verify.verify import verify
 from tests.formats.layouts import write_spreads
-from tests.jobs import Job, set_ending
+from tests.jobs import Job, begun, set_ending
 from tests.postgres_server import Server
 from tests.spreads import spread
 
@@ -56,8 +56,7 @@ def test_every_table_was_thought_of() -> None:
 
 def test_a_trainer_can_do_what_training_needs(roles: Server, tmp_path: Path) -> None:
     catalog = connect(url_of(roles, "trainer"))
-    job = Job(catalog, tmp_path / "ckpt", world_size=2)
-    ranks = job.begin()
+    job, ranks = begun(catalog, tmp_path / "ckpt")
     strategy = write_spreads(tmp_path / "ckpt" / "strategy.ckpt", 0, [spread(grid=(2,))])
     assert ranks[0].keep_layout_file(str(strategy))
     job.save(ranks, 5)

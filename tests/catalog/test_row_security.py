@@ -17,7 +17,7 @@ from ckptstore.resume.resolver import Query
 from ckptstore.retention.policy import Policy
 from ckptstore.training.start import begin, decide
 from tests.command_line import ckptstore
-from tests.jobs import Job
+from tests.jobs import Job, begun
 from tests.postgres_server import Server
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -48,9 +48,7 @@ def url_of(server: Server, user: str) -> str:
 
 
 def trained(server: Server, user: str, run: str, directory: Path) -> Job:
-    job = Job(connect(url_of(server, user)), directory, run=run, layout="data_parallel")
-    job.save(job.begin(), 5, 10, 15, 20)
-    return job
+    return begun(connect(url_of(server, user)), directory, 5, 10, 15, 20, run=run, layout="data_parallel")[0]
 
 
 def test_every_table_was_thought_of() -> None:

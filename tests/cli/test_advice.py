@@ -18,7 +18,7 @@ from tests import ckpt_bytes
 from tests.cli.advice import commands_in, follow, run
 from tests.command_line import assert_one_line, ckptstore
 from tests.conftest import new_postgres_database
-from tests.jobs import Job, begun
+from tests.jobs import Job, begun, started
 
 pytestmark = pytest.mark.of_files
 
@@ -28,8 +28,7 @@ RUN = "my run"
 @pytest.fixture
 def job(sqlite_url: str, tmp_path: Path) -> Job:
     """Steps 5 to 25 of a run whose name has to be quoted."""
-    job = Job(connect(sqlite_url), tmp_path / "data", run=RUN)
-    job.save(job.start(), 5, 10, 15, 20, 25)
+    job, _ = started(connect(sqlite_url), tmp_path / "data", 5, 10, 15, 20, 25, run=RUN)
     job.catalog.database.disconnect()
     return job
 
@@ -78,8 +77,7 @@ def test_starts_that_are_refused(sqlite_url: str, tmp_path: Path) -> None:
     lost = Job(catalog, tmp_path / "lost", run="lost")
     for file in lost.save(lost.start(), 10):
         Path(file.path).unlink()
-    given_up = Job(catalog, tmp_path / "given up", run="given up")
-    given_up.save(given_up.start(), 10)
+    given_up, _ = started(catalog, tmp_path / "given up", 10, run="given up")
     given_up.save(given_up.start(resume=False)[:1], 5)
     never = Job(catalog, tmp_path / "never", run="never")
     never.save(never.start()[:1], 5, 10, 15)

@@ -28,7 +28,7 @@ from tests.command_line import (
 )
 from tests.conftest import new_postgres_database
 from tests.foreign_bytes import pytorch, tensorflow
-from tests.jobs import Job, set_ending
+from tests.jobs import Job, set_ending, started
 from tests.projecting import put_files
 
 
@@ -49,9 +49,7 @@ def url(run: Job, database_url: str) -> str:
 
 
 def saved_once(url: str, directory: Path) -> Job:
-    job = Job(connect(url), directory)
-    job.save(job.start(), 5)
-    return job
+    return started(connect(url), directory, 5)[0]
 
 
 def test_advice_names_the_catalog_without_its_password(postgres: str) -> None:
@@ -245,8 +243,7 @@ def test_a_read_only_directory_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_catalog_that_this_user_may_not_use_is_named(sqlite_url: str, tmp_path: Path) -> None:
-    job = Job(connect(sqlite_url), tmp_path / "ckpt")
-    job.save(job.start(), 1)
+    job, _ = started(connect(sqlite_url), tmp_path / "ckpt", 1)
     job.catalog.database.disconnect()
     path = Path(sqlite_url.removeprefix("sqlite:///"))
     path.chmod(0)
@@ -276,8 +273,7 @@ def test_the_command_line_never_imports_mindspore(sqlite_url: str, tmp_path: Pat
 
 
 def test_a_reader_that_goes_away_is_no_error(sqlite_url: str, tmp_path: Path) -> None:
-    job = Job(connect(sqlite_url), tmp_path)
-    job.save(job.start(), *range(1, 200))
+    started(connect(sqlite_url), tmp_path, *range(1, 200))
     script = f"{COMMAND} --db {sqlite_url} list --files --json | head -n 1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "[\n", "")
@@ -417,8 +413,7 @@ def test_no_launch_is_cut_on_a_narrow_terminal(sqlite_url: str, tmp_path: Path) 
 
 
 def test_a_newline_in_a_path_begins_no_line(sqlite_url: str, tmp_path: Path) -> None:
-    job = Job(connect(sqlite_url), tmp_path / "ckpt\nFORGED")
-    ranks = job.start()
+    job, ranks = started(connect(sqlite_url), tmp_path / "ckpt\nFORGED")
     files = job.save(ranks, 5, 10, 15)
     Path(files[0].path).unlink()
     newer = Path(jsonl.journals_in(str(job.folder(1)))[0])

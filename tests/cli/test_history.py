@@ -12,14 +12,13 @@ from ckptstore.disk.owner import this_process
 from ckptstore.doctor.checkup import Status
 from tests.command_line import ckptstore
 from tests.doctor.checkups import checks
-from tests.jobs import Job, set_ending
+from tests.jobs import Job, begun, set_ending
 
 
 @pytest.fixture
 def job(catalog: Catalog, tmp_path: Path) -> Job:
     """A launch that ended by an exception, and a second one, which passed over a step that was cut since."""
-    made = Job(catalog, tmp_path / "data")
-    first = made.begin()
+    made, first = begun(catalog, tmp_path / "data")
     files = made.save(first, 10, 20)
     for launch in first:
         set_ending(launch, 25, 25, "RuntimeError")

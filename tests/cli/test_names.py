@@ -11,16 +11,14 @@ from ckptstore.retention.policy import Policy
 from tests.cli.advice import advised
 from tests.command_line import ckptstore
 from tests.contents import contents
-from tests.jobs import Job
+from tests.jobs import Job, begun
 from tests.small_disks import fill, small_disk
 
 
 @pytest.fixture
 def job(catalog: Catalog, tmp_path: Path) -> Job:
     """One launch of two ranks, steps 10 to 30."""
-    made = Job(catalog, tmp_path / "data")
-    made.save(made.begin(), 10, 20, 30)
-    return made
+    return begun(catalog, tmp_path / "data", 10, 20, 30)[0]
 
 
 @pytest.fixture
@@ -68,8 +66,7 @@ def test_a_line_that_is_refused_is_not_told_as_damaged(catalog: Catalog, other: 
 def test_a_change_that_only_the_journals_took_is_told_as_that(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "size=2m") as disk:
         catalog = connect(str(disk / "catalog.db"))
-        job = Job(catalog, tmp_path / "data")
-        job.save(job.begin(), 10)
+        begun(catalog, tmp_path / "data", 10)
         filler = fill(disk)
         with pytest.raises(CatalogUnavailableError, match="in the journals, and reaches the catalog later") as failed:
             catalog.rename("run", "thesis")

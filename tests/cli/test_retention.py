@@ -9,16 +9,14 @@ import pytest
 from ckptstore.api import Catalog
 from ckptstore.core.events import PolicySet
 from tests.command_line import Result, ckptstore
-from tests.jobs import Job
+from tests.jobs import Job, started
 from tests.projecting import put
 
 
 @pytest.fixture
 def job(catalog: Catalog, tmp_path: Path) -> Job:
     """Six states of two ranks, steps 10 to 60."""
-    made = Job(catalog, tmp_path / "data")
-    made.save(made.start(), *range(10, 70, 10))
-    return made
+    return started(catalog, tmp_path / "data", *range(10, 70, 10))[0]
 
 
 @pytest.fixture

@@ -32,8 +32,7 @@ def give_sign(job: Job, key: str, process: str, ago: timedelta) -> None:
 
 
 def test_what_a_run_is_doing(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path / "data")
-    ranks = job.begin()
+    job, ranks = begun(catalog, tmp_path / "data")
     assert row_of(catalog) == ("never saved", 1)
     give_sign(job, ranks[0].key, this_process(), timedelta(0))
     assert row_of(catalog) == ("training", 1)
@@ -85,9 +84,7 @@ def test_watch_shows_it_until_somebody_has_seen_enough(url: str) -> None:
 
 
 def test_doctor_is_strict_where_it_is_asked_to_be(url: str, catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path / "ended", run="ended")
-    ranks = job.begin()
-    job.save(ranks, 10)
+    _, ranks = begun(catalog, tmp_path / "ended", 10, run="ended")
     for launch in ranks:
         set_ending(launch, 10, 10, "RuntimeError")
     assert ckptstore("--db", url, "doctor", "ended").code == 0
@@ -146,8 +143,7 @@ def test_times_are_those_of_this_machine_on_a_terminal(
 
 
 def test_what_is_bad_has_a_colour(url: str, catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path / "bad", run="bad")
-    ranks = job.begin()
+    job, ranks = begun(catalog, tmp_path / "bad", run="bad")
     job.save(ranks[:1], 40)
     shown = on_a_terminal("--db", url, "list", "bad")
     assert "\x1b[33m" in shown
@@ -157,8 +153,7 @@ def test_what_is_bad_has_a_colour(url: str, catalog: Catalog, tmp_path: Path) ->
 
 def test_what_is_wrong_and_the_losses(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
     """Before, a quarantined save looked as any other that cannot be restored."""
-    job = Job(catalog, tmp_path / "ckpt", world_size=1)
-    (rank,) = job.begin()
+    job, (rank,) = begun(catalog, tmp_path / "ckpt", world_size=1)
     rank.register(job.write(rank, 5), global_step=5, metrics={"loss": 0.25})
     bad = rank.register(job.write(rank, 10), global_step=10)
     rank.record_files([replace(bad, quarantine="the loss of its last step was nan")])

@@ -21,7 +21,7 @@ from ckptstore.doctor.doctor import examine
 from ckptstore.journal import jsonl
 from tests.cli.advice import run
 from tests.conftest import new_postgres_database
-from tests.jobs import Job
+from tests.jobs import Job, begun
 
 TRANSCRIPTS = sorted(Path(__file__).with_name("transcripts").glob("*.txt"))
 JSON_LINES = textwrap.TextWrapper(120, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False)
@@ -54,8 +54,7 @@ def test_each_command_prints_what_the_transcript_has(
 ) -> None:
     """Two ranks have saved six times."""
     monkeypatch.setattr(name_claims, "host_name", lambda: "node-0")
-    job = Job(connect(url), tmp_path / "data", layout="data_parallel")
-    job.save(job.begin(), 5, 10, 15, 20, 25, 30)
+    job, _ = begun(connect(url), tmp_path / "data", 5, 10, 15, 20, 25, 30, layout="data_parallel")
     names = {job.catalog.database.name: "CATALOG", str(tmp_path): "DIR"}
     shown = []
     for line in transcript.read_text().splitlines():

@@ -8,14 +8,12 @@ import pytest
 from ckptstore.api import Catalog
 from tests import command_line
 from tests.command_line import ckptstore, on_a_terminal
-from tests.jobs import Job
+from tests.jobs import Job, started
 
 
 @pytest.fixture
 def job(catalog: Catalog, tmp_path: Path) -> Job:
-    made = Job(catalog, tmp_path / "ckpt")
-    made.save(made.start(), 5, 10, 15)
-    return made
+    return started(catalog, tmp_path / "ckpt", 5, 10, 15)[0]
 
 
 def test_each_of_several_processes_has_its_shard(job: Job, database_url: str) -> None:

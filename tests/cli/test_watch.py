@@ -13,15 +13,14 @@ from ckptstore.api import connect
 from ckptstore.cli import watching
 from ckptstore.cli.main import cli
 from ckptstore.errors import CkptstoreError
-from tests.jobs import Job
+from tests.jobs import begun
 from tests.notify.receiving import receiving
 
 
 @pytest.fixture
 def url(sqlite_url: str, tmp_path: Path) -> str:
     catalog = connect(sqlite_url)
-    job = Job(catalog, tmp_path / "data", 1)
-    job.save(job.begin(), 10)
+    job, _ = begun(catalog, tmp_path / "data", 10, world_size=1)
     (job.folder(0) / "net-1_10.ckpt").write_bytes(b"")
     catalog.verify("run")
     return sqlite_url

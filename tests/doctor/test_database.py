@@ -41,8 +41,7 @@ os._exit(0)
 @pytest.fixture
 def run(catalog: Catalog, tmp_path: Path) -> Job:
     """A run of two ranks, and nobody who has the catalog open."""
-    job, ranks = begun(catalog, tmp_path / "data", 10, layout="data_parallel")
-    job.save(ranks, 20)
+    job, _ = begun(catalog, tmp_path / "data", 10, 20, layout="data_parallel")
     catalog.database.disconnect()
     return job
 

@@ -21,7 +21,7 @@ from tests import ckpt_bytes
 from tests.cli.advice import follow
 from tests.command_line import ckptstore
 from tests.doctor.checkups import checks, said, unchanged
-from tests.jobs import Job
+from tests.jobs import Job, begun, started
 from tests.small_disks import fill, small_disk
 
 pytestmark = pytest.mark.of_files
@@ -111,8 +111,7 @@ def test_room_for_files(catalog: Catalog, database_url: str, small: Path) -> Non
 
 @pytest.mark.parametrize("small", ["size=1m"], indirect=True)
 def test_each_disk_is_looked_at_by_itself(tmp_path: Path, sqlite_url: str, small: Path) -> None:
-    job = Job(connect(sqlite_url), tmp_path / "data")
-    ranks = job.start()
+    _, ranks = started(connect(sqlite_url), tmp_path / "data")
     save(ranks[:1], small, 10, 400_000)
     save(ranks[1:], tmp_path / "data", 10, 400_000)
     found = [said(check) for check in examine(sqlite_url).checks if check.name == "disk"]
@@ -136,8 +135,7 @@ def test_each_disk_is_looked_at_by_itself(tmp_path: Path, sqlite_url: str, small
 def test_file_systems(  # noqa: PLR0917
     tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch, kind: str, hosts: int, status: Status, words: str
 ) -> None:
-    job = Job(connect(sqlite_url), tmp_path / "data")
-    ranks = job.start()
+    job, ranks = started(connect(sqlite_url), tmp_path / "data")
     for launch in ranks:
         monkeypatch.setattr(name_claims, "host_name", lambda at=launch.rank % hosts: f"node-{at}")
         job.announce(launch)
@@ -175,8 +173,7 @@ def test_what_a_system_does_not_tell(  # noqa: PLR0917
     check: str,
     words: str,
 ) -> None:
-    job = Job(connect(sqlite_url), tmp_path / "data")
-    job.save(job.begin(), *range(10, 10 + saves))
+    begun(connect(sqlite_url), tmp_path / "data", *range(10, 10 + saves))
     monkeypatch.setattr(module, attribute, stand_in)
     status, name = check.split()
     found = checks(sqlite_url)[name]

@@ -26,7 +26,7 @@ from ckptstore.retention import worker
 from ckptstore.retention.policy import Policy
 from ckptstore.training.rank_launch import RankLaunch
 from tests.doctor.checkups import checks, said, unchanged
-from tests.jobs import Job, set_ending, started
+from tests.jobs import Job, begun, set_ending, started
 from tests.resume.wide import RUN, Wide, statements
 from tests.tiers import jobs as tiers
 
@@ -42,8 +42,7 @@ def later(by: timedelta) -> datetime:
 
 def on_two_hosts(catalog: Catalog, directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[RankLaunch]:
     """A launch of which every two ranks are on a host of their own."""
-    job = Job(catalog, directory, 4, layout="data_parallel")
-    ranks = job.start()
+    job, ranks = started(catalog, directory, world_size=4, layout="data_parallel")
     for launch in ranks:
         monkeypatch.setattr(name_claims, "host_name", lambda at=launch.rank // 2: f"node-{at}")
         job.announce(launch)
@@ -52,9 +51,7 @@ def on_two_hosts(catalog: Catalog, directory: Path, monkeypatch: pytest.MonkeyPa
 
 def saved(catalog: Catalog, directory: Path, steps: tuple[int, ...] = (5, 10, 15)) -> Job:
     """A run of two ranks that says where it saves, and has saved."""
-    job = Job(catalog, directory, layout="data_parallel")
-    job.save(job.begin(), *steps)
-    return job
+    return begun(catalog, directory, *steps, layout="data_parallel")[0]
 
 
 def test_a_run_that_is_well(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
@@ -248,9 +245,7 @@ def test_a_rank_that_stopped_long_ago_and_one_that_never_saved(
 
 
 def test_how_a_launch_ended(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path, 3, layout="data_parallel")
-    ranks = job.begin()
-    job.save(ranks, 10)
+    _, ranks = begun(catalog, tmp_path, 10, world_size=3, layout="data_parallel")
     set_ending(ranks[0], 10, 10, None)
     partly = checks(database_url)["launch"]
     assert said(partly) == ("note", "L1 ended after step 10 on rank 0; ranks 1-2 said nothing")
@@ -264,9 +259,7 @@ def test_how_a_launch_ended(catalog: Catalog, database_url: str, tmp_path: Path)
 
 
 def test_a_training_that_could_not_save_its_last_steps(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path, 2)
-    ranks = job.begin()
-    job.save(ranks, 10)
+    job, ranks = begun(catalog, tmp_path, 10)
     for launch in ranks:
         set_ending(launch, 13, 13, None)
     unsaved = checks(database_url)["launch"]
@@ -280,8 +273,7 @@ def test_a_training_that_could_not_save_its_last_steps(catalog: Catalog, databas
 
 
 def test_a_run_that_was_scanned(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
-    job = Job(connect(str(tmp_path / "other.db")), tmp_path / "data")
-    job.save(job.start(), 10)
+    started(connect(str(tmp_path / "other.db")), tmp_path / "data", 10)
     for folder in (tmp_path / "data").rglob(".ckptstore"):
         shutil.rmtree(folder)
     catalog.scan(tmp_path / "data", run="run", world_size=2)
@@ -382,8 +374,7 @@ def test_neither_a_thousand_ranks_nor_history_take_more_statements(tmp_path: Pat
 
 def test_an_empty_mount_point(sqlite_url: str, tmp_path: Path) -> None:
     """The files may be on a disk that is not mounted: the next start would be refused."""
-    job = Job(connect(sqlite_url), tmp_path / "data", world_size=1)
-    job.save(job.start(), 10)
+    job, _ = started(connect(sqlite_url), tmp_path / "data", 10, world_size=1)
     job.directory.rename(tmp_path / "unmounted")
     job.folder(0).mkdir(parents=True)
     found = checks(sqlite_url)["restorable"]
@@ -416,8 +407,7 @@ def test_the_old_place_of_a_moved_directory(sqlite_url: str, tmp_path: Path) -> 
 
 
 def test_a_file_of_the_newest_state_that_is_gone(sqlite_url: str, tmp_path: Path) -> None:
-    job = Job(connect(sqlite_url), tmp_path)
-    job.save(job.start(), 10)
+    job, _ = started(connect(sqlite_url), tmp_path, 10)
     gone = job.folder(1) / "net-1_10.ckpt"
     gone.unlink()
     found = checks(sqlite_url)["restorable"]

@@ -24,7 +24,7 @@ from ckptstore.training.rank_launch import RankLaunch
 from tests import ckpt_bytes
 from tests.contents import WORK, contents
 from tests.handover.builders import snapshot
-from tests.jobs import Job
+from tests.jobs import Job, begun
 
 FORMS = pytest.mark.parametrize("target", ["out", "out.tar"], ids=["directory", "tar"])
 
@@ -179,8 +179,7 @@ def test_a_lost_catalog_is_made_anew_from_what_was_imported(
 def test_training_goes_on_from_what_was_imported(job: Job, catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
     catalog.export("digits@10", tmp_path / "out")
     other.import_(tmp_path / "out", tmp_path / "there")
-    there = Job(other, tmp_path / "there", layout="data_parallel", run="digits")
-    ranks = there.begin()
+    there, ranks = begun(other, tmp_path / "there", layout="data_parallel", run="digits")
     assert [rank.facts.parent_step for rank in ranks] == [10, 10]
     there.save(ranks, 20, 30, 40)
     assert other.resolve("digits").plan.global_step == 40
@@ -196,8 +195,7 @@ def test_gc_gives_up_what_was_imported_and_brings_it_back(
 ) -> None:
     catalog.export("digits@10", tmp_path / "out")
     other.import_(tmp_path / "out", tmp_path / "there")
-    there = Job(other, tmp_path / "there", layout="data_parallel", run="digits")
-    there.save(there.begin(), 20, 30)
+    begun(other, tmp_path / "there", 20, 30, layout="data_parallel", run="digits")
     assert other.execute(other.plan_gc("digits", Policy(keep_last=2))).files == 2
     assert {file.state for file in other.show("digits", 10)} == {FileState.TRASHED}
     assert other.undo("digits").files == 2
@@ -213,8 +211,7 @@ def test_gc_gives_up_what_was_imported_and_brings_it_back(
 def test_names_of_any_length_and_script(
     name: str, target: str, catalog: Catalog, other: Catalog, tmp_path: Path
 ) -> None:
-    job = Job(catalog, tmp_path / "ckpt", 1, run="run")
-    (launch,) = job.begin()
+    job, (launch,) = begun(catalog, tmp_path / "ckpt", world_size=1)
     launch.register(job.write(launch, 5, name=name), global_step=5)
     catalog.export("run", tmp_path / target)
     other.import_(tmp_path / target, tmp_path / "there")
@@ -234,8 +231,7 @@ def test_sizes_beyond_what_tar_had_room_for() -> None:
 @FORMS
 def test_checkpoints_of_several_files(target: str, catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
     """A prefix of TensorFlow, and a directory of shards: their digest is one of all."""
-    job = Job(catalog, tmp_path / "ckpt", 1, run="run")
-    (launch,) = job.begin()
+    job, (launch,) = begun(catalog, tmp_path / "ckpt", world_size=1)
     for name, content in (("model.ckpt-5.index", b"index"), ("model.ckpt-5.data-00000-of-00001", b"data")):
         (job.folder(0) / name).write_bytes(content)
     launch.register(job.folder(0) / "model.ckpt-5", global_step=5)

@@ -19,7 +19,7 @@ from ckptstore.errors import CkptstoreError, DamageError, UsageError
 from ckptstore.handover import manifest as manifests
 from ckptstore.handover.archive import open_source
 from ckptstore.handover.manifest import Manifest, Part, path_of
-from tests.jobs import Job
+from tests.jobs import begun
 
 pytestmark = pytest.mark.of_files
 
@@ -27,8 +27,7 @@ pytestmark = pytest.mark.of_files
 @pytest.fixture
 def exported(catalog: Catalog, tmp_path: Path) -> Path:
     """A directory that was exported; beside it lies the same as a tar file."""
-    job = Job(catalog, tmp_path / "ckpt", layout="data_parallel", run="digits")
-    job.save(job.begin(), 5)
+    begun(catalog, tmp_path / "ckpt", 5, layout="data_parallel", run="digits")
     catalog.export("digits", tmp_path / "out")
     catalog.export("digits", tmp_path / "out.tar")
     return tmp_path / "out"

@@ -14,7 +14,7 @@ from ckptstore.formats.safetensors import head_of, read_safetensors
 from ckptstore.training import companions
 from tests import ckpt_bytes
 from tests.contents import WORK, contents
-from tests.jobs import Job
+from tests.jobs import Job, begun
 
 pytestmark = pytest.mark.of_files
 
@@ -96,8 +96,7 @@ def test_weights_only(catalog: Catalog, tmp_path: Path, target: str, other: Cata
 def test_weights_that_look_like_appended_values(catalog: Catalog, tmp_path: Path, form: str) -> None:
     own = [("fc.weight", "Float32", (2, 2), FLOATS), ("count", "Int64", (), bytes(8)), ("flag", "Bool", (), b"\1")]
     others = [("moments.fc.weight", "Float32", (2, 2), FLOATS), ("epoch_num", "Int64", (), bytes(8))]
-    job = Job(catalog, tmp_path / "ckpt", 1, run="digits")
-    (launch,) = job.begin()
+    job, (launch,) = begun(catalog, tmp_path / "ckpt", world_size=1, run="digits")
     path = job.folder(0) / f"net-1_5.{form}"
     values = own + others
     if form == "ckpt":
@@ -153,8 +152,7 @@ def test_bytes_that_are_not_those_recorded(catalog: Catalog, tmp_path: Path, ask
     ids=["many", "metadata"],
 )
 def test_what_could_not_be_read_again(catalog: Catalog, tmp_path: Path, names: list[str], why: str) -> None:
-    job = Job(catalog, tmp_path / "ckpt", 1, run="digits")
-    (launch,) = job.begin()
+    job, (launch,) = begun(catalog, tmp_path / "ckpt", world_size=1, run="digits")
     path = job.folder(0) / "net-1_5.ckpt"
     path.write_bytes(b"".join(ckpt_bytes.value(name, "Int8", (1,), b"x") for name in names))
     launch.register(path, global_step=5)
@@ -165,8 +163,7 @@ def test_what_could_not_be_read_again(catalog: Catalog, tmp_path: Path, names: l
 
 
 def test_another_format_or_type(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path / "ckpt", 1, run="digits")
-    (launch,) = job.begin()
+    job, (launch,) = begun(catalog, tmp_path / "ckpt", world_size=1, run="digits")
     path = job.folder(0) / "net-1_5.ckpt"
     path.write_bytes(ckpt_bytes.value("odd", "Complex128", (1,), bytes(16)))
     launch.register(path, global_step=5)

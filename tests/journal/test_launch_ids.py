@@ -8,7 +8,7 @@ from ckptstore.api import Catalog, connect
 from ckptstore.core.model import Kind
 from ckptstore.training.rank_launch import RankLaunch
 from tests import ckpt_bytes
-from tests.jobs import Job
+from tests.jobs import begun
 
 
 def trained(catalog: Catalog, run: str, directory: Path, *steps: int) -> RankLaunch:
@@ -67,8 +67,7 @@ def test_in_one_catalog_and_one_directory(catalog: Catalog, tmp_path: Path) -> N
 def test_one_id_for_two_launches_of_different_size(catalog: Catalog, tmp_path: Path, order: tuple[int, int]) -> None:
     """Before, they were joined to one launch of four ranks, and a plan had files of both."""
     for size in (2, 4):
-        job = Job(connect(str(tmp_path / f"{size}.db")), tmp_path / "ckpt" / f"of_{size}", world_size=size)
-        job.save(job.begin(), 10)
+        begun(connect(str(tmp_path / f"{size}.db")), tmp_path / "ckpt" / f"of_{size}", 10, world_size=size)
     first, second = order
     assert not catalog.sync(tmp_path / "ckpt" / f"of_{first}").refused
     refused = catalog.sync(tmp_path / "ckpt" / f"of_{second}").refused

@@ -10,7 +10,7 @@ from ckptstore.catalog import reads
 from ckptstore.core.model import Kind, Rule, launch_key
 from ckptstore.training.rank_launch import RankLaunch
 from tests.formats.layouts import write_group_info, write_spreads
-from tests.jobs import Job, known_of
+from tests.jobs import Job, known_of, started
 from tests.spreads import spread
 
 
@@ -28,8 +28,7 @@ def test_a_hybrid_job_is_resumed_with_a_replica_after_its_strategy_was_overwritt
     catalog: Catalog, tmp_path: Path
 ) -> None:
     """Two stages of two replicas each: ranks 0 and 1 hold the same, and 2 and 3. The next launch has another layout."""
-    job = Job(catalog, tmp_path / "ckpt", world_size=4)
-    ranks = job.start()
+    job, ranks = started(catalog, tmp_path / "ckpt", world_size=4)
     paths = [tmp_path / f"strategy_{stage}.ckpt" for stage in (0, 1)]
     for rank, launch in enumerate(ranks):
         stage = rank // 2
@@ -51,8 +50,7 @@ def test_a_hybrid_job_is_resumed_with_a_replica_after_its_strategy_was_overwritt
 
 @pytest.mark.of_files
 def test_the_files_of_every_rank_are_needed_for_its_groups(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path, world_size=4)
-    ranks = job.start()
+    _, ranks = started(catalog, tmp_path, world_size=4)
     for rank in (0, 1, 2):
         path = write_group_info(tmp_path / f"group_{rank}.pb", {}, [rank % 2, rank % 2 + 2])
         assert ranks[rank].keep_layout_file(str(path))
@@ -77,8 +75,7 @@ def test_what_cannot_be_used_is_said_and_left(
 def test_a_strategy_of_another_job_is_kept_and_proves_nothing(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job = Job(catalog, tmp_path)
-    ranks = job.start()
+    job, ranks = started(catalog, tmp_path)
     path = write_spreads(tmp_path / "strategy.ckpt", 0, [spread(grid=(2, 4))])
     assert ranks[0].keep_layout_file(str(path))
     assert replicas(ranks[0]) == ("stand_alone", [])

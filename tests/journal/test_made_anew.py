@@ -9,12 +9,11 @@ from ckptstore.retention import stored_policy
 from ckptstore.retention.policy import Policy
 from ckptstore.retention.worker import Worker
 from tests.contents import WORK, contents
-from tests.jobs import Job
+from tests.jobs import begun
 
 
 def test_what_gc_undo_purge_and_verify_did_is_known_again(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path / "ckpt", layout="data_parallel")
-    job.save(job.begin(), 5, 10, 15, 20, 25, 30)
+    job, _ = begun(catalog, tmp_path / "ckpt", 5, 10, 15, 20, 25, 30, layout="data_parallel")
     stored_policy.store(catalog.database, "run", Policy(keep_last=4))
     catalog.execute(catalog.plan_gc("run"))
     assert catalog.undo("run").files == 4
@@ -39,8 +38,7 @@ def test_the_end_of_an_interrupted_gc_is_known_again(
     catalog: Catalog, other: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It had moved all its files. The purge that ends it moves none, and so opens no journal for a file."""
-    job = Job(catalog, tmp_path / "ckpt")
-    job.save(job.begin(), 5, 10, 15)
+    begun(catalog, tmp_path / "ckpt", 5, 10, 15)
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

@@ -184,8 +184,7 @@ def test_journals_that_may_not_be_read(sqlite_url: str, tmp_path: Path, what: st
 def test_a_catalog_restored_from_an_old_backup(sqlite_url: str, tmp_path: Path) -> None:
     """It lacks two launches. The next one is newer than both of them, whoever joins it and how."""
     catalog = connect(sqlite_url)
-    job = Job(catalog, tmp_path / "ckpt", world_size=1)
-    job.save(job.begin(), 5)
+    job, _ = begun(catalog, tmp_path / "ckpt", 5, world_size=1)
     backup = tmp_path / "backup.db"
     back_up(catalog, backup)
     for step in (10, 15):
@@ -202,8 +201,7 @@ def test_a_rank_that_has_the_catalog_tells_it_what_rank_0_decided_without(
     catalog: Catalog, other: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rank 0 lost the catalog while it decided, and then its disk: where the launch began is known all the same."""
-    job = Job(catalog, tmp_path / "ckpt", layout="data_parallel")
-    job.save(job.begin(), 5, 10, 15)
+    job, _ = begun(catalog, tmp_path / "ckpt", 5, 10, 15, layout="data_parallel")
     joined = begin(
         connect(str(catalog.database.url.render_as_string(hide_password=False))).database,
         "run",
@@ -253,8 +251,7 @@ CANNOT_BE_HELD: list[dict[str, object]] = [
 
 def test_lines_that_no_catalog_can_hold_stop_nobody(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
     """As another program may have written them: what is before and behind each of them counts."""
-    job = Job(catalog, tmp_path / "ckpt", world_size=1)
-    (launch,) = job.begin()
+    job, (launch,) = begun(catalog, tmp_path / "ckpt", world_size=1)
     (path,) = jsonl.journals_below(str(tmp_path))
     for step, changed in enumerate(CANNOT_BE_HELD, start=5):
         (file,) = job.save([launch], step)
@@ -274,8 +271,7 @@ def test_lines_that_no_catalog_can_hold_stop_nobody(catalog: Catalog, other: Cat
 
 
 def test_journals_in_a_directory_whose_name_is_not_utf8(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path / "ckpt", world_size=1)
-    job.save(job.begin(), 5)
+    job, _ = begun(catalog, tmp_path / "ckpt", 5, world_size=1)
     shutil.copytree(tmp_path / "ckpt", tmp_path / os.fsdecode(b"n\xe9"))
     for synced in (catalog.sync(tmp_path), catalog.scan(tmp_path, run="run").synced):
         (skipped,) = synced.skipped
@@ -291,8 +287,7 @@ def test_records_of_a_launch_that_another_journal_tells_of_later(
     catalog: Catalog, other: Catalog, tmp_path: Path
 ) -> None:
     """Rank 1's own lines of the launch are spoiled: its files count as soon as rank 0's journal is read."""
-    job = Job(catalog, tmp_path / "ckpt")
-    job.save(job.begin(), 5)
+    job, _ = begun(catalog, tmp_path / "ckpt", 5)
     ranks = job.begin()
     job.save(ranks, 10)
     for path in (job.folder(1) / FOLDER).glob("*.jsonl"):
@@ -318,8 +313,7 @@ def test_a_journal_that_was_begun_again_is_read_from_its_beginning(  # noqa: PLR
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: tuple[int, ...], who: str, by: str
 ) -> None:
     """While the catalog was away the directory was removed, and its journal grew to where the old one had ended."""
-    job = Job(catalog, tmp_path / "ckpt", world_size=1)
-    (launch,) = job.begin()
+    job, (launch,) = begun(catalog, tmp_path / "ckpt", world_size=1)
     for step in (11, 21):
         job.save([launch], step)
     if who == "the next launch":

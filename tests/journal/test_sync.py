@@ -33,7 +33,7 @@ from tests import ckpt_bytes
 from tests.conftest import new_postgres_database
 from tests.contents import contents
 from tests.formats.layouts import write_spreads
-from tests.jobs import Job, begun, known_of, set_ending
+from tests.jobs import Job, begun, known_of, newest, set_ending, started
 from tests.journal.builders import cut_off, plan_of, states
 from tests.spreads import spread
 
@@ -145,11 +145,11 @@ def test_two_who_adopt_one_file_at_once(
 
     def after_another(recorder: Recorder, *args: Any, **kwargs: Any) -> None:
         monkeypatch.setattr(Recorder, "record", record)
-        adopted.append(resolved_step(Job(connect(database_url), tmp_path)))
+        adopted.append(newest(connect(database_url)))
         record(recorder, *args, **kwargs)
 
     monkeypatch.setattr(Recorder, "record", after_another)
-    adopted.append(resolved_step(job))
+    adopted.append(newest(catalog))
     assert adopted == [10, 10]
     other.scan(tmp_path / "ckpt")
     assert contents(other) == contents(catalog)
@@ -179,8 +179,7 @@ def test_what_the_catalog_did_not_take_is_there_at_the_next_look(
 def test_nothing_is_kept_where_neither_journal_nor_catalog_can_be_written(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = Job(catalog, tmp_path)
-    (launch, *_) = job.start()
+    job, (launch, *_) = started(catalog, tmp_path)
     path = job.write(launch, 5)
     (path.parent / FOLDER).write_text("in the way")
     cut_off(launch, monkeypatch)
@@ -247,18 +246,13 @@ def test_what_is_in_no_journal_is_waited_for(sqlite_url: str, tmp_path: Path, mo
     assert disk.levels[-1] == 2
 
 
-def resolved_step(job: Job) -> int | None:
-    plan = job.catalog.resolve("run").plan
-    return None if plan is None else plan.global_step
-
-
 def test_who_adopts_a_file_journals_its_launch_beside_it(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
     """The journal of the rank that saved it may be lost."""
     job, (launch,) = begun(catalog, tmp_path, 5, world_size=1)
     job.write(launch, 10)
     for journal in jsonl.journals_in(str(job.folder(0))):
         Path(journal).unlink()
-    assert resolved_step(job) == 10
+    assert newest(catalog) == 10
     other.sync(tmp_path)
     assert [(file.launch, file.global_step) for file in other.files("run")] == [("L1", 10)]
 
@@ -366,8 +360,7 @@ def test_a_journal_cannot_tell_of_more_ranks_than_a_launch_may_have(catalog: Cat
 
 
 def test_a_journal_cannot_speak_of_files_elsewhere(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path / "ckpt", world_size=1)
-    (launch,) = job.begin()
+    job, (launch,) = begun(catalog, tmp_path / "ckpt", world_size=1)
     (whole,) = job.save([launch], 5)
     told = [to_line(FileRecorded(replace(whole, global_step=10)), "/elsewhere")]
     told += [to_line(FileRecorded(replace(whole, global_step=15, path=str(tmp_path / "x.ckpt"))), str(job.folder(0)))]
@@ -380,8 +373,7 @@ def test_a_journal_cannot_speak_of_files_elsewhere(catalog: Catalog, tmp_path: P
 
 def test_launches_of_an_outage_come_in_their_order(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
     """While the catalog was away a launch was numbered by the journals, which lack one that never saved."""
-    job = Job(catalog, tmp_path / "ckpt", world_size=1)
-    job.save(job.begin(), 5)
+    job, _ = begun(catalog, tmp_path / "ckpt", 5, world_size=1)
     job.start(resume=False)  # never saves
     other.scan(tmp_path / "ckpt")
     away = Job(other, tmp_path / "ckpt", world_size=1)
@@ -402,8 +394,7 @@ def test_launches_of_an_outage_come_in_their_order(catalog: Catalog, other: Cata
 
 
 def test_pins_come_back(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path / "ckpt", world_size=1)
-    ranks = job.begin()
+    job, ranks = begun(catalog, tmp_path / "ckpt", world_size=1)
     for step in (5, 10, 15):
         job.save(ranks, step)
         catalog.pin("run", step)
@@ -451,8 +442,7 @@ def test_what_is_the_name_of_a_run_is_the_run(
 def test_a_resolve_looks_at_each_journal_once_and_reads_none(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = Job(catalog, tmp_path, world_size=8)
-    job.save(job.begin(), 5, 10, 15)
+    job, _ = begun(catalog, tmp_path, 5, 10, 15, world_size=8)
     looked: list[str] = []
     read: list[str] = []
     look, read_journal = jsonl.sizes_in, jsonl.read
@@ -465,8 +455,7 @@ def test_a_resolve_looks_at_each_journal_once_and_reads_none(
 
 def test_at_once_is_finished_by_the_next_start(catalog: Catalog, tmp_path: Path) -> None:
     """What the training thread noted without waiting for anyone is in progress, until somebody looks."""
-    job = Job(catalog, tmp_path, world_size=1)
-    (launch,) = job.begin()
+    job, (launch,) = begun(catalog, tmp_path, world_size=1)
     (whole,) = job.save([launch], 5)
     path = job.write(launch, 10)
     later = replace(whole, global_step=10, optimizer_step=10, path=str(path), epoch=1, step_in_epoch=10)
@@ -478,8 +467,7 @@ def test_at_once_is_finished_by_the_next_start(catalog: Catalog, tmp_path: Path)
 
 
 def test_what_was_noted_reaches_the_catalog_with_the_next_record(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path, world_size=1)
-    (launch,) = job.begin()
+    job, (launch,) = begun(catalog, tmp_path, world_size=1)
     (saved,) = job.save([launch], 5)
     assert launch.recorder.note(replace(saved, global_step=10, path=str(job.write(launch, 10))))
     job.save([launch], 15)
@@ -489,8 +477,7 @@ def test_what_was_noted_reaches_the_catalog_with_the_next_record(catalog: Catalo
 
 @pytest.mark.of_files
 def test_ttp_directories_have_no_journals(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path / "ckpt", world_size=1)
-    (launch,) = job.start()
+    _, (launch,) = started(catalog, tmp_path / "ckpt", world_size=1)
     launch.add_source(str(tmp_path / "ckpt"), kind=Kind.TTP, prefix="", breakpoint_prefix="", names_before=[])
     tmp = tmp_path / "ckpt" / "ttp_saved_checkpoints-step_7_tmp"
     path = ckpt_bytes.write(tmp / "rank_0" / "ttp_rank_0-1_7.ckpt", 7, 7)
@@ -503,8 +490,7 @@ def test_ttp_directories_have_no_journals(catalog: Catalog, tmp_path: Path) -> N
 
 def test_a_lease_is_not_waited_for(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread that renews it has records to journal."""
-    job = Job(catalog, tmp_path, world_size=1)
-    job.save(job.begin(), 5)
+    job, _ = begun(catalog, tmp_path, 5, world_size=1)
     (launch,) = job.begin()
     cut_off(launch, monkeypatch)
     launch.renew_lease()
@@ -514,8 +500,7 @@ def test_a_lease_is_not_waited_for(catalog: Catalog, tmp_path: Path, monkeypatch
 
 
 def test_many_records_at_once_leave_what_is_in_the_trash_as_it_is(catalog: Catalog, tmp_path: Path) -> None:
-    job, (launch,) = begun(catalog, tmp_path, 5, world_size=1)
-    job.save([launch], 10)
+    _, (launch,) = begun(catalog, tmp_path, 5, 10, world_size=1)
     files = catalog.files("run")
     catalog.execute(catalog.plan_gc("run", Policy(keep_last=1, floor=1)))
     launch.record_files([replace(file, global_step=file.global_step + 100, created_at=None) for file in files])

@@ -32,7 +32,7 @@ from ckptstore.training.recorder_thread import RecorderThread
 from ckptstore.training.start import begin
 from tests import ckpt_bytes
 from tests.command_line import Result, ckptstore
-from tests.jobs import Job, begun, set_ending
+from tests.jobs import Job, begun, set_ending, started
 from tests.small_disks import fill, small_disk
 
 
@@ -188,8 +188,7 @@ def test_rank_0_passes_on_what_only_the_catalog_has(catalog: Catalog, tmp_path: 
 
 def test_ranks_that_say_later_where_they_save_find_the_request_then(catalog: Catalog, tmp_path: Path) -> None:
     """Asked while they still compile, by who sees no process of theirs. They looked with the next sign of life only."""
-    job = Job(catalog, tmp_path / "ckpt")
-    ranks = job.start()
+    job, ranks = started(catalog, tmp_path / "ckpt")
     assert ask(catalog.database, "run", "").reached == ()
     for rank in ranks:
         job.announce(rank)
@@ -318,8 +317,7 @@ sys.stdin.read()
 
 @pytest.mark.of_files
 def test_a_process_that_looks_for_nothing_gets_sigterm(catalog: Catalog, tmp_path: Path) -> None:
-    job, ranks = begun(catalog, tmp_path / "ckpt", 10, world_size=1)
-    job.save(ranks, 20)
+    begun(catalog, tmp_path / "ckpt", 10, 20, world_size=1)
     with process_of(catalog, "other", tmp_path) as process:
         url = str(catalog.database.url)
         said = ckptstore("exit", "--from-env", "--wait", "--timeout", "1", CKPTSTORE_URL=url, TMPDIR=str(tmp_path))

@@ -16,7 +16,7 @@ from ckptstore.doctor.checkup import Status
 from ckptstore.notify.facts import KINDS, look
 from ckptstore.notify.receivers import Failure
 from ckptstore.notify.watcher import Watcher
-from tests.jobs import Job, begun, set_ending
+from tests.jobs import begun, set_ending
 from tests.small_disks import fill, give_room, small_disk
 
 pytestmark = pytest.mark.of_files
@@ -168,8 +168,7 @@ def test_a_disk_that_cannot_be_seen_ends_nothing(
 
 
 def test_a_run_that_was_renamed_or_forgotten(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path)
-    job.save(job.begin(), 10)
+    begun(catalog, tmp_path, 10)
     late = now() + 30 * MINUTE
     assert told(catalog, at=late + 120 * MINUTE) == [("silent", "run")]
     catalog.rename("run", "other")

@@ -20,7 +20,7 @@ from ckptstore.resume.register import describe, measured
 from ckptstore.retention.policy import Policy
 from ckptstore.training.rank_launch import RankLaunch
 from tests import ckpt_bytes
-from tests.jobs import Job, begun, set_ending
+from tests.jobs import Job, begun, set_ending, started
 from tests.projecting import put_files
 
 pytestmark = pytest.mark.of_files
@@ -161,8 +161,7 @@ def test_a_share_that_nobody_registered_is_not_taken_for_the_whole_state(
     catalog: Catalog, tmp_path: Path, content: Content | None
 ) -> None:
     """Its callback said what it saves, or, in a launch of before that could be said, the rank's other files tell."""
-    job = Job(catalog, tmp_path / "ckpt", layout="data_parallel")
-    ranks = job.start()
+    job, ranks = started(catalog, tmp_path / "ckpt", layout="data_parallel")
     for launch in ranks:
         saves_shares(job, launch, content)
     for step in (10, 20, 30):
@@ -198,8 +197,7 @@ def test_a_share_that_lacks_what_the_rank_s_others_have_is_cut(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A whole file of the rank, as of an exception, has more than any of its shares."""
-    job = Job(catalog, tmp_path, layout="data_parallel")
-    ranks = job.start()
+    job, ranks = started(catalog, tmp_path, layout="data_parallel")
     for launch in ranks:
         saves_shares(job, launch)
     ranks[1].register(job.write(ranks[1], 5, name="net-1_5_breakpoint.ckpt"), kind="dying_gasp", global_step=5)
@@ -212,8 +210,7 @@ def test_a_share_that_lacks_what_the_rank_s_others_have_is_cut(
 
 def two_launches(catalog: Catalog, directory: Path, ended: int | None = None) -> tuple[Job, list[RankLaunch]]:
     """The second goes on after step 10 of the first, which was killed, or ended at a step and left no breakpoint."""
-    job = Job(catalog, directory)
-    first = job.begin()
+    job, first = begun(catalog, directory)
     for launch in first:
         if ended is not None:
             set_ending(launch, ended, ended, "RuntimeError")
@@ -277,8 +274,7 @@ def test_only_the_breakpoint_that_is_named_after_an_ending_is_its_state(
     Where MindSpore counted the epochs from 1 again, an older state is taken.
     """
     without_counters(monkeypatch)
-    job = Job(catalog, tmp_path, world_size=1)
-    (launch,) = job.begin()
+    job, (launch,) = begun(catalog, tmp_path, world_size=1)
     for saved in (10, 20):
         launch.register(job.write(launch, saved), global_step=saved)
     set_ending(launch, 24, None, "RuntimeError")
@@ -308,8 +304,7 @@ def test_a_newer_file_of_the_same_second_is_not_the_older_one(
     catalog: Catalog, tmp_path: Path, registered: str
 ) -> None:
     """MindSpore deleted step 10 and wrote step 20 within a second, and the file system tells no less than that."""
-    job = Job(catalog, tmp_path)
-    ranks = job.start()
+    job, ranks = started(catalog, tmp_path)
     at = int(time.time())
     for launch in ranks:
         job.announce(launch)
@@ -331,8 +326,7 @@ def test_a_newer_file_of_the_same_second_is_not_the_older_one(
 @pytest.mark.parametrize("has_digest", [True, False])
 def test_a_file_that_was_renamed_is_still_the_file(catalog: Catalog, tmp_path: Path, *, has_digest: bool) -> None:
     """Its name may say another step: MindSpore's own numbering after a resume in mid-epoch does."""
-    job = Job(catalog, tmp_path, world_size=1)
-    (rank,) = job.begin()
+    job, (rank,) = begun(catalog, tmp_path, world_size=1)
     (file,) = job.save([rank], 15)
     if not has_digest:
         rank.record_files([replace(file, digest=None)])
@@ -399,8 +393,7 @@ def test_a_save_that_nothing_tells_the_step_of_is_named_with_the_reason(
 ) -> None:
     """Its launch was killed right after it had written it. Not every optimizer counts."""
     without_counters(monkeypatch)
-    job = Job(catalog, tmp_path, world_size=1)
-    (launch,) = job.begin()
+    job, (launch,) = begun(catalog, tmp_path, world_size=1)
     launch.register(job.write(launch, 10), global_step=10)
     path = job.write(launch, 20)
     assert chosen(catalog.resolve("run")) == ("L1", 10)
@@ -411,8 +404,7 @@ def test_the_saves_of_a_script_that_does_without_are_not_those_of_a_launch_that_
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It died before its first save; then somebody looked for the fault, in the same directory."""
-    job = Job(catalog, tmp_path, world_size=1)
-    (launch,) = job.begin()
+    job, (launch,) = begun(catalog, tmp_path, world_size=1)
     path = job.write(launch, 5)
     assert job.start()[0].resolve() is None
     assert f"{path} was not taken into the catalog: launch L1 has registered nothing" in caplog.text

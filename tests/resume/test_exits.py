@@ -8,7 +8,7 @@ from ckptstore.api import Catalog
 from ckptstore.core.model import Kind
 from ckptstore.resume.exits import keep_unknown
 from tests import ckpt_bytes
-from tests.jobs import Job
+from tests.jobs import begun
 
 pytestmark = pytest.mark.of_files
 
@@ -17,8 +17,7 @@ pytestmark = pytest.mark.of_files
 def test_the_file_of_an_exit_that_died_before_it_had_renamed_it(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, file_name: str
 ) -> None:
-    job = Job(catalog, tmp_path, world_size=1)
-    (launch,) = job.begin()
+    job, (launch,) = begun(catalog, tmp_path, world_size=1)
     path = job.write(launch, 10, name=f"{file_name}_train.ckpt")
     launch.add_source(
         str(path.parent), kind=Kind.GRACEFUL_EXIT, prefix=file_name, breakpoint_prefix="", names_before=()
@@ -37,9 +36,7 @@ def test_no_name_that_an_unregistered_exit_is_kept_under_proves_a_step(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_count: bool, step: int
 ) -> None:
     """One step had brought no update. An exit by a signal leaves nothing but the optimizer's counter."""
-    job = Job(catalog, tmp_path, world_size=1)
-    (launch,) = job.begin()
-    job.save([launch], 10)
+    job, (launch,) = begun(catalog, tmp_path, 10, world_size=1)
     path = job.folder(0) / "net_train.ckpt"
     told = ckpt_bytes.checkpoint(16)
     counted = ckpt_bytes.value("step_num", "Int64", (), (17).to_bytes(8, "little"))

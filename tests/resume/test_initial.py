@@ -21,7 +21,7 @@ from ckptstore.retention.policy import Policy
 from ckptstore.training.rank_launch import RankLaunch
 from ckptstore.training.start import begin as begin_launch
 from ckptstore.training.start import decide
-from tests.jobs import Job
+from tests.jobs import Job, begun
 from tests.projecting import put, put_files
 
 _numbers = count(1)
@@ -29,9 +29,7 @@ NEWEST = Policy(keep_last=1, floor=1)
 
 
 def parent(catalog: Catalog, tmp_path: Path, *steps: int, world_size: int = 1, layout: str | None = None) -> Job:
-    job = Job(catalog, tmp_path / "parent", world_size, layout, run="parent")
-    job.save(job.begin(), *steps)
-    return job
+    return begun(catalog, tmp_path / "parent", *steps, world_size=world_size, layout=layout, run="parent")[0]
 
 
 def begin(

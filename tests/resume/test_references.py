@@ -18,8 +18,7 @@ METRICS = {10: {"loss": 0.5, "accuracy": 0.7}, 20: {"loss": 0.2, "accuracy": 0.9
 
 def measured(catalog: Catalog, directory: Path, world_size: int = 1) -> tuple[Job, list[RankLaunch]]:
     """A job whose second launch went back to step 20 of its first."""
-    job = Job(catalog, directory, world_size)
-    ranks = job.start()
+    job, ranks = started(catalog, directory, world_size=world_size)
     save(job, ranks, *METRICS)
     return job, ranks
 
@@ -99,8 +98,7 @@ def test_the_best_state_is_whole_and_of_the_history_that_the_run_is_on(catalog: 
 
 
 def test_a_metric_is_the_mean_over_the_ranks(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path)
-    ranks = job.start()
+    job, ranks = started(catalog, tmp_path)
     for step, losses in {10: (0.1, 0.9), 20: (0.4, 0.4)}.items():
         for rank, loss in zip(ranks, losses, strict=True):
             rank.register(job.write(rank, step), global_step=step, optimizer_step=step, metrics={"loss": loss})
@@ -112,8 +110,7 @@ def test_a_metric_is_the_mean_over_the_ranks(catalog: Catalog, tmp_path: Path) -
 def test_names_that_hold_the_signs_of_references(catalog: Catalog, tmp_path: Path) -> None:
     """The most literal reading of which the run is there counts."""
     for name in ("me@host", "team/run", "team"):
-        job = Job(catalog, tmp_path / name, 1, run=name)
-        job.save(job.start(), 10, 20)
+        started(catalog, tmp_path / name, 10, 20, world_size=1, run=name)
     assert at(catalog, "me@host") == ("L1", 20)
     assert at(catalog, "me@host@10") == ("L1", 10)
     assert at(catalog, "team/run") == ("L1", 20)

@@ -20,7 +20,7 @@ from ckptstore.errors import RefusedError, UsageError
 from ckptstore.resume.register import describe
 from tests import ckpt_bytes
 from tests.foreign_bytes import shards, tensorflow, written
-from tests.jobs import Job, begun
+from tests.jobs import begun, started
 from tests.small_disks import date_far_ahead, small_disk
 
 
@@ -202,8 +202,7 @@ def test_a_launch_id_is_for_one_start(catalog: Catalog, tmp_path: Path, monkeypa
 def test_one_record_costs_the_same_statements_whatever_the_history(catalog: Catalog, tmp_path: Path) -> None:
     import sqlalchemy as sa
 
-    job = Job(catalog, tmp_path, world_size=1)
-    ranks = job.start()
+    job, ranks = started(catalog, tmp_path, world_size=1)
     counts = []
     statements: list[str] = []
     sa.event.listen(catalog.database._engine, "before_cursor_execute", lambda *call: statements.append(call[2]))
@@ -265,8 +264,7 @@ def test_the_longest_path_is_kept_and_a_longer_one_keeps_nobody_from_the_rest(ca
     """Names that do not compress: an index of PostgreSQL has room for so many bytes, and no more."""
     deep = tmp_path.joinpath(*(secrets.token_hex(60) for _ in range(20)))
     near = Path(str(deep)[: LONGEST_PATH - len(f"/rank_0/.ckptstore/rank_0-{0:012}-{0:012}.jsonl")])
-    job = Job(catalog, near, world_size=1)
-    launches = job.start()
+    job, launches = started(catalog, near, world_size=1)
     (launch,) = launches
     job.announce(launch)
     job.save(launches, 5)
@@ -285,8 +283,7 @@ def test_the_longest_path_is_kept_and_a_longer_one_keeps_nobody_from_the_rest(ca
 def test_a_checkpoint_of_several_files_is_registered_and_looked_after(
     catalog: Catalog, tmp_path: Path, make: Callable[[Path], Path], name: str
 ) -> None:
-    job = Job(catalog, tmp_path, world_size=1)
-    (launch,) = job.begin()
+    job, (launch,) = begun(catalog, tmp_path, world_size=1)
     older, newer = make(job.folder(0) / "early"), make(job.folder(0) / name)
     launch.register(older, global_step=10)
     file = launch.register(newer, global_step=20)

@@ -87,8 +87,7 @@ def test_one_launch_has_one_plan_even_if_files_vanish_while_it_starts(catalog: C
 
 def test_the_first_plan_that_is_stored_wins(catalog: Catalog, tmp_path: Path) -> None:
     """Two ranks that decide at the same time, on disks that differ between their looks."""
-    job = Job(catalog, tmp_path)
-    ranks = job.start()
+    job, ranks = started(catalog, tmp_path)
     older = job.save(ranks, 10)
     job.save(ranks, 15)
     starting = job.start(resume=False)
@@ -168,8 +167,7 @@ def test_many_saves_of_which_no_state_is_whole_are_not_a_fresh_start(
     catalog: Catalog, tmp_path: Path, *, away: bool
 ) -> None:
     """As where ranks save by the second, each at other steps; or where rank 0 speaks for all, and was not told so."""
-    job = Job(catalog, tmp_path / "ckpt")
-    ranks = job.begin()
+    job, ranks = begun(catalog, tmp_path / "ckpt")
     for step in (5, 15):
         job.save(ranks[:1], step)
         job.save(ranks[1:], step + 1)
@@ -265,8 +263,7 @@ def test_a_save_that_was_never_finished_gives_nothing_up(catalog: Catalog, tmp_p
 
 def test_a_fresh_start_never_hides_a_branch_that_was_given_up(catalog: Catalog, tmp_path: Path) -> None:
     """The second launch began again from step 0 by itself, and died with one rank's file of step 5 written."""
-    job = Job(catalog, tmp_path)
-    job.save(job.start(), 10)
+    job, _ = started(catalog, tmp_path, 10)
     job.save(job.start(resume=False)[:1], 5)
     assert catalog.resolve("run").plan is None
     with pytest.raises(NothingRestorableError) as refused:
@@ -311,8 +308,7 @@ def test_a_run_whose_directory_and_catalog_are_lost_may_start_over(catalog: Cata
 
 def test_stated_replicas_are_those_of_the_launch_whose_state_is_asked_for(catalog: Catalog, tmp_path: Path) -> None:
     """Not of a start that was refused, nor of a later launch with more ranks."""
-    job = Job(catalog, tmp_path)
-    job.save(job.start(), 10, 20)
+    started(catalog, tmp_path, 10, 20)
     with pytest.raises(NothingRestorableError, match="2 ranks saved it, 1 are to load it"):
         catalog.join("run", world_size=1, launch_id="L2").resolve()
     assert chosen(catalog.resolve("run", replicas="dp", world_size=1)) == (20, [0])
@@ -332,8 +328,7 @@ def test_stated_replicas_are_those_of_the_launch_whose_state_is_asked_for(catalo
 @pytest.mark.parametrize("suffix", ["ckpt", "json"])
 def test_a_strategy_file_of_another_training_states_no_replicas(catalog: Catalog, tmp_path: Path, suffix: str) -> None:
     """The slices have the same shapes, so nothing else would notice that rank 1 loads those of rank 0."""
-    job = Job(catalog, tmp_path / "job")
-    job.save(job.start(), 10)
+    job, _ = started(catalog, tmp_path / "job", 10)
     own = write_spreads(tmp_path / f"own.{suffix}", 0, [spread("weight", grid=(2,))])
     other = write_spreads(tmp_path / f"other.{suffix}", 0, [spread("conv.weight", grid=(2,))])
     assert chosen(catalog.resolve("run", replicas=str(other))) == (10, [0, 1])  # nobody stands in
@@ -395,8 +390,7 @@ def test_a_breakpoint_of_an_earlier_step_than_the_saves_is_of_another_launch(
 
 def test_an_untrained_breakpoint_never_wins(catalog: Catalog, tmp_path: Path) -> None:
     """It is the newest file by time, of the newest launch, and holds the initial weights."""
-    job = Job(catalog, tmp_path, world_size=1)
-    job.save(job.start(), 15)
+    job, _ = started(catalog, tmp_path, 15, world_size=1)
     second = job.start(resume=False)
     job.announce(second[0])
     job.write(second[0], 0, name="net-1_1_breakpoint.ckpt")
@@ -477,8 +471,7 @@ def test_a_resolution_connects_once(catalog: Catalog, tmp_path: Path, monkeypatc
 
 def test_steps_of_another_size_after_a_change_of_ranks(catalog: Catalog, tmp_path: Path) -> None:
     """Step 10 of two ranks is step 20 of one. Older saves that count higher are not given up, nor newer ones older."""
-    job = Job(catalog, tmp_path, layout="data_parallel")
-    ranks = job.start()
+    job, ranks = started(catalog, tmp_path, layout="data_parallel")
     for launch in ranks:
         launch.set_steps_per_epoch(10, batch_size=8, shards=2)
     job.save(ranks, 10)
@@ -509,8 +502,7 @@ def test_steps_of_another_size_after_a_change_of_ranks(catalog: Catalog, tmp_pat
 def test_a_step_without_a_place_stops_the_start_and_names_one_that_is_there(
     catalog: Catalog, tmp_path: Path, steps: tuple[int, ...], damaged: int | None, proposed: int | None
 ) -> None:
-    job = Job(catalog, tmp_path, world_size=1)
-    (rank,) = job.start()
+    job, (rank,) = started(catalog, tmp_path, world_size=1)
     rank.set_steps_per_epoch(10, batch_size=8, shards=1)
     files = {step: job.save([rank], step) for step in steps}
     if damaged is not None:
@@ -533,8 +525,7 @@ def test_a_step_without_a_place_stops_the_start_and_names_one_that_is_there(
 
 @pytest.mark.of_files
 def test_other_ranks_that_share_nothing_are_told_what_to_call(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path)
-    job.save(job.start(), 15)
+    started(catalog, tmp_path, 15)
     with pytest.raises(NothingRestorableError) as stopped:
         catalog.join("run", rank=0, world_size=4, launch_id="L2").resolve()
     assert "step 15 was whole, but 2 ranks saved it, 4 are to load it" in stopped.value.message
@@ -545,8 +536,7 @@ def test_other_ranks_that_share_nothing_are_told_what_to_call(catalog: Catalog, 
 def test_a_replica_of_the_same_host_is_nearer(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = Job(catalog, tmp_path, world_size=4, layout="data_parallel")
-    ranks = job.start()
+    job, ranks = started(catalog, tmp_path, world_size=4, layout="data_parallel")
     for launch in ranks:
         monkeypatch.setattr(name_claims, "host_name", lambda host=f"node{launch.rank // 2}": host)
         job.announce(launch)
@@ -580,8 +570,7 @@ def test_a_start_says_which_history_it_leaves_behind(
 
 def test_an_id_that_was_used_before_starts_nothing_from_an_old_state(catalog: Catalog, tmp_path: Path) -> None:
     """A job that was requeued under its own id, while others went on; ranks of one launch may ask again and again."""
-    job = Job(catalog, tmp_path / "ckpt", world_size=1)
-    job.save(job.start(), 10)
+    job, _ = started(catalog, tmp_path / "ckpt", 10, world_size=1)
     used = catalog.join("run", launch_id="job7")
     assert used.resolve().global_step == 10
     assert used.resolve().global_step == 10

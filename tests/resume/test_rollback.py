@@ -8,17 +8,11 @@ from ckptstore.api import Catalog
 from ckptstore.core.model import Rule
 from ckptstore.errors import NothingRestorableError, UsageError
 from ckptstore.resume.resolver import Query
-from tests.jobs import Job, started
-
-
-def newest(catalog: Catalog, **asked: object) -> int | None:
-    plan = catalog.resolve("run", **asked).plan
-    return plan.global_step if plan else None
+from tests.jobs import newest, started
 
 
 def test_a_launch_that_asks_for_an_older_step_gives_up_what_came_after(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path)
-    job.save(job.start(), 5, 10, 15)
+    job, _ = started(catalog, tmp_path, 5, 10, 15)
     back = job.start(resume=False)
     plans = [back[0].resolve(step=5), back[1].resolve(step=10), back[0].resolve()]
     assert [plan.global_step for plan in plans if plan] == [5, 5, 5]  # the first answer is the launch's
@@ -53,8 +47,7 @@ def test_a_launch_that_asks_for_an_older_step_gives_up_what_came_after(catalog: 
 
 
 def test_one_step_of_several_launches_is_that_of_the_newest(catalog: Catalog, tmp_path: Path) -> None:
-    job, ranks = started(catalog, tmp_path, 5)
-    job.save(ranks, 10)
+    job, _ = started(catalog, tmp_path, 5, 10)
     back = job.start(resume=False)
     for rank in back:
         rank.resolve(step=5)
@@ -67,8 +60,7 @@ def test_who_begins_anew_and_fails_again_and_again_before_a_whole_save_begins_an
     catalog: Catalog, tmp_path: Path
 ) -> None:
     """The second launch after it was refused. What they saved themselves is a loss as it always is."""
-    job = Job(catalog, tmp_path)
-    job.save(job.start(), 10, 20, 30)
+    job, _ = started(catalog, tmp_path, 10, 20, 30)
     (first, _) = job.start(resume=False)
     assert first.decide_start(catalog.database, Query(fresh=True)).plan is None
     job.save([first], 5)
@@ -82,8 +74,7 @@ def test_who_begins_anew_and_fails_again_and_again_before_a_whole_save_begins_an
 
 
 def test_what_cannot_be_meant_is_said(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path)
-    job.save(job.start(), 5)
+    job, _ = started(catalog, tmp_path, 5)
     again = job.start(resume=False)
     with pytest.raises(UsageError, match="step is 0; to start afresh give the run another name"):
         again[0].resolve(step=0)
@@ -127,8 +118,7 @@ def test_a_rank_that_went_on_does_not_speak_for_one_that_could_not_load_its_file
 def test_a_load_that_failed_for_another_reason_than_the_file_speaks_against_nothing(
     catalog: Catalog, tmp_path: Path
 ) -> None:
-    job = Job(catalog, tmp_path)
-    job.save(job.start(), 5)
+    job, _ = started(catalog, tmp_path, 5)
     job.start()[1].load_failed(None, "No such file or directory")
     assert newest(catalog) == 5
 

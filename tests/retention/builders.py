@@ -8,7 +8,7 @@ from ckptstore.api import Catalog
 from ckptstore.retention.execute import Collected, execute
 from ckptstore.retention.plan import GcPlan, plan_gc
 from ckptstore.retention.policy import Policy
-from tests.jobs import Job
+from tests.jobs import Job, begun
 from tests.trash_calls import MOVES, failing_after
 
 LAST_2 = Policy(keep_last=2)
@@ -40,9 +40,7 @@ def names(directory: Path) -> set[str]:
 
 
 def saved(catalog: Catalog, tmp_path: Path, *steps: int) -> Job:
-    job = Job(catalog, tmp_path / "data")
-    job.save(job.begin(), *steps)
-    return job
+    return begun(catalog, tmp_path / "data", *steps)[0]
 
 
 def interrupt(catalog: Catalog, after: int) -> None:

@@ -18,7 +18,7 @@ from ckptstore.catalog.engine import Database
 from ckptstore.core.model import Kind
 from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes
-from tests.jobs import Job
+from tests.jobs import Job, begun
 from tests.trash_calls import CHANGES, before_each
 
 POLICY = Policy(keep_last=2)
@@ -51,8 +51,7 @@ def do_apart(target: Callable[..., None], *args: object, **asked: object) -> Non
 
 def build(catalog: Catalog, directory: Path) -> Job:
     """Steps 10 to 50 of the first launch, and 60 to 80 of the second, which has the newest two whole states."""
-    job = Job(catalog, directory)
-    first = job.begin()
+    job, first = begun(catalog, directory)
     for launch in first:
         launch.add_source(str(directory / "ttp"), kind=Kind.TTP, prefix="", breakpoint_prefix="", names_before=())
         launch.add_source(

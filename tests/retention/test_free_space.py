@@ -12,7 +12,7 @@ from ckptstore.api import Catalog
 from ckptstore.retention.free_space import Disk, free_space
 from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes
-from tests.jobs import Job
+from tests.jobs import Job, begun
 from tests.small_disks import small_disk
 
 pytestmark = pytest.mark.of_files
@@ -36,8 +36,7 @@ def large(path: Path) -> Path:
 
 
 def saved(catalog: Catalog, directory: Path, *steps: int) -> Job:
-    job = Job(catalog, directory, world_size=1)
-    (rank,) = job.begin()
+    job, (rank,) = begun(catalog, directory, world_size=1)
     for step in steps:
         rank.register(large(job.write(rank, step)), global_step=step)
     return job
@@ -87,8 +86,7 @@ def test_a_disk_that_is_away_does_not_have_what_is_below_it_looked_at(disk: Path
 
 def test_the_trash_of_another_disk_stays(catalog: Catalog, tmp_path: Path) -> None:
     with small_disk(tmp_path / "data" / "rank_0", "size=4m") as home:
-        job = Job(catalog, tmp_path / "data")
-        ranks = job.begin()
+        job, ranks = begun(catalog, tmp_path / "data")
         for step in (10, 20, 30, 40):
             for rank in ranks:
                 rank.register(large(job.write(rank, step)), global_step=step)

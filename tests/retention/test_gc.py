@@ -14,7 +14,7 @@ from ckptstore.retention.in_trash import purge
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes, parts_bytes
-from tests.jobs import Job
+from tests.jobs import begun
 from tests.listings import listings
 from tests.retention.builders import LAST_2, gc, names, removed, saved, tree
 
@@ -109,9 +109,7 @@ def test_a_state_that_could_not_be_loaded_is_not_counted_and_not_removed(catalog
 
 def test_a_state_of_which_a_rank_has_not_said_that_its_file_is_whole(catalog: Catalog, tmp_path: Path) -> None:
     """A replica's file makes it whole, and nothing else keeps it: as long as the launch is the newest, it may come."""
-    job = Job(catalog, tmp_path / "data", layout="data_parallel")
-    ranks = job.begin()
-    job.save(ranks, 10, 20, 30)
+    job, ranks = begun(catalog, tmp_path / "data", 10, 20, 30, layout="data_parallel")
     job.save(ranks[:1], 15)
     late = describe(ranks[1].facts, rank=1, path=job.folder(1) / "net-2_5.ckpt", kind="periodic", global_step=15)
     ranks[1].record_files([late])

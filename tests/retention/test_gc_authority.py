@@ -24,7 +24,7 @@ from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes
 from tests.command_line import ckptstore
-from tests.jobs import Job
+from tests.jobs import Job, begun
 from tests.retention.builders import LAST_2, doubts, gc, names, removed, saved
 from tests.retention.gc_world import do_apart
 
@@ -66,9 +66,7 @@ def trained_by_ann(shared: Path, *steps: int) -> Job:
     """A job of a user who is not root, with a journal that is theirs."""
     with as_user(ANN):
         (shared / "ckpt").mkdir()
-        job = Job(connect(str(shared / "c.db")), shared / "ckpt", world_size=1)
-        job.save(job.begin(), *steps)
-    return job
+        return begun(connect(str(shared / "c.db")), shared / "ckpt", *steps, world_size=1)[0]
 
 
 def why_nothing_goes(catalog: Catalog) -> str:
@@ -240,8 +238,7 @@ def test_a_directory_that_became_a_link_since_the_plan(catalog: Catalog, tmp_pat
 
 def test_a_name_with_a_line_break(catalog: Catalog, tmp_path: Path) -> None:
     """It goes, and comes back, as any other."""
-    job = Job(catalog, tmp_path / "data")
-    ranks = job.begin()
+    job, ranks = begun(catalog, tmp_path / "data")
     odd = [ckpt_bytes.write(job.folder(launch.rank) / "net\n..\n-1_10.ckpt", 10, 10) for launch in ranks]
     for launch, path in zip(ranks, odd, strict=True):
         launch.register(path, global_step=10, optimizer_step=10)

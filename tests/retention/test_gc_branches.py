@@ -8,12 +8,8 @@ from ckptstore.api import Catalog
 from ckptstore.errors import RefusedError
 from ckptstore.retention.execute import execute
 from ckptstore.retention.plan import plan_gc
+from tests.jobs import newest
 from tests.retention.builders import LAST_2, gc, saved
-
-
-def newest(catalog: Catalog) -> int | None:
-    plan = catalog.resolve("run").plan
-    return plan.global_step if plan else None
 
 
 @pytest.mark.parametrize("at_once", [False, True])

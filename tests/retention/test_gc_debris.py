@@ -13,7 +13,7 @@ from ckptstore.retention.decide import Why
 from ckptstore.retention.execute import execute
 from ckptstore.retention.in_trash import undo
 from ckptstore.retention.plan import plan_gc
-from tests.jobs import Job
+from tests.jobs import begun
 from tests.retention.builders import LAST_2, gc, names, removed, saved, tree
 from tests.retention.gc_world import LONG_AGO, build
 
@@ -49,8 +49,7 @@ def test_companions_and_directories_go_with_their_files(
 
 
 def test_a_ttp_directory_that_cannot_complete(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path / "data")
-    first = job.begin()
+    job, first = begun(catalog, tmp_path / "data")
     for launch in first:
         launch.add_source(str(job.directory / "ttp"), kind=Kind.TTP, prefix="", breakpoint_prefix="", names_before=())
     job.save(first, 10)

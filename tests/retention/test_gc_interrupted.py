@@ -8,7 +8,7 @@ from ckptstore.api import Catalog
 from ckptstore.errors import UsageError
 from ckptstore.retention import execute
 from ckptstore.retention.in_trash import undo
-from tests.jobs import Job
+from tests.jobs import Job, begun
 from tests.retention.builders import gc, interrupt, names, saved
 
 STEPS = (10, 20, 30, 40, 50)
@@ -21,8 +21,7 @@ def there(job: Job) -> set[int]:
 
 
 def test_the_graph_of_a_graceful_exit_goes_with_its_file_all_the_same(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path / "data")
-    ranks = job.begin()
+    job, ranks = begun(catalog, tmp_path / "data")
     for launch in ranks:
         path = job.write(launch, 15, name="net_train-step_15.ckpt")
         path.with_suffix(".mindir").write_bytes(b"graph")

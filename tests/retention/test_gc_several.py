@@ -15,7 +15,7 @@ from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
 from ckptstore.training.rank_launch import RankLaunch
 from tests.foreign_bytes import pytorch, shards, stamped, tensorflow, written
-from tests.jobs import Job
+from tests.jobs import begun
 from tests.retention.builders import LAST_2, gc, names, removed, tree
 from tests.retention.foreign_lines import every_wanted, removal
 from tests.retention.foreign_lines import write as journal
@@ -230,9 +230,7 @@ def test_a_file_of_pytorch_goes_as_any_other(catalog: Catalog, tmp_path: Path) -
 
 def test_what_mindspore_cannot_load_does_not_count_for_what_it_can(catalog: Catalog, tmp_path: Path) -> None:
     """Before, the newest two were of PyTorch, and every state of MindSpore went."""
-    job = Job(catalog, tmp_path / "data")
-    ranks = job.begin()
-    job.save(ranks, 10, 20, 30)
+    job, ranks = begun(catalog, tmp_path / "data", 10, 20, 30)
     for step in (40, 50, 60):
         for rank in ranks:
             rank.register(pytorch(job.folder(rank.rank) / f"{step}.pth"), global_step=step)

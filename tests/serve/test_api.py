@@ -181,8 +181,7 @@ def test_records_that_another_catalog_has_are_a_backlog(
     catalog: Catalog, client: TestClient, other: Catalog, job: Job
 ) -> None:
     job.save(job.begin(), 30)
-    beside = Job(catalog, job.directory, run="beside")
-    beside.save(beside.begin(), 35)
+    begun(catalog, job.directory, 35, run="beside")
     assert backlogs(catalog.database) == {"beside": 0, "run": 0}
     elsewhere = Job(other, job.directory)
     elsewhere.launches = 2

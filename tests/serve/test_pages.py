@@ -18,7 +18,7 @@ from ckptstore.serve.events import news
 from ckptstore.serve.guard import Rules
 from ckptstore.serve.pages import page_of, worst_of
 from ckptstore.tiers import facts
-from tests.jobs import Job, set_ending
+from tests.jobs import Job, begun, set_ending
 from tests.serve.conftest import ADDRESS
 from tests.tiers.jobs import copied, declared
 
@@ -75,8 +75,7 @@ def test_a_run_has_its_pictures_and_their_numbers(catalog: Catalog, client: Test
 
 
 def test_a_save_says_who_loads_what_where_it_ran_and_how_to_load_it(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path / "data", 3, layout="data_parallel")
-    ranks = job.begin()
+    job, ranks = begun(catalog, tmp_path / "data", world_size=3, layout="data_parallel")
     job.save(ranks[:2], 10)
     with TestClient(make_app(catalog, Rules()), base_url="http://127.0.0.1:8766") as client:
         page = client.get("/runs/run/saves/10").text

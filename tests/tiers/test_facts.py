@@ -133,8 +133,7 @@ def test_a_copy_is_recorded_and_known_again(catalog: Catalog, other: Catalog, tm
 
 
 def test_a_file_of_which_a_tier_has_no_copy(catalog: Catalog, tmp_path: Path) -> None:
-    job, ranks = begun(catalog, tmp_path / "ckpt", 5)
-    job.save(ranks, 10)
+    _, ranks = begun(catalog, tmp_path / "ckpt", 5, 10)
     database = catalog.database
 
     def lacking(**asked: object) -> list[tuple[int, int]]:
@@ -180,8 +179,7 @@ def test_another_users_journal_declares_no_tier(catalog: Catalog, tmp_path: Path
 
 def test_a_summary_keeps_the_record_of_a_file_that_a_tier_has(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
     """A start reads summaries only: what is gone from the disk, and in a tier, must be in them."""
-    job, ranks = begun(catalog, tmp_path / "ckpt", 5, world_size=1)
-    job.save(ranks, 10)
+    _, ranks = begun(catalog, tmp_path / "ckpt", 5, 10, world_size=1)
     old, new = sorted(catalog.files("run"), key=lambda file: file.global_step)
     facts.record_copy(shared(catalog.database), old, S3, CopyState.READY)
     facts.record_copy(shared(catalog.database), new, S3, CopyState.READY)

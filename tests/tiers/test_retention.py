@@ -370,8 +370,7 @@ def test_every_run_with_a_policy_on_the_command_line(job: Job, tier: Tier, tmp_p
     assert f"ckptstore purge RUN --now --tier {tier.name}" in wrong.err
     copied(job.catalog, tier, job.catalog.files("run"))
     stored_policy.store(job.catalog.database, "run", KEEP)
-    other = Job(job.catalog, tmp_path / "another", run="another")
-    other.save(other.begin(), *STEPS)
+    begun(job.catalog, tmp_path / "another", *STEPS, run="another")
     copied(job.catalog, tier, job.catalog.files("another"))
     stored_policy.store(job.catalog.database, "another", Policy(keep_best=1, metric="loss", mode="min"))
     done = ckptstore(f"--db={job.catalog.database.url}", *far, "--apply")

@@ -17,7 +17,7 @@ from ckptstore.resume.resolver import Query
 from ckptstore.training.start import Start, begin, decide, start_from_json
 from tests import ckpt_bytes
 from tests.cli.advice import follow
-from tests.jobs import Job
+from tests.jobs import Job, begun
 
 NOBODY_LISTENS = "postgresql://nobody@127.0.0.1:1/nowhere"
 
@@ -124,8 +124,7 @@ def test_a_journal_that_no_catalog_has_read_stops_a_start(
 
 def test_a_journal_whose_launch_no_other_tells_stops_a_start(tmp_path: Path) -> None:
     """The catalog was lost, the disk of rank 0 is away, and one byte of rank 1's journal is damaged."""
-    job = Job(connect(tmp_path / "lost.db"), tmp_path / "ckpt", world_size=2)
-    job.save(job.begin(), 5)
+    job, _ = begun(connect(tmp_path / "lost.db"), tmp_path / "ckpt", 5)
     job.folder(0).rename(tmp_path / "away")
     (path,) = jsonl.journals_in(str(job.folder(1)))
     journal = Path(path)
@@ -147,9 +146,7 @@ def test_a_journal_that_tells_of_an_adopted_file_stops_a_start_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second launch went on from a breakpoint that it had adopted; then the catalog was lost."""
-    job = Job(connect(tmp_path / "lost.db"), tmp_path / "ckpt", world_size=1)
-    (launch,) = job.begin()
-    job.save([launch], 10)
+    job, (launch,) = begun(connect(tmp_path / "lost.db"), tmp_path / "ckpt", 10, world_size=1)
     job.write(launch, 15, name="net-2_5_breakpoint.ckpt")
     assert job.begin()[0].facts.parent_step == 15
     (hidden,) = (path for path in jsonl.journals_in(str(job.folder(0))) if jsonl.SHARED in path)

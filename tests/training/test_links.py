@@ -6,7 +6,7 @@ import pytest
 
 from ckptstore.api import Catalog
 from ckptstore.errors import UsageError
-from tests.jobs import Job
+from tests.jobs import started
 
 
 @pytest.mark.parametrize(
@@ -14,8 +14,7 @@ from tests.jobs import Job
     [("mlflow", "mlflow cannot be imported"), ("tensorboard", "there is no tracker 'tensorboard'; use one of: mlflow")],
 )
 def test_a_tracker_that_is_not_there(catalog: Catalog, tmp_path: Path, tracker: str, error: str) -> None:
-    job = Job(catalog, tmp_path)
-    ranks = job.start()
+    job, ranks = started(catalog, tmp_path)
     with pytest.raises(UsageError, match=error):
         ranks[0].link(tracker)
     ranks[1].link(tracker)  # rank 0 tells for all

@@ -22,7 +22,7 @@ from ckptstore.training.rank_launch import RankLaunch
 from ckptstore.training.recorder_thread import RecorderThread
 from ckptstore.training.save_places import SavePlaces
 from ckptstore.training.start import Progress, begin, decide
-from tests.jobs import Job
+from tests.jobs import begun
 from tests.listings import listings
 
 pytestmark = pytest.mark.of_files
@@ -58,8 +58,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reads]:
 
 def fill(catalog: Catalog, directory: Path, run: str, *, take_up: bool = True) -> None:
     """A launch that recorded so many files, all of which but the last were deleted since."""
-    job = Job(catalog, directory, world_size=1, run=run)
-    (launch,) = job.begin()
+    job, (launch,) = begun(catalog, directory, world_size=1, run=run)
     (last,) = job.save([launch], 10)
     now = datetime.now(timezone.utc)
     told = [
