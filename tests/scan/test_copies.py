@@ -14,7 +14,7 @@ from ckptstore.errors import RefusedError, UsageError
 from ckptstore.replicate.replicator import Replicator
 from ckptstore.retention.policy import Policy
 from tests.cli import advice
-from tests.jobs import Job
+from tests.jobs import Job, begun, started
 from tests.scan.builders import save, stamp
 from tests.tiers.jobs import declared
 
@@ -93,8 +93,7 @@ def test_when_the_original_is_gone_the_copy_is_taken(catalog: Catalog, plain: Pa
 @pytest.mark.parametrize("how", ["-r", "-rp"])
 def test_a_lost_tree_that_was_brought_back_is_no_copy_of_its_backup(catalog: Catalog, tmp_path: Path, how: str) -> None:
     """The backup was scanned while the tree was lost, so that the run had its files there for a time."""
-    job = Job(catalog, tmp_path / "job", world_size=2)
-    job.save(job.begin(), 5, 10)
+    begun(catalog, tmp_path / "job", 5, 10)
     backup = copied(tmp_path / "job", how)
     shutil.rmtree(tmp_path / "job")
     catalog.scan(backup, run="run")
@@ -153,8 +152,7 @@ def test_the_copy_of_a_registered_run_does_not_double_it(catalog: Catalog, tmp_p
 
 def test_a_scan_that_takes_a_run_back_says_so(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
     """Copies with new times of steps that gc has removed since: nothing tells them from a launch that went back."""
-    job = Job(catalog, tmp_path / "job", world_size=2)
-    job.save(job.begin(), 5, 10, 15, 20)
+    begun(catalog, tmp_path / "job", 5, 10, 15, 20)
     backup = copied(tmp_path / "job", "-rp alone")
     for path in backup.rglob("*.ckpt"):
         later = path.stat().st_mtime + 7200
@@ -178,9 +176,7 @@ def test_the_copy_of_an_adopted_file_is_taken_only_where_that_is_gone(
     catalog: Catalog, tmp_path: Path, how: str, *, is_gone: bool
 ) -> None:
     """The copy was made before a start adopted it, so that no journal in the copy tells of it."""
-    job = Job(catalog, tmp_path / "job", world_size=1)
-    (launch,) = job.begin()
-    job.save([launch], 10)
+    job, (launch,) = begun(catalog, tmp_path / "job", 10, world_size=1)
     path = job.write(launch, 15, name="net-2_5_breakpoint.ckpt")
     launch.let_go()
     backup = copied(tmp_path / "job", how)
@@ -229,8 +225,7 @@ def test_the_run_of_copies_has_the_stated_number_of_ranks(
 
 
 def test_a_copy_of_a_registered_launch_has_the_number_of_ranks_that_trained(catalog: Catalog, tmp_path: Path) -> None:
-    job = Job(catalog, tmp_path / "job", world_size=2)
-    job.save(job.begin(), 5)
+    begun(catalog, tmp_path / "job", 5)
     done = catalog.scan(copied(tmp_path / "job", "-rp alone"), run="new", world_size=4)
     assert done.warnings == ("1 launch keeps the 2 ranks of its original",)
     assert catalog.resolve("new").plan.global_step == 5
@@ -267,9 +262,8 @@ def test_copies_of_some_ranks_make_no_state_without_the_new_files_of_the_others(
     assert [each.source.rank for each in catalog.resolve("new").plan.ranks] == [0, 1]
 
 
-def test_a_copy_in_the_tree_of_its_original_is_told(catalog: Catalog, tmp_path: Path) -> None:
+def test_a_copy_in_the_tree_of_its_original_is_told(catalog: Catalog, root: Path) -> None:
     """Nobody knew either: the older file is the original."""
-    root = tmp_path / "job"
     save(root, 4, 8, 12, 16)
     (root / "best").mkdir()
     shutil.copy2(root / "rank_0" / "net-2_3.ckpt", root / "best")
@@ -291,9 +285,7 @@ def test_another_training_of_the_same_names_and_sizes_is_no_copy(catalog: Catalo
 
 def test_a_run_that_trains_gets_no_copy_of_another_runs_file(catalog: Catalog, tmp_path: Path) -> None:
     """A fine-tuning beside it saves the same bytes twice, under a name that it never registered."""
-    job = Job(catalog, tmp_path / "ckpt")
-    ranks = job.begin()
-    job.save(ranks, 5, 10)
+    _, ranks = begun(catalog, tmp_path / "ckpt", 5, 10)
     tuned = Job(catalog, tmp_path / "ckpt", run="tuned")
     for rank in tuned.start():
         path = tuned.write(rank, 15, name="tuned-2_5.ckpt")
@@ -310,8 +302,7 @@ def test_a_run_that_trains_gets_no_copy_of_another_runs_file(catalog: Catalog, t
 @pytest.mark.parametrize("how", ["-r", "-rp"])
 def test_a_pin_is_journalled_beside_the_original(catalog: Catalog, tmp_path: Path, how: str) -> None:
     """Not beside a scanned backup, which sorts before it: a catalog made anew from the original must know the pin."""
-    job = Job(catalog, tmp_path / "data")
-    job.save(job.start(), 10, 20)
+    started(catalog, tmp_path / "data", 10, 20)
     catalog.scan(copied(tmp_path / "data", how))
     catalog.pin("run", 10)
     catalog.tag("run", 20, "good")
@@ -327,8 +318,7 @@ def test_the_copy_of_a_file_that_only_its_record_tells_of_is_not_asked_for(
     catalog: Catalog, other: Catalog, tmp_path: Path
 ) -> None:
     """A script names its own files, as with `launch.save`: nothing in them tells a step."""
-    job = Job(catalog, tmp_path / "job", world_size=1)
-    (launch,) = job.begin()
+    job, (launch,) = begun(catalog, tmp_path / "job", world_size=1)
     for step in (5, 10):
         path = job.folder(0) / f"kept/model_{step}"
         path.parent.mkdir(exist_ok=True)

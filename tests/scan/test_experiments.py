@@ -235,8 +235,7 @@ def of_another_schedule(root: Path) -> int:
         of_another_schedule,
     ],
 )
-def test_what_one_experiment_leaves_is_one_run(catalog: Catalog, tmp_path: Path, build: Callable[[Path], int]) -> None:
-    root = tmp_path / "job"
+def test_what_one_experiment_leaves_is_one_run(catalog: Catalog, root: Path, build: Callable[[Path], int]) -> None:
     expected = build(root)
     assert len(catalog.scan(root).adopted) == expected
     assert [each.run for each in catalog.runs()] == ["job"]
@@ -283,8 +282,7 @@ def test_what_lies_above_and_beside_others_is_scanned_too(
     assert each_alone(catalog, str(refused.value)) == own
 
 
-def test_a_run_that_was_scanned_gets_no_experiment_that_appears_beside_it(catalog: Catalog, tmp_path: Path) -> None:
-    root = tmp_path / "job"
+def test_a_run_that_was_scanned_gets_no_experiment_that_appears_beside_it(catalog: Catalog, root: Path) -> None:
     save(root / "first", 3, 6)
     catalog.scan(root, world_size=1)
     save(root / "second", 9, 12)

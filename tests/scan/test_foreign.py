@@ -30,8 +30,7 @@ def left_out(done: Scanned, root: Path) -> dict[str, tuple[int | None, str]]:
     return {str(Path(each.path).relative_to(root)): (each.best_guess, each.remedy) for each in done.uncertain}
 
 
-def test_what_has_no_step_is_listed_and_a_start_does_not_pass_it_over(catalog: Catalog, tmp_path: Path) -> None:
-    root = tmp_path / "job"
+def test_what_has_no_step_is_listed_and_a_start_does_not_pass_it_over(catalog: Catalog, root: Path) -> None:
     for name in ("rank_12/model_best.pth.tar", "rank3/model_best.pth.tar", "x.pth"):
         stamped(written(root / name, b"12345"), 10**9)
     tensorflow(root / "ckpt7", parts=1, at=10**9)
@@ -56,8 +55,7 @@ def test_what_has_no_step_is_listed_and_a_start_does_not_pass_it_over(catalog: C
         catalog.join("job").resolve()
 
 
-def test_weights_that_somebody_trained_before_stop_no_start(catalog: Catalog, tmp_path: Path) -> None:
-    root = tmp_path / "job"
+def test_weights_that_somebody_trained_before_stop_no_start(catalog: Catalog, root: Path) -> None:
     save(root, 3, 6)
     pytorch(root / "pretrained" / "resnet50.pth", at=100, epoch=300)
     done = catalog.scan(root, world_size=1)
@@ -68,9 +66,8 @@ def test_weights_that_somebody_trained_before_stop_no_start(catalog: Catalog, tm
     assert launch.resolve().global_step == 6
 
 
-def test_the_best_models_of_pytorch_are_adopted_and_handed_out(catalog: Catalog, tmp_path: Path) -> None:
+def test_the_best_models_of_pytorch_are_adopted_and_handed_out(catalog: Catalog, root: Path, tmp_path: Path) -> None:
     """Seed 003: on each node one rank saves, and nothing but its user knows of which step."""
-    root = tmp_path / "job"
     best = pytorch(root / "rank_0" / "model_best.pth.tar", at=50, epoch=5)
     other_best = pytorch(root / "rank_8" / "model_best.pth.tar", at=51, epoch=5)
     before = catalog.scan(root, world_size=16)
@@ -92,8 +89,7 @@ def test_the_best_models_of_pytorch_are_adopted_and_handed_out(catalog: Catalog,
     assert catalog.scan(root, world_size=16).adopted == ()
 
 
-def test_mindspore_does_not_start_from_what_it_cannot_load(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
-    root = tmp_path / "job"
+def test_mindspore_does_not_start_from_what_it_cannot_load(catalog: Catalog, database_url: str, root: Path) -> None:
     path = pytorch(root / "rank_0" / "a.pth", at=50)
     catalog.scan(root, steps={path: 40})
     launch = catalog.join("job")
@@ -106,8 +102,7 @@ def test_mindspore_does_not_start_from_what_it_cannot_load(catalog: Catalog, dat
     assert launch.resolve().global_step == 40  # what is no script of MindSpore loads it
 
 
-def test_mindspore_goes_on_from_its_own_and_the_reason_is_told(catalog: Catalog, tmp_path: Path) -> None:
-    root = tmp_path / "job"
+def test_mindspore_goes_on_from_its_own_and_the_reason_is_told(catalog: Catalog, root: Path) -> None:
     save(root, 3, 6)
     path = pytorch(root / "rank_0" / "a.pth", at=50)
     catalog.scan(root, steps={path: 40})
@@ -120,8 +115,7 @@ def test_mindspore_goes_on_from_its_own_and_the_reason_is_told(catalog: Catalog,
     assert [(each.global_step, each.rule) for each in history.passed] == [(40, Rule.FOREIGN_FORMAT)]
 
 
-def test_a_prefix_of_tensorflow_is_one_checkpoint(catalog: Catalog, tmp_path: Path) -> None:
-    root = tmp_path / "job"
+def test_a_prefix_of_tensorflow_is_one_checkpoint(catalog: Catalog, root: Path) -> None:
     tensorflow(root / "ckpt0", at=5)
     tensorflow(root / "rank_0" / "model.ckpt-1000", at=6)
     done = catalog.scan(root, steps={root / "ckpt0": 30}, run="job")
@@ -134,8 +128,7 @@ def test_a_prefix_of_tensorflow_is_one_checkpoint(catalog: Catalog, tmp_path: Pa
     assert catalog.resolve("job").plan.global_step == 1000
 
 
-def test_the_prefix_that_most_scripts_of_tensorflow_use(catalog: Catalog, tmp_path: Path) -> None:
-    root = tmp_path / "job"
+def test_the_prefix_that_most_scripts_of_tensorflow_use(catalog: Catalog, root: Path) -> None:
     prefix = tensorflow(root / "model.ckpt")
     assert told(catalog.scan(root, steps={prefix: 7})) == [("model.ckpt", 0, 7, "tensorflow")]
     assert paths(catalog.resolve("job", verify="digest").plan) == [str(prefix)]
@@ -175,8 +168,7 @@ def test_a_root_that_has_the_name_of_a_rank_is_none(catalog: Catalog, tmp_path: 
         ("ckpt0.index", "its index is not there"),
     ],
 )
-def test_a_prefix_that_is_not_whole_is_none(catalog: Catalog, tmp_path: Path, lost: str, reason: str) -> None:
-    root = tmp_path / "job"
+def test_a_prefix_that_is_not_whole_is_none(catalog: Catalog, root: Path, lost: str, reason: str) -> None:
     tensorflow(root / "ckpt0")
     (root / lost).unlink()
     done = catalog.scan(root, world_size=1)
@@ -199,8 +191,7 @@ def test_several_files_of_a_time_that_no_catalog_holds_are_none(catalog: Catalog
         catalog.scan(tmp_path / "ck", run="run", steps={"step-1": 1})
 
 
-def test_a_directory_of_shards_is_one_checkpoint_of_all_ranks(catalog: Catalog, tmp_path: Path) -> None:
-    root = tmp_path / "job"
+def test_a_directory_of_shards_is_one_checkpoint_of_all_ranks(catalog: Catalog, root: Path) -> None:
     home = shards(root / "global_step_100", at=5)
     pytorch(root / "rank_0" / "a.pth", at=1)
     before = catalog.scan(root, world_size=4)
@@ -212,8 +203,7 @@ def test_a_directory_of_shards_is_one_checkpoint_of_all_ranks(catalog: Catalog, 
     assert (again.adopted, again.damaged, again.missing) == ((), (), ())
 
 
-def test_a_directory_that_its_user_names_is_one_checkpoint_for_good(catalog: Catalog, tmp_path: Path) -> None:
-    root = tmp_path / "job"
+def test_a_directory_that_its_user_names_is_one_checkpoint_for_good(catalog: Catalog, root: Path) -> None:
     shards(root / "epoch-3")
     done = catalog.scan(root, steps={"epoch-3": 30})
     assert told(done) == [("epoch-3", 0, 30, "directory")]
@@ -221,8 +211,7 @@ def test_a_directory_that_its_user_names_is_one_checkpoint_for_good(catalog: Cat
     assert (again.adopted, again.uncertain, again.opaque, again.known) == ((), (), (), 1)
 
 
-def test_a_directory_with_checkpoints_of_mindspore_is_none(catalog: Catalog, tmp_path: Path) -> None:
-    root = tmp_path / "job"
+def test_a_directory_with_checkpoints_of_mindspore_is_none(catalog: Catalog, root: Path) -> None:
     save(root / "global_step_100", 3, 6)
     written(root / "global_step_100" / "a.pt", b"x")
     with pytest.raises(UsageError, match="has checkpoints of MindSpore in it"):
@@ -232,8 +221,7 @@ def test_a_directory_with_checkpoints_of_mindspore_is_none(catalog: Catalog, tmp
     assert [Path(each.path).name for each in done.opaque] == ["a.pt"]
 
 
-def test_a_directory_with_a_link_in_it_is_none(catalog: Catalog, tmp_path: Path) -> None:
-    root = tmp_path / "job"
+def test_a_directory_with_a_link_in_it_is_none(catalog: Catalog, root: Path) -> None:
     home = shards(root / "global_step_100")
     (home / "loop").symlink_to(root)
     done = catalog.scan(root, trust=["name"])
@@ -243,8 +231,7 @@ def test_a_directory_with_a_link_in_it_is_none(catalog: Catalog, tmp_path: Path)
 
 @pytest.mark.parametrize("format_", ["tensorflow", "directory"])
 @pytest.mark.parametrize("damage", ["cut", "missing", "rewritten", "gone"])
-def test_what_happens_to_one_part_is_found(catalog: Catalog, tmp_path: Path, format_: str, damage: str) -> None:
-    root = tmp_path / "job"
+def test_what_happens_to_one_part_is_found(catalog: Catalog, root: Path, format_: str, damage: str) -> None:
     make = tensorflow if format_ == "tensorflow" else shards
     older, newer = make(root / "early", at=1), make(root / "late", at=100)
     catalog.scan(root, steps={older: 10, newer: 20}, world_size=1)
@@ -274,8 +261,7 @@ def test_what_happens_to_one_part_is_found(catalog: Catalog, tmp_path: Path, for
     assert {Path(file.path).name for file in (*again.damaged, *again.missing)} <= {newer.name}
 
 
-def test_an_older_part_with_its_time_is_found_by_the_bytes(catalog: Catalog, tmp_path: Path) -> None:
-    root = tmp_path / "job"
+def test_an_older_part_with_its_time_is_found_by_the_bytes(catalog: Catalog, root: Path) -> None:
     tensorflow(root / "ckpt0", at=5)
     catalog.scan(root, steps={"ckpt0": 10})
     assert catalog.verify("job", digest=True).new_digests == 1
@@ -283,9 +269,8 @@ def test_an_older_part_with_its_time_is_found_by_the_bytes(catalog: Catalog, tmp
     assert catalog.resolve("job", verify="digest").plan is None
 
 
-def test_a_file_that_is_saved_again_under_its_name_is_another_state(catalog: Catalog, tmp_path: Path) -> None:
+def test_a_file_that_is_saved_again_under_its_name_is_another_state(catalog: Catalog, root: Path) -> None:
     """A script keeps its best model under one name."""
-    root = tmp_path / "job"
     path = pytorch(root / "rank_0" / "model_best.pth.tar", at=5, global_step=10)
     catalog.scan(root, steps={path: 10})
     pytorch(path, at=6, global_step=20_000_000_000)
@@ -300,9 +285,8 @@ def test_a_file_that_is_saved_again_under_its_name_is_another_state(catalog: Cat
 
 
 @pytest.mark.parametrize("left", [0, 0.5, 0.99])
-def test_a_file_of_pytorch_that_is_cut_is_no_checkpoint(catalog: Catalog, tmp_path: Path, left: float) -> None:
+def test_a_file_of_pytorch_that_is_cut_is_no_checkpoint(catalog: Catalog, root: Path, left: float) -> None:
     """A script was killed while it saved over its best model."""
-    root = tmp_path / "job"
     path = pytorch(root / "rank_0" / "model_best.pth.tar", at=5, global_step=10)
     whole = path.read_bytes()
     catalog.scan(root, steps={path: 10})
@@ -317,8 +301,7 @@ def test_a_file_of_pytorch_that_is_cut_is_no_checkpoint(catalog: Catalog, tmp_pa
     assert told(catalog.scan(root, steps={path: 10})) == [("model_best.pth.tar", 0, 10, "pytorch")]
 
 
-def test_another_step_is_stated_for_what_was_adopted(catalog: Catalog, tmp_path: Path) -> None:
-    root = tmp_path / "job"
+def test_another_step_is_stated_for_what_was_adopted(catalog: Catalog, root: Path) -> None:
     path = pytorch(root / "rank_0" / "a.pth", at=5)
     catalog.scan(root, steps={path: 10})
     catalog.scan(root, steps={path: 30})
@@ -330,10 +313,7 @@ def test_another_step_is_stated_for_what_was_adopted(catalog: Catalog, tmp_path:
 
 
 @pytest.mark.parametrize("make", [pytorch, tensorflow, shards])
-def test_replicas_are_stated_for_what_was_adopted(
-    catalog: Catalog, tmp_path: Path, make: Callable[[Path], Path]
-) -> None:
-    root = tmp_path / "job"
+def test_replicas_are_stated_for_what_was_adopted(catalog: Catalog, root: Path, make: Callable[[Path], Path]) -> None:
     path = make(root / "rank_0" / "a.pt")
     catalog.scan(root, steps={path: 10}, world_size=4)
     assert catalog.resolve("job").plan is None
@@ -341,8 +321,7 @@ def test_replicas_are_stated_for_what_was_adopted(
     assert paths(catalog.resolve("job").plan) == [str(path)] * 4
 
 
-def test_a_rank_that_no_launch_has_is_not_taken(catalog: Catalog, tmp_path: Path) -> None:
-    root = tmp_path / "job"
+def test_a_rank_that_no_launch_has_is_not_taken(catalog: Catalog, root: Path, tmp_path: Path) -> None:
     path = pytorch(root / "rank999999999" / "a.pth")
     done = catalog.scan(root, steps={path: 5}, replicas="dp")
     assert done.adopted == ()
@@ -352,8 +331,7 @@ def test_a_rank_that_no_launch_has_is_not_taken(catalog: Catalog, tmp_path: Path
         catalog.scan(other.parent.parent, trust=["name"], world_size=2)
 
 
-def test_a_catalog_made_anew_knows_them(catalog: Catalog, tmp_path: Path) -> None:
-    root = tmp_path / "job"
+def test_a_catalog_made_anew_knows_them(catalog: Catalog, root: Path, tmp_path: Path) -> None:
     shards(root / "global_step7", at=3)
     tensorflow(root / "ckpt0", at=1)
     catalog.scan(root, trust=["name"], steps={"ckpt0": 3}, world_size=1)
@@ -383,9 +361,8 @@ def hyperparallel(root: Path, step: int, *, seals: tuple[str, ...] = (".metadata
     return home
 
 
-def test_a_directory_of_hyperparallel_is_one_checkpoint_whole_or_not(catalog: Catalog, tmp_path: Path) -> None:
+def test_a_directory_of_hyperparallel_is_one_checkpoint_whole_or_not(catalog: Catalog, root: Path) -> None:
     """Its name is the step, and the pointer says the newest: no option is needed."""
-    root = tmp_path / "job"
     older, newest = hyperparallel(root, 40), hyperparallel(root, 80)
     hyperparallel(root, 120, seals=())
     hyperparallel(root, 20, seals=(".rank0_metadata",), shards="_rank{}_")

@@ -55,9 +55,8 @@ def test_they_are_never_handed_out_and_the_reason_is_told(catalog: Catalog, tmp_
     ],
 )
 def test_a_step_that_is_contradicted_is_uncertain(
-    catalog: Catalog, tmp_path: Path, common: dict[str, Any], reason: str
+    catalog: Catalog, root: Path, common: dict[str, Any], reason: str
 ) -> None:
-    root = tmp_path / "job"
     parts_bytes.save(root, 20)
     parts_bytes.save(root, 40, common=common)
     for _ in range(2):
@@ -100,8 +99,7 @@ def test_in_pynative_mode_another_number_is_the_step(catalog: Catalog, tmp_path:
     }
 
 
-def test_a_save_that_is_not_whole_is_told(catalog: Catalog, tmp_path: Path) -> None:
-    root = tmp_path / "job"
+def test_a_save_that_is_not_whole_is_told(catalog: Catalog, root: Path) -> None:
     parts_bytes.save(root, 20)
     home = parts_bytes.save(root, 40)
     (home / "net-model-0000001-0000002.safetensors").unlink()
@@ -121,8 +119,7 @@ def test_a_cut_file_is_not_taken_and_its_save_is_not_whole(catalog: Catalog, tmp
     assert len(done.adopted) == 3
 
 
-def test_files_of_two_saves_in_one_directory(catalog: Catalog, tmp_path: Path) -> None:
-    root = tmp_path / "job"
+def test_files_of_two_saves_in_one_directory(catalog: Catalog, root: Path) -> None:
     parts_bytes.save(root, 40, count=2)
     parts_bytes.save(root, 40, count=3)  # another launch, of more ranks, came to the same step
     done = catalog.scan(root)
@@ -132,9 +129,8 @@ def test_files_of_two_saves_in_one_directory(catalog: Catalog, tmp_path: Path) -
     }
 
 
-def test_files_without_a_prefix_and_of_less_redundancy(catalog: Catalog, tmp_path: Path) -> None:
+def test_files_without_a_prefix_and_of_less_redundancy(catalog: Catalog, root: Path) -> None:
     """`remove_redundancy`: fewer files than ranks, and not as many of the optimizer as of weights."""
-    root = tmp_path / "job"
     home = parts_bytes.save(root, 40, count=3, prefix="")
     for index in range(3):
         (home / f"opt-{index:07d}-0000003.safetensors").unlink()
@@ -150,9 +146,8 @@ def test_a_state_that_mindformers_found_bad(catalog: Catalog, tmp_path: Path) ->
     assert rules == [Rule.FOREIGN_FORMAT, *[Rule.QUARANTINED] * 4]
 
 
-def test_other_saves_of_the_run_go_on_as_if_they_were_not_there(catalog: Catalog, tmp_path: Path) -> None:
+def test_other_saves_of_the_run_go_on_as_if_they_were_not_there(catalog: Catalog, root: Path) -> None:
     """MindFormers 2.0 keeps few iterations: the oldest that is left says nothing of where the history went back to."""
-    root = tmp_path / "job"
     for step in (3, 6, 9):
         path = ckpt_bytes.write(root / "rank_0" / f"net-{(step - 1) // 5 + 1}_{(step - 1) % 5 + 1}.ckpt", step)
         os.utime(path, ns=(step * 10**9, step * 10**9))
@@ -167,8 +162,7 @@ def test_other_saves_of_the_run_go_on_as_if_they_were_not_there(catalog: Catalog
     assert stated.launch.layout.any_world_size
 
 
-def test_a_save_under_way_is_taken_when_it_is_done(catalog: Catalog, tmp_path: Path) -> None:
-    root = tmp_path / "job"
+def test_a_save_under_way_is_taken_when_it_is_done(catalog: Catalog, root: Path, tmp_path: Path) -> None:
     parts_bytes.save(root, 20)
     home = parts_bytes.save(root, 40)
     later = home / "net-opt-0000001-0000002.safetensors"
@@ -181,8 +175,7 @@ def test_a_save_under_way_is_taken_when_it_is_done(catalog: Catalog, tmp_path: P
     assert done.warnings == ()
 
 
-def test_what_is_gone_is_marked_and_a_part_out_of_place_is_left(catalog: Catalog, tmp_path: Path) -> None:
-    root = tmp_path / "job"
+def test_what_is_gone_is_marked_and_a_part_out_of_place_is_left(catalog: Catalog, root: Path) -> None:
     home = parts_bytes.save(root, 20)
     parts_bytes.save(root, 40)
     catalog.scan(root)

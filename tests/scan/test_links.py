@@ -69,9 +69,8 @@ def test_a_tree_behind_a_link_is_of_the_run_of_the_links_name(catalog: Catalog, 
     assert (done.run, [file.path for file in done.adopted]) == ("llama", [f"{tmp_path}/disk7/rank_0/net-1_3.ckpt"])
 
 
-def test_a_link_inside_the_tree_that_a_rank_saves_through(catalog: Catalog, tmp_path: Path) -> None:
+def test_a_link_inside_the_tree_that_a_rank_saves_through(catalog: Catalog, root: Path) -> None:
     """The walk follows no link, and finds the files under the path that they were registered by."""
-    root = tmp_path / "job"
     (path,) = save(root / "disk7", 3, prefix="net_1")
     linked(root, root / "disk7", "now")
     through = root / "now" / "rank_0"

@@ -24,7 +24,7 @@ from ckptstore.scan.plan import Scanned
 from ckptstore.scan.tree import Tree
 from tests import ckpt_bytes, parts_bytes
 from tests.contents import contents
-from tests.jobs import Job, started
+from tests.jobs import Job, begun, started
 from tests.projecting import put
 from tests.retention.gc_world import NOBODY, do_apart, give_to_nobody
 from tests.scan.builders import LENGTH, save
@@ -34,8 +34,7 @@ def found(catalog: Catalog, run: str = "job") -> dict[str, tuple[int, FileState]
     return {Path(file.path).name: (file.global_step, file.state) for file in catalog.files(run)}
 
 
-def test_a_tree_is_adopted_and_a_second_scan_changes_nothing(catalog: Catalog, tmp_path: Path) -> None:
-    root = tmp_path / "job"
+def test_a_tree_is_adopted_and_a_second_scan_changes_nothing(catalog: Catalog, root: Path) -> None:
     for rank in (0, 1):
         save(root, 3, 6, 9, rank=rank)
     dry = catalog.scan(root, world_size=2, dry_run=True)
@@ -57,9 +56,8 @@ def test_a_tree_is_adopted_and_a_second_scan_changes_nothing(catalog: Catalog, t
     assert catalog.resolve("job").plan.global_step == 12
 
 
-def test_more_ranks_than_a_launch_may_have_are_refused(catalog: Catalog, tmp_path: Path) -> None:
+def test_more_ranks_than_a_launch_may_have_are_refused(catalog: Catalog, root: Path) -> None:
     """They would take all memory wherever the catalog is read."""
-    root = tmp_path / "job"
     save(root, 3)
     with pytest.raises(UsageError, match="world size is 2147483647, not a whole number from 1 to 100000"):
         catalog.scan(root, world_size=2**31 - 1)
@@ -70,8 +68,7 @@ def test_more_ranks_than_a_launch_may_have_are_refused(catalog: Catalog, tmp_pat
     assert catalog.runs() == []
 
 
-def test_what_changed_behind_the_catalog_is_marked(catalog: Catalog, tmp_path: Path) -> None:
-    root = tmp_path / "job"
+def test_what_changed_behind_the_catalog_is_marked(catalog: Catalog, root: Path, tmp_path: Path) -> None:
     three, six, nine = save(root, 3, 6, 9)
     catalog.scan(root, world_size=1)
     nine.write_bytes(nine.read_bytes()[:-1])
@@ -89,8 +86,7 @@ def test_what_changed_behind_the_catalog_is_marked(catalog: Catalog, tmp_path: P
     assert found(catalog)[six.name] == (6, FileState.COMPLETE)
 
 
-def test_what_is_no_checkpoint_is_counted_or_said(catalog: Catalog, tmp_path: Path) -> None:
-    root = tmp_path / "job"
+def test_what_is_no_checkpoint_is_counted_or_said(catalog: Catalog, root: Path) -> None:
     save(root, 3, 6)
     home = root / "rank_0"
     (home / "net-2_2.tmp").touch()
@@ -108,8 +104,7 @@ def test_what_is_no_checkpoint_is_counted_or_said(catalog: Catalog, tmp_path: Pa
     assert "is not a whole .ckpt file" in reasons["broken-1_1.ckpt"]
 
 
-def test_a_part_that_cannot_be_read_loses_nothing(catalog: Catalog, tmp_path: Path, monkeypatch) -> None:
-    root = tmp_path / "job"
+def test_a_part_that_cannot_be_read_loses_nothing(catalog: Catalog, root: Path, monkeypatch) -> None:
     save(root, 3, 6, rank=0)
     save(root, 3, 6, rank=1)
     catalog.scan(root, world_size=2)
@@ -129,9 +124,8 @@ def test_a_part_that_cannot_be_read_loses_nothing(catalog: Catalog, tmp_path: Pa
     assert [file.global_step for file in done.adopted] == [9]
 
 
-def test_old_launches_come_before_the_ones_that_were_watched(catalog: Catalog, tmp_path: Path) -> None:
+def test_old_launches_come_before_the_ones_that_were_watched(catalog: Catalog, root: Path) -> None:
     """ckptstore came later than the job: its newest launch stays the newest."""
-    root = tmp_path / "job"
     save(root, 3, 6)
     launch = catalog.join("job", launch_id="live")
     launch.resolve()
@@ -146,10 +140,9 @@ def test_old_launches_come_before_the_ones_that_were_watched(catalog: Catalog, t
 
 
 def test_what_a_scan_took_in_before_its_rank_registered_it_gives_nothing_up(
-    catalog: Catalog, other: Catalog, tmp_path: Path
+    catalog: Catalog, other: Catalog, root: Path
 ) -> None:
     """It had made a launch of it, newer than the one that trained on: what that saved later was given up."""
-    root = tmp_path / "job"
     (root / "rank_0").mkdir(parents=True)
     launch = catalog.join("job", launch_id="L1")
     launch.set_steps_per_epoch(LENGTH)
@@ -168,9 +161,7 @@ def test_what_a_scan_took_in_before_its_rank_registered_it_gives_nothing_up(
 
 def test_a_scan_adopts_what_no_start_looks_for_any_more(catalog: Catalog, tmp_path: Path) -> None:
     """The disk of one rank was not mounted when the next launch began, and that one has saved since."""
-    job = Job(catalog, tmp_path / "ckpt")
-    first = job.begin()
-    job.save(first, 10)
+    job, first = begun(catalog, tmp_path / "ckpt", 10)
     first[1].register(job.write(first[1], 15), global_step=15, optimizer_step=15)
     late = job.write(first[0], 15)
     late.rename(tmp_path / "away")
@@ -302,8 +293,7 @@ def test_mistakes_are_named(catalog: Catalog, tmp_path: Path) -> None:
 @pytest.mark.parametrize("what", [".ckptstore", ".ckptstore/trash", "gc", "link"])
 def test_what_is_in_the_trash_is_not_taken_in(catalog: Catalog, tmp_path: Path, what: str) -> None:
     """The next purge deletes it: a run that was made of it would be lost."""
-    job = Job(catalog, tmp_path / "ckpt", world_size=1)
-    job.save(job.start(), 5, 10, 15)
+    job, _ = started(catalog, tmp_path / "ckpt", 5, 10, 15, world_size=1)
     catalog.execute(catalog.plan_gc("run", Policy(keep_last=2)))
     (gc,) = (job.folder(0) / FOLDER / "trash").iterdir()
     link = tmp_path / "link"
@@ -315,8 +305,7 @@ def test_what_is_in_the_trash_is_not_taken_in(catalog: Catalog, tmp_path: Path, 
     assert [each.run for each in catalog.runs()] == ["run"]
 
 
-def test_a_missing_highest_rank_is_no_smaller_job(catalog: Catalog, tmp_path: Path) -> None:
-    root = tmp_path / "job"
+def test_a_missing_highest_rank_is_no_smaller_job(catalog: Catalog, root: Path) -> None:
     for rank in (0, 1):
         save(root, 3, rank=rank)
     (root / "rank_2").mkdir()  # it never saved
@@ -329,10 +318,9 @@ def test_a_missing_highest_rank_is_no_smaller_job(catalog: Catalog, tmp_path: Pa
 
 @pytest.mark.parametrize("named", [True, False], ids=["by directory", "by content"])
 def test_a_rank_beyond_the_stated_size_is_refused_before_anything_is_written(
-    catalog: Catalog, tmp_path: Path, *, named: bool
+    catalog: Catalog, root: Path, tmp_path: Path, *, named: bool
 ) -> None:
     """A launch of one rank serves all: rank 1 would load rank 0's file."""
-    root = tmp_path / "job"
     old = connect(f"sqlite:///{tmp_path / 'old.db'}")
     train(old, root, "job", 3)  # a journal has news too
     path, _ = save(root, 3, 6, rank=2)
@@ -352,9 +340,8 @@ def test_a_rank_beyond_the_stated_size_is_refused_before_anything_is_written(
     assert catalog.scan(root, run="job", world_size=3).world_size == 3
 
 
-def test_a_rank_that_is_of_another_launch_may_be_beyond_the_stated_size(catalog: Catalog, tmp_path: Path) -> None:
+def test_a_rank_that_is_of_another_launch_may_be_beyond_the_stated_size(catalog: Catalog, root: Path) -> None:
     """The job had four ranks, later two: each launch keeps its own number. An empty directory is no rank's file."""
-    root = tmp_path / "job"
     for rank in range(4):
         save(root / "wide", 3, 6, rank=rank)
     catalog.scan(root, world_size=4)
@@ -373,9 +360,8 @@ def test_a_rank_that_is_of_another_launch_may_be_beyond_the_stated_size(catalog:
 
 @pytest.mark.parametrize("is_renamed", [True, False], ids=["a rank comes later", "both were taken for one rank's"])
 def test_a_launch_that_was_scanned_with_too_few_ranks_gets_the_right_number(
-    catalog: Catalog, tmp_path: Path, *, is_renamed: bool
+    catalog: Catalog, root: Path, *, is_renamed: bool
 ) -> None:
-    root = tmp_path / "job"
     save(root, 3, 6)
     if is_renamed:
         catalog.scan(root, world_size=1)
@@ -393,11 +379,8 @@ def test_a_launch_that_was_scanned_with_too_few_ranks_gets_the_right_number(
     assert catalog.resolve("job", world_size=2).plan.global_step == 3
 
 
-def test_a_scan_with_too_many_ranks_is_corrected_by_a_new_name(
-    catalog: Catalog, other: Catalog, tmp_path: Path
-) -> None:
+def test_a_scan_with_too_many_ranks_is_corrected_by_a_new_name(catalog: Catalog, other: Catalog, root: Path) -> None:
     """The files of a run that was only scanned, and forgotten, are free; gc of the new run can remove them."""
-    root = tmp_path / "job"
     for rank in range(2):
         save(root, LENGTH, 2 * LENGTH, 3 * LENGTH, rank=rank)
     assert len(catalog.scan(root, world_size=4).adopted) == 6
@@ -413,9 +396,8 @@ def test_a_scan_with_too_many_ranks_is_corrected_by_a_new_name(
     assert goes_on_from(other, "right") == goes_on_from(catalog, "right")
 
 
-def test_a_file_that_was_written_again_is_another_file(catalog: Catalog, tmp_path: Path) -> None:
+def test_a_file_that_was_written_again_is_another_file(catalog: Catalog, root: Path) -> None:
     """Another training in the same directory, unseen: the same name and size, another state."""
-    root = tmp_path / "job"
     three, six = save(root, 3, 6)
     catalog.scan(root, world_size=1)
     ckpt_bytes.write(six, 6, weight=2.0)
@@ -433,9 +415,8 @@ def test_a_file_that_was_written_again_is_another_file(catalog: Catalog, tmp_pat
     }
 
 
-def test_a_file_that_is_cut_between_two_parameters_is_not_adopted(catalog: Catalog, tmp_path: Path) -> None:
+def test_a_file_that_is_cut_between_two_parameters_is_not_adopted(catalog: Catalog, root: Path) -> None:
     """It loads in MindSpore without a word (mindspore.md §1), and its step is proven: only its siblings tell."""
-    root = tmp_path / "job"
     three, six = save(root, 3, 6)
     moments = ckpt_bytes.value("moments.weight", "Float32", (1,), bytes(4))
     three.write_bytes(ckpt_bytes.checkpoint(3).replace(step_num(3), moments))
@@ -447,10 +428,7 @@ def test_a_file_that_is_cut_between_two_parameters_is_not_adopted(catalog: Catal
 
 
 @pytest.mark.parametrize("grid", [[1 << 40], [10**4000] * 2], ids=["too many ranks", "a number that is not printed"])
-def test_a_strategy_file_of_more_ranks_than_there_are_is_damaged(
-    catalog: Catalog, tmp_path: Path, grid: list[int]
-) -> None:
-    root = tmp_path / "job"
+def test_a_strategy_file_of_more_ranks_than_there_are_is_damaged(catalog: Catalog, root: Path, grid: list[int]) -> None:
     save(root, 3)
     lists = {"tensor_map": [0], "param_split_shape": [], "indices_offset": []}
     numbers = dict.fromkeys(("field", "opt_weight_shard_step", "opt_weight_shard_size"), 0)
@@ -460,9 +438,8 @@ def test_a_strategy_file_of_more_ranks_than_there_are_is_damaged(
     assert (done.world_size, len(done.adopted)) == (1, 1)
 
 
-def test_files_that_end_at_one_parameter_are_not_cut(catalog: Catalog, tmp_path: Path) -> None:
+def test_files_that_end_at_one_parameter_are_not_cut(catalog: Catalog, root: Path) -> None:
     """The script was changed: its newest files lack what came last. To go on from an older one would hide them."""
-    root = tmp_path / "job"
     three, six, nine = save(root, 3, 6, 9)
     three.write_bytes(ckpt_bytes.checkpoint(3) + ckpt_bytes.value("ema.weight", "Float32", (2,), bytes(8)))
     with pytest.raises(RefusedError, match="is of another network than .*: it lacks ema.weight; "):
@@ -484,9 +461,8 @@ def step_num(step: int) -> bytes:
     ],
 )
 def test_a_safetensors_file_says_whether_it_is_a_share(
-    catalog: Catalog, tmp_path: Path, note: dict[str, str], content: Content
+    catalog: Catalog, root: Path, note: dict[str, str], content: Content
 ) -> None:
-    root = tmp_path / "job"
     for step in (3, 6, 9):
         for rank in (0, 1):
             home = root / f"rank_{rank}"
@@ -505,9 +481,8 @@ def test_a_safetensors_file_says_whether_it_is_a_share(
     assert older == (6 if content is Content.SHARE else 9), "no share stands in for another"
 
 
-def test_a_clock_that_is_ahead_brings_nothing_back_that_was_given_up(catalog: Catalog, tmp_path: Path) -> None:
+def test_a_clock_that_is_ahead_brings_nothing_back_that_was_given_up(catalog: Catalog, root: Path) -> None:
     """The first launch ran on a host five minutes ahead; the second went back to step 20, and on from there."""
-    root = tmp_path / "job"
     ahead = datetime.now(timezone.utc) + timedelta(minutes=5)
     began = Launch(id="L1", run="job", order=0, world_size=1, layout=stand_alone(), created_at=ahead)
     put(catalog, [LaunchStarted(began)])
@@ -647,9 +622,8 @@ def refuse() -> None:
 
 
 def test_a_file_that_was_written_again_beside_an_unread_journal_is_still_known(
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    catalog: Catalog, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = tmp_path / "job"
     three, six = save(root, 3, 6)
     catalog.scan(root, world_size=1)
     ckpt_bytes.write(six, 6, weight=2.0)
@@ -672,8 +646,7 @@ def test_what_is_saved_again_while_a_scan_looks_is_not_damaged(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As by a callback that gives every save one name: the record is newer than what was seen of the file."""
-    job = Job(catalog, tmp_path, world_size=1)
-    (rank,) = job.begin()
+    job, (rank,) = begun(catalog, tmp_path, world_size=1)
     path = job.write(rank, 10)
     rank.register(path, global_step=10)
     real = scan_module.look_at

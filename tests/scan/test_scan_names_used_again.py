@@ -12,7 +12,7 @@ from ckptstore.core.model import SCANNED, FileState, Kind
 from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes
 from tests.cli.advice import follow
-from tests.jobs import Job
+from tests.jobs import Job, begun, started
 
 STEPS = (5, 10, 15, 20)
 
@@ -29,8 +29,7 @@ def write_anew(job: Job, *steps: int) -> list[str]:
 @pytest.fixture
 def job(catalog: Catalog, tmp_path: Path) -> Job:
     """A launch of one rank, four states of which were registered an hour ago."""
-    job = Job(catalog, tmp_path / "ckpt", world_size=1)
-    (launch,) = job.start()
+    job, (launch,) = started(catalog, tmp_path / "ckpt", world_size=1)
     hour_ago = time.time_ns() - 3600 * 10**9
     for step in STEPS:
         path = job.write(launch, step)
@@ -132,8 +131,7 @@ def test_a_scan_of_a_directory_says_that_the_files_of_the_one_before_are_gone(
     catalog: Catalog, tmp_path: Path, *, is_moved: bool
 ) -> None:
     """The directory was deleted or moved, and the next launch saved files of the same names in a new one."""
-    job = Job(catalog, tmp_path / "ckpt", world_size=1)
-    job.save(job.begin(), 5, 10)
+    job, _ = begun(catalog, tmp_path / "ckpt", 5, 10, world_size=1)
     home = job.folder(0)
     home.rename(tmp_path / "old")
     if is_moved:

@@ -24,8 +24,7 @@ GONE, KEPT, TRASHED = {FileState.MISSING}, {FileState.COMPLETE}, {FileState.TRAS
 @pytest.fixture
 def job(catalog: Catalog, tmp_path: Path) -> Job:
     """Steps 5 to 20, of which a gc has taken the first two."""
-    job = Job(catalog, tmp_path / "ckpt")
-    job.save(job.begin(), 5, 10, 15, 20)
+    job, _ = begun(catalog, tmp_path / "ckpt", 5, 10, 15, 20)
     catalog.execute(catalog.plan_gc("run", Policy(keep_last=2)))
     return job
 

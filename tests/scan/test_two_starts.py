@@ -17,10 +17,9 @@ def starts_of(catalog: Catalog, first: int) -> set[int]:
 @pytest.mark.parametrize("is_known", [False, True], ids=["scanned once", "scanned after the first start too"])
 @pytest.mark.parametrize("ended", [3, 5], ids=["the first start got as far", "the first start got farther"])
 def test_a_second_start_that_was_killed_while_the_ranks_saved(
-    catalog: Catalog, tmp_path: Path, ended: int, *, is_known: bool
+    catalog: Catalog, root: Path, ended: int, *, is_known: bool
 ) -> None:
     """`ModelCheckpoint(directory=callable)` never takes another name; only rank 0 saved step 3 again."""
-    root = tmp_path / "job"
     for rank in (0, 1):
         save(root, *range(1, ended + 1), rank=rank, at=1000)
     if is_known:
@@ -35,9 +34,8 @@ def test_a_second_start_that_was_killed_while_the_ranks_saved(
 
 
 @pytest.mark.parametrize("steps", [(1, 2, 3), (3,)], ids=["several saves", "one save"])
-def test_ranks_that_save_far_apart(catalog: Catalog, tmp_path: Path, steps: tuple[int, ...]) -> None:
+def test_ranks_that_save_far_apart(catalog: Catalog, root: Path, steps: tuple[int, ...]) -> None:
     """Four ranks, saves ten minutes apart, 0 to 60 s late. Of one save each, the user says that it was one start."""
-    root = tmp_path / "job"
     for rank in range(4):
         for step in steps:
             save(root, step, rank=rank, at=600 * step + 20 * rank)
@@ -51,9 +49,8 @@ def test_ranks_that_save_far_apart(catalog: Catalog, tmp_path: Path, steps: tupl
 
 
 @pytest.mark.parametrize("apart", [20, 1000])
-def test_two_starts_that_were_equally_fast(catalog: Catalog, tmp_path: Path, apart: int) -> None:
+def test_two_starts_that_were_equally_fast(catalog: Catalog, root: Path, tmp_path: Path, apart: int) -> None:
     """Each rank has the files of another start. A copy of one rank after another looks the same: the user says so."""
-    root = tmp_path / "job"
     for rank in (0, 1):
         save(root, 1, 2, 3, rank=rank, at=1000 + rank * apart)
     done = catalog.scan(root, world_size=2)
@@ -75,10 +72,9 @@ def test_two_starts_that_were_equally_fast(catalog: Catalog, tmp_path: Path, apa
     ids=["one has saved the step whole", "neither has"],
 )
 def test_two_trainings_at_once_with_a_prefix_each(
-    catalog: Catalog, tmp_path: Path, lacking: list[tuple[str, int]], left: list[tuple[str, int]], taken: int
+    catalog: Catalog, root: Path, lacking: list[tuple[str, int]], left: list[tuple[str, int]], taken: int
 ) -> None:
     """They save side by side, and both are killed in a save. One training with two callbacks looks the same."""
-    root = tmp_path / "job"
     for prefix in ("a", "b"):
         for rank in (0, 1):
             steps = (1, 2) if (prefix, rank) in lacking else (1, 2, 3)
@@ -96,17 +92,15 @@ def test_two_trainings_at_once_with_a_prefix_each(
     assert catalog.scan(root, world_size=2, steps=stated).uncertain == ()
 
 
-def test_what_one_rank_alone_saves_is_no_other_training(catalog: Catalog, tmp_path: Path) -> None:
-    root = tmp_path / "job"
+def test_what_one_rank_alone_saves_is_no_other_training(catalog: Catalog, root: Path) -> None:
     for rank in (0, 1):
         save(root, 1, 2, 3, rank=rank, at=1000)
     save(root, 3, prefix="best", at=1000)
     assert catalog.scan(root, world_size=2).uncertain == ()
 
 
-def test_a_copy_of_which_some_files_are_left(catalog: Catalog, tmp_path: Path) -> None:
+def test_a_copy_of_which_some_files_are_left(catalog: Catalog, root: Path) -> None:
     """A copy with its times is of the same save: what is left of it puts no state in doubt."""
-    root = tmp_path / "job"
     for rank in (0, 1):
         save(root, 1, 2, 3, rank=rank, at=1000)
     shutil.copytree(root, root / "copy")
