@@ -20,7 +20,7 @@ from ckptstore.training import companions
 from tests.empty_catalogs import copy_empty_catalog
 from tests.handover.builders import snapshot
 from tests.jobs import Job
-from tests.retention.gc_world import CLEAN, Points
+from tests.retention.gc_world import Points, ended_apart
 
 CHANGES = (
     "open",
@@ -39,16 +39,8 @@ CHANGES = (
 """Calls by the names of the functions in C."""
 
 
-def killed_after(action: Callable[[], object], last: int) -> int:
-    """Do it in a process of its own, which is killed after so many of these calls; how it ended."""
-    child = CLEAN.Process(target=_live, args=(action, last))
-    child.start()
-    child.join()
-    assert child.exitcode is not None
-    return child.exitcode
-
-
-def _live(action: Callable[[], object], last: int) -> None:
+def live(action: Callable[[], object], last: int) -> None:
+    """Do it in a process that is killed after so many of these calls."""
     points = Points(last)
 
     def call(_frame: FrameType, event: str, function: Any) -> None:
@@ -88,7 +80,7 @@ EVERY = [
 def each_death(action: Callable[[], object], apart: int, check: Callable[[], None]) -> int:
     """Kill it at every so many points, and look each time; how often."""
     kills, last = 0, 0
-    while (ended := killed_after(action, last)) != 0:
+    while (ended := ended_apart(live, action, last)) != 0:
         assert ended == -signal.SIGKILL, f"at point {last}"
         check()
         kills, last = kills + 1, last + apart

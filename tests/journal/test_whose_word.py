@@ -23,6 +23,7 @@ from tests.cli.advice import follow
 from tests.command_line import ckptstore
 from tests.doctor.checkups import checks
 from tests.jobs import Job, begun
+from tests.retention.gc_world import give
 
 pytestmark = [
     pytest.mark.of_files,
@@ -30,12 +31,6 @@ pytestmark = [
 ]
 ANN, BOB = 61001, 61002
 NOW = "2026-01-01T00:00:00+00:00"
-
-
-def give(directory: Path, user: int) -> None:
-    """All that is there is this user's."""
-    for path in (directory, *directory.rglob("*")):
-        os.lchown(path, user, user)
 
 
 def journal_of(directory: Path) -> Path:

@@ -32,21 +32,31 @@ NOBODY = 65534
 """The number of a user who has nothing."""
 
 
-def give_to_nobody(home: Path) -> None:
-    """Have everything below a directory belong to that user, who may also come there."""
+def give(home: Path, user: int) -> None:
+    """Have a directory, and all that is below it, belong to a user."""
     for path in (home, *home.rglob("*")):
-        os.chown(path, NOBODY, NOBODY)
+        os.lchown(path, user, user)
+
+
+def give_to_nobody(home: Path) -> None:
+    """Have it belong to that user, who may also come there."""
+    give(home, NOBODY)
     for path in home.parents:
         if path.stat().st_mode & 0o001 == 0:
             path.chmod(path.stat().st_mode | 0o011)
 
 
-def do_apart(target: Callable[..., None], *args: object, **asked: object) -> None:
-    """Call it in a clean process, which may become another user for good."""
+def ended_apart(target: Callable[..., None], *args: object, **asked: object) -> int | None:
+    """Call it in a clean process, which may become another user for good, or be killed; how that ended."""
     child = CLEAN.Process(target=target, args=args, kwargs=asked)
     child.start()
     child.join()
-    assert child.exitcode == 0
+    return child.exitcode
+
+
+def do_apart(target: Callable[..., None], *args: object, **asked: object) -> None:
+    """The same, to its end."""
+    assert ended_apart(target, *args, **asked) == 0
 
 
 def build(catalog: Catalog, directory: Path) -> Job:
@@ -169,17 +179,13 @@ def mortal_catalog(points: Points) -> None:
     Database.write = mortal
 
 
-def die(action: Callable[[], object], last: int) -> int:
+def die(action: Callable[[], object], last: int) -> int | None:
     """Do it in a process of its own, which is killed after so many points; how it ended.
 
     That process is forked from a clean one, not from this one, which may have loaded MindSpore with its threads: a
     child of those crashes by itself now and then. So the action must be one that can be pickled.
     """
-    child = CLEAN.Process(target=_live, args=(action, last))
-    child.start()
-    child.join()
-    assert child.exitcode is not None
-    return child.exitcode
+    return ended_apart(_live, action, last)
 
 
 def _live(action: Callable[[], object], last: int) -> None:

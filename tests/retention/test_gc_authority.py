@@ -26,7 +26,7 @@ from tests import ckpt_bytes
 from tests.command_line import ckptstore
 from tests.jobs import Job, begun
 from tests.retention.builders import LAST_2, doubts, gc, names, removed, saved
-from tests.retention.gc_world import do_apart
+from tests.retention.gc_world import do_apart, give
 
 pytestmark = [
     pytest.mark.of_files,
@@ -55,11 +55,6 @@ def shared() -> Iterator[Path]:
     path.chmod(0o777)
     yield path
     shutil.rmtree(path)
-
-
-def belongs(path: Path, user: int) -> None:
-    for each in (path, *path.rglob("*")):
-        os.lchown(each, user, user)
 
 
 def trained_by_ann(shared: Path, *steps: int) -> Job:
@@ -104,7 +99,7 @@ def test_what_a_trainer_registers_of_others(shared: Path, owner: int, name: str)
     if not others.exists():
         others.parent.mkdir()
         others.write_bytes(b"\nyears of work")
-    belongs(others.parent, owner)
+    give(others.parent, owner)
     others.parent.chmod(0o777)
     with as_user(ANN):
         (launch,) = job.begin()
@@ -165,7 +160,7 @@ def test_a_journal_of_somebody_else_tells_nothing(shared: Path) -> None:
 def test_a_hard_link_to_anothers_checkpoint(shared: Path) -> None:
     url = str(shared / "c.db")
     theirs = ckpt_bytes.write(shared / "bob" / "net-1_5.ckpt", 5, 5)
-    belongs(shared / "bob", BOB)
+    give(shared / "bob", BOB)
     job = trained_by_ann(shared)
     job.folder(0).mkdir(exist_ok=True)
     os.link(theirs, job.folder(0) / "net-1_5.ckpt")
@@ -254,7 +249,7 @@ def test_a_bind_mount_inside_a_run(catalog: Catalog, tmp_path: Path, mounted: Ca
     job = saved(catalog, tmp_path, 10, 20, 30, 40)
     theirs = tmp_path / "theirs"
     shutil.copytree(job.folder(1), theirs, ignore=shutil.ignore_patterns(".ckptstore"))
-    belongs(theirs, BOB)
+    give(theirs, BOB)
     before = names(theirs)
     plan = plan_gc(catalog.database, "run", LAST_2)
     mounted(theirs, job.folder(1))
