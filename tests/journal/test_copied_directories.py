@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ckptstore.api import Catalog, connect
+from ckptstore.api import Catalog
 from ckptstore.disk.run_directories import remember
 from ckptstore.retention.policy import Policy
 from ckptstore.training.start import begin
@@ -82,30 +82,30 @@ def test_a_backup_that_is_read_after_gc_brings_nothing_back(
 @pytest.mark.parametrize("place", ["backup", "rank_0.bak", "older/rank_0"])
 @pytest.mark.parametrize("how", HOW)
 def test_a_lost_catalog_does_not_make_the_copy_the_original(
-    catalog: Catalog, tmp_path: Path, how: str, place: str
+    catalog: Catalog, other: Catalog, tmp_path: Path, how: str, place: str
 ) -> None:
     job, _ = begun(catalog, tmp_path / "ckpt", 5, 10, 15, world_size=1)
     backup = copied(job.folder(0), how, tmp_path / "ckpt" / place)
-    anew = connect(tmp_path / "anew.db")
-    anew.scan(tmp_path / "ckpt", world_size=1)
+    other.scan(tmp_path / "ckpt", world_size=1)
     if how != "cp -al":  # its files are the same two times: nothing tells which was there first
-        assert [each.source.path for each in anew.resolve("run").plan.ranks] == [str(job.folder(0) / "net-2_5.ckpt")]
-    assert sizes(anew) == sizes(catalog)
-    anew.execute(anew.plan_gc("run", ONE))
+        assert [each.source.path for each in other.resolve("run").plan.ranks] == [str(job.folder(0) / "net-2_5.ckpt")]
+    assert sizes(other) == sizes(catalog)
+    other.execute(other.plan_gc("run", ONE))
     assert how == "cp -al" or len(files_in(backup)) == 3
 
 
 @pytest.mark.of_files
 @pytest.mark.parametrize("how", HOW)
-def test_an_original_that_undo_brought_back_stays_the_original(catalog: Catalog, tmp_path: Path, how: str) -> None:
+def test_an_original_that_undo_brought_back_stays_the_original(
+    catalog: Catalog, other: Catalog, tmp_path: Path, how: str
+) -> None:
     """A rename changes the newest of its times; that of its directory's identity stays."""
     job, _ = begun(catalog, tmp_path / "ckpt", 5, 10, 15, world_size=1)
     copied(tmp_path / "ckpt", how, tmp_path / "a backup")
     catalog.execute(catalog.plan_gc("run", ONE))
     catalog.undo("run")
-    anew = connect(tmp_path / "anew.db")
-    anew.sync(tmp_path)
-    assert how == "cp -al" or {file.path for file in anew.files("run") if file.state == "complete"} == {
+    other.sync(tmp_path)
+    assert how == "cp -al" or {file.path for file in other.files("run") if file.state == "complete"} == {
         str(job.folder(0) / name) for name in files_in(job.folder(0))
     }
 
@@ -113,14 +113,13 @@ def test_an_original_that_undo_brought_back_stays_the_original(catalog: Catalog,
 @pytest.mark.of_files
 @pytest.mark.parametrize("is_purged", [False, True])
 def test_a_catalog_that_is_made_anew_after_gc_has_no_more_files(
-    catalog: Catalog, tmp_path: Path, *, is_purged: bool
+    catalog: Catalog, other: Catalog, tmp_path: Path, *, is_purged: bool
 ) -> None:
     begun(catalog, tmp_path / "ckpt", 5, 10, 15, world_size=1)
     copied(tmp_path / "ckpt", "cp -r", tmp_path / "backup")
     catalog.execute(catalog.plan_gc("run", ONE), now=is_purged)
-    anew = connect(tmp_path / "anew.db")
-    anew.sync(tmp_path)
-    assert sizes(anew) == sizes(catalog)
+    other.sync(tmp_path)
+    assert sizes(other) == sizes(catalog)
 
 
 @pytest.mark.of_files

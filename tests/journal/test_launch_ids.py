@@ -48,7 +48,7 @@ def test_two_catalogs_become_one(catalog: Catalog, tmp_path: Path, first: str, *
         assert later.launch.run == run
 
 
-def test_in_one_catalog_and_one_directory(catalog: Catalog, tmp_path: Path) -> None:
+def test_in_one_catalog_and_one_directory(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
     """A lease, a plan and a journal of the one are not those of the other."""
     one = trained(catalog, "one", tmp_path, 1)
     two = trained(catalog, "two", tmp_path, 5)
@@ -58,9 +58,8 @@ def test_in_one_catalog_and_one_directory(catalog: Catalog, tmp_path: Path) -> N
     assert [plan and plan.global_step for plan in plans] == [1, 5]
     for launch in again:
         launch.renew_lease()
-    anew = connect(str(tmp_path / "anew.db"))
-    anew.sync(tmp_path)
-    assert [anew.resolve(run).plan.global_step for run in ("one", "two")] == [1, 5]
+    other.sync(tmp_path)
+    assert [other.resolve(run).plan.global_step for run in ("one", "two")] == [1, 5]
 
 
 @pytest.mark.parametrize("order", [(2, 4), (4, 2)])

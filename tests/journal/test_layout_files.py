@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from ckptstore.api import Catalog, connect
+from ckptstore.api import Catalog
 from ckptstore.catalog import reads
 from ckptstore.core.model import Kind, Rule, launch_key
 from ckptstore.training.rank_launch import RankLaunch
@@ -88,7 +88,7 @@ def test_a_strategy_of_another_job_is_kept_and_proves_nothing(
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_files_that_contradict_each_other_leave_no_replicas(
-    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, order: tuple[int, int]
+    catalog: Catalog, other: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, order: tuple[int, int]
 ) -> None:
     """Whichever came first, and where journals are read again."""
     ranks = Job(catalog, tmp_path / "ckpt", world_size=4).start()
@@ -107,9 +107,8 @@ def test_files_that_contradict_each_other_leave_no_replicas(
             assert replicas(ranks[0])[1] != []
     assert replicas(ranks[0]) == ("stand_alone", [])
     assert "Launch L1 has no replicas by these files" in caplog.text
-    anew = connect(str(tmp_path / "anew.db"))
-    anew.sync(tmp_path)
-    with anew.database.read() as connection:
+    other.sync(tmp_path)
+    with other.database.read() as connection:
         found = reads.launch(connection, launch_key("run", "L1"))
     assert (found.layout.source, found.layout.groups) == ("stand_alone", ())
 

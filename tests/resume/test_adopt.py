@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ckptstore.api import Catalog, connect
+from ckptstore.api import Catalog
 from ckptstore.catalog.runs import find_run
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Resolution, Rule
 from ckptstore.journal import jsonl
@@ -57,7 +57,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], *, at_
 @pytest.mark.parametrize("at_last", [False, True])
 @pytest.mark.parametrize("was_noted", [False, True])
 def test_what_the_registrar_recorded_meanwhile_stands(
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, was_noted: bool, at_last: bool
+    catalog: Catalog, other: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, was_noted: bool, at_last: bool
 ) -> None:
     """A catalog made anew from the journals says the same: at last both records are in them."""
     job, (rank,) = begun(catalog, tmp_path / "ckpt", 10, world_size=1)
@@ -76,10 +76,9 @@ def test_what_the_registrar_recorded_meanwhile_stands(
 
     meanwhile(monkeypatch, record, at_last=at_last)
     assert chosen(catalog.resolve("run")) == ("L1", 10)
-    anew = connect(str(tmp_path / "anew.db"))
-    anew.sync(tmp_path / "ckpt")
+    other.sync(tmp_path / "ckpt")
     assert any((job.folder(0) / ".ckptstore").glob("shared*")) is at_last
-    for each in (catalog, anew):
+    for each in (catalog, other):
         newest = each.files("run")[0]
         assert (newest.global_step, newest.state) == (20, FileState.COMPLETE)
         assert (newest.quarantine, dict(newest.metrics)) == ("nan", {"loss": 0.5})
@@ -158,7 +157,7 @@ def without_counters(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("content", [Content.SHARE, None])
 def test_a_share_that_nobody_registered_is_not_taken_for_the_whole_state(
-    catalog: Catalog, tmp_path: Path, content: Content | None
+    catalog: Catalog, other: Catalog, tmp_path: Path, content: Content | None
 ) -> None:
     """Its callback said what it saves, or, in a launch of before that could be said, the rank's other files tell."""
     job, ranks = started(catalog, tmp_path / "ckpt", layout="data_parallel")
@@ -171,9 +170,8 @@ def test_a_share_that_nobody_registered_is_not_taken_for_the_whole_state(
             file = measured(describe(launch.facts, rank=launch.rank, path=path, **told))
             if (step, launch.rank) != (30, 1):
                 launch.record_files([file])
-    anew = connect(str(tmp_path / "anew.db"))
-    anew.sync(tmp_path)
-    for each in (catalog, anew):
+    other.sync(tmp_path)
+    for each in (catalog, other):
         found = each.resolve("run")
         assert chosen(found) == ("L1", 30)
         assert [(item.source.rank, item.source.content) for item in found.plan.ranks] == [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ckptstore.api import Catalog, connect
+from ckptstore.api import Catalog
 from ckptstore.catalog import reads
 from ckptstore.core.model import SCANNED, FileState, Grade
 from ckptstore.errors import RefusedError, UsageError
@@ -193,10 +193,9 @@ def test_the_copy_of_an_adopted_file_is_taken_only_where_that_is_gone(
         assert catalog.resolve("run").plan.ranks[0].source.path == str(path)
 
 
-def test_a_catalog_made_anew_knows_which_is_the_copy(catalog: Catalog, plain: Path, tmp_path: Path) -> None:
+def test_a_catalog_made_anew_knows_which_is_the_copy(catalog: Catalog, other: Catalog, plain: Path) -> None:
     backup = copied(plain, "-r")
     catalog.scan(backup)
-    other = connect(tmp_path / "other.db")
     for tree in (plain, backup):
         other.scan(tree)
     assert homes(other, "plain1") == {"plain1"}
@@ -300,15 +299,14 @@ def test_a_run_that_trains_gets_no_copy_of_another_runs_file(catalog: Catalog, t
 
 
 @pytest.mark.parametrize("how", ["-r", "-rp"])
-def test_a_pin_is_journalled_beside_the_original(catalog: Catalog, tmp_path: Path, how: str) -> None:
+def test_a_pin_is_journalled_beside_the_original(catalog: Catalog, other: Catalog, tmp_path: Path, how: str) -> None:
     """Not beside a scanned backup, which sorts before it: a catalog made anew from the original must know the pin."""
     started(catalog, tmp_path / "data", 10, 20)
     catalog.scan(copied(tmp_path / "data", how))
     catalog.pin("run", 10)
     catalog.tag("run", 20, "good")
-    anew = connect(str(tmp_path / "anew.db"))
-    anew.scan(tmp_path / "data")
-    assert [(row.tally.global_step, row.pinned, row.tags) for row in anew.saves("run")] == [
+    other.scan(tmp_path / "data")
+    assert [(row.tally.global_step, row.pinned, row.tags) for row in other.saves("run")] == [
         (20, False, ("good",)),
         (10, True, ()),
     ]

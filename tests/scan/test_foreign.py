@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ckptstore.api import Catalog, connect
+from ckptstore.api import Catalog
 from ckptstore.core.limits import TOO_LATE
 from ckptstore.core.model import FileState, Grade, Rule
 from ckptstore.errors import NothingRestorableError, RefusedError, UsageError
@@ -66,14 +66,13 @@ def test_weights_that_somebody_trained_before_stop_no_start(catalog: Catalog, ro
     assert launch.resolve().global_step == 6
 
 
-def test_the_best_models_of_pytorch_are_adopted_and_handed_out(catalog: Catalog, root: Path, tmp_path: Path) -> None:
+def test_the_best_models_of_pytorch_are_adopted_and_handed_out(catalog: Catalog, other: Catalog, root: Path) -> None:
     """Seed 003: on each node one rank saves, and nothing but its user knows of which step."""
     best = pytorch(root / "rank_0" / "model_best.pth.tar", at=50, epoch=5)
     other_best = pytorch(root / "rank_8" / "model_best.pth.tar", at=51, epoch=5)
     before = catalog.scan(root, world_size=16)
     remedy = "--step FILE=STEP"
     assert set(left_out(before, root).values()) == {(None, remedy)}
-    other = connect(tmp_path / "other.db")
     other.sync(root)  # the journal says it too
     assert {each.remedy for each in other.resolve("job").unplaced} == {remedy}
     done = catalog.scan(root, world_size=16, steps_per_epoch=10, steps={best: 50, other_best: 50}, replicas="dp")
@@ -331,11 +330,10 @@ def test_a_rank_that_no_launch_has_is_not_taken(catalog: Catalog, root: Path, tm
         catalog.scan(other.parent.parent, trust=["name"], world_size=2)
 
 
-def test_a_catalog_made_anew_knows_them(catalog: Catalog, root: Path, tmp_path: Path) -> None:
+def test_a_catalog_made_anew_knows_them(catalog: Catalog, other: Catalog, root: Path) -> None:
     shards(root / "global_step7", at=3)
     tensorflow(root / "ckpt0", at=1)
     catalog.scan(root, trust=["name"], steps={"ckpt0": 3}, world_size=1)
-    other = connect(tmp_path / "other.db")
     dry = other.scan(root, run="job", dry_run=True)
     assert other.runs() == []
     done = other.scan(root, run="job")

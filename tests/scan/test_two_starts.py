@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ckptstore.api import Catalog, connect
+from ckptstore.api import Catalog
 from tests.scan.builders import save
 
 
@@ -49,7 +49,7 @@ def test_ranks_that_save_far_apart(catalog: Catalog, root: Path, steps: tuple[in
 
 
 @pytest.mark.parametrize("apart", [20, 1000])
-def test_two_starts_that_were_equally_fast(catalog: Catalog, root: Path, tmp_path: Path, apart: int) -> None:
+def test_two_starts_that_were_equally_fast(catalog: Catalog, other: Catalog, root: Path, apart: int) -> None:
     """Each rank has the files of another start. A copy of one rank after another looks the same: the user says so."""
     for rank in (0, 1):
         save(root, 1, 2, 3, rank=rank, at=1000 + rank * apart)
@@ -57,10 +57,9 @@ def test_two_starts_that_were_equally_fast(catalog: Catalog, root: Path, tmp_pat
     assert not done.adopted
     assert [each.best_guess for each in done.uncertain] == [1, 2, 3] * 2
     assert {each.remedy for each in done.uncertain} == {"--trust numbers"}
-    anew = connect(str(tmp_path / "anew.db"))
-    anew.sync(root)
-    assert list(anew.unplaced("job")) == list(catalog.unplaced("job"))
-    assert anew.unplaced("job")
+    other.sync(root)
+    assert list(other.unplaced("job")) == list(catalog.unplaced("job"))
+    assert other.unplaced("job")
     assert all("of two launches, or copied one rank after another" in each.reason for each in done.uncertain)
     assert catalog.scan(root, world_size=2, trust=["numbers"]).uncertain == ()
     assert catalog.resolve("job").plan.global_step == 3
