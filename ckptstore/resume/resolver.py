@@ -550,8 +550,7 @@ def fault(
 
     `copied` has the ids of files that a tier has with the recorded digest.
     """
-    # Computing an id takes time, so do it only if a load failed. A copy has the recorded bytes.
-    if failed and file.id in failed and (file.problem is not Rule.DIGEST_MISMATCH or file.id not in copied):
+    if failed and file.id in failed:  # computing an id takes time, so do it only if a load failed
         return Reason(Rule.QUARANTINED, file.rank, f"{file.path} could not be loaded: {failed[file.id]}")
     seen = seen or _NOT_THERE
     if file.content is Content.WEIGHTS:

@@ -420,15 +420,21 @@ class RankLaunch:
         self.recorder.mark([file], FileState.DAMAGED, rule)
 
     def record_load_failure(self, file: Checkpoint | None, damage: Rule | None, detail: str) -> None:
-        """As `load_failed`, and record the rule that the file broke, if any. Log a failure that cannot be recorded."""
+        """As `load_failed`, and record the rule that the file broke, if any. Log a failure that cannot be recorded.
+
+        A damaged file is marked as damaged, and the failure does not name it: once the original is back, `verify` takes
+        the mark away, and copies of the file at other paths are not damaged.
+        """
+        cause = file if damage is None else None
         if file is not None and (origin := self._fetched.origin(file)) is not None:
             # The damage is in the fetched file, not in the recorded one. But if that is damaged too, mark it as
             # unreadable: then its copies are not tried again.
-            file, damage = origin, damage and (Rule.UNREADABLE if origin.problem else None)
+            cause = file = origin
+            damage = damage and (Rule.UNREADABLE if origin.problem else None)
         try:
             if file is not None and damage is not None:
                 self.mark_damaged(file, damage)
-            self.load_failed(file, detail)
+            self.load_failed(cause, detail)
         except CatalogUnavailableError as error:
             log.error("%s. It is not recorded that this launch could not load its file.", error)  # noqa: TRY400
 

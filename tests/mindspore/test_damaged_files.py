@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,16 @@ def newest(catalog: Catalog) -> Any:
     return catalog.resolve("run")
 
 
+def damage(path: Path) -> None:
+    """Change a byte in the middle. The size and the times stay."""
+    status = path.stat()
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.chmod(0o600)
+    path.write_bytes(content)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
 @pytest.mark.parametrize("loader", ["", "mindspore"])
 def test_a_file_that_cannot_be_loaded_stops_the_start_and_is_passed_over_by_the_next(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loader: str
@@ -27,22 +38,37 @@ def test_a_file_that_cannot_be_loaded_stops_the_start_and_is_passed_over_by_the_
     """Its size and time are the recorded ones: nothing but reading it tells."""
     monkeypatch.setenv("CKPTSTORE_LOADER", loader)
     to_step_12(tmp_path)
-    path = Path(newest(catalog).plan.ranks[0].source.path)
-    status = path.stat()
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.chmod(0o600)
-    path.write_bytes(content)
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    damage(Path(newest(catalog).plan.ranks[0].source.path))
     assert newest(catalog).plan.global_step == 12
     with pytest.raises(DamageError, match="has other bytes than those recorded .digest_mismatch.; start again"):
         to_step_12(tmp_path)
     found = newest(catalog)
     assert found.plan.global_step == 10
     reason = found.rejections[0].reasons[0]
-    assert (found.rejections[0].global_step, reason.rule) == (12, Rule.QUARANTINED)
-    assert "could not be loaded: it has other bytes than those recorded (rank 0 of launch " in reason.detail
+    assert (found.rejections[0].global_step, reason.rule) == (12, Rule.DIGEST_MISMATCH)
+    assert "is damaged: bring back the original from a backup, then run: ckptstore verify run" in reason.detail
     assert to_step_12(tmp_path)[0] == 10
+
+
+@pytest.mark.parametrize("is_in_place", [True, False])
+def test_the_original_of_a_damaged_file_is_taken_again(catalog: Catalog, tmp_path: Path, *, is_in_place: bool) -> None:
+    """It is brought back to its place, or found in a backup. Before, the failed load counted against it for ever."""
+    to_step_12(tmp_path)
+    path = Path(newest(catalog).plan.ranks[0].source.path)
+    backup = tmp_path / "backup"
+    shutil.copytree(path.parent, backup)
+    damage(path)
+    with pytest.raises(DamageError):
+        to_step_12(tmp_path)
+    catalog.verify("run")
+    assert newest(catalog).plan.global_step == 10
+    if is_in_place:
+        shutil.copy2(backup / path.name, path)
+        catalog.verify("run")
+    else:
+        catalog.scan(backup, run="run")
+    assert newest(catalog).plan.global_step == 12
+    assert to_step_12(tmp_path)[0] == 12
 
 
 @pytest.mark.parametrize("loader", ["", "mindspore"])
