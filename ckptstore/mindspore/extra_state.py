@@ -58,6 +58,8 @@ _ARRAY, _TENSOR = "__array__", "__tensor__"
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
 _OTHER_DATA = (*_GENERATORS, set, frozenset, bytes, bytearray, deque)
 """Data that is not stored, though a script may expect it. Other objects, as a network or a log, are no data."""
+_VALUES = (*_OTHER_DATA, dict, list, tuple, np.ndarray, mindspore.Tensor)
+"""Classes whose objects are values themselves: what they hold is in none of their attributes, if they have any."""
 
 RandomState: TypeAlias = "tuple[Any, Any]"
 
@@ -609,7 +611,7 @@ def _is_opened(value: Any) -> bool:
 
 def why_no_state(known: Any) -> str:
     """Why nothing of an object can be kept; empty if something can."""
-    if hasattr(known, "state_dict") or (hasattr(known, "__dict__") and not isinstance(known, _GENERATORS)):
+    if hasattr(known, "state_dict") or (hasattr(known, "__dict__") and not isinstance(known, _VALUES)):
         return ""
     return f"a {type(known).__name__} has no state_dict"
 

@@ -5,6 +5,7 @@ import multiprocessing
 import random
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -142,8 +143,10 @@ def test_data_of_an_object_that_is_not_saved_is_named(tmp_path: Path, caplog: py
         ({"x": {"a": 1}}, "others.'x'. cannot be saved with the state: a dict has no state_dict; give"),
         ({"chance": np.random.default_rng(1)}, "a Generator has no state_dict"),
         ({"chance": random.SystemRandom()}, "a SystemRandom has no state_dict"),
+        ({"seen": Counter()}, "a Counter has no state_dict"),
+        ({"scale": Parameter(ms.Tensor(1.0), name="scale")}, "a Parameter has no state_dict"),
     ],
-    ids=["number", "number as a name", "number by name", "dict", "generator", "random"],
+    ids=["number", "number as a name", "number by name", "dict", "generator", "random", "counter", "parameter"],
 )
 def test_others_that_cannot_be_saved_are_refused(tmp_path: Path, others: Any, told: str) -> None:
     """Before, they ended in a TypeError of Python's own, or started over after a restart."""
