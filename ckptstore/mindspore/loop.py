@@ -231,9 +231,12 @@ class Loop:
         self._schedule.saved()
 
     def _warn_of_sums(self) -> None:
-        """Warn once if no optimizer updated in each step since the last save: a script may sum up gradients itself."""
+        """Warn once if half of the steps since the last save, or more, had no update: a script may sum up gradients.
+
+        A loss scale passes over updates too, but fewer.
+        """
         behind = {updates for updates in self._updates_since() if updates is not None}
-        if behind and max(behind) < 0 and not self._others:
+        if behind and 2 * max(behind) <= self._counted[0] - self.global_step < 0 and not self._others:
             self._session.complaints.warn(
                 "the optimizer did not update in each step: gradients that the script sums up in the meantime are not "
                 "saved, and start over after a restart; hold them in parameters of an object, and give it to others="

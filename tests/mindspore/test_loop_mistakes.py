@@ -197,6 +197,19 @@ def test_gradients_that_a_script_sums_up(tmp_path: Path, caplog: pytest.LogCaptu
     assert bool(told) is not is_given
 
 
+def test_updates_that_are_passed_over_are_no_gradients_summed_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As by a loss scale, which passes over an update after an overflow. Before, the advice was about other scripts."""
+    made = Trained()
+    for batch in (loop := made.loop(tmp_path, every=4)):
+        loss, gradients = made.gradients(*batch)
+        if loop.global_step not in {0, 6}:
+            made.optimizer(gradients)
+        loop.step(loss=loss)
+    assert not complaints(caplog)
+
+
 def test_a_number_as_a_name_in_keep_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Before, the next start brought it back by another name, as text."""
     trained = Trained()
