@@ -402,8 +402,9 @@ class Keeper:
         for name, each in self._kept.items():
             whole = _is_in(self._keeps, each)
             try:
-                yield name, plain(_state_of(each, whole=whole))
-                if whole and (left := data_left_out(each)):
+                state = _state_of(each, whole=whole)
+                yield name, plain(state)
+                if whole and (left := data_left_out(each, state)):
                     self._complaints.warn(f"{name} is kept without {left}")
             except Exception as error:  # noqa: BLE001 — the user's: whatever it raises, training goes on
                 self._complaints.warn(f"the state of {name} is not kept, and starts over after a restart: {error}")
@@ -616,11 +617,11 @@ def why_no_state(known: Any) -> str:
     return f"a {type(known).__name__} has no state_dict"
 
 
-def data_left_out(known: Any) -> str:
-    """The attributes of an object with data that `state_of` leaves out, and what to do about it; empty if none."""
+def data_left_out(known: Any, state: Mapping[str, Any]) -> str:
+    """The attributes of an object with data that its `state_of` lacks, and what to do about it; empty if none."""
     if hasattr(known, "state_dict") or isinstance(known, _SCHEDULERS):
         return ""
-    if not (names := [name for name, value in vars(known).items() if _is_other_data(value)]):
+    if not (names := [name for name, value in vars(known).items() if name not in state and _is_other_data(value)]):
         return ""
     return (
         f"{', '.join(names)}: only numbers, text, arrays, and lists and dicts of these by text are stored; to keep the "

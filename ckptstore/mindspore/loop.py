@@ -245,9 +245,10 @@ class Loop:
     def _companion(self, kept: dict[str, Any]) -> dict[str, Any]:
         """The state that is saved beside the parameters."""
         self._saved_keep = kept["keep"]
-        others = self._plain("others", {name: extra_state.state_of(each) for name, each in self._others.items()})
+        states = {name: extra_state.state_of(each) for name, each in self._others.items()}
+        others = self._plain("others", states)
         for name, each in self._others.items():
-            if left := extra_state.data_left_out(each):
+            if left := extra_state.data_left_out(each, states[name]):
                 self._session.complaints.warn(f"others[{name!r}] is saved without {left}")
         return {
             "loop": json.dumps({"keep": kept["keep"], "others": others}),
