@@ -203,7 +203,8 @@ def telling(file: Checkpoint, on_failure: OnFailure) -> Iterator[None]:
         raise DamageError(f"{file.path}: {error} ({Rule.DIGEST_MISMATCH})", _AGAIN) from error
     except OSError as error:
         is_of_file = error.errno in BAD_BYTES
-        on_failure(file if is_of_file else None, None, f"{file.path}: {error.strerror}")
+        cause, damage = (file, Rule.UNREADABLE) if is_of_file else (None, None)
+        on_failure(cause, damage, f"{file.path}: {error.strerror}")
         raise CkptstoreError(
             f"{file.path} of the restore plan cannot be read ({error.strerror})",
             _AGAIN if is_of_file else "see that it is there on this node and that you may read it, then start again",
