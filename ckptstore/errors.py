@@ -79,3 +79,9 @@ class UnknownRunError(CkptstoreError):
     """No run of that name is in the catalog."""
 
     exit_code = UsageError.exit_code
+
+
+def reason_of(error: Exception) -> str:
+    """The reason in an error, for a message that names the path itself: `str` of an `OSError` repeats the path."""
+    reason: str | None = getattr(error, "strerror", None)
+    return reason or str(error)

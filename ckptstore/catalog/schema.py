@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from ckptstore.catalog.mounts import network_file_system
 from ckptstore.catalog.tables import metadata
-from ckptstore.errors import CatalogUnavailableError, SchemaError
+from ckptstore.errors import CatalogUnavailableError, SchemaError, reason_of
 from ckptstore.outside import Path, threading, time
 
 if TYPE_CHECKING:
@@ -196,4 +196,4 @@ def _one_at_a_time(database: Database) -> Iterator[None]:
     except Timeout:
         raise CatalogUnavailableError(f"another process holds {path}", "wait for it, or end it") from None
     except OSError as error:
-        raise database.unusable(error.strerror or str(error)) from None
+        raise database.unusable(reason_of(error)) from None

@@ -28,7 +28,7 @@ from ckptstore.cli import (
 )
 from ckptstore.cli.terminal import line
 from ckptstore.core.hints import Command
-from ckptstore.errors import CkptstoreError
+from ckptstore.errors import CkptstoreError, reason_of
 from ckptstore.outside import os
 
 if TYPE_CHECKING:
@@ -131,9 +131,9 @@ def main() -> None:
     except click.Abort:
         _fail("interrupted", 130)
     except FileNotFoundError as error:
-        _fail(f"{error.filename or 'the current directory'}: {error.strerror}", 1)
+        _fail(f"{error.filename or 'the current directory'}: {reason_of(error)}", 1)
     except OSError as error:
-        _fail(f"{error.filename or 'what there is to say cannot be written'}: {error.strerror or error}", 1)
+        _fail(f"{error.filename or 'what there is to say cannot be written'}: {reason_of(error)}", 1)
     except UnicodeError as error:
         text = error.object if isinstance(error, UnicodeEncodeError) else str(error)
         _fail(f"{text!a}: it cannot be written as text; names must be UTF-8, and so must the locale", 1)

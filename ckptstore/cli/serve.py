@@ -10,7 +10,7 @@ import click
 
 from ckptstore.cli.terminal import line
 from ckptstore.cli.watching import receiver_options, secret, watcher_of
-from ckptstore.errors import CkptstoreError, UsageError
+from ckptstore.errors import CkptstoreError, UsageError, reason_of
 from ckptstore.outside import Path, os, socket
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _listening(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
         raise CkptstoreError(
-            f"cannot listen at {host}, port {port} ({error.strerror or error})", "give another --host or --port"
+            f"cannot listen at {host}, port {port} ({reason_of(error)})", "give another --host or --port"
         ) from None
 
 
@@ -129,7 +129,9 @@ def metrics(context: click.Context, *, textfile: Path | None) -> None:
     try:
         replace_text(textfile.absolute(), shown)
     except OSError as error:
-        raise CkptstoreError(f"cannot write {textfile} ({error.strerror})", "check its name and permissions") from None
+        raise CkptstoreError(
+            f"cannot write {textfile} ({reason_of(error)})", "check its name and permissions"
+        ) from None
 
 
 def _not_installed(error: ImportError) -> CkptstoreError:

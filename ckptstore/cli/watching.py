@@ -9,7 +9,7 @@ import click
 
 from ckptstore.cli.commands import Parsed, as_json, catalog, seconds, together
 from ckptstore.cli.terminal import line
-from ckptstore.errors import UsageError
+from ckptstore.errors import UsageError, reason_of
 from ckptstore.outside import Path, os
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def secret(file: Path | None, variable: str, what: str) -> bytes | None:
     try:
         found = file.read_bytes().strip()
     except OSError as error:
-        raise UsageError(f"cannot read {file} ({error.strerror})", "check its name and permissions") from None
+        raise UsageError(f"cannot read {file} ({reason_of(error)})", "check its name and permissions") from None
     if not found:
         raise UsageError(f"{file} is empty", f"write the {what} into it")
     return found

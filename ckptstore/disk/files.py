@@ -19,6 +19,7 @@ from ckptstore.core.naming import INDEX
 from ckptstore.disk.name_claims import NO_LINKS
 from ckptstore.disk.several import members_at, status_of
 from ckptstore.disk.waiting import for_each
+from ckptstore.errors import reason_of
 from ckptstore.outside import Path, open_file, os, tempfile
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ def _observe(read_bytes: bool, file: Checkpoint) -> Observed:  # noqa: FBT001 â€
             return Observed(None, has_directory=has_anything(str(Path(file.path).parent)))
         return against(file.path, file, found, read_bytes=read_bytes)
     except OSError as error:
-        return Observed(None, unreadable=error.strerror or str(error))
+        return Observed(None, unreadable=reason_of(error))
 
 
 def against(path: str, record: Recorded, found: FileFacts | Seen, *, read_bytes: bool = False) -> Observed:

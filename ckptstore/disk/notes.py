@@ -16,6 +16,7 @@ from ckptstore.core import bounded_json
 from ckptstore.core.model import launch_key
 from ckptstore.disk.files import replace_text
 from ckptstore.disk.owner import is_dead, is_here
+from ckptstore.errors import reason_of
 from ckptstore.outside import Path, os, tempfile
 
 log = logging.getLogger("ckptstore")
@@ -55,7 +56,7 @@ def leave(note: Note) -> None:
         if _is_own(folder):
             replace_text(_path(note), json.dumps(asdict(note)))
     except OSError as error:  # also where there is no temporary directory at all
-        log.debug("no note of run %s is left on this machine (%s)", note.run, error.strerror or error)
+        log.debug("no note of run %s is left on this machine (%s)", note.run, reason_of(error))
 
 
 def remove(note: Note) -> None:

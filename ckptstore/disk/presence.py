@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ckptstore.core.naming import INDEX, above_save
 from ckptstore.disk.files import has_anything, opened_directory, readable, sync
 from ckptstore.disk.name_claims import FOLDER
+from ckptstore.errors import reason_of
 from ckptstore.outside import Path, os, token_hex
 
 if TYPE_CHECKING:
@@ -199,7 +200,7 @@ def _opened(directory: str, home: Home) -> Iterator[tuple[int, str]]:
 
 def _why(error: OSError) -> str:
     """The reason why a directory is not present, after its path."""
-    why = error.strerror or str(error)
+    why = reason_of(error)
     return why if error.errno == errno.ENODEV else f"cannot be looked at: {why}"
 
 

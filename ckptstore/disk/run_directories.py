@@ -14,7 +14,7 @@ from ckptstore.core.hints import Command
 from ckptstore.core.naming import parse_rank_directory
 from ckptstore.disk.files import absolute, real_directory
 from ckptstore.disk.name_claims import FOLDER
-from ckptstore.errors import UsageError
+from ckptstore.errors import UsageError, reason_of
 from ckptstore.outside import Path, os
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def remember(catalog: str, run: str, directory: str) -> None:
         with path.open("a", encoding="ascii") as file:
             file.write(f"{json.dumps(root)}\n")
     except OSError as error:
-        log.info("where run %s saves is not remembered on this machine (%s)", run, error.strerror or error)
+        log.info("where run %s saves is not remembered on this machine (%s)", run, reason_of(error))
 
 
 def remembered(catalog: str, run: str) -> list[str]:

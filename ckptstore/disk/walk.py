@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.core.limits import HIGHEST, LONGEST_PATH, TOO_LATE
 from ckptstore.core.model import Skipped
+from ckptstore.errors import reason_of
 from ckptstore.outside import Future, ThreadPoolExecutor, os, queue
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def look(
                     passed.append(Skipped(shown(entry.path), reason))
                     unread += passed[-1:] if is_unread else []
     except OSError as error:
-        passed.append(Skipped(shown(path), error.strerror or str(error)))
+        passed.append(Skipped(shown(path), reason_of(error)))
         unread += [] if isinstance(error, FileNotFoundError) else passed[-1:]
     return Directory(path, parts, tuple(files), tuple(passed), tuple(unread)), below
 
@@ -124,7 +125,7 @@ def _look_at(
     except FileNotFoundError:
         pass
     except OSError as error:
-        return error.strerror or str(error), True
+        return reason_of(error), True
     return reason, False
 
 

@@ -12,6 +12,7 @@ from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.owner import is_dead, shown
 from ckptstore.doctor.checkup import Fact, Status
 from ckptstore.doctor.run_facts import folder_of, room_of, roots, sizes_of, unread
+from ckptstore.errors import reason_of
 from ckptstore.journal import jsonl
 from ckptstore.journal.accept import unconfirmed
 from ckptstore.outside import Path
@@ -91,7 +92,7 @@ def _disk(facts: RunFacts, device: int, directories: list[str]) -> Check:
     try:
         room = room_of(directories[0])
     except OSError as error:
-        return facts.check("disk", Status.WARNING, f"{where}: its room is not known ({error.strerror})")
+        return facts.check("disk", Status.WARNING, f"{where}: its room is not known ({reason_of(error)})")
     files, taken = _next_save(facts, device)
     free = f"{where}: {size(room.bytes)} free"
     if not files:

@@ -18,6 +18,7 @@ from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.run_directories import root_of
 from ckptstore.disk.waiting import for_each
 from ckptstore.doctor.checkup import Check
+from ckptstore.errors import reason_of
 from ckptstore.journal import jsonl
 from ckptstore.journal.sync import read_so_far
 from ckptstore.outside import Path, os
@@ -240,11 +241,11 @@ def _look_at(directory: str) -> Surroundings:
     try:
         device = os.stat(f"{here}/.").st_dev
     except OSError as error:
-        return Surroundings(directory, None, error.strerror or str(error))
+        return Surroundings(directory, None, reason_of(error))
     try:
         return Surroundings(directory, device, journals=jsonl.sizes_in(f"{here}/{FOLDER}") or {})
     except OSError as error:
-        return Surroundings(directory, device, hidden=error.strerror or str(error))
+        return Surroundings(directory, device, hidden=reason_of(error))
 
 
 def room_of(directory: str) -> Room:

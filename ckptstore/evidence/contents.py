@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ckptstore.core.iterations import COMMON, Common, Iteration
 from ckptstore.core.model import Content, Skipped
-from ckptstore.errors import UnreadableError
+from ckptstore.errors import UnreadableError, reason_of
 from ckptstore.formats.alike import AlikeReader
 from ckptstore.formats.bounded_json import read_object
 from ckptstore.formats.safetensors import SafetensorsHeader
@@ -63,10 +63,8 @@ class ContentsReader:
         """
         try:
             header = self._headers.read(path, family)
-        except UnreadableError as error:
-            return Skipped(path, str(error))
-        except OSError as error:
-            return Skipped(path, error.strerror or str(error))
+        except (OSError, UnreadableError) as error:
+            return Skipped(path, reason_of(error))
         if content is Content.FULL and isinstance(header, SafetensorsHeader) and header.is_share:
             content = Content.SHARE
         known = self._networks.get(id(header.entries))
@@ -153,7 +151,7 @@ def read_iteration(directory: Path, step: int, counters: Mapping[str, int | None
     except UnreadableError as error:
         trouble = str(error)
     except OSError as error:
-        trouble = f"{COMMON} cannot be read ({error.strerror})"
+        trouble = f"{COMMON} cannot be read ({reason_of(error)})"
     return Iteration(step, counters, common, trouble)
 
 

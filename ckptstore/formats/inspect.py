@@ -7,7 +7,7 @@ import zipfile
 from typing import TYPE_CHECKING
 
 from ckptstore.core.naming import PYTORCH, format_of
-from ckptstore.errors import CkptstoreError, UnreadableError, UsageError
+from ckptstore.errors import CkptstoreError, UnreadableError, UsageError, reason_of
 from ckptstore.formats import ckpt, safetensors
 from ckptstore.formats.ckpt import begins_with_a_value, ends_too_early, is_encrypted, read_ckpt
 from ckptstore.formats.header import bytes_of
@@ -60,9 +60,7 @@ def look_into(path: Path) -> Header | Strategy | GroupInfo:
     except (FileNotFoundError, NotADirectoryError):
         raise UsageError(f"there is no file {path}", "check its name") from None
     except OSError as error:
-        raise CkptstoreError(
-            f"cannot read {path}: {error.strerror or error}", "check permissions and the disk"
-        ) from None
+        raise CkptstoreError(f"cannot read {path}: {reason_of(error)}", "check permissions and the disk") from None
 
 
 def _begins_with_a_group(reader: WireReader) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ckptstore.errors import CkptstoreError, DamageError, UsageError
+from ckptstore.errors import CkptstoreError, DamageError, UsageError, reason_of
 from ckptstore.formats.header import Header, certainly_appended
 from ckptstore.formats.inspect import look_into
 from ckptstore.outside import os
@@ -65,7 +65,7 @@ class TensorFile:
             yield read
         except OSError as error:
             raise CkptstoreError(
-                f"cannot read {self.path}: {error.strerror or error}", "check permissions and the disk"
+                f"cannot read {self.path}: {reason_of(error)}", "check permissions and the disk"
             ) from None
         except EOFError:
             raise DamageError(f"{self.path} ends too early", "it was cut since its header was read") from None

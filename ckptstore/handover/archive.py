@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from blake3 import blake3
 
 from ckptstore.disk.files import opened_directory
-from ckptstore.errors import DamageError, UsageError
+from ckptstore.errors import DamageError, UsageError, reason_of
 from ckptstore.handover import manifest as manifests
 from ckptstore.handover.manifest import MOST_BYTES, NAME
 from ckptstore.outside import Path, open_file, os
@@ -178,7 +178,7 @@ class DirectorySource:
             with opened_directory(directory) as above:
                 opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=above)
         except OSError as error:
-            why = error.strerror or str(error)
+            why = reason_of(error)
             if place == NAME:
                 raise UsageError(f"{self._root} is no export: {NAME}: {why}", "give what `export` wrote") from None
             raise _damaged(f"{self._root}/{place}", why) from None
@@ -264,7 +264,7 @@ def open_source(path: str) -> Source:
     try:
         return DirectorySource(os.path.realpath(path)) if os.path.isdir(path) else TarSource(path)
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}", "give what `export` wrote") from None
+        raise UsageError(f"cannot read {path}: {reason_of(error)}", "give what `export` wrote") from None
 
 
 def _size_of(opened: int, path: str) -> int:

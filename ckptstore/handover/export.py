@@ -14,7 +14,7 @@ from ckptstore.core.naming import SEVERAL, companion_of
 from ckptstore.disk.aside import named_last
 from ckptstore.disk.files import absolute, facts_if_seen
 from ckptstore.disk.several import members_at, status_of
-from ckptstore.errors import CkptstoreError, RefusedError, UsageError
+from ckptstore.errors import CkptstoreError, RefusedError, UsageError, reason_of
 from ckptstore.handover import manifest as manifests
 from ckptstore.handover.archive import TAR, DirectoryWriter, TarWriter
 from ckptstore.handover.items import converted, copied, digest_of, other_bytes, prove, the_whole
@@ -136,7 +136,7 @@ def _write(path: str, draft: Manifest, items: Sequence[Item], progress: Progress
             manifests.read(manifests.to_text(written), path)  # raises if the manifest could not be read again
             writer.end(written)
     except OSError as error:
-        raise CkptstoreError(f"cannot write {path}: {error.strerror or error}", "look at its disk") from error
+        raise CkptstoreError(f"cannot write {path}: {reason_of(error)}", "look at its disk") from error
     progress(every, every)
     return written
 

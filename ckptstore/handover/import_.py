@@ -22,7 +22,7 @@ from ckptstore.disk.files import absolute, digest, facts
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.presence import Home
 from ckptstore.disk.run_directories import remember
-from ckptstore.errors import CkptstoreError, DamageError, RefusedError, UsageError
+from ckptstore.errors import CkptstoreError, DamageError, RefusedError, UsageError, reason_of
 from ckptstore.handover import manifest as manifests
 from ckptstore.handover.archive import open_source, write
 from ckptstore.handover.manifest import place_of
@@ -88,9 +88,7 @@ def import_(
                 with named_last(new.directory) as aside:
                     _copy(opened, new, aside, progress)
         except OSError as error:
-            raise CkptstoreError(
-                f"cannot write {new.directory}: {error.strerror or error}", "look at its disk"
-            ) from error
+            raise CkptstoreError(f"cannot write {new.directory}: {reason_of(error)}", "look at its disk") from error
     _record(database, new)
     manifest = new.manifest
     return Imported(

@@ -10,7 +10,7 @@ from ckptstore.core.hints import Command
 from ckptstore.core.model import Content
 from ckptstore.core.naming import ONE_FILE
 from ckptstore.disk.files import digest
-from ckptstore.errors import CkptstoreError, DamageError, RefusedError, UnreadableError, UsageError
+from ckptstore.errors import CkptstoreError, DamageError, RefusedError, UnreadableError, UsageError, reason_of
 from ckptstore.formats.header import STRING, BytesOf
 from ckptstore.formats.safetensors import can_hold, head_of, parse_safetensors
 from ckptstore.formats.tensor_file import TensorFile
@@ -144,4 +144,4 @@ def other_bytes(path: str, why: str = "its bytes are not those that were recorde
 
 
 def _unreadable(path: str, error: OSError) -> CkptstoreError:
-    return CkptstoreError(f"cannot read {path}: {error.strerror or error}", "nothing was exported")
+    return CkptstoreError(f"cannot read {path}: {reason_of(error)}", "nothing was exported")

@@ -34,7 +34,7 @@ from ckptstore.core.model import FileState
 from ckptstore.disk import presence
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.presence import Home
-from ckptstore.errors import CatalogUnavailableError
+from ckptstore.errors import CatalogUnavailableError, reason_of
 from ckptstore.journal.jsonl import SHARED, JournalWriter, directory_of, nearest
 from ckptstore.journal.layouts import layout_by
 from ckptstore.journal.sync import home_to_json, take_up_own, write_missed
@@ -421,7 +421,7 @@ class Recorder:
         return nearest(path, self._writers) or str(Path(path).parent)
 
     def _complain(self, directory: str, error: OSError) -> None:
-        why = error.strerror or str(error)
+        why = reason_of(error)
         self._say(
             directory,
             f"the journal in {directory} cannot be written ({why}): records go to the catalog alone until it can",

@@ -28,7 +28,7 @@ from ckptstore.disk.run_directories import root_of
 from ckptstore.disk.trust import Trust
 from ckptstore.disk.waiting import for_each
 from ckptstore.disk.walk import shown
-from ckptstore.errors import CatalogForbidsError, UnknownRunError, UsageError
+from ckptstore.errors import CatalogForbidsError, UnknownRunError, UsageError, reason_of
 from ckptstore.journal import jsonl, summaries
 from ckptstore.journal.accept import Acceptor, why_not
 from ckptstore.journal.copied_directories import copied_journals, copies_in, of_copy
@@ -200,7 +200,7 @@ def found_below(roots: Iterable[str], *, with_directories: bool = False) -> tupl
     hidden: list[Skipped] = []
 
     def hide(folder: str, error: OSError) -> None:
-        hidden.append(Skipped(folder, error.strerror or str(error)))
+        hidden.append(Skipped(folder, reason_of(error)))
 
     def pass_over(error: OSError) -> None:
         if with_directories and not isinstance(error, FileNotFoundError):
@@ -352,7 +352,7 @@ def _sizes_in(folder: str) -> dict[str, int] | Skipped | None:
     try:
         return jsonl.sizes_in(folder)
     except OSError as error:
-        return Skipped(folder, error.strerror or str(error))
+        return Skipped(folder, reason_of(error))
 
 
 class _Place(NamedTuple):
@@ -490,7 +490,7 @@ class _Reading:
                     continue
                 found = place.summary or jsonl.read(path, before.end, _BYTES)
             except OSError as error:
-                failed.append(Skipped(path, error.strerror or str(error)))
+                failed.append(Skipped(path, reason_of(error)))
                 continue
             if reason := why_not(found.owner, found.home_owner, self._trust):  # another file may be there by now
                 skipped.append(Skipped(path, reason))

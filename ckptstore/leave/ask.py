@@ -19,7 +19,7 @@ from ckptstore.disk import exit_flags
 from ckptstore.disk.notes import of_living
 from ckptstore.disk.owner import is_here
 from ckptstore.disk.run_directories import known_directories, root_of
-from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UnknownRunError, UsageError
+from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UnknownRunError, UsageError, reason_of
 from ckptstore.journal.sync import found_below, take_up_found
 from ckptstore.outside import Path, os, signal, time
 from ckptstore.resume.liveness import KILLED, Life, how_ended, last_sign, life, newest_begun
@@ -141,7 +141,7 @@ def take_back(database: Database, run: str) -> bool:
             exit_flags.take_back(directory, launch.key)
         except OSError as error:  # noqa: PERF203 — the other ranks' requests are still removed
             if not isinstance(error, FileNotFoundError):  # else it is on another host, or gone
-                left.append(f"{exit_flags.flag_path(directory, launch.key)} ({error.strerror})")
+                left.append(f"{exit_flags.flag_path(directory, launch.key)} ({reason_of(error)})")
     if left:
         raise CkptstoreError(f"cannot be removed: {', '.join(left)}", "remove each as its owner")
     return was_asked
@@ -157,7 +157,7 @@ def _put(directory: str, key: LaunchKey, run: str, reason: str) -> str:
     try:
         exit_flags.put(directory, key, run, reason)
     except OSError as error:
-        return error.strerror or str(error)
+        return reason_of(error)
     return ""
 
 

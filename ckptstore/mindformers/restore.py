@@ -14,7 +14,7 @@ from ckptstore.core.hints import Command
 from ckptstore.core.iterations import parse_part
 from ckptstore.core.model import Content
 from ckptstore.disk.name_claims import FOLDER
-from ckptstore.errors import CkptstoreError, RefusedError
+from ckptstore.errors import CkptstoreError, RefusedError, reason_of
 from ckptstore.formats.header import OPTIMIZER_STEP, Header
 from ckptstore.formats.inspect import inspect
 from ckptstore.mindspore.load_guard import sample
@@ -117,7 +117,7 @@ def _link(file: Checkpoint, rank: int, *, is_parallel: bool) -> Path:
                 old.unlink()
         link.symlink_to(file.path)
     except OSError as error:
-        raise CkptstoreError(f"no link can be made in {home} ({error.strerror})", "check its permissions") from None
+        raise CkptstoreError(f"no link can be made in {home} ({reason_of(error)})", "check its permissions") from None
     return link
 
 

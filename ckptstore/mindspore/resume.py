@@ -14,7 +14,7 @@ from ckptstore import progress
 from ckptstore.core.hints import Call
 from ckptstore.core.model import Rule
 from ckptstore.disk.files import BAD_BYTES, digest
-from ckptstore.errors import CkptstoreError, DamageError, UsageError
+from ckptstore.errors import CkptstoreError, DamageError, UsageError, reason_of
 from ckptstore.formats.header import OPTIMIZER_STEP
 from ckptstore.formats.inspect import is_broken
 from ckptstore.mindspore.data import check_dataset
@@ -204,9 +204,9 @@ def telling(file: Checkpoint, on_failure: OnFailure) -> Iterator[None]:
     except OSError as error:
         is_of_file = error.errno in BAD_BYTES
         cause, damage = (file, Rule.UNREADABLE) if is_of_file else (None, None)
-        on_failure(cause, damage, f"{file.path}: {error.strerror}")
+        on_failure(cause, damage, f"{file.path}: {reason_of(error)}")
         raise CkptstoreError(
-            f"{file.path} of the restore plan cannot be read ({error.strerror})",
+            f"{file.path} of the restore plan cannot be read ({reason_of(error)})",
             _AGAIN if is_of_file else "see that it is there on this node and that you may read it, then start again",
         ) from None
 

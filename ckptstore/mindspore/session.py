@@ -14,7 +14,7 @@ from ckptstore.core.hints import Call
 from ckptstore.core.iterations import MODEL, parse_part
 from ckptstore.core.limits import text
 from ckptstore.core.model import Content, Kind, epoch_and_step
-from ckptstore.errors import RefusedError
+from ckptstore.errors import RefusedError, reason_of
 from ckptstore.mindspore.communication import strategy_file
 from ckptstore.mindspore.data import steps_of
 from ckptstore.mindspore.random_layers import seed_step
@@ -310,7 +310,7 @@ def _kept(file: Checkpoint) -> Checkpoint | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        log.warning("%s is not kept from keep_checkpoint_max: %s", file.path, error.strerror or error)
+        log.warning("%s is not kept from keep_checkpoint_max: %s", file.path, reason_of(error))
         return None
     return replace(file, path=str(link))
 

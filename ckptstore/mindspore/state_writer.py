@@ -16,7 +16,7 @@ from ckptstore.core.interval import Cost
 from ckptstore.core.model import Content, Kind, Timing
 from ckptstore.core.text import size
 from ckptstore.disk.files import digest, names_in, real_directory
-from ckptstore.errors import CkptstoreError, RefusedError, UsageError
+from ckptstore.errors import CkptstoreError, RefusedError, UsageError, reason_of
 from ckptstore.outside import Future, Path, ThreadPoolExecutor, os, time
 from ckptstore.resume.register import measured
 from ckptstore.training import companions
@@ -118,7 +118,7 @@ class StateWriter:
             if problem and os.statvfs(self.directory).f_flag & os.ST_RDONLY:
                 problem = os.strerror(errno.EROFS)
         except OSError as error:
-            problem = "" if error.errno in _FULL else str(error.strerror or error)  # there may be room again by then
+            problem = "" if error.errno in _FULL else reason_of(error)  # there may be room again by then
         if problem:
             raise RefusedError(f"nothing can be saved to {self.directory}: {problem}", "give another directory")
 
@@ -258,8 +258,8 @@ class StateWriter:
                 if (found := measured(whole, prove_step=True, expected=names, digest=whole.digest)) is not None:
                     self._launch.record_files([found])
         except (OSError, CkptstoreError) as error:
-            why: Any = error.strerror or error if isinstance(error, OSError) else error
-            log.error("step %d is not saved to %s: %s; training goes on", file.global_step, self.directory, why)  # noqa: TRY400
+            told = (file.global_step, self.directory, reason_of(error))
+            log.error("step %d is not saved to %s: %s; training goes on", *told)  # noqa: TRY400
         except Exception:
             log.exception("step %d is not saved; training goes on", file.global_step)
 

@@ -14,7 +14,7 @@ from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 from ckptstore.core.ids import derived_id
-from ckptstore.errors import UsageError
+from ckptstore.errors import UsageError, reason_of
 from ckptstore.outside import os, signal, subprocess
 
 SIGNATURE = "X-Ckptstore-Signature"
@@ -95,7 +95,7 @@ def _is_plain(url: str) -> bool:
 
 
 def _said(error: Exception) -> str:
-    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).strip()[:_LONGEST_REASON]
+    return (reason_of(error) or type(error).__name__).strip()[:_LONGEST_REASON]
 
 
 def _judged(status: int) -> Failure | None:

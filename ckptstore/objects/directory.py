@@ -12,7 +12,7 @@ from ckptstore.disk.aside import named_last
 from ckptstore.disk.files import sync
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.presence import sync_above
-from ckptstore.errors import RefusedError
+from ckptstore.errors import RefusedError, reason_of
 from ckptstore.objects.errors import (
     BusyError,
     DeniedError,
@@ -168,7 +168,7 @@ class DirectoryStore(Store):
             kind: type[StoreError] = UnreachableError
             kind = FullError if error.errno in _FULL else DeniedError if error.errno in _DENIED else kind
             hints = {FullError: "make room there", DeniedError: "give this user the right to it"}
-            message = f"{self.name} cannot {what}: {error.strerror or error}"
+            message = f"{self.name} cannot {what}: {reason_of(error)}"
             raise kind(message, hints.get(kind, "see that its disk is there")) from None
 
 

@@ -15,6 +15,7 @@ from blake3 import blake3
 from ckptstore.disk.aside import named_once
 from ckptstore.disk.files import digest as digest_of
 from ckptstore.disk.files import facts_if_seen
+from ckptstore.errors import reason_of
 from ckptstore.objects.errors import NoRoomError, SourceError, WrongBytesError
 from ckptstore.outside import Path, ThreadPoolExecutor, open_file, os
 
@@ -105,9 +106,7 @@ class Store(ABC):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             named_once(path, digest[:32], receive, lambda: _is_there(path, size, digest))
         except OSError as error:
-            raise NoRoomError(
-                f"cannot write {path}: {error.strerror or error}", "make room, or mend the disk"
-            ) from None
+            raise NoRoomError(f"cannot write {path}: {reason_of(error)}", "make room, or mend the disk") from None
 
     def digest_of(self, key: str, size: int) -> str:
         """Read an object back, and return its BLAKE3. Raises `StoreError`."""
@@ -218,7 +217,7 @@ def read_pieces(path: str, size: int, digest: str, use: Iterable[Callable[[bytes
             if not size and hasher.hexdigest() != digest:
                 raise _other(path, "it has other bytes")
     except OSError as error:
-        raise SourceError(f"cannot read {path}: {error.strerror or error}", "it is not copied") from None
+        raise SourceError(f"cannot read {path}: {reason_of(error)}", "it is not copied") from None
 
 
 def _other(path: str, why: str) -> SourceError:

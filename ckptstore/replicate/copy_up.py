@@ -9,6 +9,7 @@ from ckptstore.core.copy_keys import key_of
 from ckptstore.core.naming import companion_of
 from ckptstore.disk.files import digest as digest_of
 from ckptstore.disk.files import facts
+from ckptstore.errors import reason_of
 from ckptstore.objects.errors import SourceError
 from ckptstore.objects.store import read_pieces
 from ckptstore.outside import time
@@ -54,7 +55,7 @@ def _beside(file: Checkpoint) -> list[Beside]:
             return []
         digest = digest_of(path)
     except OSError as error:
-        raise SourceError(f"cannot read {path}: {error.strerror or error}", "it is not copied") from None
+        raise SourceError(f"cannot read {path}: {reason_of(error)}", "it is not copied") from None
     name = path.rpartition("/")[2]
     return [Beside(name, key_of(file, name, digest), found.size, digest)]
 

@@ -15,7 +15,7 @@ from ckptstore.core.hints import Command
 from ckptstore.disk.files import names_in, real_directory, sync
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.presence import identity_of
-from ckptstore.errors import RefusedError, UsageError
+from ckptstore.errors import RefusedError, UsageError, reason_of
 from ckptstore.objects.errors import BusyError, SourceError
 from ckptstore.objects.tiers import open_tier
 from ckptstore.outside import Path, open_file, os, tempfile
@@ -108,7 +108,7 @@ def _copy(store: Store, path: str, prefix: str, begin: int) -> int:
     except BusyError:  # that process copies the same bytes; the next round sees whether it did
         return begin
     except OSError as error:
-        raise SourceError(f"cannot copy {path}: {error.strerror or error}", "it is not copied") from None
+        raise SourceError(f"cannot copy {path}: {reason_of(error)}", "it is not copied") from None
     return end
 
 

@@ -10,7 +10,7 @@ from ckptstore.core.model import FileState, Observed, Rule
 from ckptstore.core.naming import ONE_FILE
 from ckptstore.core.sighting import Sighting, compare
 from ckptstore.disk import files, presence
-from ckptstore.errors import UnreadableError
+from ckptstore.errors import UnreadableError, reason_of
 from ckptstore.formats.inspect import crc_is_right, read_unless_encrypted
 from ckptstore.outside import Path
 
@@ -90,7 +90,7 @@ def examine(
     except FileNotFoundError:
         pass
     except OSError as error:
-        reason = error.strerror or str(error)
+        reason = reason_of(error)
         if error.errno in files.BAD_BYTES:
             return _damaged(file, Rule.UNREADABLE, f"cannot be read: {reason}")
         return Unseen(file, reason)

@@ -15,7 +15,7 @@ from ckptstore.catalog import live, reads
 from ckptstore.core.model import FileState, Kind
 from ckptstore.core.naming import exit_name, parse_exit_name
 from ckptstore.disk import files
-from ckptstore.errors import UnreadableError
+from ckptstore.errors import UnreadableError, reason_of
 from ckptstore.evidence.witnesses import whole_number
 from ckptstore.formats.inspect import read_checkpoint
 from ckptstore.journal.recorder import Recorder, shared
@@ -70,7 +70,7 @@ def keep_graph(path: str, new_path: str) -> None:
         if graph.exists():
             files.move(str(graph), str(new_graph))
     except OSError as error:
-        log.warning("%s could not be renamed (%s)", graph, error.strerror or error)
+        log.warning("%s could not be renamed (%s)", graph, reason_of(error))
 
 
 def keep_unknown(path: str) -> str | None:
@@ -110,5 +110,5 @@ def set_aside(database: Database, run_id: int) -> None:
                 keep(recorder, whole, kept_path(file.path, file.global_step))
         except OSError as error:
             log.warning(
-                "%s could not be renamed (%s): the next graceful exit overwrites it", file.path, error.strerror or error
+                "%s could not be renamed (%s): the next graceful exit overwrites it", file.path, reason_of(error)
             )

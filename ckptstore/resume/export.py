@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ckptstore.core.hints import Command
 from ckptstore.disk.files import replace_text
-from ckptstore.errors import CkptstoreError, RefusedError, UsageError
+from ckptstore.errors import CkptstoreError, RefusedError, UsageError, reason_of
 from ckptstore.outside import Path
 
 if TYPE_CHECKING:
@@ -80,5 +80,5 @@ def write_meta(plan: RestorePlan, directory: Path) -> list[str]:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             replace_text(Path(path), json.dumps(meta))
     except OSError as error:
-        raise CkptstoreError(f"cannot write below {root} ({error.strerror})", "check its permissions") from None
+        raise CkptstoreError(f"cannot write below {root} ({reason_of(error)})", "check its permissions") from None
     return list(metas)

@@ -20,7 +20,7 @@ from ckptstore.core.sighting import is_as_recorded
 from ckptstore.disk import files, presence
 from ckptstore.disk.files import is_in, listed
 from ckptstore.disk.waiting import for_each
-from ckptstore.errors import UnreadableError, UsageError
+from ckptstore.errors import UnreadableError, UsageError, reason_of
 from ckptstore.evidence.contents import ABNORMAL, ContentsReader, cut, read_iteration
 from ckptstore.evidence.witnesses import unwitnessed_step, witnessed_by_mindspore
 from ckptstore.evidence.writers import (
@@ -193,7 +193,7 @@ def _look(
             try:
                 found = _names_of(source, listings, iterations)
             except OSError as error:
-                seen.skipped.append(Skipped(source.directory, error.strerror or str(error)))
+                seen.skipped.append(Skipped(source.directory, reason_of(error)))
                 continue
             there |= found
             if source.is_nested:
@@ -437,10 +437,8 @@ def _finished(database: Database, run_id: int, file: Checkpoint) -> Checkpoint |
     try:
         expected = register.parameters_of(database, run_id, file.rank, but=file.path)
         whole = register.measured(file, prove_step=True, expected=expected)
-    except OSError as error:
-        return Skipped(file.path, error.strerror or str(error))
-    except UsageError as error:
-        return Skipped(file.path, str(error))
+    except (OSError, UsageError) as error:
+        return Skipped(file.path, reason_of(error))
     return whole or Skipped(file.path, "it is being written, is cut, or holds another step")
 
 
@@ -468,7 +466,7 @@ def adopt(
         try:
             here = files.facts(new.path)
         except OSError as error:
-            yield Skipped(new.path, error.strerror or str(error))
+            yield Skipped(new.path, reason_of(error))
             continue
         if here is None:
             continue
@@ -488,7 +486,7 @@ def adopt(
             others += _copied(new, records, here) if not likely else ()
             same = _same(new.path, likely)
         except OSError as error:
-            yield Skipped(new.path, error.strerror or str(error))
+            yield Skipped(new.path, reason_of(error))
             continue
         if others and not back:
             yield _of_another_launch(new, others[0])
@@ -651,10 +649,8 @@ def _adopted(
             quarantine=_quarantine(new, step, facts),
         )
         return register.measured(described) or Skipped(new.path, "it changed while it was read")
-    except UsageError as error:
-        return Skipped(new.path, str(error))
-    except OSError as error:
-        return Skipped(new.path, error.strerror or str(error))
+    except (OSError, UsageError) as error:
+        return Skipped(new.path, reason_of(error))
 
 
 def _adopted_part(new: UnregisteredFile, launch: Launch, facts: LaunchFacts) -> Checkpoint | Skipped:
@@ -678,10 +674,8 @@ def _adopted_part(new: UnregisteredFile, launch: Launch, facts: LaunchFacts) -> 
             quarantine=ABNORMAL if iteration.common and iteration.common.is_abnormal else _quarantine(new, step, facts),
         )
         return register.measured(described) or Skipped(new.path, "it changed while it was read")
-    except (UnreadableError, UsageError) as error:
-        return Skipped(new.path, str(error))
-    except OSError as error:
-        return Skipped(new.path, error.strerror or str(error))
+    except (OSError, UnreadableError, UsageError) as error:
+        return Skipped(new.path, reason_of(error))
 
 
 def _step(launch: Launch, new: UnregisteredFile, header: Header, facts: LaunchFacts) -> int | None:

@@ -17,7 +17,7 @@ from ckptstore.core.reference import Best, Reference
 from ckptstore.core.replicas import parse_layout, stand_alone
 from ckptstore.core.text import count
 from ckptstore.disk import files
-from ckptstore.errors import NothingRestorableError, RefusedError, UnknownRunError, UsageError
+from ckptstore.errors import NothingRestorableError, RefusedError, UnknownRunError, UsageError, reason_of
 from ckptstore.formats.replica_groups import names_no_parameter_of, read_layout
 from ckptstore.journal.sync import as_far_as_allowed, sync_run
 from ckptstore.outside import Path
@@ -426,7 +426,7 @@ def stated_layout(replicas: str | None, world_size: int) -> Layout | None:
     try:
         return read_layout([path], world_size) if path.is_file() else parse_layout(replicas, world_size)
     except OSError as error:
-        raise UsageError(f"cannot read {path} ({error.strerror})", "check its permissions") from None
+        raise UsageError(f"cannot read {path} ({reason_of(error)})", "check its permissions") from None
 
 
 def check_stated_layout(replicas: str | None, checkpoint: str | None) -> None:

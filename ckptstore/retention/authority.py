@@ -16,7 +16,7 @@ from ckptstore.core.limits import HIGHEST, TOO_LATE
 from ckptstore.core.naming import ONE_FILE, SEVERAL
 from ckptstore.disk.files import FileFacts, real_directory
 from ckptstore.disk.trust import user_name
-from ckptstore.errors import UsageError
+from ckptstore.errors import UsageError, reason_of
 from ckptstore.formats.inspect import begins_as
 from ckptstore.journal import jsonl
 from ckptstore.outside import Path, os
@@ -75,7 +75,7 @@ class Authority:
         try:
             found = trash.find(target.root, target.place)
         except OSError as error:
-            return _through_a_link(target.path) or f"{target.path}: {error.strerror or error}"
+            return _through_a_link(target.path) or f"{target.path}: {reason_of(error)}"
         if found is None or found.facts != FileFacts(target.size, target.mtime_ns):
             return f"{target.path} has changed since the plan was made"
         if target.identity not in (None, found.identity):

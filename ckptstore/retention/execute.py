@@ -21,7 +21,7 @@ from ckptstore.disk import files
 from ckptstore.disk.files import FileFacts
 from ckptstore.disk.trash import Trash
 from ckptstore.disk.waiting import for_each
-from ckptstore.errors import CkptstoreError, PlanChangedError, RefusedError, UnknownRunError, UsageError
+from ckptstore.errors import CkptstoreError, PlanChangedError, RefusedError, UnknownRunError, UsageError, reason_of
 from ckptstore.outside import Path, token_hex, utc_now
 from ckptstore.resume.examine import Damaged, Whole, examine
 from ckptstore.resume.lineage import branches
@@ -193,7 +193,7 @@ def _check_floor(plan: GcPlan) -> None:
             is_same = files.facts(target.path) == FileFacts(target.size, target.mtime_ns)
             change = "" if is_same else "has changed since the plan was made"
         except OSError as error:
-            change = f"cannot be looked at: {error.strerror or error}"
+            change = f"cannot be looked at: {reason_of(error)}"
         if change:
             raise RefusedError(f"a state that must stay is not as it was: {target.path} {change}", _AGAIN)
 

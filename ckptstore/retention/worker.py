@@ -24,7 +24,7 @@ from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.owner import is_dead, shown, this_process
 from ckptstore.disk.presence import Home
 from ckptstore.disk.trash import Trash
-from ckptstore.errors import CatalogUnavailableError, RefusedError
+from ckptstore.errors import CatalogUnavailableError, RefusedError, reason_of
 from ckptstore.journal.recorder import homes, shared
 from ckptstore.journal.sync import sync_run, unheard_states, why_unheard
 from ckptstore.outside import time
@@ -308,7 +308,7 @@ class Worker:
                 trash.sync_home(root, places)
                 del home[root]
             except OSError as error:  # noqa: PERF203 — a directory of each root
-                self.done.troubles.append(Skipped(root, error.strerror or str(error)))
+                self.done.troubles.append(Skipped(root, reason_of(error)))
         return [(item, settled) for item, settled in outcomes if item.place not in home.get(item.root, ())]
 
     def _try(self, trash: Trash, item: Item, *, takes: bool) -> Settled | None:
@@ -323,7 +323,7 @@ class Worker:
         try:
             settled = trash.settle(item.root, item.place, expected, item.wanted, takes=takes)
         except OSError as error:
-            self.done.troubles.append(Skipped(item.path, error.strerror or str(error)))
+            self.done.troubles.append(Skipped(item.path, reason_of(error)))
             return None
         self.done.add(item, settled, takes=takes)
         self._progress(1)
@@ -347,7 +347,7 @@ class Worker:
             try:
                 trash.remove_empty(root, some)
             except OSError as error:  # noqa: PERF203 — a directory of each root
-                self.done.troubles.append(Skipped(root, error.strerror or str(error)))
+                self.done.troubles.append(Skipped(root, reason_of(error)))
 
 
 @contextmanager

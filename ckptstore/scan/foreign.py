@@ -30,7 +30,7 @@ from ckptstore.core.sighting import is_as_recorded
 from ckptstore.disk import files, several
 from ckptstore.disk.waiting import for_each
 from ckptstore.disk.walk import Seen
-from ckptstore.errors import UsageError
+from ckptstore.errors import UsageError, reason_of
 from ckptstore.evidence.reconstruct import size_of_job
 from ckptstore.evidence.unregistered import BY_HAND, PlacedFile, ScannedLaunch, Trusted, Uncertain, launch_id, record
 from ckptstore.formats.inspect import is_cut
@@ -72,7 +72,7 @@ def gather(tree: Tree) -> None:
         try:
             there, lacks = _facts(path), several.lacking(path)
         except OSError as error:
-            there, lacks = None, error.strerror or str(error)
+            there, lacks = None, reason_of(error)
         if there is None or lacks:
             reason = f"it lacks {lacks}" if there else lacks or "its index is not there"
             tree.skipped.append(Skipped(path, f"a checkpoint of several files: {reason}"))
@@ -123,7 +123,7 @@ def take_directory(tree: Tree, path: str) -> bool:
     try:
         there = _facts(path)
     except OSError as error:
-        raise UsageError(f"{path} is no checkpoint: {error.strerror or error}", "give its files") from None
+        raise UsageError(f"{path} is no checkpoint: {reason_of(error)}", "give its files") from None
     if there is None:
         return False
     tree.foreign = {each: found for each, found in tree.foreign.items() if not each.startswith(f"{path}/")}

@@ -13,7 +13,7 @@ from ckptstore.core.text import size
 from ckptstore.disk.files import names_in, observe, remove_own
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.presence import directory_of, enter_announced
-from ckptstore.errors import CatalogUnavailableError, CkptstoreError, NothingRestorableError
+from ckptstore.errors import CatalogUnavailableError, CkptstoreError, NothingRestorableError, reason_of
 from ckptstore.journal.recorder import shared
 from ckptstore.objects.errors import MissingError, NoRoomError, StoreError, WrongBytesError
 from ckptstore.objects.tiers import open_tier
@@ -105,9 +105,7 @@ def _fetched(file: Checkpoint, copy: Copy, folder: Path) -> Checkpoint:
         store.get(copy.key, str(path), copy.size or 0, copy.digest or "")
         return replace(file, path=str(path), mtime_ns=path.stat().st_mtime_ns)
     except OSError as error:
-        raise NoRoomError(
-            f"cannot write {directory}: {error.strerror or error}", "make room, or mend the disk"
-        ) from None
+        raise NoRoomError(f"cannot write {directory}: {reason_of(error)}", "make room, or mend the disk") from None
 
 
 def _is_here(file: Checkpoint) -> bool:

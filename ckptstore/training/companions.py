@@ -15,6 +15,7 @@ from blake3 import blake3
 from ckptstore.core.bounded_json import parse
 from ckptstore.core.naming import companion_of
 from ckptstore.disk.files import make_durable, replace_text
+from ckptstore.errors import reason_of
 from ckptstore.outside import Path
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def read(file: Checkpoint) -> Found:
     except FileNotFoundError:
         return Found()
     except OSError as error:
-        return Found(problem=f"{path} cannot be read ({error.strerror or error})")
+        return Found(problem=f"{path} cannot be read ({reason_of(error)})")
     try:
         told = parse(raw)
         content = told["content"]

@@ -12,7 +12,7 @@ from blake3 import blake3
 from ckptstore.catalog import layouts
 from ckptstore.core.events import MOST_CONTENT, LayoutFileKept
 from ckptstore.disk.files import facts
-from ckptstore.errors import CatalogUnavailableError, UnreadableError, UsageError
+from ckptstore.errors import CatalogUnavailableError, UnreadableError, UsageError, reason_of
 from ckptstore.formats.replica_groups import layout_kind
 from ckptstore.journal.layouts import MOST_BYTES, read
 from ckptstore.outside import Path
@@ -67,7 +67,7 @@ def keep(recorder: Recorder, launch: Launch, rank: int, path: str) -> bool:
         content = read(path)
         kind = layout_kind(Path(path))
     except OSError as error:
-        log.warning("%s cannot be read (%s): the layout is not known by it", path, error.strerror or error)
+        log.warning("%s cannot be read (%s): the layout is not known by it", path, reason_of(error))
         return False
     except (UnreadableError, UsageError) as error:
         log.warning("%s. The layout is not known by it.", error)

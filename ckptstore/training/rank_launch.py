@@ -19,7 +19,7 @@ from ckptstore.disk import name_claims, presence
 from ckptstore.disk.aside import Aside
 from ckptstore.disk.files import absolute, facts, is_in, listed, real_directory, remove_own
 from ckptstore.disk.several import is_worked_in, lacking
-from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
+from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError, reason_of
 from ckptstore.formats.inspect import is_cut
 from ckptstore.journal import summaries
 from ckptstore.journal.recorder import Recorder, for_rank
@@ -143,7 +143,7 @@ class RankLaunch:
             if file is not None and (part := lacking(file.path)):
                 raise UsageError(f"{file.path} lacks {part}", "register a checkpoint once all its files are there")
         except OSError as error:
-            raise UsageError(f"cannot read {described.path}: {error.strerror or error}") from None
+            raise UsageError(f"cannot read {described.path}: {reason_of(error)}") from None
         if file is None:
             raise UsageError(f"{described.path} is not there, or is being written", "register a file once it is whole")
         self.exit_request.look_in(str(Path(file.path).parent))
@@ -192,9 +192,7 @@ class RankLaunch:
         try:
             path = self.aside(where).save(chosen, write)
         except OSError as error:
-            raise CkptstoreError(
-                f"nothing was saved to {where}: {error.strerror or error}", "look at that disk"
-            ) from error
+            raise CkptstoreError(f"nothing was saved to {where}: {reason_of(error)}", "look at that disk") from error
         took = time.monotonic() - began
         return self._register(replace(described, path=path, format=format_of(path), timing=Timing(took, took)))
 

@@ -12,7 +12,7 @@ from ckptstore.core.model import FileState
 from ckptstore.core.text import count
 from ckptstore.disk.files import make_durable
 from ckptstore.disk.waiting import start_thread
-from ckptstore.errors import CatalogUnavailableError, CkptstoreError
+from ckptstore.errors import CatalogUnavailableError, CkptstoreError, reason_of
 from ckptstore.outside import Path, atexit, os, queue, signal, threading, time
 from ckptstore.resume import exits
 from ckptstore.resume.register import measured
@@ -114,7 +114,7 @@ class RecorderThread:
                 log.warning(
                     "%s could not be renamed (%s): the next graceful exit overwrites it",
                     file.path,
-                    error.strerror or error,
+                    reason_of(error),
                 )
                 self._launch.record_files([whole])
 
@@ -360,7 +360,7 @@ class RecorderThread:
             whole = None
             if not waiting.has_failed:
                 waiting.has_failed = True
-                log.warning("%s cannot be read yet (%s)", waiting.file.path, error.strerror or error)
+                log.warning("%s cannot be read yet (%s)", waiting.file.path, reason_of(error))
         if whole is not None:
             self._keep(whole)
             self._drop(waiting)

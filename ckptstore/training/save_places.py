@@ -16,7 +16,7 @@ from ckptstore.disk import name_claims
 from ckptstore.disk.files import facts_if_seen, listed, names_in, real_directory, remove_own
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.run_directories import remember, root_of
-from ckptstore.errors import CatalogUnavailableError, CkptstoreError, RefusedError, UnreadableError
+from ckptstore.errors import CatalogUnavailableError, CkptstoreError, RefusedError, UnreadableError, reason_of
 from ckptstore.evidence.writers import wrote
 from ckptstore.formats.inspect import read_checkpoint
 from ckptstore.journal import jsonl
@@ -139,7 +139,7 @@ class SavePlaces:
             Path(directory).mkdir(parents=True, exist_ok=True)
             other = name_claims.claim(directory, f"{kind}-{prefix}", launch=launch.key, rank=launch.rank)
         except OSError as error:
-            self._complaints.warn(f"cannot see who else saves in {directory}: {error.strerror or error}")
+            self._complaints.warn(f"cannot see who else saves in {directory}: {reason_of(error)}")
             return
         if other is not None:
             log.error(
@@ -160,7 +160,7 @@ class SavePlaces:
         try:
             sizes = jsonl.sizes_in(f"{directory}/{FOLDER}") or {}
         except OSError as error:
-            raise CkptstoreError(f"the journals in {directory} cannot be read ({error.strerror})") from None
+            raise CkptstoreError(f"the journals in {directory} cannot be read ({reason_of(error)})") from None
         if not launch.recorder.is_late:
             try:
                 with launch.database.connected():

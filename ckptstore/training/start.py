@@ -23,7 +23,14 @@ from ckptstore.core.naming import parse_exit_name, parse_name
 from ckptstore.core.reference import readings
 from ckptstore.disk.files import listed
 from ckptstore.disk.run_directories import DIRECTORIES, known_directories, remembered, root_of
-from ckptstore.errors import CatalogForbidsError, CatalogUnavailableError, CkptstoreError, RefusedError, UsageError
+from ckptstore.errors import (
+    CatalogForbidsError,
+    CatalogUnavailableError,
+    CkptstoreError,
+    RefusedError,
+    UsageError,
+    reason_of,
+)
 from ckptstore.evidence.writers import wrote
 from ckptstore.journal.sync import found_below, take_up_found
 from ckptstore.resume import position
@@ -320,7 +327,7 @@ def unregistered(database: Database, directory: str, names: frozenset[str] | OSE
     if isinstance(names, NotADirectoryError):
         return []
     if isinstance(names, OSError):
-        raise CkptstoreError(f"{directory} cannot be read ({names.strerror})")
+        raise CkptstoreError(f"{directory} cannot be read ({reason_of(names)})")
     return without_record(database, directory, sorted(filter(_may_hold_steps, names)))
 
 
