@@ -35,7 +35,7 @@ from ckptstore.catalog.tables import (
     trash,
     unplaced,
 )
-from ckptstore.catalog.upserts import insert, insert_if_new
+from ckptstore.catalog.upserts import insert, insert_if_new, put_newest
 from ckptstore.core.events import (
     GENERATION,
     CopyRecorded,
@@ -546,7 +546,7 @@ def _put_removals(connection: sa.Connection, events: Sequence[FilesRemoved]) -> 
             for file in event.files
         ]
     if rows:
-        _put_newest(connection, trash, rows)
+        put_newest(connection, trash, rows)
         # By path, not by record: the row may have named another record of the path before.
         paths = sorted({path for event in events for path in _removed_paths(event)})
         connection.execute(_SET_STATES_AT_PATHS, {"own_paths": paths})
@@ -563,11 +563,11 @@ def _removed_paths(event: FilesRemoved) -> list[str]:
 def _put_rows(connection: sa.Connection, of_type: Mapping[type[Event], list[Any]]) -> None:
     for added in of_type[SourceAdded]:
         _put_source(connection, added)
-    _put_newest(connection, endings, [_ending_row(event) for event in of_type[TrainingEnded]])
-    _put_newest(connection, outcomes, [_outcome_row(event) for event in of_type[LoadOutcome]])
-    _put_newest(connection, unplaced, _unplaced_rows(connection, of_type[FileUnplaced]))
-    _put_newest(connection, tiers, _tier_rows(connection, of_type[TierDeclared], of_type[CopyRecorded]))
-    _put_newest(connection, copies, [_copy_row(event) for event in of_type[CopyRecorded]])
+    put_newest(connection, endings, [_ending_row(event) for event in of_type[TrainingEnded]])
+    put_newest(connection, outcomes, [_outcome_row(event) for event in of_type[LoadOutcome]])
+    put_newest(connection, unplaced, _unplaced_rows(connection, of_type[FileUnplaced]))
+    put_newest(connection, tiers, _tier_rows(connection, of_type[TierDeclared], of_type[CopyRecorded]))
+    put_newest(connection, copies, [_copy_row(event) for event in of_type[CopyRecorded]])
     for event in of_type[GcEnded]:
         row = {
             "id": event.collection,
@@ -577,12 +577,12 @@ def _put_rows(connection: sa.Connection, of_type: Mapping[type[Event], list[Any]
             "ended": event.ended,
             "version": version_of(event.at, event),
         }
-        _put_newest(connection, collections, [row])
+        put_newest(connection, collections, [row])
     for kind, table in user_events.TABLES.items():
         for event in of_type[kind]:
             said = {name: value for name, value in vars(event).items() if name not in ("run", "at")}
             row = {"run_id": add_run(connection, event.run), **said, "version": version_of_user_event(event)}
-            _put_newest(connection, table, [row])
+            put_newest(connection, table, [row])
 
 
 def _ending_row(event: TrainingEnded) -> dict[str, Any]:
@@ -690,21 +690,6 @@ def _source(dialect: str) -> Any:
     return statement.on_conflict_do_update(
         index_elements=keys, set_=changed, where=(found > found_by_other) | is_earlier
     )
-
-
-def _put_newest(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write each row if its version is greater than the stored one."""
-    if rows:
-        connection.execute(_newest(connection.dialect.name, table, tuple(rows[0])), list(rows))
-
-
-@cache
-def _newest(dialect: str, table: sa.Table, names: tuple[str, ...]) -> Any:
-    statement = insert(dialect, table)
-    keys = table.primary_key.columns.keys()
-    changed = {name: statement.excluded[name] for name in names if name not in keys}
-    is_newer = table.c.version < statement.excluded.version
-    return statement.on_conflict_do_update(index_elements=keys, set_=changed, where=is_newer)
 
 
 def _put_layout_files(connection: sa.Connection, events: Sequence[LayoutFileKept], layout_of: LayoutOf | None) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 def insert(dialect: str, table: sa.Table) -> Any:
@@ -28,14 +28,21 @@ def put(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> N
     connection.execute(_put(connection.dialect.name, table, tuple(row)), dict(row))
 
 
+def put_newest(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert rows; where one with its key exists, set these values in it if its version is the lower one."""
+    if rows:
+        connection.execute(_put(connection.dialect.name, table, tuple(rows[0]), if_newer=True), list(rows))
+
+
 @cache
 def _if_new(dialect: str, table: sa.Table) -> Any:
     return insert(dialect, table).on_conflict_do_nothing().returning(sa.literal(1))
 
 
 @cache
-def _put(dialect: str, table: sa.Table, names: tuple[str, ...]) -> Any:
+def _put(dialect: str, table: sa.Table, names: tuple[str, ...], *, if_newer: bool = False) -> Any:
     statement = insert(dialect, table)
     keys = table.primary_key.columns.keys()
     values = {name: statement.excluded[name] for name in names if name not in keys}
-    return statement.on_conflict_do_update(index_elements=keys, set_=values)
+    is_newer = table.c.version < statement.excluded.version if if_newer else None
+    return statement.on_conflict_do_update(index_elements=keys, set_=values, where=is_newer)
