@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import weakref
 from contextlib import contextmanager, suppress
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
 import sqlalchemy as sa
@@ -135,17 +135,18 @@ class Database:
 
         `work` may run twice, even if its first transaction was committed: the second time must change nothing.
         """
-        return self._tried(partial(self._in_one_write, work, is_kept=is_kept), CatalogBusyError)
+
+        def once() -> T:
+            with self.write(is_kept=is_kept) as connection:
+                return work(connection)
+
+        return self._tried(once, CatalogBusyError)
 
     def _begin(self, connection: sa.Connection, *, writes: bool) -> None:
         if self.is_sqlite:
             sqlite.begin(connection, writes=writes, wait=self._wait, answer_within=self.answer_within)
         else:
             connection.exec_driver_sql(postgres.opening(self._wait, writes=writes))
-
-    def _in_one_write(self, work: Callable[[sa.Connection], T], *, is_kept: bool) -> T:
-        with self.write(is_kept=is_kept) as connection:
-            return work(connection)
 
     @contextmanager
     def _transaction(self, *, writes: bool, is_kept: bool = False) -> Iterator[sa.Connection]:
