@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.cli import values
 from ckptstore.cli.terminal import Rows, error, first, kinds, line, moment
-from ckptstore.core.hints import Command
+from ckptstore.core.hints import Command, as_options
 from ckptstore.core.text import count, size
 from ckptstore.resume.uncertainty import of_absent, of_unmoved
 from ckptstore.retention import dicts
@@ -110,14 +110,7 @@ def policy(run: str, stored: Policy | None) -> None:
     if stored is None:
         line(f"no policy is stored for run {run}: give gc its rules, as --keep-last 5")
         return
-    words = []
-    for name, value in stored.to_json().items():
-        option = f"--{name.replace('_', '-')}"
-        if isinstance(value, dict):
-            words += [f"{option} {kind}={number}" for kind, number in value.items()]
-        else:
-            words.append(option if value is True else f"{option} {value}")
-    line(f"run {run}: {' '.join(words)}")
+    line(f"run {run}: {' '.join(as_options(stored.to_json()))}")
 
 
 def troubles(found: Sequence[Skipped], run: str) -> int:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Command:
@@ -33,3 +36,13 @@ class Call:
     def __str__(self) -> str:
         given = (*self.positional, *(f"{name}={value!r}" for name, value in self.named.items()))
         return f"{self.function}({', '.join(given)})"
+
+
+def as_options(settings: Mapping[str, Any]) -> list[str]:
+    """Settings by name, as a command line takes them: a flag is True, and a dict an option that may be repeated."""
+    words: list[str] = []
+    for name, value in settings.items():
+        option = f"--{name.replace('_', '-')}"
+        values = [f"{key}={each}" for key, each in value.items()] if isinstance(value, dict) else [value]
+        words += [word for each in values for word in ([option] if each is True else [option, str(each)])]
+    return words

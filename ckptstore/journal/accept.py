@@ -21,7 +21,7 @@ from ckptstore.core.events import (
     launch_of,
     run_of,
 )
-from ckptstore.core.hints import Command
+from ckptstore.core.hints import Command, as_options
 from ckptstore.core.model import SCANNED
 from ckptstore.core.text import count
 from ckptstore.disk.trust import TRUST, Trust, on_behalf_of, user_name
@@ -248,17 +248,8 @@ def _unconfirmed(event: UserEvent) -> str:
         case StepTagged():
             what, command = f"tag {event.name!r} was taken away", Command("untag", run, event.name)
         case PolicySet():
-            what, command = f"its policy is {event.rules}", Command("policy", run, *_options(event.rules))
+            options = ["--clear"] if event.rules is None else as_options(event.rules)
+            what, command = f"its policy is {event.rules}", Command("policy", run, *options)
         case RunForgotten():
             what, command = "it was forgotten", Command("forget", run, "--apply")
     return f"it says of run {event.run!r} that {what}, and the catalog does not say so: if it is right, give {command}"
-
-
-def _options(rules: Mapping[str, Any] | None) -> list[str]:
-    """Rules as the command line takes them."""
-    given = ["--clear"] if rules is None else []
-    for name, value in (rules or {}).items():
-        option = f"--{name.replace('_', '-')}"
-        values = [f"{kind}={number}" for kind, number in value.items()] if isinstance(value, dict) else [value]
-        given += [word for each in values for word in ([option] if each is True else [option, str(each)])]
-    return given
