@@ -1,6 +1,6 @@
 """Work on many files: on one thread while it is quick, on many if it waits for a disk or a network.
 
-And work on a thread of its own.
+And work in portions, and on a thread of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ckptstore.outside import ThreadPoolExecutor, queue, threading, time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 log = logging.getLogger("ckptstore")
 
@@ -50,6 +50,20 @@ def for_each(
                 results += done
                 between()
     return results
+
+
+def portions(items: Iterable[Item], most: int, weight: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """These items in lists, in their order: a list ends with the item by which its weight reaches `most`."""
+    portion: list[Item] = []
+    left = most
+    for item in items:
+        portion.append(item)
+        left -= weight(item)
+        if left <= 0:
+            yield portion
+            portion, left = [], most
+    if portion:
+        yield portion
 
 
 def within(seconds: float, work: Callable[[], Result]) -> Result | None:

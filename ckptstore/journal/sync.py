@@ -26,7 +26,7 @@ from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.presence import Home
 from ckptstore.disk.run_directories import root_of
 from ckptstore.disk.trust import Trust
-from ckptstore.disk.waiting import for_each
+from ckptstore.disk.waiting import for_each, portions
 from ckptstore.disk.walk import shown
 from ckptstore.errors import CatalogForbidsError, UnknownRunError, UsageError, reason_of
 from ckptstore.journal import jsonl, summaries
@@ -299,7 +299,7 @@ def _take_up_grown(
             places.append(_Place(path, before, before.end, is_copy=path in known.copies))
     if not whole:
         places = _by_summaries(places, sizes)
-    for portion in _portions(places, sizes):
+    for portion in portions(places, _BYTES, lambda each: each.summary.end if each.summary else sizes[each.path]):
         total = _added(total, reading.read(portion, new))
     if look and new:
         _mark_gone(database, new)
@@ -317,20 +317,6 @@ def _by_summaries(places: Sequence[_Place], sizes: Mapping[str, int]) -> list[_P
             found.append(_Place(summary.path, _NOTHING, 0, summary.contents, covered))
             unread -= covered.keys()
     return [*found, *(place for place in places if place.before.end or place.path in unread)]
-
-
-def _portions(places: Sequence[_Place], sizes: Mapping[str, int]) -> Iterator[list[_Place]]:
-    """The places in portions, one transaction each."""
-    portion: list[_Place] = []
-    weight = 0
-    for place in places:
-        portion.append(place)
-        weight += place.summary.end if place.summary else sizes[place.path]
-        if weight > _BYTES:
-            yield portion
-            portion, weight = [], 0
-    if portion:
-        yield portion
 
 
 def _sizes(database: Database, folders: Sequence[str]) -> tuple[dict[str, int], tuple[Skipped, ...], tuple[str, ...]]:

@@ -20,7 +20,7 @@ from ckptstore.core.naming import SEVERAL
 from ckptstore.disk import files
 from ckptstore.disk.files import FileFacts
 from ckptstore.disk.trash import Trash
-from ckptstore.disk.waiting import for_each
+from ckptstore.disk.waiting import for_each, portions
 from ckptstore.errors import CkptstoreError, PlanChangedError, RefusedError, UnknownRunError, UsageError, reason_of
 from ckptstore.outside import Path, token_hex, utc_now
 from ckptstore.resume.examine import Damaged, Whole, examine
@@ -266,20 +266,12 @@ class _Gc:
 
     def portions(self) -> Iterator[list[Going]]:
         """The states that go, oldest first, and then the debris: about `PORTION` files at a time."""
-        some: list[Going] = []
-        count = 0
-        for verdict in reversed(self._plan.decision.remove):
-            targets = self._plan.targets[verdict.state.key]
-            some.append((verdict.state.key, targets))
-            count += len(targets)
-            if count >= PORTION:
-                yield some
-                some, count = [], 0
-        if some:
-            yield some
-        some = [(None, (each,)) for each in self._plan.debris if not has_checkpoint_beside(each)]
-        if some:
-            yield some
+        keys = [verdict.state.key for verdict in reversed(self._plan.decision.remove)]
+        states: list[Going] = [(key, self._plan.targets[key]) for key in keys]
+        yield from portions(states, PORTION, lambda each: len(each[1]))
+        debris: list[Going] = [(None, (each,)) for each in self._plan.debris if not has_checkpoint_beside(each)]
+        if debris:
+            yield debris
 
     def remove(self, states: Sequence[Going]) -> None:
         """Remove these, except those that changed or are protected now. Raises `RefusedError` if the floor changed."""

@@ -17,7 +17,7 @@ from ckptstore.core.classify import What, classify
 from ckptstore.core.hints import Command
 from ckptstore.core.model import FileState, Rule, Skipped
 from ckptstore.disk import presence
-from ckptstore.disk.waiting import for_each
+from ckptstore.disk.waiting import for_each, portions
 from ckptstore.disk.walk import look
 from ckptstore.errors import CatalogUnavailableError, UsageError
 from ckptstore.evidence.writers import wrote
@@ -30,7 +30,7 @@ from ckptstore.resume.resolver import NEWEST
 from ckptstore.resume.uncertainty import QUIET
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint
@@ -185,7 +185,7 @@ class _Verifier:
             for file in selection.vanished:
                 if (seen := examine(file, read_bytes=False, places=selection.places)) is not None:
                     self.findings.add(seen)
-            for portion in self._portions(selection.files):
+            for portion in portions(selection.files, _MOST_BYTES, self._weight):
                 begun.append((selection.run_id, self._begin(portion, selection.places)))
                 if len(begun) == _AHEAD:
                     self._finish(*begun.popleft())
@@ -193,17 +193,8 @@ class _Verifier:
             self._finish(run_id, looks)
         self._progress(self._all, self._all)
 
-    def _portions(self, files: Sequence[Candidate]) -> Iterator[list[Candidate]]:
-        portion: list[Candidate] = []
-        weight = 0
-        for file in files:
-            weight += file.size
-            portion.append(file)
-            if len(portion) == MOST_FILES or (self._digest and weight >= _MOST_BYTES):
-                yield portion
-                portion, weight = [], 0
-        if portion:
-            yield portion
+    def _weight(self, file: Candidate) -> int:
+        return max(-(-_MOST_BYTES // MOST_FILES), file.size if self._digest else 0)
 
     def _begin(self, portion: Sequence[Candidate], places: Mapping[str, set[str]]) -> list[_Look]:
         with self._database.read() as connection:
