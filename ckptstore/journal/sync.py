@@ -514,19 +514,8 @@ def _names_in(directory: str) -> AbstractSet[str]:
 
 
 def _added(one: Synced, other: Synced) -> Synced:
-    return Synced(
-        one.journals + other.journals,
-        one.read + other.read,
-        one.records + other.records,
-        one.spoiled + other.spoiled,
-        tuple(sorted({*one.runs, *other.runs})),
-        (*one.skipped, *other.skipped),
-        (*one.unreadable, *other.unreadable),
-        (*one.failed, *other.failed),
-        (*one.refused, *other.refused),
-        (*one.away, *other.away),
-        (*one.new, *other.new),
-    )
+    added = Synced(**{name: value + getattr(other, name) for name, value in vars(one).items()})
+    return replace(added, runs=tuple(sorted(set(added.runs))))
 
 
 def unread_journals(synced: Synced) -> tuple[Skipped, ...]:
