@@ -58,6 +58,16 @@ class FileState(str, Enum):
 
     __str__ = str.__str__
 
+    @property
+    def is_there(self) -> bool:
+        """Whether a file is at its path, whole or not."""
+        return self in (FileState.IN_PROGRESS, FileState.COMPLETE, FileState.DAMAGED)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether no file is at its path, and none in the trash."""
+        return self in (FileState.MISSING, FileState.MOVED)
+
 
 class Content(str, Enum):
     """What a file holds."""

@@ -363,7 +363,7 @@ class Recorder:
         recorded = self._homes[directory]
         if file.directory_id and directory == presence.directory_of(file.path):
             recorded.identities.add(file.directory_id)
-        if file.state not in (FileState.MISSING, FileState.MOVED):
+        if not file.state.is_gone:
             recorded.places.clear()  # one is enough
             recorded.places.add(presence.below(directory, file.path))
 
@@ -515,7 +515,7 @@ def _file_to_tell(files: Iterable[Checkpoint]) -> Checkpoint:
     Files that still count come first. The catalog may still have the files of a lost disk or of a moved tree, and also
     the files of a backup that was scanned.
     """
-    in_order = sorted(files, key=lambda file: (file.state in (FileState.MISSING, FileState.MOVED), file.path))
+    in_order = sorted(files, key=lambda file: (file.state.is_gone, file.path))
     of_directories: dict[str, Checkpoint] = {}
     for file in in_order:
         of_directories.setdefault(presence.directory_of(file.path), file)

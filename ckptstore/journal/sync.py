@@ -537,7 +537,7 @@ def unheard_states(synced: Synced, files: Iterable[Checkpoint]) -> dict[tuple[st
     found: dict[tuple[str, int], Skipped] = {}
     for file in files if synced.away else ():
         directory = nearest(file.path, synced.away)
-        if directory and file.state not in (FileState.MISSING, FileState.MOVED):
+        if directory and not file.state.is_gone:
             found[file.launch, file.global_step] = Skipped(directory, _AWAY)
     return found
 

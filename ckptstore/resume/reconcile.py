@@ -461,7 +461,7 @@ def adopt(
         moved.setdefault((file.launch, file.rank, file.size, file.mtime_ns), []).append(file)
     for new in found:
         records = recorded.get(new.path, ())
-        if not all(file.state in (FileState.MISSING, FileState.MOVED, FileState.TRASHED) for file in records):
+        if any(file.state.is_there for file in records):
             continue
         try:
             here = files.facts(new.path)

@@ -53,8 +53,6 @@ if TYPE_CHECKING:
     from ckptstore.retention.policy import Policy
 
 COPIES_CHANGED = "its copies in tiers have changed since the plan was made"
-_LIVE = (FileState.COMPLETE, FileState.IN_PROGRESS, FileState.DAMAGED)
-_KNOWN = (*_LIVE, FileState.TRASHED)
 _GRAPH = ".mindir"
 _UNCONFIRMED = "a scan found it, its step is consistent, and no start has confirmed that yet"
 _SPREAD = "it can be restored only with files from elsewhere"
@@ -276,7 +274,7 @@ def _unknown(database: Database, skipped: Sequence[Skipped], unregistered: Seque
     told = {each.path for each in skipped}
     with database.read() as connection:
         recorded = reads.files_at_paths(connection, [each.path for each in unregistered])
-    known = {path for path, files in recorded.items() if any(file.state in _KNOWN for file in files)}
+    known = {path for path, files in recorded.items() if not all(file.state.is_gone for file in files)}
     others = [each for each in unregistered if each.path not in told and each.path not in known]
     return tuple(sorted((*skipped, *others), key=lambda each: (each.path, each.reason)))
 
@@ -315,7 +313,7 @@ class Survey:
         self._seen = disk.observe(
             (file for file in self.files if file.state is not FileState.TRASHED), read_bytes=False
         )
-        self._live = [file for file in self.files if file.state in _LIVE]
+        self._live = [file for file in self.files if file.state.is_there]
         missed = (file for file in self._live if self._seen[file.path].size is None)
         self.uncertain = Uncertainties(self.now, presence.lost(missed, places))
         self._away = unheard_states(synced, self.files)
@@ -356,16 +354,16 @@ class Survey:
     def not_above(self, tier: Tier, key: Key) -> str:
         """Why a state must stay in a tier of the nodes' disks: files that no tier above has. Empty: they have all."""
         for file in self._training(key):
-            if file.state in _LIVE and not tier.contains(file.path):
+            if file.state.is_there and not tier.contains(file.path):
                 return f"{file.path} is not in tier {tier.name}"
-            if file.state in _LIVE and not self._above(tier, file):
+            if file.state.is_there and not self._above(tier, file):
                 return f"no tier above {tier.name} has {file.path} yet"
         return ""
 
     def lost_above(self, tier: Tier, key: Key) -> str:
         """As `not_above`, but by asking the tiers above."""
         for file in self._training(key):
-            copies = self._above(tier, file) if file.state in _LIVE else ()
+            copies = self._above(tier, file) if file.state.is_there else ()
             if copies and all(fault_of(copy) for copy in copies):
                 return f"{copies[0].tier.name} does not give {copies[0].key}"
         return ""
@@ -441,7 +439,7 @@ class Survey:
         """The present files of a state; None if no file is, or may be, present."""
         training = self._training(key)
         there = _targets(training, self._seen, self._homes, self.names_in)
-        live = [file for file in training if file.state in _LIVE]
+        live = [file for file in training if file.state.is_there]
         may_be = there or not live or self._is_written(key) or self.uncertain.of(live, self._seen)
         return there if may_be else None
 
@@ -476,7 +474,7 @@ class Survey:
             parent_of=self._protection.parents.get(key, ()),
             needed_by=self._protection.needed.get(key, ()),
             is_written=self._is_written(key),
-            weights_only=not any(file.state in _LIVE for file in training),
+            weights_only=not any(file.state.is_there for file in training),
             by_replicas=isinstance(verdict, RestorePlan)
             and any(each.source.rank != each.rank for each in verdict.ranks),
             shift=self._shifts[launch.id],
@@ -545,7 +543,7 @@ def _targets(
     found: list[Target] = []
     for file in files:
         here = seen.get(file.path)
-        if file.state not in _LIVE or here is None or here.size is None or here.mtime_ns is None:
+        if not file.state.is_there or here is None or here.size is None or here.mtime_ns is None:
             continue
         above = above_save(file.path)  # the directory of a save goes with its files
         directory = file.path.rpartition("/")[0] or "/"

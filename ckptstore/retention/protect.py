@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ckptstore.core.events import Event
     from ckptstore.core.model import Checkpoint
 
-_THERE = (FileState.COMPLETE, FileState.IN_PROGRESS, FileState.DAMAGED)
-
 
 def pin(database: Database, run: str, step: int) -> bool:
     """Pin a step that has a save; return whether that is new.
@@ -116,7 +114,7 @@ def _files_there(connection: Connection, run: str, run_id: int, step: int) -> Se
     of_launch: dict[str, set[FileState]] = {}
     for file in files:
         of_launch.setdefault(file.launch, set()).add(file.state)
-    there = [states for states in of_launch.values() if not states.isdisjoint(_THERE)]
+    there = [states for states in of_launch.values() if any(state.is_there for state in states)]
     if any(FileState.TRASHED in states for states in there or of_launch.values()):
         raise RefusedError(
             f"gc has removed {'files of ' if there else ''}step {step} of run {run!r}: "

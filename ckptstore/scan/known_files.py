@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from ckptstore.evidence.unregistered import FoundFile
     from ckptstore.scan.experiments import Home
 
-_GONE = (FileState.MISSING, FileState.MOVED)
 _IN_TRASH = (
     "gc moved the file recorded at this path to the trash: move this one to a directory of its own and scan that, or "
     "empty the trash with {purge} and scan again"
@@ -154,14 +153,12 @@ def _compare_with_disk(found: KnownFiles, tree: Tree) -> None:
 
 def _claims(file: Checkpoint, here: Seen | None) -> bool:
     """Whether a record applies to its path: not if the recorded file is gone, and another one is there."""
-    return (
-        here is None or file.state not in _GONE or file.size is None or is_as_recorded(file, here.size, here.mtime_ns)
-    )
+    return here is None or not file.state.is_gone or file.size is None or is_as_recorded(file, here.size, here.mtime_ns)
 
 
 def _weight(file: Checkpoint, here: Seen | None) -> int:
     """The weight of a record at its path: the highest for a live file, then in the trash, then back, then gone."""
-    if file.state in _GONE:
+    if file.state.is_gone:
         return int(here is not None and is_as_recorded(file, here.size, here.mtime_ns))
     return 2 if file.state is FileState.TRASHED else 3
 

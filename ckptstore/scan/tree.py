@@ -231,7 +231,7 @@ def changed(known: Mapping[str, Checkpoint], tree: Tree) -> tuple[list[Checkpoin
             now = files.facts_if_seen(path)  # it may have been saved again since the tree was looked at
             if now is not None and now.size != file.size:
                 (away if absence_beside(file) else damaged).append(file)
-        elif file.state in (FileState.MISSING, FileState.MOVED) and is_as_recorded(file, here.size, here.mtime_ns):
+        elif file.state.is_gone and is_as_recorded(file, here.size, here.mtime_ns):
             is_left = files.facts_if_seen(path) is not None  # gc may have deleted it since the tree was looked at
             back += [replace(file, state=FileState.COMPLETE)] if is_left else []
     return damaged, missing, back, away

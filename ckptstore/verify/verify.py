@@ -326,7 +326,7 @@ def _recorded_as_gone(database: Database, sizes: dict[str, int]) -> tuple[list[C
     unknown = []
     for path, size in sizes.items():
         records = recorded.get(path, [])
-        if any(file.state not in (FileState.MISSING, FileState.MOVED) for file in records):
+        if not all(file.state.is_gone for file in records):
             continue
         gone = [file for file in records if file.state is FileState.MISSING and file.size == size]
         back += [Candidate(file.id, path, size, file.launch, file.global_step) for file in gone]
