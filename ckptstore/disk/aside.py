@@ -140,11 +140,7 @@ def named_once(target: str, mark: str, write: Callable[[str], object], is_there:
     Temporary files of another `mark` are deleted. If another process writes the target, this one waits; `is_there` then
     says whether that process has done the work. Raises as `named_last` does.
     """
-    above, name = os.path.split(target)
-    folder = f"{above}/.{name}.{_UNFINISHED}"
-    own = f"{folder}/{FOLDER}"
-    lock = _lock(folder, target, waits=True)
-    try:
+    with _alone(target, resumes=True) as own:
         if not is_there():
             _refuse_taken(target)
             os.makedirs(own, exist_ok=True)
@@ -154,11 +150,6 @@ def named_once(target: str, mark: str, write: Callable[[str], object], is_there:
             _sync_all(f"{own}/{mark}")
             _refuse_taken(target)
             _name(f"{own}/{mark}", target)
-        shutil.rmtree(own, ignore_errors=True)
-        with suppress(OSError):  # the user's own folder of that name has other things in it
-            os.rmdir(folder)
-    finally:
-        os.close(lock)
 
 
 def clear_unfinished(target: str) -> None:
@@ -168,19 +159,26 @@ def clear_unfinished(target: str) -> None:
 
 
 @contextmanager
-def _alone(target: str) -> Iterator[str]:
-    """The temporary path of a target, held by this process alone. It does not exist before and after."""
+def _alone(target: str, *, resumes: bool = False) -> Iterator[str]:
+    """The temporary path of a target, held by this process alone. It does not exist before and after.
+
+    If this process `resumes`, it waits for its turn. The path may exist then, and after an error it stays.
+    """
     above, name = os.path.split(target)
     folder = f"{above}/.{name}.{_UNFINISHED}"
     own = f"{folder}/{FOLDER}"
-    lock = _lock(folder, target)
+    lock = _lock(folder, target, waits=resumes)
+    stays = resumes
     try:
-        shutil.rmtree(own, ignore_errors=True)
+        if not resumes:
+            shutil.rmtree(own, ignore_errors=True)
         yield own
+        stays = False
     finally:
-        shutil.rmtree(own, ignore_errors=True)
-        with suppress(OSError):  # the user's own folder of that name has other things in it
-            os.rmdir(folder)
+        if not stays:
+            shutil.rmtree(own, ignore_errors=True)
+            with suppress(OSError):  # the user's own folder of that name has other things in it
+                os.rmdir(folder)
         os.close(lock)
 
 
