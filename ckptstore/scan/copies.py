@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 class Copies:
     """The files of a tree that are copies of known ones."""
 
-    of: Mapping[str, Checkpoint]  # the record of the original, by the path of its copy
-    told: tuple[Checkpoint, ...]  # records of a copied journal: they claim that the run saved the copies there
+    of: Mapping[str, Checkpoint]
 
     def not_taken(self) -> list[Skipped]:
         """The copies, each with the reason why it is not adopted."""
@@ -70,7 +69,6 @@ def copies_of_known(
         return is_inside and file.path not in heard_before, is_touched, age_of(file)
 
     copies: dict[str, Checkpoint] = {}
-    told: list[Checkpoint] = []
     claimed = {file.path for file in recorded.below if file.state in LIVE}
     own = [
         file
@@ -83,7 +81,6 @@ def copies_of_known(
         is_first = other.state is not FileState.COMPLETE or order(other) < order(file)
         if is_first and is_original(other) and _is_double(file, other, tree):
             copies.setdefault(file.path, other)
-            told += [file] if file.state is not FileState.MOVED else []
     sizes = {
         path: seen.size
         for path, (place, seen) in {**tree.checkpoints, **tree.foreign}.items()
@@ -93,7 +90,7 @@ def copies_of_known(
         is_new = path not in copies and original.path not in copies
         if is_new and is_original(original) and _has_bytes_of(path, tree.seen(path), original):
             copies[path] = original
-    return Copies(copies, tuple(told))
+    return Copies(copies)
 
 
 LIVE = (FileState.COMPLETE, FileState.DAMAGED)

@@ -102,7 +102,7 @@ class ScanPlan:
     launches: tuple[ScannedLaunch, ...]  # new ones, and known ones with more facts now
     back: tuple[Checkpoint, ...]  # known records that become complete: their files are there again
     overwritten: tuple[Checkpoint, ...]  # known records that become missing: other files are at their paths
-    restated: tuple[Checkpoint, ...]  # known records that get another step, or are recorded as copies
+    restated: tuple[Checkpoint, ...]  # known records that get another step
     taken: tuple[Checkpoint, ...]  # files that the reconciliation before it adopted: recorded already
     unplaced: tuple[Unplaced, ...]  # files that got no step
 
@@ -524,7 +524,7 @@ class _Planner:
             launches=launches,
             back=tuple(back),
             overwritten=tuple(self.known[path] for path in self.rewritten - self.recorded.replaced),
-            restated=(*(self.kept[file.path] for file in moved), *self.copies.told),
+            restated=tuple(self.kept[file.path] for file in moved),
             taken=taken,
             unplaced=tuple(
                 Unplaced(each.path, seen.size, seen.mtime_ns, each.best_guess, each.reason, each.remedy)
