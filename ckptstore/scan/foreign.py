@@ -34,9 +34,9 @@ from ckptstore.errors import UsageError, reason_of
 from ckptstore.evidence.reconstruct import size_of_job
 from ckptstore.evidence.unregistered import BY_HAND, PlacedFile, ScannedLaunch, Trusted, Uncertain, launch_id, record
 from ckptstore.formats.inspect import is_cut
+from ckptstore.journal.jsonl import nearest
 from ckptstore.outside import Path
 from ckptstore.resume.resolve import stated_layout
-from ckptstore.scan.known_files import is_inside
 from ckptstore.scan.tree import Opaque, found_file
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class Foreign:
             if file.format == DIRECTORY and path not in tree.foreign:
                 with suppress(UsageError):  # it is no checkpoint any more
                     take_directory(tree, path)
-        found = [found_file(tree, path) for path in tree.foreign if not is_inside(path, recorded.owners)]
+        found = [found_file(tree, path) for path in tree.foreign if not nearest(path, recorded.owners)]
         self._is_single = world_size == 1 or not (tree.ranks or any(file.rank is not None for file in found))
         self.warnings: list[str] = []
         self.placed: dict[str, PlacedFile] = {}

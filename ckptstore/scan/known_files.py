@@ -213,15 +213,6 @@ def newest_elsewhere(database: Database, run_id: int | None, tree: Tree, found: 
     return [replace(file, info={}) if is_unranked else file for file in read]
 
 
-def is_inside(path: str, recorded: Collection[str]) -> bool:
-    """Whether a path is in a directory that was recorded as one checkpoint."""
-    above = path if recorded else ""
-    while above := above.rpartition("/")[0]:
-        if above in recorded:
-            return True
-    return False
-
-
 def unwatched(database: Database, run_id: int | None, paths: Iterable[str]) -> tuple[list[str], dict[str, str]]:
     """The paths that no registrar watches; and those that a registrar of another run watches, with the reason.
 

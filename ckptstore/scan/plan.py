@@ -23,6 +23,7 @@ from ckptstore.disk.presence import directory_of
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.evidence.reconstruct import NOTHING_STATED, Reconstruction, rank_of, reconstruct
 from ckptstore.evidence.unregistered import ScannedLaunch, launch_id, record
+from ckptstore.journal.jsonl import nearest
 from ckptstore.journal.sync import Synced, beside_unread, sync_below, unread_journals
 from ckptstore.outside import Path
 from ckptstore.resume.join import check_name
@@ -32,7 +33,7 @@ from ckptstore.scan.copies import LIVE, among_new, as_a_run, copies_of_known
 from ckptstore.scan.experiments import apart, are_several, commands, strangers
 from ckptstore.scan.foreign import Foreign
 from ckptstore.scan.iteration_saves import saves_in_parts
-from ckptstore.scan.known_files import is_inside, is_trained, known_files, newest_elsewhere, unowned_files, unwatched
+from ckptstore.scan.known_files import is_trained, known_files, newest_elsewhere, unowned_files, unwatched
 from ckptstore.scan.order import at_the_time_of_others, dated, fill, going_back, in_order_of_time, still_saved
 from ckptstore.scan.tree import changed, is_rewritten, read_files
 
@@ -204,7 +205,7 @@ class _Planner:
             path
             for path in (*self.tree.checkpoints, *self.foreign.placed)
             if not (path in self.known or path in recorded.others or path in self.copies.of)
-            and not is_inside(path, recorded.owners)
+            and not nearest(path, recorded.owners)  # it is in a directory that is one checkpoint
         )
         candidates, of_others = unwatched(self.database, self.run_id, (*unknown, *self.rewritten))
         # Why files are not adopted.
