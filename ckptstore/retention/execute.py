@@ -27,7 +27,7 @@ from ckptstore.resume.examine import Damaged, Whole, examine
 from ckptstore.resume.lineage import branches
 from ckptstore.retention import decide, path_aliases
 from ckptstore.retention.debris import has_checkpoint_beside
-from ckptstore.retention.plan import COPIES_CHANGED, GcPlan, copies_changed, plan_gc, protected_since
+from ckptstore.retention.plan import COPIES_CHANGED, GcPlan, copies_changed, plan_gc, protected_since, stated
 from ckptstore.retention.worker import PORTION, at_work
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def collect(
     """
     plan: GcPlan | None = None
     try:
-        plan = plan_gc(database, run, policy, floor=floor, grace=grace, tier=tier)
+        plan = plan_gc(database, run, stated(database, run, policy, floor=floor, grace=grace), tier=tier)
         if not apply_it:
             decide.check(plan.decision, allow_mass_delete=allow_mass_delete)
             return RunCollected(run, plan, waiting=_waiting(database, plan))

@@ -100,7 +100,7 @@ def collect(
     """Plan, and carry the plan out if `apply_it`. Refusals and failures are in the outcome."""
     plan: TierPlan | None = None
     try:
-        plan = plan_tier(database, run, tier, policy, floor=floor, grace=grace)
+        plan = plan_tier(database, run, tier, stated(database, run, policy, floor=floor, grace=grace))
         if apply_it:
             return TierOutcome(run, plan, execute(database, plan, allow_mass_delete=allow_mass_delete))
         decide.check(plan.decision, allow_mass_delete=allow_mass_delete)
@@ -109,22 +109,14 @@ def collect(
     return TierOutcome(run, plan)
 
 
-def plan_tier(
-    database: Database,
-    run: str,
-    tier: Tier,
-    policy: Policy | None = None,
-    *,
-    floor: int | None = None,
-    grace: timedelta | None = None,
-) -> TierPlan:
+def plan_tier(database: Database, run: str, tier: Tier, policy: Policy | None = None) -> TierPlan:
     """Plan which states of a run a tier keeps, and which copies go.
 
     Only states that the tier has complete count for the rules and for the floor. A state that also needs files outside
     the tier to be restored stays. Raises as `plan_gc` does.
     """
     run_id = find_run(database, run)
-    policy = stated(database, run, policy, floor=floor, grace=grace)
+    policy = stated(database, run, policy)
     survey = Survey(database, run_id, tier)
     states, held = survey.judged_in(tier)
     decide.check_metric(run, policy, [state.metrics for state in states if state.counts])

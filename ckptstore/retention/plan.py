@@ -126,26 +126,17 @@ class GcPlan(Tabular):
         return self.decision.bytes_freed + sum(each.size for each in self.debris)
 
 
-def plan_gc(
-    database: Database,
-    run: str,
-    policy: Policy | None = None,
-    *,
-    floor: int | None = None,
-    grace: timedelta | None = None,
-    tier: Tier | None = None,
-) -> GcPlan:
+def plan_gc(database: Database, run: str, policy: Policy | None = None, *, tier: Tier | None = None) -> GcPlan:
     """Plan which states of a run stay and which go.
 
-    `policy` is the stored one if none is given, `floor` and `grace` the policy's own. The catalog is synced with the
-    journals and the disk first; no file is touched. Unfinished removals of an earlier gc are judged as present files,
-    since `execute` undoes them first. With a `tier` of the nodes' own disks only states in it go, and only those of
-    which tiers above have every file. Whether the plan removes too much is checked when it is carried out
-    (`decide.check`). Raises `RefusedError` if no rule says what to keep, or if no state has the metric of `keep_best`;
-    `UnknownRunError`.
+    `policy` is the stored one if none is given. The catalog is synced with the journals and the disk first; no file is
+    touched. Unfinished removals of an earlier gc are judged as present files, since `execute` undoes them first. With a
+    `tier` of the nodes' own disks only states in it go, and only those of which tiers above have every file. Whether
+    the plan removes too much is checked when it is carried out (`decide.check`). Raises `RefusedError` if no rule says
+    what to keep, or if no state has the metric of `keep_best`; `UnknownRunError`.
     """
     run_id = find_run(database, run)
-    policy = stated(database, run, policy, floor=floor, grace=grace)
+    policy = stated(database, run, policy)
     survey = Survey(database, run_id)
     states, targets = survey.judged()
     if tier is not None:
@@ -221,9 +212,12 @@ def fault_of(copy: Copy) -> StoreError | None:
 
 
 def stated(
-    database: Database, run: str, policy: Policy | None, *, floor: int | None, grace: timedelta | None
+    database: Database, run: str, policy: Policy | None, *, floor: int | None = None, grace: timedelta | None = None
 ) -> Policy:
-    """The policy to apply: the given or the stored one. Raises `RefusedError` if no rule says what to keep."""
+    """The policy to apply: the given or the stored one, with this floor and grace (None: its own).
+
+    Raises `RefusedError` if no rule says what to keep.
+    """
     policy = policy or stored_policy.show(database, run)
     if policy is None:
         raise RefusedError(
