@@ -36,6 +36,7 @@ from ckptstore.evidence.writers import (
     wrote,
 )
 from ckptstore.formats.inspect import read_checkpoint
+from ckptstore.journal.copied_directories import is_original
 from ckptstore.journal.recorder import Recorder, shared
 from ckptstore.journal.sync import Synced, beside_unread
 from ckptstore.outside import Path, time
@@ -537,12 +538,12 @@ def _has_original(database: Database, facts: LaunchFacts, file: Checkpoint) -> b
         others = reads.files_at(connection, facts.launches[file.launch_key], file.global_step)
     home = file.path.rpartition("/")[0]
     alike = (file.kind, file.rank, file.digest, FileState.COMPLETE)
-    for other in others:
-        if (other.kind, other.rank, other.digest, other.state) == alike and other.path.rpartition("/")[0] != home:
-            here = files.facts_if_seen(other.path)
-            if here is not None and is_as_recorded(other, here.size, here.mtime_ns):
-                return True
-    return False
+    return any(
+        (other.kind, other.rank, other.digest, other.state) == alike
+        and other.path.rpartition("/")[0] != home
+        and is_original(other)
+        for other in others
+    )
 
 
 def _copied(new: UnregisteredFile, records: Sequence[Checkpoint], here: files.FileFacts) -> list[Checkpoint]:
