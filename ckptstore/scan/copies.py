@@ -7,7 +7,7 @@ states after that one would be given up.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import directories, reads
@@ -36,15 +36,9 @@ if TYPE_CHECKING:
     from ckptstore.scan.tree import Tree
 
 
-@dataclass(frozen=True)
-class Copies:
-    """The files of a tree that are copies of known ones."""
-
-    of: Mapping[str, Checkpoint]
-
-    def not_taken(self) -> list[Skipped]:
-        """The copies, each with the reason why it is not adopted."""
-        return [Skipped(path, _reason(original.path, f"run {original.run!r}")) for path, original in self.of.items()]
+def not_taken(copies: Mapping[str, Checkpoint]) -> list[Skipped]:
+    """Copies, each with the reason why it is not adopted; given with the records of their originals."""
+    return [Skipped(path, _reason(original.path, f"run {original.run!r}")) for path, original in copies.items()]
 
 
 def _reason(original: str, whose: str) -> str:
@@ -54,8 +48,8 @@ def _reason(original: str, whose: str) -> str:
 
 def copies_of_known(
     databases: Sequence[Database], tree: Tree, recorded: KnownFiles, heard_before: AbstractSet[str]
-) -> Copies:
-    """The files of a tree that are copies of recorded files.
+) -> dict[str, Checkpoint]:
+    """The files of a tree that are copies of recorded files: the record of the original, by the path of its copy.
 
     `databases` are the catalog that the scan plans with, and the user's catalog, which may have more runs.
     `heard_before` are the paths below the root that had a record before the journals of the tree were taken up.
@@ -90,7 +84,7 @@ def copies_of_known(
         is_new = path not in copies and original.path not in copies
         if is_new and is_original(original) and _has_bytes_of(path, tree.seen(path), original):
             copies[path] = original
-    return Copies(copies)
+    return copies
 
 
 LIVE = (FileState.COMPLETE, FileState.DAMAGED)
@@ -184,7 +178,13 @@ def among_new(found: Sequence[FoundFile]) -> dict[str, str]:
 
 
 def as_a_run(
-    run: str, copies: Copies, tree: Tree, databases: Sequence[Database], *, world_size: int | None, said: Stated
+    run: str,
+    copies: Mapping[str, Checkpoint],
+    tree: Tree,
+    databases: Sequence[Database],
+    *,
+    world_size: int | None,
+    said: Stated,
 ) -> list[ScannedLaunch]:
     """The launches of a run that consists of copies: those of the originals, with the same steps.
 
@@ -193,7 +193,7 @@ def as_a_run(
     """
     of_launch: dict[str, list[Checkpoint]] = defaultdict(list)
     originals: dict[str, Launch] = {}
-    for path, original in sorted(copies.of.items()):
+    for path, original in sorted(copies.items()):
         seen = tree.seen(path)
         if original.launch_key not in originals:
             originals[original.launch_key] = _launch_of(original, databases)

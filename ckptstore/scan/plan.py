@@ -29,7 +29,7 @@ from ckptstore.outside import Path
 from ckptstore.resume.join import check_name
 from ckptstore.resume.reconcile import Reconciled, reconcile
 from ckptstore.resume.resolve import check_stated_layout, stated_layout
-from ckptstore.scan.copies import LIVE, among_new, as_a_run, copies_of_known
+from ckptstore.scan.copies import LIVE, among_new, as_a_run, copies_of_known, not_taken
 from ckptstore.scan.experiments import apart, are_several, commands, strangers
 from ckptstore.scan.foreign import Foreign
 from ckptstore.scan.iteration_saves import saves_in_parts
@@ -160,9 +160,9 @@ class _Planner:
         self.is_run_of_copies = (
             asked.run is not None
             and not is_trained(self.database, self.run_id)
-            and all(each.run != self.run for each in self.copies.of.values())
+            and all(each.run != self.run for each in self.copies.values())
         )
-        self.recorded.leave_out(self.copies.of)
+        self.recorded.leave_out(self.copies)
         self.known = self.recorded.known
         self.foreign = Foreign(tree, asked.said, asked.world_size, self.recorded)
         # Files that may have a record in a journal beside them that was not read, and why.
@@ -204,7 +204,7 @@ class _Planner:
         unknown = (
             path
             for path in (*self.tree.checkpoints, *self.foreign.placed)
-            if not (path in self.known or path in recorded.others or path in self.copies.of)
+            if not (path in self.known or path in recorded.others or path in self.copies)
             and not nearest(path, recorded.owners)  # it is in a directory that is one checkpoint
         )
         candidates, of_others = unwatched(self.database, self.run_id, (*unknown, *self.rewritten))
@@ -255,7 +255,7 @@ class _Planner:
         self.launches_known: list[Launch] = []  # those of the run in the catalog, oldest first
         self.steps: set[tuple[str, int]] = set()  # the launch and step of each of its saves
         self.saved: dict[str, datetime] = {}  # when each launch saved last
-        if self.run_id is not None and (self.new or before or self.foreign.placed or self.copies.of):
+        if self.run_id is not None and (self.new or before or self.foreign.placed or self.copies):
             with self.database.read() as connection:
                 self.launches_known = reads.launches_of(connection, self.run_id)
                 self.steps = reads.steps_of(connection, self.run_id)
@@ -305,7 +305,7 @@ class _Planner:
     def _copies_to_compare(self) -> list[FoundFile]:
         """The newest file of each rank among the copies that would join the run."""
         newest: dict[int, Checkpoint] = {}
-        for path, file in self.copies.of.items() if self.is_run_of_copies else ():
+        for path, file in self.copies.items() if self.is_run_of_copies else ():
             if file.content is Content.FULL and path in self.tree.checkpoints:
                 copy = replace(file, path=path)
                 newest[file.rank] = max(newest.get(file.rank, copy), copy, key=lambda each: each.global_step)
@@ -360,13 +360,13 @@ class _Planner:
             for file in launch.files:
                 ranks[file.global_step].add(file.rank)
             for file in launch.files:
-                original, others = self.copies.of[file.path], new[file.global_step]
+                original, others = self.copies[file.path], new[file.global_step]
                 is_scanned = original.launch.startswith(SCANNED)
                 if is_scanned and others and others.isdisjoint(ranks[file.global_step]):
                     raise self._apart(file, original, min(others))
 
     def _apart(self, copy: Checkpoint, original: Checkpoint, rank: int) -> RefusedError:
-        root, homes = self.tree.root, {path.rpartition("/")[0] for path in self.copies.of}
+        root, homes = self.tree.root, {path.rpartition("/")[0] for path in self.copies}
         told = f"of step {copy.global_step} rank {copy.rank} is a copy of a file of run {original.run!r}"
         hint = "move the copies to a directory of their own and scan that first"
         if root not in homes:
@@ -481,7 +481,7 @@ class _Planner:
         launches = self._launches_to_record(self._too_small(files))
         adopted = (*(file for file in files if file.path in self.is_new), *moved)
         is_recorded = {*(self.known.keys() - self.rewritten), *self.recorded.others, *(file.path for file in adopted)}
-        is_recorded |= self.copies.of.keys()
+        is_recorded |= self.copies.keys()
         has_others = bool(self.tree.checkpoints or self.known or adopted)
         opaque, unsure = self.foreign.left(is_recorded, has_others=has_others)
         uncertain = [each for each in self.history.uncertain if each.path in self.is_new]
@@ -549,7 +549,7 @@ class _Planner:
             *self.unreadable,
             *self.in_parts.skipped,
             *(Skipped(file.path.rpartition("/")[0], _MAY_BE_AWAY) for file in away),
-            *(() if self.is_run_of_copies else self.copies.not_taken()),
+            *(() if self.is_run_of_copies else not_taken(self.copies)),
             *(Skipped(path, reason) for path, reason in self.reasons.items()),
         ]
         return _sorted(each for each in found if each.path not in taken)
