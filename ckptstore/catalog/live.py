@@ -20,17 +20,8 @@ if TYPE_CHECKING:
 _LIVE = one_of(checkpoints.c.state, FileState.COMPLETE.value, FileState.IN_PROGRESS.value)
 
 
+_BETWEEN = "//"  # no recorded path has it, since each is a real path
 _UNSETTLED = (checkpoints.c.state == FileState.IN_PROGRESS.value) | (saves.c.kind == Kind.TTP.value)
-
-
-class Paths(NamedTuple):
-    """Paths of files; None if one of them has a line break, since the query joins them by line breaks.
-
-    A file is unsettled if it was being written, or if it is of TTP, which renames its directory.
-    """
-
-    paths: set[str] | None
-    has_unsettled: bool
 
 
 class Place(NamedTuple):
@@ -43,17 +34,17 @@ class Place(NamedTuple):
     is_complete: bool
 
 
-def paths(connection: sa.Connection, keys: Iterable[LaunchKey]) -> Paths:
-    """The paths of all files of these launches."""
+def paths(connection: sa.Connection, keys: Iterable[LaunchKey]) -> tuple[set[str], bool]:
+    """The paths of all files of these launches, and whether one is unsettled.
+
+    A file is unsettled if it was being written, or if it is of TTP, which renames its directory.
+    """
     found: set[str] = set()
     has_unsettled = False
-    for count, text, unsettled in connection.execute(_paths(connection.dialect.name), {"own_launches": list(keys)}):
-        lines = text.split("\n")
-        if len(lines) != count:
-            return Paths(None, has_unsettled=True)
-        found.update(lines)
+    for joined, unsettled in connection.execute(_paths(connection.dialect.name), {"own_launches": list(keys)}):
+        found.update(joined.split(_BETWEEN))
         has_unsettled |= bool(unsettled)
-    return Paths(found, has_unsettled)
+    return found, has_unsettled
 
 
 def unsettled(connection: sa.Connection, keys: Iterable[LaunchKey]) -> set[tuple[LaunchKey, int]]:
@@ -185,7 +176,7 @@ def _paths(dialect: str) -> sa.Select[Any]:
     """A query for one row a step, not one a file: a job with many ranks has tens of thousands of files."""
     joined = sa.func.group_concat if dialect == "sqlite" else sa.func.string_agg
     return (
-        sa.select(sa.func.count(), joined(checkpoints.c.path, sa.literal("\n")))
+        sa.select(joined(checkpoints.c.path, sa.literal(_BETWEEN)))
         .add_columns(sa.func.max(sa.case((_UNSETTLED, 1), else_=0)))
         .select_from(FILES)
         .where(_OF_LAUNCHES, _LIVE)

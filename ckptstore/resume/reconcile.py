@@ -119,12 +119,9 @@ def reconcile(
 
 
 class _Known(NamedTuple):
-    """The paths of present files in the catalog (None: a path contains a line break, which this query separates by).
+    """The paths of present files in the catalog, and the ranks with a file for which comparing paths is not enough."""
 
-    `unsettled` are the ranks with a file for which comparing paths is not enough.
-    """
-
-    paths: set[str] | None
+    paths: set[str]
     unsettled: set[_OfRank]
 
 
@@ -156,8 +153,6 @@ def _doubtful(
     All paths are compared at once, since a job pays for this at each start and may have many ranks. Most ranks need no
     further queries.
     """
-    if known.paths is None:
-        return sources
     there: set[str] = set()
     for directory, names in listings.items():
         if not isinstance(names, OSError):

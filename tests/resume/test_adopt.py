@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ckptstore.api import Catalog
+from ckptstore.catalog import live
 from ckptstore.catalog.runs import find_run
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Resolution, Rule
 from ckptstore.journal import jsonl
@@ -365,6 +366,17 @@ def test_a_file_is_gone_though_its_record_names_no_directory(catalog: Catalog, t
     Path(files[0].path).unlink()
     assert chosen(catalog.resolve("run")) == ("L1", 5)
     assert [file.state for file in catalog.files("run")] == [FileState.MISSING, FileState.COMPLETE]
+
+
+def test_paths_with_line_breaks_are_compared_as_all_others(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path / "one\nor\n\nmore", world_size=2)
+    ranks = job.begin()
+    files = [*job.save(ranks, 10), *job.save(ranks, 20)]
+    with catalog.database.read() as connection:
+        found, has_unsettled = live.paths(connection, [ranks[0].key])
+    assert (found, has_unsettled) == ({file.path for file in files}, False)
+    Path(files[2].path).unlink()
+    assert chosen(catalog.resolve("run")) == ("L1", 10)
 
 
 @pytest.mark.parametrize(("seconds", "step"), [(0, 5), (60, None)])
