@@ -8,11 +8,11 @@ from __future__ import annotations
 import errno
 import re
 from contextlib import contextmanager, suppress
-from hashlib import blake2b
 from itertools import chain, count
 from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING
 
+from ckptstore.core.ids import derived_id
 from ckptstore.core.naming import INDEX, parse_tensorflow
 from ckptstore.disk.files import make_durable, names_in, sync
 from ckptstore.disk.name_claims import FOLDER, NO_LINKS
@@ -36,8 +36,8 @@ class Aside:
     def __init__(self, directory: str, run: str, launch: str, rank: int) -> None:
         self.directory = directory
         self._above = Path(directory, FOLDER, _SAVING)
-        self._whose = f"rank_{rank}-{_short(run)}-"
-        self._folder = self._above / f"{self._whose}{_short(launch)}"
+        self._whose = f"rank_{rank}-{derived_id(run, size=8)}-"
+        self._folder = self._above / f"{self._whose}{derived_id(launch, size=8)}"
 
     def clear_others(self) -> None:
         """Delete the files that earlier launches of the rank left: they ended before this one began."""
@@ -69,10 +69,6 @@ class Aside:
     def clear(self) -> None:
         """Delete the files of a save that never ended."""
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _short(name: str) -> str:
-    return blake2b(name.encode(), digest_size=8).hexdigest()
 
 
 def _names(name: str) -> chain[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import json
 from dataclasses import dataclass
-from hashlib import blake2b
 
 from ckptstore.core import bounded_json
+from ckptstore.core.ids import derived_id
 from ckptstore.outside import Path, os, socket
 
 FOLDER = ".ckptstore"
@@ -76,12 +76,11 @@ def _put(draft: Path, path: Path) -> None:
 
 
 def _path(folder: Path, name: str, launch: str) -> Path:
-    key = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
-    return folder / f"{_prefix(launch)}{key}.json"
+    return folder / f"{_prefix(launch)}{derived_id(name, size=12)}.json"
 
 
 def _prefix(launch: str) -> str:
-    return f"writer-{blake2b(launch.encode('utf-8', 'surrogatepass'), digest_size=6).hexdigest()}-"
+    return f"writer-{derived_id(launch, size=6)}-"
 
 
 def _read(path: Path) -> Writer | None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from platformdirs import user_state_path
 
 from ckptstore.core import bounded_json, validate
 from ckptstore.core.hints import Command
+from ckptstore.core.ids import derived_id
 from ckptstore.core.naming import parse_rank_directory
 from ckptstore.disk.files import absolute, real_directory
 from ckptstore.disk.name_claims import FOLDER
@@ -70,8 +70,7 @@ def known_directories(catalog: str, run: str, given: Iterable[str | Path] = ()) 
 
 def _memory(catalog: str, run: str) -> Path:
     """The file of a run; other catalogs may have other runs of that name. `catalog` is named without a password."""
-    name = blake2b(f"{catalog}\x1f{run}".encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
-    return Path(user_state_path("ckptstore", appauthor=False), "directories", name)
+    return Path(user_state_path("ckptstore", appauthor=False), "directories", derived_id(catalog, run, size=12))
 
 
 def checkpoint_tree(directory: str | os.PathLike[str]) -> Path:

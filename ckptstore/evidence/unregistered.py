@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from hashlib import blake2b
 from typing import TYPE_CHECKING
 
+from ckptstore.core.ids import derived_id
 from ckptstore.core.model import SCANNED, Checkpoint, FileState, Grade, epoch_and_step, moment
 from ckptstore.core.replicas import stand_alone
 
@@ -104,7 +104,7 @@ class ScannedLaunch:
 
 def launch_id(*told: str) -> str:
     """An id that is the same in every scan, made of the launch's own facts."""
-    return f"{SCANNED}{blake2b(chr(31).join(told).encode('utf-8', 'surrogatepass'), digest_size=6).hexdigest()}"
+    return f"{SCANNED}{derived_id(*told, size=6)}"
 
 
 def record(run: str, launch: str, placed: PlacedFile, steps_per_epoch: int | None) -> Checkpoint:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from ckptstore.core import bounded_json
 from ckptstore.core.events import to_line
+from ckptstore.core.ids import derived_id
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.presence import enter_announced, records_in
 from ckptstore.disk.walk import LOST_AND_FOUND
@@ -372,4 +373,4 @@ class JournalWriter:
 
 def short(launch: str) -> str:
     """The short form of a launch or a process, for the names of the segments that it writes."""
-    return blake2b(launch.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+    return derived_id(launch, size=6)

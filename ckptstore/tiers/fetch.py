@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from dataclasses import replace
-from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from ckptstore.core.copies import CopyState
+from ckptstore.core.ids import derived_id
 from ckptstore.core.text import size
 from ckptstore.disk.files import names_in, observe, remove_own
 from ckptstore.disk.name_claims import FOLDER
@@ -114,11 +114,8 @@ def _is_here(file: Checkpoint) -> bool:
 
 def _folder_of(file: Checkpoint) -> Path:
     """The folder for a fetched file: one for each state of a run."""
-    return Path(file.path).parent / FOLDER / _FETCHED / f"{_short(file.run)}-{_short(file.launch)}-{file.global_step}"
-
-
-def _short(name: str) -> str:
-    return blake2b(name.encode(), digest_size=8).hexdigest()
+    run, launch = derived_id(file.run, size=8), derived_id(file.launch, size=8)
+    return Path(file.path).parent / FOLDER / _FETCHED / f"{run}-{launch}-{file.global_step}"
 
 
 def _clear_others(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import deque
 from concurrent.futures import CancelledError, wait
@@ -15,6 +14,7 @@ from ckptstore.catalog.runs import find_run, run_names
 from ckptstore.catalog.verifications import Candidate
 from ckptstore.core.classify import What, classify
 from ckptstore.core.hints import Command
+from ckptstore.core.ids import derived_id
 from ckptstore.core.model import FileState, Rule, Skipped
 from ckptstore.disk import presence
 from ckptstore.disk.waiting import for_each, portions
@@ -295,8 +295,7 @@ def in_shard(path: str, shard: tuple[int, int] | None) -> bool:
     if shard is None:
         return True
     number, count = shard
-    hashed = hashlib.blake2b(path.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(hashed, "big") % count == number - 1
+    return int(derived_id(path, size=8), 16) % count == number - 1
 
 
 def _unregistered(database: Database, run_id: int, known: set[str]) -> dict[str, int]:
