@@ -25,6 +25,7 @@ from ckptstore.catalog.tables import (
     tiers,
     trash,
 )
+from ckptstore.core.groups import grouped
 from ckptstore.core.model import FileState, Kind
 
 if TYPE_CHECKING:
@@ -53,10 +54,7 @@ def trash_bytes(connection: sa.Connection, ids: Sequence[int]) -> dict[int, int]
 
 def errors_at_end(connection: sa.Connection, keys: Sequence[LaunchKey]) -> dict[str, list[str | None]]:
     """The exceptions that ended training (None: it ended by itself), by launch: one for each rank that recorded it."""
-    found: dict[str, list[str | None]] = {}
-    for key, error in connection.execute(_ERRORS, {"own_launches": list(keys)}):
-        found.setdefault(key, []).append(error)
-    return found
+    return grouped(connection.execute(_ERRORS, {"own_launches": list(keys)}))
 
 
 class NewestSaves(NamedTuple):
@@ -77,10 +75,8 @@ def newest_saves(connection: sa.Connection, keys: Sequence[LaunchKey], count: in
 
 def newest_moments(connection: sa.Connection, keys: Sequence[LaunchKey], count: int) -> dict[str, list[datetime]]:
     """When the `count` newest saves of each of these launches were recorded, earliest first."""
-    found: dict[str, list[datetime]] = {}
-    for key, at in connection.execute(_NEWEST_MOMENTS, {"own_launches": list(keys), "own_others": count - 1}):
-        found.setdefault(key, []).append(at)
-    return found
+    asked = {"own_launches": list(keys), "own_others": count - 1}
+    return grouped(connection.execute(_NEWEST_MOMENTS, asked))
 
 
 class BadState(NamedTuple):

@@ -29,6 +29,7 @@ from ckptstore.catalog.tables import (
 )
 from ckptstore.core import replicas
 from ckptstore.core.events import TrainingEnded, later
+from ckptstore.core.groups import grouped
 from ckptstore.core.limits import HIGHEST
 from ckptstore.core.model import (
     SCANNED,
@@ -151,10 +152,7 @@ def launches_of(connection: sa.Connection, run: int) -> list[Launch]:
 
 def launches_of_runs(connection: sa.Connection, ids: Sequence[int]) -> dict[int, list[Launch]]:
     """The launches of each of these runs, oldest first; runs without launches are left out."""
-    found: dict[int, list[Launch]] = {}
-    for row in connection.execute(_LAUNCHES_OF_RUNS, {"own_runs": list(ids)}):
-        found.setdefault(row.run_id, []).append(_launch(row))
-    return found
+    return grouped((row.run_id, _launch(row)) for row in connection.execute(_LAUNCHES_OF_RUNS, {"own_runs": list(ids)}))
 
 
 def launch(connection: sa.Connection, key: LaunchKey) -> Launch | None:
@@ -211,10 +209,8 @@ def kinds_beyond(connection: sa.Connection, run: int, global_step: int) -> dict[
 
 def metrics_of(connection: sa.Connection, run: int) -> dict[tuple[str, int], list[Mapping[str, float]]]:
     """The metrics of the files of a run that have any, by launch and step: one mapping for each file."""
-    found: dict[tuple[str, int], list[Mapping[str, float]]] = {}
-    for launch_id, step, metrics in connection.execute(_METRICS_OF, {"own_run": run}):
-        found.setdefault((launch_id, step), []).append(json.loads(metrics))
-    return found
+    found = connection.execute(_METRICS_OF, {"own_run": run})
+    return grouped(((launch_id, step), json.loads(metrics)) for launch_id, step, metrics in found)
 
 
 def files_at(connection: sa.Connection, launch: Launch, global_step: int) -> tuple[Checkpoint, ...]:
@@ -265,10 +261,8 @@ def files_to_judge(connection: sa.Connection, run: int, others: Sequence[str] = 
 
 def files_at_paths(connection: sa.Connection, paths: Sequence[str]) -> dict[str, list[Checkpoint]]:
     """All records of these paths; one path may have been written at several steps."""
-    found: dict[str, list[Checkpoint]] = {}
-    for file in rows.files(connection.execute(_FILES_AT_PATHS, {"own_paths": list(paths)})) if paths else ():
-        found.setdefault(file.path, []).append(file)
-    return found
+    found = rows.files(connection.execute(_FILES_AT_PATHS, {"own_paths": list(paths)})) if paths else ()
+    return grouped((file.path, file) for file in found)
 
 
 def files_below(connection: sa.Connection, directory: str) -> list[Checkpoint]:
@@ -404,10 +398,8 @@ def hosts_of_run(connection: sa.Connection, run: int) -> dict[str, tuple[str, ..
     """The hosts that the ranks of each launch of a run ran on, as far as recorded, by the launch's id."""
     joined = launches.join(sources, sources.c.launch_id == launches.c.id)
     query = sa.select(launches.c.name, sources.c.host).distinct().select_from(joined).order_by(sources.c.host)
-    found: dict[str, list[str]] = {}
-    for launch_id, host in connection.execute(query.where(launches.c.run_id == run, sources.c.host.is_not(None))):
-        found.setdefault(launch_id, []).append(host)
-    return {launch_id: tuple(hosts) for launch_id, hosts in found.items()}
+    found = connection.execute(query.where(launches.c.run_id == run, sources.c.host.is_not(None)))
+    return {launch_id: tuple(hosts) for launch_id, hosts in grouped(found).items()}
 
 
 def endings_of(connection: sa.Connection, keys: Iterable[LaunchKey]) -> Mapping[tuple[LaunchKey, int], TrainingEnded]:

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from ckptstore.catalog.any_of import any_of, one_of
 from ckptstore.catalog.tables import FILES, FILES_OF_LAUNCHES, IS_THERE, checkpoints, copies, launches, saves
+from ckptstore.core.groups import grouped
 from ckptstore.core.metrics import mean_metrics
 from ckptstore.core.model import Content, FileState, Grade, Kind
 
@@ -151,10 +152,8 @@ _SAID = sa.select(
 
 def states_of_ranks(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[tuple[int, FileState, Content]]]:
     """The rank, state and content of each file of these saves, by the saves' ids."""
-    found: dict[str, list[tuple[int, FileState, Content]]] = {}
-    for save_id, rank, state, content in connection.execute(_STATES_OF_RANKS, {"own_ids": list(ids)}) if ids else ():
-        found.setdefault(save_id, []).append((rank, FileState(state), Content(content)))
-    return found
+    found = connection.execute(_STATES_OF_RANKS, {"own_ids": list(ids)}) if ids else ()
+    return grouped((save_id, (rank, FileState(state), Content(content))) for save_id, rank, state, content in found)
 
 
 _STATES_OF_RANKS = sa.select(

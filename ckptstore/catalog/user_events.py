@@ -21,6 +21,7 @@ from ckptstore.core.events import (
     moment_of,
     version_of_user_event,
 )
+from ckptstore.core.groups import grouped
 from ckptstore.core.model import FileState
 from ckptstore.outside import utc_now
 
@@ -82,10 +83,9 @@ def pins_of_runs(connection: sa.Connection, ids: Sequence[int]) -> set[tuple[int
 
 def tags_of_runs(connection: sa.Connection, ids: Sequence[int]) -> dict[tuple[int, int], tuple[str, ...]]:
     """The names that people gave to steps of these runs, by run and step."""
-    found: dict[tuple[int, int], list[str]] = {}
-    for run, step, name in connection.execute(_TAGS_OF_RUNS, {"own_runs": list(ids)}):
-        found.setdefault((run, step), []).append(name)
-    return {place: tuple(names) for place, names in found.items()}
+    found = connection.execute(_TAGS_OF_RUNS, {"own_runs": list(ids)})
+    of_states = grouped(((run, step), name) for run, step, name in found)
+    return {place: tuple(names) for place, names in of_states.items()}
 
 
 def tag_step(connection: sa.Connection, run: int, name: str) -> int | None:

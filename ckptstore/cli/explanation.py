@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckptstore.cli.terminal import Rows, first, kinds, line, lines
+from ckptstore.core.groups import grouped
 from ckptstore.core.hints import Call
 from ckptstore.core.naming import unfinished_ttp_directory
 from ckptstore.core.picture import picture
@@ -14,7 +15,7 @@ from ckptstore.resume.remedies import how_to_place
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ckptstore.core.model import Assignment, Reason, Rejection, Resolution, RestorePlan
+    from ckptstore.core.model import Assignment, Rejection, Resolution, RestorePlan
     from ckptstore.core.reference import Best
 
 _RANKS_SHOWN = 16
@@ -128,9 +129,7 @@ def _to_fetch(found: Resolution, plan: RestorePlan, *, in_full: bool) -> None:
 
 
 def _stand_ins(helped: Sequence[Assignment]) -> str:
-    by_source: dict[int, list[int]] = {}
-    for each in helped:
-        by_source.setdefault(each.source.rank, []).append(each.rank)
+    by_source = grouped((each.source.rank, each.rank) for each in helped)
     parts = [
         f"{of_ranks(ranks)} {'loads' if len(ranks) == 1 else 'load'} the file of a replica, rank {source}"
         for source, ranks in sorted(by_source.items())
@@ -145,9 +144,7 @@ def _rejection(rejection: Rejection) -> None:
         by = f", {replicas} of them a replica's" if replicas else ""
         served = f": {len(rejection.served)} of {rejection.world_size} ranks have a file{by}"
     line(f"  step {rejection.global_step} ({kinds(rejection.kinds)}, launch {rejection.launch}){served}")
-    by_rule: dict[str, list[Reason]] = {}
-    for reason in rejection.reasons:
-        by_rule.setdefault(reason.rule.value, []).append(reason)
+    by_rule = grouped((reason.rule.value, reason) for reason in rejection.reasons)
     for rule, reasons in by_rule.items():
         if len(reasons) <= _REASONS_SHOWN:
             for reason in reasons:

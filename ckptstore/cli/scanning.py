@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from ckptstore.cli.terminal import first, line, moment
 from ckptstore.core.classify import What
+from ckptstore.core.groups import grouped
 from ckptstore.core.hints import Command
 from ckptstore.core.model import Grade, Unplaced
 from ckptstore.core.text import count, size
@@ -76,10 +76,7 @@ def _summary(done: Scanned, *, dry_run: bool) -> str:
 
 
 def _doubts(files: Iterable[Checkpoint]) -> list[tuple[Grade, str, list[Checkpoint]]]:
-    found: dict[tuple[Grade, str], list[Checkpoint]] = defaultdict(list)
-    for file in files:
-        if file.grade is not None and file.doubt:
-            found[file.grade, file.doubt].append(file)
+    found = grouped(((file.grade, file.doubt), file) for file in files if file.grade is not None and file.doubt)
     return [(grade, doubt, of) for (grade, doubt), of in found.items()]
 
 
@@ -108,9 +105,7 @@ def _left_out(done: Scanned, *, verbose: bool) -> None:
 
 
 def _skipped(found: Sequence[Skipped], *, verbose: bool) -> None:
-    groups: dict[tuple[str, str], list[Skipped]] = defaultdict(list)
-    for each in found:
-        groups[each.path if verbose else each.path.rpartition("/")[0], each.reason].append(each)
+    groups = grouped(((each.path if verbose else each.path.rpartition("/")[0], each.reason), each) for each in found)
     for some in first(list(groups.values()), "skipped"):
         more = f" and {len(some) - 1} more beside it" if len(some) > 1 else ""
         line(f"skipped: {some[0].path}{more}: {some[0].reason}")

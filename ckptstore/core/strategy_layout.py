@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
+from ckptstore.core.groups import grouped
 from ckptstore.core.replicas import Layout, from_groups, show
 from ckptstore.errors import UsageError
 
@@ -124,9 +125,7 @@ def _groups(stage: int, cuts: Collection[_Cut]) -> Iterable[tuple[int, ...]]:
         numbers: dict[tuple[int, int], int] = {}
         pairs = zip(slices or [0] * len(of_cut), of_cut, strict=True)
         slices = [numbers.setdefault(pair, len(numbers)) for pair in pairs]
-    groups: dict[int, list[int]] = {}
-    for rank, number in enumerate(slices, stage * len(slices)):
-        groups.setdefault(number, []).append(rank)
+    groups = grouped((number, rank) for rank, number in enumerate(slices, stage * len(slices)))
     return map(tuple, groups.values())
 
 

@@ -19,6 +19,7 @@ import re
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from ckptstore.core.groups import grouped
 from ckptstore.core.naming import INDEX, above_save
 from ckptstore.disk.files import has_anything, opened_directory, readable, sync
 from ckptstore.disk.name_claims import FOLDER
@@ -146,9 +147,7 @@ def lost(files: Iterable[Checkpoint], places: Mapping[str, set[str]]) -> dict[st
     Each directory is opened once, and all its files are looked up in the opened directory: between two looks at a path,
     a disk may be unmounted and mounted again. `places` are those of the `unidentified` files of the run.
     """
-    of_home: dict[tuple[str, str], list[str]] = {}
-    for file in files:
-        of_home.setdefault((directory_of(file.path), file.directory_id), []).append(file.path)
+    of_home = grouped(((directory_of(file.path), file.directory_id), file.path) for file in files)
     found: dict[str, str] = {}
     for (directory, identity), paths in of_home.items():
         home = Home({identity}, set()) if identity else Home(set(), places.get(directory, set()))

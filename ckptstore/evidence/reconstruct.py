@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from ckptstore.core.groups import grouped
 from ckptstore.core.model import Content, Grade, Kind
 from ckptstore.core.text import count
 from ckptstore.evidence.launch_groups import NEAR_NS, NEAR_PART, Group, Ranked, group
@@ -219,9 +220,7 @@ def _mixed(launches: Iterable[Iterable[PlacedFile]]) -> dict[str, Uncertain]:
     # If the time from one launch to the next is the same on all ranks too, that is no coincidence: it is a copy.
     if not spread or (seems_copied and len({place for place, _ in shared}) > 1):
         return {}
-    times: dict[tuple[str, str, int], list[int]] = defaultdict(list)
-    for one in (one for files in saves.values() for one in files):
-        times[_line(one)].append(one.file.mtime_ns)
+    times = grouped((_line(one), one.file.mtime_ns) for one in (one for files in saves.values() for one in files))
     for line in times.values():
         line.sort()
     # For a line with one save, the other saves of its rank bound the interval: each save may have a new name.

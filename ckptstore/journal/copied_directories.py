@@ -22,6 +22,7 @@ from ckptstore.core.events import (
     LoadOutcome,
     SourceAdded,
 )
+from ckptstore.core.groups import grouped
 from ckptstore.core.model import FileState
 from ckptstore.core.sighting import Sighting, compare
 from ckptstore.disk import files
@@ -68,9 +69,7 @@ def copied_journals(paths: AbstractSet[str], known: Iterable[str], trust: Trust)
     `known` are the journals that have their names. The original is there, and its owner is the copy's or is trusted:
     else any user could make the journals of others copies.
     """
-    named: dict[str, list[str]] = defaultdict(list)
-    for path in (*paths, *known):
-        named[path.rpartition("/")[2]].append(path)
+    named = grouped((path.rpartition("/")[2], path) for path in (*paths, *known))
     age = cache(_age_of_directory)
     copies: set[str] = set()
     for some in (each for each in named.values() if len(each) > 1):

@@ -18,6 +18,7 @@ from ckptstore.catalog.project import project
 from ckptstore.catalog.runs import find_run
 from ckptstore.core import limits
 from ckptstore.core.events import FileRecorded
+from ckptstore.core.groups import grouped
 from ckptstore.core.model import FileState, Skipped
 from ckptstore.core.naming import above_save
 from ckptstore.disk import presence
@@ -157,9 +158,7 @@ def as_far_as_allowed(run: str) -> Iterator[None]:
 
 def _moved_along(gone: Mapping[str, ReadTo]) -> list[str]:
     """The present paths of missing journals, if they moved together with this process's working directory."""
-    of_root: dict[str, list[str]] = {}
-    for path in sorted(gone):
-        of_root.setdefault(root_of(jsonl.directory_of(path)), []).append(path)
+    of_root = grouped((root_of(jsonl.directory_of(path)), path) for path in sorted(gone))
     found: list[str] = []
     for paths in of_root.values():
         first = paths[0]
@@ -574,9 +573,7 @@ def write_missed(database: Database) -> None:
 
 def _append(database: Database, lacking: Iterable[Unwritten]) -> None:
     """As `write_missed`, for these lines. If the process dies in between, some are written twice: that does no harm."""
-    of_homes: dict[tuple[str, str], list[Unwritten]] = {}
-    for each in lacking:
-        of_homes.setdefault((each.directory, str(each.home["identities"])), []).append(each)
+    of_homes = grouped(((each.directory, str(each.home["identities"])), each) for each in lacking)
     for (directory, _), own in of_homes.items():
         home = Home(set(own[0].home["identities"]), {place for each in own for place in each.home["places"]})
         if any(_is_appended(place, home, own) for place in _places(database, directory, home)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from ckptstore.core.groups import grouped
 from ckptstore.core.hints import Command
 from ckptstore.disk.files import replace_text
 from ckptstore.errors import CkptstoreError, RefusedError, UsageError, reason_of
@@ -24,9 +25,7 @@ def restore_ranks(plan: RestorePlan | None) -> dict[str, str]:
     """
     if plan is None:
         return {"RESTORE_RANKS": NO_RANKS, "RESTORE_RANKS_MAP": "{}"}
-    loads: dict[int, list[int]] = {}
-    for assignment in plan.ranks:
-        loads.setdefault(assignment.source.rank, []).append(assignment.rank)
+    loads = grouped((assignment.source.rank, assignment.rank) for assignment in plan.ranks)
     groups = {",".join(map(str, ranks)): source for source, ranks in sorted(loads.items())}
     return {"RESTORE_RANKS": ",".join(map(str, sorted(loads))), "RESTORE_RANKS_MAP": json.dumps(groups)}
 

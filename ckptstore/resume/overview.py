@@ -12,6 +12,7 @@ from ckptstore.catalog.engine import clock
 from ckptstore.catalog.protection import began_from
 from ckptstore.catalog.runs import called_in, find_run, run_names
 from ckptstore.core import validate
+from ckptstore.core.groups import grouped
 from ckptstore.core.hints import Command
 from ckptstore.core.model import BRANCH, IMPORTED, SCANNED, Content, FileState, Kind
 from ckptstore.errors import UnknownStepError, UsageError
@@ -361,9 +362,7 @@ def _newest_saving(known: _Known, run: int) -> list[Launch]:
 
 def _newest_two(rows: Sequence[SaveRow]) -> dict[int, tuple[SaveRow | None, SaveRow | None]]:
     """By run: the newest save with an existing file, and the newest restorable one. `rows` are newest first."""
-    by_run: dict[int, list[SaveRow]] = {}
-    for row in rows:
-        by_run.setdefault(row.tally.run_id, []).append(row)
+    by_run = grouped((row.tally.run_id, row) for row in rows)
     found = {}
     for run, of_run in by_run.items():
         there = [row for row in of_run if row.tally.files]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ckptstore.catalog import live, reads
 from ckptstore.core import iterations as of_iterations
+from ckptstore.core.groups import grouped
 from ckptstore.core.iterations import parse_iteration, parse_part
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Skipped
 from ckptstore.core.naming import above_save
@@ -158,10 +159,7 @@ def _doubtful(
         if not isinstance(names, OSError):
             there.update(map(f"{directory}/".__add__, names))
     missing = {path.rpartition("/")[0] for path in known.paths - there}
-    new: dict[str, list[str]] = {}
-    for path in there - known.paths:
-        directory, _, name = path.rpartition("/")
-        new.setdefault(directory, []).append(name)
+    new = grouped((directory, name) for directory, _, name in (path.rpartition("/") for path in there - known.paths))
 
     def is_doubtful(source: Source) -> bool:
         directory = source.directory
@@ -361,10 +359,7 @@ def _gather(
         if only is not None:
             every = [source for source in every if (source.launch_key, source.rank) == only]
         asked = {source.launch_key for source in every} if of_all else _recent(connection, launches, every)
-        sources: dict[_OfRank, list[Source]] = {}
-        for source in every:
-            if source.launch_key in asked:
-                sources.setdefault((source.launch_key, source.rank), []).append(source)
+        sources = grouped(((source.launch_key, source.rank), source) for source in every if source.launch_key in asked)
         if not asked:
             return {}, _Known(set(), set())
         paths, has_unsettled = live.paths(connection, asked)
@@ -372,17 +367,12 @@ def _gather(
 
 
 def _places(database: Database, of_ranks: Iterable[_OfRank]) -> dict[_OfRank, list[Place]]:
-    ranks: dict[LaunchKey, list[int]] = {}
-    for key, rank in of_ranks:
-        ranks.setdefault(key, []).append(rank)
+    ranks = grouped(of_ranks)
     if not ranks:
         return {}
-    places: dict[_OfRank, list[Place]] = {}
     with database.read() as connection:
-        for key, some in ranks.items():
-            for place in live.places(connection, key, some):
-                places.setdefault((place.launch, place.rank), []).append(place)
-    return places
+        places = (place for key, some in ranks.items() for place in live.places(connection, key, some))
+        return grouped(((place.launch, place.rank), place) for place in places)
 
 
 def _launch_facts(
@@ -393,21 +383,19 @@ def _launch_facts(
 ) -> LaunchFacts:
     directories = {new.source.directory for new in unknown}
     ended = {new.source.launch_key for new in unknown if new.kind is not Kind.PERIODIC}
-    by_directory: dict[str, list[Source]] = {}
     keys = {key for key, _ in sources}
     is_told = all(source.content for own in sources.values() for source in own if source.kind is Kind.PERIODIC)
     with database.read() as connection:
         launches = {launch.key: launch for launch in reads.launches_of(connection, run_id)}
         beside = reads.sources_beside(connection, run_id, directories)
-        for source in (*reads.sources_of(connection, run_id), *beside):
-            by_directory.setdefault(source.directory, []).append(source)
+        every = (*reads.sources_of(connection, run_id), *beside)
         others = (reads.launch(connection, key) for key in {source.launch_key for source in beside})
         launches |= {launch.key: launch for launch in others if launch is not None}
         return LaunchFacts(
             launches=launches,
             endings=reads.endings_of(connection, launches),
             lags={key: reads.lag(connection, launches[key]) for key in keys},
-            sources=by_directory,
+            sources=grouped((source.directory, source) for source in every),
             contents={} if is_told else live.contents(connection, keys),
             registered={each for each in keys if live.has_any(connection, each)},
             counters=live.counters(connection, ended),
@@ -452,9 +440,7 @@ def adopt(
     `recorded` has the catalog's records at their paths, and at the paths that files of TTP had before.
     """
     reader = ContentsReader()
-    moved: dict[tuple[str, int, int | None, int | None], list[Checkpoint]] = {}
-    for file in gone:
-        moved.setdefault((file.launch, file.rank, file.size, file.mtime_ns), []).append(file)
+    moved = grouped(((file.launch, file.rank, file.size, file.mtime_ns), file) for file in gone)
     for new in found:
         records = recorded.get(new.path, ())
         if any(file.state.is_there for file in records):

@@ -20,6 +20,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.core import iterations, validate
+from ckptstore.core.groups import grouped
 from ckptstore.core.hints import Command
 from ckptstore.core.model import (
     Assignment,
@@ -378,9 +379,7 @@ def _parts(launch: Launch, files: Sequence[Checkpoint], ranks: range) -> list[_P
     """The replica groups that saved the state, each with its files. A job of another size needs the only group."""
     if files and files[0].content is Content.SHARE:
         return [_Part(tuple(ranks), files, tuple(ranks), in_shares=True)]
-    of_rank: dict[int, list[Checkpoint]] = defaultdict(list)
-    for file in files:
-        of_rank[file.rank].append(file)
+    of_rank = grouped((file.rank, file) for file in files)
     parts = []
     for group in launch.layout.partition(launch.world_size):
         own = [file for rank in group for file in of_rank.get(rank, ())]

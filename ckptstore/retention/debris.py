@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ckptstore.core.classify import What, classify
+from ckptstore.core.groups import grouped
 from ckptstore.core.model import FileState, Kind, Skipped
 from ckptstore.core.naming import COMPANION, is_ttp_file, parse_name, parse_ttp_directory
 from ckptstore.disk.files import names_in, real_directory
@@ -76,9 +77,7 @@ def find(
     recorded = {source.directory for source in sources}
     real = {directory: real_directory(directory) for directory in recorded}
     moved = {directory: path for directory, path in real.items() if path != directory and path in recorded}
-    by_directory: dict[str, list[Source]] = {}
-    for source in sources:
-        by_directory.setdefault(moved.get(source.directory, source.directory), []).append(source)
+    by_directory = grouped((moved.get(source.directory, source.directory), source) for source in sources)
     known, going = known | _at_new_place(known, moved), going | _at_new_place(going, moved)
     saving = [launches[source.launch].order for source in sources]
     search = _Search(launches, max(saving, default=0), known, going, int((now - OLD).timestamp() * 1e9))

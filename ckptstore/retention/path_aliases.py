@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import directories, reads
+from ckptstore.core.groups import grouped
 from ckptstore.core.limits import HIGHEST
 from ckptstore.core.naming import SEVERAL, parse_tensorflow
 from ckptstore.disk import files as disk
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.directories import Recorded
     from ckptstore.catalog.engine import Database
-    from ckptstore.core.model import Checkpoint, Kind, Observed
+    from ckptstore.core.model import Checkpoint, Observed
     from ckptstore.retention.debris import Target
     from ckptstore.retention.decide import Key, StateFacts
 
@@ -94,10 +95,9 @@ def states_in_use(database: Database, going: Mapping[Key, Sequence[Target]]) -> 
     if not alike:
         return held
     wanted = {_mark(record) for record in alike}
-    there: dict[tuple[int, int, str] | None, list[tuple[Key, Target]]] = defaultdict(list)
-    for key, target in files:
-        if not wanted.isdisjoint(_marks(target)):
-            there[disk.identity(target.path)].append((key, target))
+    there = grouped(
+        (disk.identity(target.path), (key, target)) for key, target in files if not wanted.isdisjoint(_marks(target))
+    )
     there.pop(None, None)
     for record in alike:
         for key, target in there.get(disk.identity(record.path), ()):
@@ -144,10 +144,11 @@ def copied_by_others(
     An experiment that begins with `cp -r A B` copies the journals too, and their records then cover B's files as well.
     `files` are all files of these states, gone ones too: a file is a copy even if its original is in the trash.
     """
-    named: dict[tuple[Key, int, Kind, str], list[str]] = defaultdict(list)
-    for file in files:
-        if _key(file) in going:
-            named[_key(file), file.rank, file.kind, file.path.rpartition("/")[2]].append(file.path)
+    named = grouped(
+        ((_key(file), file.rank, file.kind, file.path.rpartition("/")[2]), file.path)
+        for file in files
+        if _key(file) in going
+    )
     twice = [(key, path) for (key, *_), paths in named.items() if len(paths) > 1 for path in paths]
     if not twice:
         return {}

@@ -16,6 +16,7 @@ from ckptstore.catalog.protection import protection_of
 from ckptstore.catalog.runs import find_run
 from ckptstore.core import iterations
 from ckptstore.core.copies import CopyState
+from ckptstore.core.groups import grouped
 from ckptstore.core.hints import Command
 from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.core.metrics import mean_metrics
@@ -311,12 +312,8 @@ class Survey:
         missed = (file for file in self._live if self._seen[file.path].size is None)
         self.uncertain = Uncertainties(self.now, presence.lost(missed, places))
         self._away = unheard_states(synced, self.files)
-        self._by_state: dict[Key, list[Checkpoint]] = {}
-        for file in self.files:
-            self._by_state.setdefault((file.launch, file.global_step), []).append(file)
-        steps: dict[str, list[int]] = {}
-        for launch_id, step in self._by_state:
-            steps.setdefault(launch_id, []).append(step)
+        self._by_state = grouped(((file.launch, file.global_step), file) for file in self.files)
+        steps = grouped(self._by_state)
         self._branch_of = branches(list(self.launches.values()), first_saves, steps)
         self._shifts = {launch_id: shift(self.launches[launch_id], self.launches) for launch_id in steps}
         self._newest_launch = max((launch.order for launch in self.launches.values()), default=0)

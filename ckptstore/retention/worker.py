@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import reads, removals, user_events
 from ckptstore.catalog.engine import clock
 from ckptstore.catalog.runs import find_called
+from ckptstore.core.groups import grouped
 from ckptstore.core.hints import Command
 from ckptstore.core.model import FileState, Location, Skipped
 from ckptstore.disk import presence
@@ -285,9 +286,7 @@ class Worker:
 
     def _settle(self, items: Sequence[Item], *, takes: bool) -> list[tuple[Item, Settled]]:
         self._reach.look_again()
-        by_collection: dict[str, list[Item]] = {}
-        for item in items:
-            by_collection.setdefault(item.collection, []).append(item)
+        by_collection = grouped((item.collection, item) for item in items)
         outcomes: list[tuple[Item, Settled]] = []
         for collection, own in by_collection.items():
             with Trash(collection) as trash:
@@ -299,10 +298,9 @@ class Worker:
 
     def _on_disk(self, trash: Trash, outcomes: Sequence[tuple[Item, Settled]]) -> list[tuple[Item, Settled]]:
         """The moves that may be recorded. A file that came home counts only once its directory was fsynced."""
-        home: dict[str, list[str]] = {}
-        for item, settled in outcomes:
-            if settled.at is item.wanted is Location.HOME:
-                home.setdefault(item.root, []).append(item.place)
+        home = grouped(
+            (item.root, item.place) for item, settled in outcomes if settled.at is item.wanted is Location.HOME
+        )
         for root, places in list(home.items()):
             try:
                 trash.sync_home(root, places)
@@ -340,9 +338,7 @@ class Worker:
 
     def _tidy(self, trash: Trash, items: Sequence[Item]) -> None:
         """Remove directories that are empty now: those of TTP, and those of the trash."""
-        places: dict[str, list[str]] = {}
-        for item in items:
-            places.setdefault(item.root, []).append(item.place)
+        places = grouped((item.root, item.place) for item in items)
         for root, some in places.items():
             try:
                 trash.remove_empty(root, some)

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ckptstore.core.classify import WEIGHTS_DIRECTORIES
+from ckptstore.core.groups import grouped
 from ckptstore.core.hints import Command
 from ckptstore.core.iterations import parse_iteration, parse_part
 from ckptstore.core.model import Content
@@ -76,10 +77,7 @@ def apart(homes: Collection[tuple[Home, str]], claimed: Iterable[str] = ()) -> l
         if not are_several(inside) and not others:
             found.append(above or "/")
             continue
-        children: dict[str, list[tuple[Home, str]]] = defaultdict(list)
-        for home, kind in inside:
-            below = home.directory[len(above) :].strip("/").split("/")[0]
-            children[below].append((home, kind))
+        children = grouped((each[0].directory[len(above) :].strip("/").split("/")[0], each) for each in inside)
         if children.pop("", None):
             found.append(above or "/")
         rest += ((f"{above}/{below}", members, others) for below, members in children.items())
@@ -135,9 +133,7 @@ def strangers(new: Iterable[FoundFile], known: Iterable[FoundFile]) -> list[Stra
       that it lacks are in the files of other ranks in the same save.
     """
     new, known = list(new), list(known)
-    saves: dict[str, list[FoundFile]] = defaultdict(list)
-    for file in (*new, *known):
-        saves[_save(file.path)].append(file)
+    saves = grouped((_save(file.path), file) for file in (*new, *known))
     models: dict[Hashable, list[FoundFile]] = defaultdict(list)
     for file in known:
         of_rank = models[_place(file)]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ckptstore.core import iterations
+from ckptstore.core.groups import grouped
 from ckptstore.core.model import Skipped, moment
 from ckptstore.core.text import some
 from ckptstore.evidence.contents import ABNORMAL, read_iteration
@@ -43,10 +44,9 @@ def saves_in_parts(
     `new` are the files to adopt. The paths in `others` are left out: they are, or may be, files of other runs.
     """
     found = {file.path: file for file in new}
-    directories: dict[str, list[str]] = defaultdict(list)
-    for path in tree.checkpoints:
-        if path not in others and tree.is_part(path):
-            directories[path.rpartition("/")[0]].append(path)
+    directories = grouped(
+        (path.rpartition("/")[0], path) for path in tree.checkpoints if path not in others and tree.is_part(path)
+    )
     warnings: list[str] = []
     launches: dict[tuple[str, ...], list[Checkpoint]] = defaultdict(list)
     began: dict[tuple[str, ...], int] = {}

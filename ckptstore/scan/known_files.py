@@ -5,12 +5,12 @@ A directory may be emptied and filled again. So the record of a deleted file doe
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.catalog import directories, journals, reads
 from ckptstore.core.classify import Named, What
+from ckptstore.core.groups import grouped
 from ckptstore.core.hints import Command
 from ckptstore.core.model import SCANNED, Content, FileState, Kind, Skipped
 from ckptstore.core.naming import FOREIGN, above_save
@@ -123,10 +123,7 @@ def known_files(database: Database, run: str, root: Path, tree: Tree, *, is_name
 
 def _left_behind(recorded: Iterable[Checkpoint]) -> list[Checkpoint]:
     """The complete files that are not in the present directory at their path, where that has a file of the name."""
-    at_path: dict[str, list[Checkpoint]] = defaultdict(list)
-    for file in recorded:
-        if file.state is FileState.COMPLETE and file.directory_id:
-            at_path[file.path].append(file)
+    at_path = grouped((file.path, file) for file in recorded if file.state is FileState.COMPLETE and file.directory_id)
     found = []
     for some in at_path.values():
         if len({file.directory_id for file in some}) > 1:
@@ -245,9 +242,7 @@ class _Watchers:
 
     def __init__(self, sources: Sequence[Source]) -> None:
         real = {directory: real_directory(directory) for directory in {source.directory for source in sources}}
-        self._by_home: dict[str, list[Source]] = {}
-        for source in sources:
-            self._by_home.setdefault(real[source.directory], []).append(source)
+        self._by_home = grouped((real[source.directory], source) for source in sources)
 
     def of(self, path: str) -> Source | None:
         """A source that writes files of this name to this place; None if there is none."""

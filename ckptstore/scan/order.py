@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import replace
 from datetime import timedelta
 from operator import itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from ckptstore.core.groups import grouped
 from ckptstore.core.hints import Command
 from ckptstore.core.model import SCANNED, Content, FileState, Grade
 from ckptstore.evidence.launch_groups import NEAR_NS
@@ -129,10 +129,11 @@ def fill(
 ) -> list[ScannedLaunch]:
     """The launches that a scan found; files that complete a save of a registered launch are put into that launch."""
     registered = {launch.id: launch for launch in launches if not launch.id.startswith(SCANNED)}
-    saves: dict[tuple[str, int], list[Checkpoint]] = defaultdict(list)
-    for file in known:
-        if file.launch in registered and file.state is FileState.COMPLETE and file.content is Content.FULL:
-            saves[file.launch, file.global_step].append(file)
+    saves = grouped(
+        ((file.launch, file.global_step), file)
+        for file in known
+        if file.launch in registered and file.state is FileState.COMPLETE and file.content is Content.FULL
+    )
     new = [file for launch in found for file in launch.files]
     filled: dict[str, Checkpoint] = {}
     for (launch, _), there in saves.items():
@@ -141,9 +142,7 @@ def fill(
         if {file.rank for file in fitting} == lacking and len(fitting) == len(lacking):
             filled |= {file.path: _as_of(file, there[0]) for file in fitting}
     rest = [replace(launch, files=tuple(file for file in launch.files if file.path not in filled)) for launch in found]
-    of_launch: dict[str, list[Checkpoint]] = defaultdict(list)
-    for file in filled.values():
-        of_launch[file.launch].append(file)
+    of_launch = grouped((file.launch, file) for file in filled.values())
     owners = [
         ScannedLaunch(each.id, each.world_size, each.steps_per_epoch, each.created_at, tuple(of_launch[each.id]))
         for each in registered.values()

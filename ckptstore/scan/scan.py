@@ -18,6 +18,7 @@ from ckptstore.catalog.runs import find_called
 from ckptstore.core import validate
 from ckptstore.core.events import FileRecorded, FileUnplaced, LaunchStarted, RunForgotten, RunRenamed, SourceAdded
 from ckptstore.core.gc_paused import gc_paused
+from ckptstore.core.groups import grouped
 from ckptstore.core.model import FileState, Launch, Rule
 from ckptstore.disk import presence
 from ckptstore.disk.files import absolute, facts_if_seen
@@ -208,8 +209,5 @@ def _new_trash(database: Database, run: str, known: AbstractSet[str]) -> tuple[F
     """The trash of a run by gc, without the items that were known before."""
     with database.read() as connection:
         items = removals.items_of(connection, reads.run_id(connection, run) or 0, settled=True)
-    found: dict[str, list[removals.Item]] = {}
-    for item in items:
-        if item.id not in known:
-            found.setdefault(item.collection, []).append(item)
+    found = grouped((item.collection, item) for item in items if item.id not in known)
     return tuple(FoundTrash(gc, run, len(some), sum(item.size for item in some)) for gc, some in found.items())

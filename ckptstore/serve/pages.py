@@ -9,6 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from starlette.responses import HTMLResponse
 from starlette.routing import Route
 
+from ckptstore.core.groups import grouped
 from ckptstore.core.hints import Command
 from ckptstore.core.picture import MEANINGS
 from ckptstore.core.text import of_ranks, ranges, size, span
@@ -143,9 +144,7 @@ class Pages:
             self._ask.hosts(name, step),
             self._ask.tiers_with(name, step),
         )
-        loaded_by: dict[str, list[int]] = {}
-        for rank, source in state.plan.ranks if state.plan else ():
-            loaded_by.setdefault(source.path, []).append(rank)
+        loaded_by = grouped((source.path, rank) for rank, source in (state.plan.ranks if state.plan else ()))
         return self._page(
             "save",
             f"Step {step} of run {name}",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from ckptstore.core.groups import grouped
 from ckptstore.core.naming import ONE_FILE
 from ckptstore.formats.tensor_file import TensorFile
 from ckptstore.outside import Path, ThreadPoolExecutor, os
@@ -131,9 +132,7 @@ def compare(
     as `open_state` and `TensorFile` do.
     """
     (one, its_ranks), (other, other_ranks) = (_side(each, database) for each in (first, second))
-    pairs: dict[tuple[_Files, _Files], list[int]] = {}
-    for rank, pair in enumerate(zip(its_ranks, other_ranks, strict=False)):
-        pairs.setdefault(pair, []).append(rank)
+    pairs = grouped((pair, rank) for rank, pair in enumerate(zip(its_ranks, other_ranks, strict=False)))
     to_read = {path for one, other in pairs if one != other for path in one.paths + other.paths}
     count = _Count(sum(map(os.path.getsize, to_read)), progress)
     return Compared(
