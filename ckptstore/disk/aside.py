@@ -35,15 +35,12 @@ class Aside:
 
     def __init__(self, directory: str, run: str, launch: str, rank: int) -> None:
         self.directory = directory
-        self._above = Path(directory, FOLDER, _SAVING)
         self._whose = f"rank_{rank}-{derived_id(run, size=8)}-"
-        self._folder = self._above / f"{self._whose}{derived_id(launch, size=8)}"
+        self._folder = Path(directory, FOLDER, _SAVING, f"{self._whose}{derived_id(launch, size=8)}")
 
     def clear_others(self) -> None:
         """Delete the files that earlier launches of the rank left: they ended before this one began."""
-        for name in names_in(str(self._above)):
-            if name.startswith(self._whose) and name != self._folder.name:
-                shutil.rmtree(self._above / name, ignore_errors=True)
+        clear_beside(self._folder, self._whose)
 
     def save(self, name: str, write: Callable[[str], object], before: Callable[[str], object] = lambda _: None) -> str:
         """Call `write` with a path aside, and move what it leaves there into the directory. Returns its new path.
@@ -69,6 +66,13 @@ class Aside:
     def clear(self) -> None:
         """Delete the files of a save that never ended."""
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def clear_beside(folder: Path, whose: str) -> None:
+    """Delete the folders beside a folder whose names begin with `whose`."""
+    for name in names_in(str(folder.parent)):
+        if name.startswith(whose) and name != folder.name:
+            shutil.rmtree(folder.parent / name, ignore_errors=True)
 
 
 def _names(name: str) -> chain[str]:

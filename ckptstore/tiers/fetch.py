@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 from ckptstore.core.copies import CopyState
 from ckptstore.core.ids import derived_id
 from ckptstore.core.text import size
-from ckptstore.disk.files import names_in, observe, remove_own
+from ckptstore.disk.aside import clear_beside
+from ckptstore.disk.files import observe, remove_own
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.presence import directory_of, enter_announced
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, NothingRestorableError, reason_of
 from ckptstore.journal.recorder import shared
 from ckptstore.objects.errors import MissingError, NoRoomError, StoreError, WrongBytesError
 from ckptstore.objects.tiers import open_tier
-from ckptstore.outside import Path, os, shutil
+from ckptstore.outside import Path, os
 from ckptstore.resume.resolver import fault
 from ckptstore.tiers.facts import record_copy
 
@@ -73,7 +74,7 @@ class Fetched:
 
     def _fetch(self, database: Database, file: Checkpoint, copies: Sequence[Copy]) -> Checkpoint:
         folder = _folder_of(file)
-        _clear_others(folder)
+        clear_beside(folder, f"{derived_id(file.run, size=8)}-")  # a run has one living launch at a time
         failures = []
         for copy in copies:
             log.info("fetching %s (%s) from tier %s", file.path, size(copy.all_bytes), copy.tier.name)
@@ -116,14 +117,6 @@ def _folder_of(file: Checkpoint) -> Path:
     """The folder for a fetched file: one for each state of a run."""
     run, launch = derived_id(file.run, size=8), derived_id(file.launch, size=8)
     return Path(file.path).parent / FOLDER / _FETCHED / f"{run}-{launch}-{file.global_step}"
-
-
-def _clear_others(folder: Path) -> None:
-    """Delete the files that earlier launches of the run fetched there: a run has one living launch at a time."""
-    whose = folder.name.partition("-")[0]
-    for name in names_in(str(folder.parent)):
-        if name.startswith(f"{whose}-") and name != folder.name:
-            shutil.rmtree(folder.parent / name, ignore_errors=True)
 
 
 def _note_failure(database: Database, file: Checkpoint, copy: Copy, error: CkptstoreError) -> None:
