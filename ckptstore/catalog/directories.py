@@ -102,6 +102,11 @@ def files_in(connection: sa.Connection, some: Iterable[str]) -> list[Checkpoint]
     return list(rows.files(connection.execute(query, {"own_ends": ends}))) if ends else []
 
 
+def files_below(connection: sa.Connection, directory: str) -> list[Checkpoint]:
+    """All records of files below a directory, of any run."""
+    return list(rows.files(connection.execute(rows.FILE_QUERY.where(_is_below(directory)))))
+
+
 def below(connection: sa.Connection, directory: str) -> set[str]:
     """The paths of the present files of any run below a directory, as far as the catalog knows."""
     return set(connection.execute(sa.select(_PATH).where(_is_below(directory), IS_THERE)).scalars())

@@ -265,13 +265,6 @@ def files_at_paths(connection: sa.Connection, paths: Sequence[str]) -> dict[str,
     return grouped((file.path, file) for file in found)
 
 
-def files_below(connection: sa.Connection, directory: str) -> list[Checkpoint]:
-    """All records below a directory, of any run."""
-    prefix = f"{directory.rstrip('/')}/"
-    query = rows.FILE_QUERY.where(sa.func.substr(checkpoints.c.path, 1, sa.func.length(prefix)) == prefix)
-    return list(rows.files(connection.execute(query)))
-
-
 def directories_of(connection: sa.Connection, run: int) -> set[str]:
     """The directories that a run's ranks save to, and those of its files."""
     parents = {path.rpartition("/")[0] for path, _ in recorded_paths(connection, run)}

@@ -82,7 +82,7 @@ def recorded_below(connection: Connection, root: Path) -> tuple[list[Checkpoint]
     for file in directories.files_in(connection, moved):
         directory, _, name = file.path.rpartition("/")
         elsewhere[f"{moved[directory].rstrip('/')}/{name}"] = file
-    return reads.files_below(connection, str(root)), elsewhere
+    return directories.files_below(connection, str(root)), elsewhere
 
 
 def known_files(database: Database, run: str, root: Path, tree: Tree, *, is_named: bool) -> KnownFiles:
