@@ -64,8 +64,10 @@ def _with_wish(train: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(train)
     def call(trainer: Any, *args: Any, **kwargs: Any) -> Any:
         global _wish  # noqa: PLW0603 — one training at a time, as in MindFormers
-        if _entry(trainer.config) is None:
+        entry = _entry(trainer.config)
+        if entry is None:
             return train(trainer, *args, **kwargs)
+        _check_keys(entry)
         if args or {name for name, value in kwargs.items() if value} & {"resume_from_checkpoint", "resume_training"}:
             raise UsageError(
                 f"{train.__name__} is asked to resume, and {NAME} is in the callbacks",
@@ -119,6 +121,14 @@ def _watched(model: Any) -> Any:
         return made
 
     return make
+
+
+def _check_keys(entry: Any) -> None:
+    """Raise `UsageError` for a misspelt or missing key, before the run has a launch."""
+    unknown = entry.keys() - {"type", "run", "durable"}
+    if unknown or not entry.get("run"):
+        wrong = f"the unknown key {', '.join(sorted(unknown))}" if unknown else "no run"
+        raise UsageError(f"{NAME} in the YAML has {wrong}", "below it, write run: NAME, and durable: True if wanted")
 
 
 def _entry(config: Any) -> Any:

@@ -1,0 +1,29 @@
+"""What is checked when a training begins, before MindFormers builds anything."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from mindformers.tools.register import MindFormerConfig
+
+from ckptstore.errors import UsageError
+from ckptstore.mindformers.hooks import NAME, _with_wish
+
+
+@pytest.mark.parametrize(
+    ("keys", "wrong"),
+    [
+        ({"Run": "my-llm"}, "the unknown key Run"),
+        ({"run": "my-llm", "durabel": True}, "the unknown key durabel"),
+        ({}, "no run"),
+        ({"run": None}, "no run"),
+    ],
+)
+def test_a_misspelt_or_missing_key_is_named_before_anything_is_built(keys: dict[str, Any], wrong: str) -> None:
+    trainer = SimpleNamespace(config=MindFormerConfig(callbacks=[{"type": NAME, **keys}]))
+
+    def train(_: Any) -> None:
+        pytest.fail("a training was begun")
+
+    with pytest.raises(UsageError, match=f"{NAME} in the YAML has {wrong}; below it, write run: NAME"):
+        _with_wish(train)(trainer)
