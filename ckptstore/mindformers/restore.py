@@ -54,14 +54,17 @@ class Wish:
     @classmethod
     def taken_from(cls, config: Any) -> Wish:
         """Take the settings for resuming out of a configuration. Settings for pretrained weights stay in it."""
-        newer = config.get("checkpoint")
-        path, setting = "", ""
-        if newer and newer.get("load_path") and newer.get("no_load_optim") is False:
-            path, setting = newer.load_path, "checkpoint.load_path"
-            newer.load_path, newer.no_load_optim = "", True
+        newer: Any = config.get("checkpoint") or {}
+        path, setting = newer.get("load_path"), "checkpoint.load_path"
+        if path is None:  # MindFormers takes the older setting then
+            path, setting = config.load_checkpoint or "", "load_checkpoint"
+        if path and newer.get("no_load_optim") is False:
+            newer.load_path, newer.no_load_optim, config.load_checkpoint = "", True, ""
         elif config.get("resume_training"):
             path, setting = config.load_checkpoint or "", "resume_training"
             config.load_checkpoint = ""
+        else:
+            path, setting = "", ""
         config.resume_training = False
         return cls(str(path), setting)
 

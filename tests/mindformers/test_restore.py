@@ -73,6 +73,7 @@ def test_a_parameter_that_the_file_lacks_is_named_unless_mindformers_never_saves
             Wish("/a", "checkpoint.load_path"),
             "",
         ),
+        ({"checkpoint": {"no_load_optim": False}, "load_checkpoint": "/a"}, Wish("/a", "load_checkpoint"), ""),
         ({"checkpoint": {"load_path": "/pretrained", "no_load_optim": True}, "load_checkpoint": ""}, Wish(), ""),
     ],
 )
