@@ -21,8 +21,10 @@ from mindformers.trainer import base_trainer
 
 import ckptstore.mindspore
 from ckptstore.core.hints import Command
+from ckptstore.disk.run_directories import root_of
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.mindformers.restore import Wish, check_restored, point_at
+from ckptstore.outside import os
 from ckptstore.resume.resolver import Loads
 
 if TYPE_CHECKING:
@@ -99,7 +101,8 @@ def _begin(run: str, dataset: Any, config: Any) -> None:
     if start.plan is None:
         if _wish.path:
             anew = f"to begin anew: leave out {_wish.setting}"
-            adopts = f"to adopt those files: {Command('scan', _wish.path, '--run', run)}, and start again; {anew}"
+            tree = root_of(os.path.dirname(_wish.path)) if os.path.isfile(_wish.path) else _wish.path
+            adopts = f"to adopt those files: {Command('scan', tree, '--run', run)}, and start again; {anew}"
             raise RefusedError(
                 f"the YAML asks to resume from {_wish.path}, and run {run} has no state to go on from",
                 adopts if loads is Loads.MINDSPORE else f"iterations that a scan finds are never restored; {anew}",

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ckptstore import Policy
+from tests import ckpt_bytes
 from tests.mindformers.running import RUN, Job
 
 Undisturbed = dict[tuple[int, bool], Job]
@@ -106,15 +107,22 @@ def test_a_yaml_with_which_the_data_would_go_on_elsewhere_stops_the_start(job: J
         assert job.newest() == 5
 
 
-@FORMATS
-def test_a_yaml_that_asks_to_resume_from_what_the_catalog_does_not_know(job: Job, *, newer: bool) -> None:
+@pytest.mark.parametrize(
+    ("newer", "is_file"), [(False, False), (False, True), (True, False)], ids=["1.0", "a file of 1.0", "newer"]
+)
+def test_a_yaml_that_asks_to_resume_from_what_the_catalog_does_not_know(
+    job: Job, *, newer: bool, is_file: bool
+) -> None:
     job.newer = newer
+    asked = job.root / "rank_0" / "llama_rank_0-1_5.safetensors" if is_file else job.root
     job.root.mkdir(parents=True)
-    own = {"checkpoint": {"load_path": str(job.root), "no_load_optim": False}}
-    job.settings = own if newer else {"load_checkpoint": str(job.root), "resume_training": True}
+    if is_file:
+        ckpt_bytes.write(asked, 5)
+    own = {"checkpoint": {"load_path": str(asked), "no_load_optim": False}}
+    job.settings = own if newer else {"load_checkpoint": str(asked), "resume_training": True}
     code, said = job.start()
     assert code != 0
-    assert f"the YAML asks to resume from {job.root}, and run {RUN} has no state to go on from" in said
+    assert f"the YAML asks to resume from {asked}, and run {RUN} has no state to go on from" in said
     anew = f"; to begin anew: leave out {'checkpoint.load_path' if newer else 'resume_training'}"
     adopts = f"ckptstore scan {job.root} --run {RUN}, and start again"
     assert f"{'iterations that a scan finds are never restored' if newer else adopts}{anew}" in said
