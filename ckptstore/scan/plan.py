@@ -530,7 +530,7 @@ class _Planner:
             unplaced=tuple(
                 Unplaced(each.path, seen.size, seen.mtime_ns, each.best_guess, each.reason, each.remedy)
                 for each in (*uncertain, *unsure)
-                if (seen := self.tree.seen(each.path)) is not None
+                if (seen := self.tree.seen(each.path)) is not None and not self.tree.is_of_weights(each.path)
             ),
         )
 

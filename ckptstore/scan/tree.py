@@ -80,6 +80,10 @@ class Tree:
         """Whether a checkpoint of the tree is of MindFormers 2.0, by its path."""
         return path in self.checkpoints and self.checkpoints[path][0].what is What.PART
 
+    def is_of_weights(self, path: str) -> bool:
+        """Whether a checkpoint of the tree has weights only, by its path."""
+        return path in self.checkpoints and self.checkpoints[path][0].what is What.WEIGHTS
+
 
 def look_at(root: Path, progress: Callable[[int], None]) -> Tree:
     """Classify every file below the root; `progress` is called with the number of files in each directory.

@@ -50,6 +50,7 @@ def test_weights_beside_the_states_are_never_taken_for_them(catalog: Catalog, tm
     assert {(Path(each.path).parts[-3], each.reason) for each in done.uncertain} == {
         (name, "nothing in it counts its updates") for name in ("checkpoint_network", "checkpoint_trainable")
     }
+    assert not resolution.unplaced, "no start waits for a step of files that it would never restore"
 
 
 def test_relaunches_of_ranks_have_their_numbers_behind_the_rank(catalog: Catalog, tmp_path: Path) -> None:
