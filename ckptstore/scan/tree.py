@@ -8,7 +8,7 @@ from functools import cache
 from math import prod
 from typing import TYPE_CHECKING
 
-from ckptstore.core.classify import Named, What, bare_rank, classify, prefixes
+from ckptstore.core.classify import WEIGHTS_DIRECTORIES, Named, What, bare_rank, classify, prefixes
 from ckptstore.core.copy_keys import folder_of_copy
 from ckptstore.core.hints import Command
 from ckptstore.core.limits import MOST_RANKS
@@ -18,6 +18,7 @@ from ckptstore.core.sighting import Sighting, compare, is_as_recorded
 from ckptstore.disk import files
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.presence import absence_beside, directory_of, is_used_as
+from ckptstore.disk.run_directories import root_of
 from ckptstore.disk.waiting import for_each
 from ckptstore.disk.walk import Seen, walk
 from ckptstore.errors import UnreadableError
@@ -92,6 +93,7 @@ def look_at(root: Path, progress: Callable[[int], None]) -> Tree:
     """
     tree = Tree(str(root))
     copied: set[str] = set()  # the folders of launches in a tier
+    is_of_weights = Path(root_of(tree.root)).name in WEIGHTS_DIRECTORIES
     for directory in walk(str(root), skip=lambda name: name == FOLDER):
         tree.skipped += directory.passed
         tree.unread += directory.unread
@@ -104,6 +106,8 @@ def look_at(root: Path, progress: Callable[[int], None]) -> Tree:
             if named.what is not What.STRANGER and (folder := folder_of_copy(path)):
                 copied.add(folder)
                 named = Named(what=What.STRANGER)
+            if is_of_weights and named.what is What.CHECKPOINT:
+                named = replace(named, what=What.WEIGHTS)
             tree.counts[named.what.value] += 1
             if named.what in (What.CHECKPOINT, What.WEIGHTS, What.PART):
                 tree.checkpoints[path] = named, seen

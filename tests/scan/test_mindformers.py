@@ -53,6 +53,21 @@ def test_weights_beside_the_states_are_never_taken_for_them(catalog: Catalog, tm
     assert not resolution.unplaced, "no start waits for a step of files that it would never restore"
 
 
+@pytest.mark.parametrize("below", ["", "rank_0"])
+def test_a_tree_of_weights_that_is_scanned_alone_is_no_state_either(
+    catalog: Catalog, tmp_path: Path, below: str
+) -> None:
+    output = tmp_path / "job"
+    save(output, 3, 6, 9)
+    done = catalog.scan(output / "checkpoint_network" / below, run="job", trust=["name"], steps_per_epoch=LENGTH)
+    assert {(file.global_step, file.content) for file in done.adopted} == {
+        (3, Content.WEIGHTS),
+        (6, Content.WEIGHTS),
+        (9, Content.WEIGHTS),
+    }
+    assert catalog.resolve("job").plan is None
+
+
 def test_relaunches_of_ranks_have_their_numbers_behind_the_rank(catalog: Catalog, tmp_path: Path) -> None:
     output = tmp_path / "job"
     save(output, 3, 6, 9)
