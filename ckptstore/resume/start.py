@@ -647,8 +647,8 @@ def _lost(database: Database, run_id: int, resolution: Resolution, *flags: str) 
         reasons, remedy = newest.reasons[:2], newest.remedies[0]
     elif reasons[0].rule is Rule.OTHER_EPOCHS:
         remedy = f"give the dataset that it was trained with; {newest.remedies[0]}"
-    elif reasons[0].rule is Rule.FOREIGN_FORMAT and newest.remedies:
-        remedy = newest.remedies[0]
+    elif reasons[0].rule is Rule.FOREIGN_FORMAT:
+        remedy = newest.remedies[0] if newest.remedies else "go on in the format of its files"
     elif {reason.rule for rejection in lost for reason in rejection.reasons} == {Rule.QUARANTINED}:
         remedy = f"{Call('resume', take_quarantined=True)} loads it anyway"
     why = "; and ".join(reason.detail for reason in reasons)

@@ -18,7 +18,7 @@ from ckptstore.errors import NothingRestorableError, RefusedError, UnknownRunErr
 from ckptstore.outside import utc_now
 from ckptstore.resume import start
 from ckptstore.resume.register import describe
-from ckptstore.resume.resolver import Query
+from ckptstore.resume.resolver import Loads, Query
 from ckptstore.retention.policy import Policy
 from ckptstore.training.rank_launch import RankLaunch
 from ckptstore.training.start import begin, decide
@@ -267,6 +267,16 @@ def test_a_fresh_start_does_not_hide_that_a_branch_was_lost(catalog: Catalog, tm
     job.save(job.start(resume=False)[:1], 5)
     with pytest.raises(NothingRestorableError, match="step 10 was whole, but .* is gone; see: .* --all"):
         job.start()
+
+
+def test_a_state_of_another_format_than_the_jobs_is_not_lost(catalog: Catalog, tmp_path: Path) -> None:
+    """Its files are there: nothing has to be brought back."""
+    job = Job(catalog, tmp_path)
+    job.save(job.start(), 15)
+    later = job.start(resume=False)[0]
+    with pytest.raises(NothingRestorableError, match="use_legacy_format: False MindFormers cannot load") as raised:
+        later.decide_start(catalog.database, Query(loads=Loads.MINDFORMERS))
+    assert "; go on in the format of its files, or start over: " in raised.value.hint
 
 
 def test_a_run_whose_directory_and_catalog_are_lost_may_start_over(catalog: Catalog, tmp_path: Path) -> None:
