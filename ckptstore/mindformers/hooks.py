@@ -46,7 +46,10 @@ class CkptstoreRegistrar:
     def __new__(cls, *, run: str, durable: bool = False) -> Registrar:
         """Return the registrar. MindFormers calls it after its own CheckpointMonitor."""
         if _launch is None:
-            raise RuntimeError(f"run {run!r} has no launch: {NAME} is for trainings that MindFormers' Trainer begins")
+            raise UsageError(
+                f"run {run!r} has no launch yet",
+                f"name {NAME} in the callbacks of the YAML: MindFormers' Trainer makes it when the launch has begun",
+            )
         return _launch.registrar(durable=durable)
 
 

@@ -7,7 +7,7 @@ import pytest
 from mindformers.tools.register import MindFormerConfig
 
 from ckptstore.errors import UsageError
-from ckptstore.mindformers.hooks import NAME, _with_wish
+from ckptstore.mindformers.hooks import NAME, CkptstoreRegistrar, _with_wish
 
 
 @pytest.mark.parametrize(
@@ -27,3 +27,8 @@ def test_a_misspelt_or_missing_key_is_named_before_anything_is_built(keys: dict[
 
     with pytest.raises(UsageError, match=f"{NAME} in the YAML has {wrong}; below it, write run: NAME"):
         _with_wish(train)(trainer)
+
+
+def test_a_script_that_makes_the_callback_itself_is_sent_to_the_yaml() -> None:
+    with pytest.raises(UsageError, match="run 'my-llm' has no launch yet; name CkptstoreRegistrar in the callbacks of"):
+        CkptstoreRegistrar(run="my-llm")
