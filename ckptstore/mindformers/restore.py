@@ -141,11 +141,14 @@ def check_restored(launch: TrainingLaunch, config: Any, params: Any) -> None:
             f"MindFormers loaded {config.checkpoint.load_path}, and the plan is {Path(files[0].path).parent}",
             "leave out monitor_config.health_checkpoint, by which it looks for another state",
         )
-    _compare(params, files)
+    _compare(params, files, config.runner_config.get("step_scale") or 1)
 
 
-def _compare(params: Any, files: Sequence[Checkpoint]) -> None:
-    """Compare a sample of the parameters, and all names, with the files."""
+def _compare(params: Any, files: Sequence[Checkpoint], step_scale: float = 1) -> None:
+    """Compare a sample of the parameters, and all names, with the files.
+
+    If the batch size of all ranks has changed, MindFormers multiplies the optimizer's counter by `step_scale`.
+    """
     network = params.train_network
     parts = [network.network, network.optimizer] if parse_part(Path(files[0].path).name) else [network]
     entries = {name: (entry, file) for file in files for name, entry in _entries(file).items()}
@@ -165,7 +168,7 @@ def _compare(params: Any, files: Sequence[Checkpoint]) -> None:
             continue
         entry, file = entries[item.name]
         if item.name == OPTIMIZER_STEP and file.optimizer_step is not None:
-            is_same = int(item.asnumpy().reshape(-1)[0]) == file.optimizer_step
+            is_same = int(item.asnumpy().reshape(-1)[0]) == int(file.optimizer_step * step_scale)
         elif (entry.shape, entry.dtype) == (tuple(item.shape), str(item.dtype)):
             is_same = _bytes(entry, file.path) == item.get_bytes()
             compared += item.name != OPTIMIZER_STEP

@@ -96,6 +96,17 @@ def test_what_gc_removes_and_what_mindformers_goes_on_from_then(
     assert catalog.undo(RUN).files
 
 
+@FORMATS
+def test_another_batch_size_goes_on_at_the_same_sample(job: Job, *, newer: bool) -> None:
+    """Step 5 of batches of 4 is step 10 of batches of 2. MindFormers scales the optimizer's counter too."""
+    job.newer = newer
+    job.trains(kill_at=8)
+    job.settings = {"runner_config": {"epochs": 2, "batch_size": 2, "sink_mode": False, "sink_size": 1}}
+    told = job.trains(kill_at=8)
+    assert f"run {RUN}: going on after step 10 (epoch 1, step 10 of 48), saved as step 5" in told
+    assert job.newest() == 15
+
+
 def test_a_yaml_with_which_the_data_would_go_on_elsewhere_stops_the_start(job: Job) -> None:
     job.trains(kill_at=8)
     for settings in ({"data_skip_steps": 3}, {"ignore_data_skip": True}):

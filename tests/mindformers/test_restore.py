@@ -1,5 +1,6 @@
 """What is compared after MindFormers has loaded, before the first step."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -42,6 +43,15 @@ def test_a_parameter_that_is_another_stops_the_training(tmp_path: Path, name: st
     item = {each.name: each for each in cell.get_parameters()}[name]
     ms.ops.assign(item, item + 1)
     with pytest.raises(RefusedError, match=f"{name} in the train network is not what .*net.safetensors holds"):
+        _compare(params_of(cell), [file])
+
+
+def test_the_optimizers_counter_may_be_scaled_as_mindformers_scales_it(tmp_path: Path) -> None:
+    cell = train_cell()
+    file = replace(saved(tmp_path, cell), optimizer_step=5)
+    cell.optimizer.global_step.set_data(ms.Tensor([10], ms.int32))
+    _compare(params_of(cell), [file], step_scale=2.0)
+    with pytest.raises(RefusedError, match="global_step in the train network is not what"):
         _compare(params_of(cell), [file])
 
 
