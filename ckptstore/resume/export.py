@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ckptstore.core.groups import grouped
 from ckptstore.core.hints import Command
+from ckptstore.core.naming import parse_name
 from ckptstore.disk.files import replace_text
 from ckptstore.errors import CkptstoreError, RefusedError, UsageError, reason_of
 from ckptstore.outside import Path
@@ -39,9 +40,10 @@ def meta_json(plan: RestorePlan, directory: str) -> dict[str, dict[str, Any]]:
     for assignment in plan.ranks:
         home = f"{directory.rstrip('/')}/rank_{assignment.rank}"
         path = assignment.source.path
+        named = parse_name(path.rpartition("/")[2]) or assignment.source  # MindFormers makes the name of the numbers
         metas[f"{home}/meta.json"] = {
-            "last_epoch": assignment.source.epoch,
-            "last_step": assignment.source.step_in_epoch,
+            "last_epoch": named.epoch,
+            "last_step": named.step_in_epoch,
             "last_ckpt_file": path.removeprefix(f"{home}/") if path.rpartition("/")[0] == home else path,
         }
     return metas

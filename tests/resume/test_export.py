@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 
-from ckptstore.core.model import RestorePlan
+from ckptstore.core.model import Assignment, RestorePlan
 from ckptstore.core.replicas import Layout
 from ckptstore.resume import resolver
 from ckptstore.resume.export import meta_json, restore_ranks
@@ -31,3 +31,12 @@ def test_meta_json_names_a_file_in_its_own_directory_and_the_path_of_any_other()
     assert len(metas) == 12
     assert metas["/ckpt/L1/rank_0/meta.json"] == {"last_epoch": 2, "last_step": 5, "last_ckpt_file": "periodic-15.ckpt"}
     assert metas["/ckpt/L1/rank_1/meta.json"]["last_ckpt_file"] == "/ckpt/L1/rank_5/periodic-15.ckpt"
+
+
+def test_meta_json_has_the_numbers_of_the_name_since_mindformers_makes_the_name_of_them() -> None:
+    """After a start inside an epoch, the file of step 10 is `…_1-1_5`, and `…_1-1_10` is that of step 15."""
+    relaunched = replace(plan().ranks[0].source, path="/ckpt/rank_0/llama_rank_0_1-1_5.ckpt", epoch=1, step_in_epoch=10)
+    metas = meta_json(replace(plan(), ranks=(Assignment(0, relaunched),)), "/ckpt")
+    assert metas == {
+        "/ckpt/rank_0/meta.json": {"last_epoch": 1, "last_step": 5, "last_ckpt_file": "llama_rank_0_1-1_5.ckpt"}
+    }
