@@ -417,8 +417,8 @@ class Recorder:
             return self.is_late
 
     def _home_of(self, path: str) -> str:
-        """The nearest announced directory above, else the file's own."""
-        return nearest(path, self._writers) or str(Path(path).parent)
+        """The nearest announced directory above, else the one whose presence counts for the file."""
+        return nearest(path, self._writers) or presence.directory_of(path)
 
     def _complain(self, directory: str, error: OSError) -> None:
         why = reason_of(error)

@@ -76,13 +76,16 @@ def test_what_a_rank_that_died_had_not_registered_is_adopted_if_common_json_prov
     assert paths(plan) == [str(saves.root / "iteration_00000010")] * 2
 
 
-def test_an_iteration_that_mindformers_removed_is_gone_in_the_catalog_too(catalog: Catalog, tmp_path: Path) -> None:
+def test_an_iteration_that_mindformers_removed_is_gone_in_the_catalog_too(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     saves = Saves(catalog, tmp_path / "checkpoint")
     for step in (5, 10):
         saves.save(step, 0, 1)
     shutil.rmtree(saves.root / "iteration_00000005")
     assert saves.newest == 10
     assert {file.state for file in catalog.show("run", 5)} == {FileState.MISSING}
+    assert "cannot be written" not in caplog.text, "the journal is above the directory, which is gone for good"
 
 
 def test_gc_moves_whole_iterations_and_keeps_the_one_that_the_tracker_names(catalog: Catalog, tmp_path: Path) -> None:
