@@ -229,11 +229,12 @@ def _judge_parts(
     """
     launch = state.launch
     parts = {file.path.rpartition("/")[2]: file for file in state.files if file.content is Content.PART}
-    reasons = []
+    reasons, ways = [], []
     if query.world_size not in (None, launch.world_size):
         saved_by = count(launch.world_size, "rank", "ranks")
         detail = f"saved by {saved_by}, to be loaded by {query.world_size}: an iteration is loaded by as many ranks"
         reasons.append(Reason(Rule.WORLD_SIZE, None, detail))
+        ways.append(f"start with {saved_by}")
     notes = (iterations.COMMON,) if launch.world_size == 1 else (iterations.COMMON, iterations.METADATA)
     for name in (*iterations.lacking(parts), *(name for name in notes if name not in parts)):
         part = iterations.parse_part(name)
@@ -251,8 +252,9 @@ def _judge_parts(
     own = {part.index: parts[str(part)] for part in named if part.holds == iterations.MODEL}
     if reasons or faults:
         broken = sorted({reason.rank or 0 for reason in faults.values()})
-        remedy = remedies.of_ranks(broken, broken, list(parts.values()), faults, in_shares=True) if faults else ""
-        return replace(_reject(state, [*reasons, *faults.values()]), remedies=(remedy,) if remedy else ())
+        if faults:
+            ways.append(remedies.of_ranks(broken, broken, list(parts.values()), faults, in_shares=True))
+        return replace(_reject(state, [*reasons, *faults.values()]), remedies=tuple(filter(None, ways)))
     plan = tuple(Assignment(rank, own.get(rank, own[min(own)])) for rank in range(launch.world_size))
     return RestorePlan(launch=launch, global_step=state.global_step, ranks=plan)
 

@@ -10,6 +10,7 @@ from ckptstore import Policy
 from ckptstore.api import Catalog
 from ckptstore.core.iterations import COMMON, METADATA, TRACKER, parse_part
 from ckptstore.core.model import Content, FileState, Kind
+from ckptstore.errors import NothingRestorableError
 from ckptstore.resume.export import paths
 from ckptstore.resume.register import describe, measured
 from ckptstore.training.rank_launch import RankLaunch
@@ -86,6 +87,15 @@ def test_an_iteration_that_mindformers_removed_is_gone_in_the_catalog_too(
     assert saves.newest == 10
     assert {file.state for file in catalog.show("run", 5)} == {FileState.MISSING}
     assert "cannot be written" not in caplog.text, "the journal is above the directory, which is gone for good"
+
+
+@pytest.mark.parametrize("world_size", [1, 4])
+def test_an_iteration_is_for_as_many_ranks_as_saved_it(catalog: Catalog, tmp_path: Path, world_size: int) -> None:
+    Saves(catalog, tmp_path / "checkpoint").save(5, 0, 1)
+    later = catalog.join("run", rank=0, world_size=world_size, launch_id="L2")
+    with pytest.raises(NothingRestorableError, match=f"saved by 2 ranks, to be loaded by {world_size}") as raised:
+        later.resolve()
+    assert "; start with 2 ranks, or start over: " in raised.value.hint
 
 
 def test_gc_moves_whole_iterations_and_keeps_the_one_that_the_tracker_names(catalog: Catalog, tmp_path: Path) -> None:
