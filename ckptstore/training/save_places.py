@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ckptstore.catalog import directories, reads, tallies
 from ckptstore.catalog.engine import Database, in_memory
 from ckptstore.core.hints import Call, Command
-from ckptstore.core.iterations import parse_iteration
+from ckptstore.core.iterations import COMMON, parse_iteration
 from ckptstore.core.model import Content, Kind, launch_key
 from ckptstore.core.naming import INDEX, parse_shards
 from ckptstore.disk import name_claims
@@ -229,7 +229,9 @@ class SavePlaces:
         if isinstance(names, OSError):
             return
         with view.database.read() as connection:
-            paths = [f"{view.directory}/{name.removesuffix(INDEX)}" for name in names]
+            of_files = [name.removesuffix(INDEX) for name in names if parse_iteration(name) is None]
+            of_iterations = [f"{name}/{COMMON}" for name in names if parse_iteration(name) is not None]
+            paths = [f"{view.directory}/{name}" for name in (*of_files, *of_iterations)]
             known = reads.files_at_paths(connection, sorted(paths))
         others = [file for files in known.values() for file in files if file.run != self._launch.run and file.size]
         if not others:

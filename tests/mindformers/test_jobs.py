@@ -5,10 +5,11 @@ import os
 from pathlib import Path
 
 import pytest
+import yaml
 
 from ckptstore import Policy
 from tests import ckpt_bytes
-from tests.mindformers.running import RUN, Job
+from tests.mindformers.running import EXAMPLE, RUN, Job
 
 Undisturbed = dict[tuple[int, bool], Job]
 
@@ -137,3 +138,14 @@ def test_a_yaml_that_asks_to_resume_from_what_the_catalog_does_not_know(
     anew = f"; to begin anew: leave out {'checkpoint.load_path' if newer else 'resume_training'}"
     adopts = f"ckptstore scan {job.root} --run {RUN}, and start again"
     assert f"{'iterations that a scan finds are never restored' if newer else adopts}{anew}" in said
+
+
+def test_a_new_run_that_would_write_over_the_iterations_of_another_one(job: Job) -> None:
+    """Both runs give their directories the same names."""
+    job.newer = True
+    job.trains(kill_at=8)
+    config = yaml.safe_load((EXAMPLE / "llama.yaml").read_text())
+    config["callbacks"][-1]["run"] = "mistyped"
+    job.settings = {"callbacks": config["callbacks"]}
+    said = job.trains(kill_at=3)
+    assert f"run mistyped is new, and {job.root} has checkpoints of run {RUN}, up to step 5: to go" in said
