@@ -66,9 +66,14 @@ def paths(plan: RestorePlan) -> list[str]:
 def write_meta(plan: RestorePlan, directory: Path) -> list[str]:
     """Write MindFormers' `meta.json` for every rank below `directory`, and return the paths written.
 
-    Each file is replaced atomically. Raises `UsageError` if the epoch is not known, `CkptstoreError` if a file cannot
-    be written.
+    Each file is replaced atomically. Raises `RefusedError` for an iteration, `UsageError` if the epoch is not known,
+    `CkptstoreError` if a file cannot be written.
     """
+    if plan.in_parts:
+        raise RefusedError(
+            f"step {plan.global_step} is a directory of an iteration, and meta.json names files of format 1.0",
+            f"to see the directory: {Command('resolve', plan.launch.run, '--format', 'paths')}",
+        )
     root = directory.absolute()
     metas = meta_json(plan, str(root))
     if any(meta["last_epoch"] is None for meta in metas.values()):

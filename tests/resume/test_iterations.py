@@ -10,8 +10,8 @@ from ckptstore import Policy
 from ckptstore.api import Catalog
 from ckptstore.core.iterations import COMMON, METADATA, TRACKER, parse_part
 from ckptstore.core.model import Content, FileState, Kind
-from ckptstore.errors import NothingRestorableError
-from ckptstore.resume.export import paths
+from ckptstore.errors import NothingRestorableError, RefusedError
+from ckptstore.resume.export import paths, write_meta
 from ckptstore.resume.register import describe, measured
 from ckptstore.training.rank_launch import RankLaunch
 from tests.parts_bytes import save
@@ -96,6 +96,16 @@ def test_an_iteration_is_for_as_many_ranks_as_saved_it(catalog: Catalog, tmp_pat
     with pytest.raises(NothingRestorableError, match=f"saved by 2 ranks, to be loaded by {world_size}") as raised:
         later.resolve()
     assert "; start with 2 ranks, or start over: " in raised.value.hint
+
+
+def test_no_meta_json_is_written_for_an_iteration(catalog: Catalog, tmp_path: Path) -> None:
+    """MindFormers reads it in format 1.0 only."""
+    Saves(catalog, tmp_path / "checkpoint").save(5, 0, 1)
+    plan = catalog.resolve("run").plan
+    assert plan is not None
+    with pytest.raises(RefusedError, match="step 5 is a directory of an iteration, and meta.json names files"):
+        write_meta(plan, tmp_path / "checkpoint")
+    assert not list(tmp_path.rglob("meta.json"))
 
 
 def test_gc_moves_whole_iterations_and_keeps_the_one_that_the_tracker_names(catalog: Catalog, tmp_path: Path) -> None:
