@@ -167,6 +167,8 @@ class World:
         """Files that were deleted from the trash, and that a power loss brought back."""
         self._uncounted: set[bytes] = set()
         """Contents that a catalog may ignore: a user copied them out of the trash, or a killed gc was to move them."""
+        self._unmoved: set[bytes] = set()
+        """Of these, what a killed gc was to move: the next gc counts it again."""
         self.unpinned: dict[int, set[int]] = {}
         """The catalogs in which a step was unpinned."""
         self.is_shaken = False
@@ -993,8 +995,9 @@ class World:
         is_leased = has_signs or self.machine.now_ns - self._started_ns < _LEASE_NS
         given = {"now": now, "marked": is_told, "leased": is_leased}
         keep = self._must_stay_in(there, seen, policy.floor, **given)
-        if self._uncounted:  # these files may count or not: only files that stay in both cases must stay
-            counted = ({path: at for path, at in some.items() if at not in self._uncounted} for some in (there, seen))
+        uncounted = self._uncounted - self._unmoved  # a gc counts again what another one did not move
+        if uncounted:  # these files may count or not: only files that stay in both cases must stay
+            counted = ({path: at for path, at in some.items() if at not in uncounted} for some in (there, seen))
             keep &= self._must_stay_in(*counted, policy.floor, **given)
         keep |= self._needed(there) if not catalog else set()
         marked = self._marked_contents(there) if is_told else {}
@@ -1019,7 +1022,8 @@ class World:
         is_refused = isinstance(task.error, RefusedError)  # before it moved anything
         has_failed = task.is_over and not is_refused and (task.error is not None or bool(task.result.troubles))
         if was_killed or has_failed:  # files that were not moved count again after the next gc or undo
-            self._uncounted |= {after[path] for path in going if path in after}
+            self._unmoved |= {after[path] for path in going if path in after}
+            self._uncounted |= self._unmoved
         is_open = was_killed and not (now or unsure) and self.is_quiet and bool(going & set(self.there()))
         for path, content in after.items():
             is_new = path not in there and path not in self.in_trash  # a gc that came in between has its own grace
