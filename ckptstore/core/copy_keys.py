@@ -36,7 +36,7 @@ def folder_of(run: str) -> str:
 
 
 def folder_of_copy(path: str) -> str:
-    """The folder RUN/LAUNCH of a tier's directory that a path is in by its form; empty if no copy has such a path."""
+    """The folder RUN/LAUNCH in which a path is, if it looks like the path of a copy in a tier; else empty."""
     found = _COPY.fullmatch(path)
     return found["folder"] if found else ""
 
