@@ -1825,8 +1825,10 @@ class World:
                 self.checked["unheard"] += 1
                 continue
             planned = next((each for each in self.truth.launches if each.name == plan.launch.id), None)
-            is_seen_late = planned is not None and planned.is_late_to_see and not self._is_registered(content)
-            if is_seen_late and planned.number > launch.number and identity.step == plan.global_step:
+            # A launch that goes on trains what the one before did: its files of a step are alike.
+            may_be_alike = planned is not None and planned.number > launch.number and not planned.branched
+            is_seen_late = may_be_alike and planned.is_late_to_see and not self._is_registered(content)
+            if is_seen_late and identity.step == plan.global_step:
                 self.checked["seen late"] += 1  # files of the launch before were not listed yet
                 continue
             is_scanned = plan.launch.id.startswith("scan-") and not self._is_registered(content)

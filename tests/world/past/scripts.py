@@ -175,10 +175,10 @@ def old_breakpoint_of_another_launch(world: World, _: int) -> None:
     saves(world, 1)
     world.slow(which=0)
     world.fail(steps=2, rank=0, told=False, every=False)
-    world.start()
+    world.start(fresh=True)
     world.wait(seconds=30)
     world.relieve()
-    world.fail(steps=2, rank=1, told=False, every=False)
+    world.fail(steps=3, rank=1, told=False, every=False)
     world.start()
 
 
