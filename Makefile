@@ -26,14 +26,13 @@ MEASURED := tests/core tests/retention/test_decide.py \
 	tests/evidence $(patsubst %,tests/scan/test_%.py,order plain_histories two_starts) \
 	$(patsubst %,tests/journal/test_%.py,hostile_journals whose_word)
 
-# The simulated world first: last, its longest test would run alone.
 test: $(READY)
 	@$(MAKE) --no-print-directory --jobs 2 lint bytecode docs
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest $(MEASURED) --numprocesses 4 --dist loadfile
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
-	$(BIN)/python -m pytest tests/world tests $(addprefix --ignore=,$(MEASURED)) --numprocesses 4 --dist loadfile \
+	$(BIN)/python -m pytest tests $(addprefix --ignore=,$(MEASURED)) --numprocesses 4 --dist loadfile \
 		--no-loadscope-reorder
 
 # Compiles what tests import, MindSpore above all: else all processes of the first run do so at once, each for itself.

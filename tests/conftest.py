@@ -17,6 +17,7 @@ from tests.docs import printed_json
 from tests.empty_catalogs import copy_empty_catalog, made_by_alembic_once, statements_compiled_once
 from tests.postgres_server import Server
 
+WORLD = Path(__file__).parent / "world"
 _numbers = itertools.count()
 hints.note()
 written_lines.note()
@@ -47,13 +48,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What is about files is the same on every database: the quicker one shows it. The slowest tests begin first."""
+    """What is about files is the same on every database: the quicker one shows it. The slowest tests begin first.
+
+    Before all others those of the simulated world: the tests after them leave threads of killed jobs in the process.
+    """
     items[:] = [item for item in items if not (item.get_closest_marker("of_files") and "postgres" in item.name)]
     for item in items:
         is_on_both = item.path.name in ON_BOTH or item.name.partition("[")[0] in ON_BOTH
         if item.path.parent.name in SQLITE_SHOWS_IT and not is_on_both and "postgres" in item.name:
             item.add_marker(pytest.mark.long)
-    items.sort(key=lambda item: item.get_closest_marker("msrun") is None)
+    items.sort(key=lambda item: (WORLD not in item.path.parents, item.get_closest_marker("msrun") is None))
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -17,6 +17,7 @@ import random
 import signal
 import sqlite3
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -669,6 +670,8 @@ _create_engine = sa.create_engine
 def simulated(seed: int) -> Iterator[Machine]:
     """Run all of ckptstore on a simulated machine, until the end of the block."""
     global ACTIVE  # noqa: PLW0603 — the connections of SQLite and the stand-ins ask for it
+    others = [each.name for each in threading.enumerate() if each.name.startswith("ckptstore")]
+    assert not others, f"threads of the real package would run in the simulated one: {others}"
     if not _places:
         _find_places()
     template()
