@@ -54,7 +54,9 @@ def of_run(database: Database, run: str, run_id: int, now: datetime) -> list[Che
     if lacking:
         detail = f"{lacking} of {count(states, 'state', 'states')} {'is' if lacking == 1 else 'are'} on nodes only"
         found.append(Check(_NAME, Status.NOTE, detail, f"{Command('replicate', run)} copies them", run=run))
-    return found or [Check(_NAME, Status.OK, f"each of {count(states, 'state', 'states')} is in a tier", run=run)]
+    if states and not found:
+        found.append(Check(_NAME, Status.OK, f"each of {count(states, 'state', 'states')} is in a tier", run=run))
+    return found
 
 
 def _waiting(run: str, tier: Tier, left: copies.Backlog, now: datetime) -> Check:

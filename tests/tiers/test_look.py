@@ -106,6 +106,11 @@ def test_doctor_names_a_tier_that_cannot_be_used(
 
 
 @pytest.mark.of_files
+def test_of_a_run_without_a_save_doctor_says_nothing(catalog: Catalog, tmp_path: Path, tier: Tier) -> None:
+    assert [each.detail for each in told(begun(catalog, tmp_path / "ckpt")[0])[1:]] == []
+
+
+@pytest.mark.of_files
 def test_without_tiers_doctor_says_nothing_of_them(job: Job) -> None:
     assert told(job) == []
 
