@@ -92,11 +92,22 @@ class Tally(NamedTuple):
 
 
 def tallies(connection: sa.Connection, run: int | None = None) -> list[Tally]:
-    """The copies in each tier, counted by state: those of one run, or of all runs (None)."""
-    counts = (sa.func.count(), sa.func.coalesce(sa.func.sum(copies.c.size), 0), sa.func.min(copies.c.created_at))
-    query = sa.select(copies.c.tier_id, copies.c.state, *counts).group_by(copies.c.tier_id, copies.c.state)
+    """The copies in each tier, counted by state: those of one run, or of all runs (None).
+
+    Files with the same content, name and step share a copy: replicas in rank directories, or a file and its record at
+    the path before the tree was moved.
+    """
+    own = sa.select(
+        copies.c.tier_id,
+        copies.c.state,
+        sa.func.max(copies.c.size).label("size"),
+        sa.func.min(copies.c.created_at).label("since"),
+    ).group_by(copies.c.tier_id, copies.c.state, copies.c.location)
     if run is not None:
-        query = query.join(launches, launches.c.id == copies.c.launch_id).where(launches.c.run_id == run)
+        own = own.join(launches, launches.c.id == copies.c.launch_id).where(launches.c.run_id == run)
+    each = own.subquery().c
+    counts = (sa.func.count(), sa.func.coalesce(sa.func.sum(each.size), 0), sa.func.min(each.since))
+    query = sa.select(each.tier_id, each.state, *counts).group_by(each.tier_id, each.state)
     return [
         Tally(tier, CopyState(state), count, int(size), oldest)
         for tier, state, count, size, oldest in connection.execute(query)

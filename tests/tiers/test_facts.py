@@ -132,6 +132,17 @@ def test_a_copy_is_recorded_and_known_again(catalog: Catalog, other: Catalog, tm
     assert (row.ready, row.size, row.pending, row.failed) == (1, first.size, 0, 1)
 
 
+def test_a_copy_that_replicas_share_is_counted_once(catalog: Catalog, tmp_path: Path) -> None:
+    begun(catalog, tmp_path / "ckpt", 5)
+    files = catalog.show("run", 5)
+    assert (len(files), len({key_of(file) for file in files})) == (2, 1)
+    for file in files:
+        facts.record_copy(shared(catalog.database), file, S3, CopyState.READY)
+    for run in (None, "run"):
+        (row,) = facts.listed(catalog.database, run)
+        assert (row.ready, row.size) == (1, files[0].size)
+
+
 def test_a_file_of_which_a_tier_has_no_copy(catalog: Catalog, tmp_path: Path) -> None:
     _, ranks = begun(catalog, tmp_path / "ckpt", 5, 10)
     database = catalog.database
