@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from ckptstore.core.groups import grouped
 from ckptstore.core.naming import INDEX, above_save
 from ckptstore.disk.files import has_anything, opened_directory, readable, sync
-from ckptstore.disk.name_claims import FOLDER
+from ckptstore.disk.name_claims import FOLDER, host_name
 from ckptstore.errors import reason_of
 from ckptstore.outside import Path, os, token_hex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from ckptstore.core.model import Checkpoint
+    from ckptstore.core.model import Checkpoint, Source
 
 _IDENTITY = re.compile(r"identity-([0-9a-f]{16})")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -165,6 +165,12 @@ def gone(files: Iterable[Checkpoint], places: Mapping[str, set[str]]) -> list[Ch
     asked = list(files)
     reasons = lost(asked, places)
     return [file for file in asked if not reasons[file.path]]
+
+
+def of_other_machines(sources: Iterable[Source]) -> set[str]:
+    """The directories in which other machines alone have saved, by their host names."""
+    hosts = grouped((source.directory, source.host) for source in sources)
+    return {directory for directory, some in hosts.items() if not {None, host_name()}.intersection(some)}
 
 
 def is_used_as(directory: str, identity: str) -> bool:

@@ -114,7 +114,8 @@ def collect(
 ) -> RunCollected:
     """Plan, and carry the plan out if `apply_it`. Refusals and failures are in the outcome.
 
-    `tier` is one of the nodes' own disks: a state is removed from it only if tiers above have that.
+    `tier` is one of the nodes' own disks: a state is removed from it only if tiers above have all its files. Of these,
+    gc removes the ones on this node.
     `agreed` is the digest of the plan that the user has seen: another plan is not carried out.
     """
     plan: GcPlan | None = None

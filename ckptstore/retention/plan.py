@@ -139,9 +139,7 @@ def plan_gc(database: Database, run: str, policy: Policy | None = None, *, tier:
     run_id = find_run(database, run)
     policy = stated(database, run, policy)
     survey = Survey(database, run_id)
-    states, targets = survey.judged()
-    if tier is not None:
-        states = [replace(each, doubt=each.doubt or survey.not_above(tier, each.key)) for each in states]
+    states, targets = survey.judged(tier)
     decide.check_metric(run, policy, [state.metrics for state in states if state.counts])
     decision = decide.decide(states, policy, survey.now)
     authority = Authority(database, run, run_id)
@@ -153,6 +151,9 @@ def plan_gc(database: Database, run: str, policy: Policy | None = None, *, tier:
             held |= {key: why for key in going.keys() - asked.keys() if (why := survey.lost_above(tier, key))}
         states = [replace(state, doubt=state.doubt or held.get(state.key, "")) for state in states]
         decision, asked = decide.decide(states, policy, survey.now), going
+    if tier is not None:  # other nodes have the rest
+        asked = {key: some for key, some in asked.items() if some}
+        decision = replace(decision, remove=tuple(each for each in decision.remove if each.state.key in asked))
     going = {
         key: tuple(replace(target, identity=authority.seen.get(target.path)) for target in some)
         for key, some in asked.items()
@@ -165,7 +166,7 @@ def plan_gc(database: Database, run: str, policy: Policy | None = None, *, tier:
         now=survey.now,
         list_names=survey.names_in,
     )
-    unseen = (Skipped(path, reason) for path, reason in sorted(survey.uncertain.unseen.items()))
+    unseen = () if tier else (Skipped(path, reason) for path, reason in sorted(survey.uncertain.unseen.items()))
     return GcPlan(
         run=run,
         run_id=run_id,
@@ -310,7 +311,8 @@ class Survey:
         )
         self._live = [file for file in self.files if file.state.is_there]
         missed = (file for file in self._live if self._seen[file.path].size is None)
-        self.uncertain = Uncertainties(self.now, presence.lost(missed, places))
+        self._lost = presence.lost(missed, places)
+        self.uncertain = Uncertainties(self.now, self._lost)
         self._away = unheard_states(synced, self.files)
         self._by_state = grouped(((file.launch, file.global_step), file) for file in self.files)
         steps = grouped(self._by_state)
@@ -318,6 +320,7 @@ class Survey:
         self._shifts = {launch_id: shift(self.launches[launch_id], self.launches) for launch_id in steps}
         self._newest_launch = max((launch.order for launch in self.launches.values()), default=0)
         self._homes = {source.directory for source in self.sources}
+        self._of_others = presence.of_other_machines(self.sources)
         self._saves_to: dict[str, dict[int, set[tuple[str, str]]]] = defaultdict(lambda: defaultdict(set))
         self._saves_ever: dict[int, set[tuple[str, str]]] = defaultdict(set)
         for source in self.sources:
@@ -342,7 +345,7 @@ class Survey:
         found = self.copies.get(file, ())
         return next((copy for copy in found if copy.tier.id == tier.id and copy.state is CopyState.READY), None)
 
-    def not_above(self, tier: Tier, key: Key) -> str:
+    def _not_above(self, tier: Tier, key: Key) -> str:
         """Why a state must stay in a tier of the nodes' disks: files that no tier above has. Empty: they have all."""
         for file in self._training(key):
             if file.state.is_there and not tier.contains(file.path):
@@ -352,9 +355,10 @@ class Survey:
         return ""
 
     def lost_above(self, tier: Tier, key: Key) -> str:
-        """As `not_above`, but by asking the tiers above."""
+        """As `_not_above`, for the files that are seen here, but by asking the tiers above."""
         for file in self._training(key):
-            copies = self._above(tier, file) if file.state.is_there else ()
+            is_here = file.state.is_there and self._seen[file.path].size is not None
+            copies = self._above(tier, file) if is_here else ()
             if copies and all(fault_of(copy) for copy in copies):
                 return f"{copies[0].tier.name} does not give {copies[0].key}"
         return ""
@@ -376,7 +380,7 @@ class Survey:
             if copied:
                 held[key] = tuple(copied)
                 states.append(self._state_in(key, held[key]))
-        return self._doubted(states), held
+        return self._doubted(states, self._away), held
 
     def _state_in(self, key: Key, copied: Sequence[tuple[Checkpoint, Copy]]) -> StateFacts:
         training = self._training(key)
@@ -395,19 +399,26 @@ class Survey:
             by_replicas=False,
         )
 
-    def judged(self) -> tuple[list[StateFacts], dict[Key, tuple[Target, ...]]]:
-        """The facts about each state with files that are, or may be, present; and those files."""
-        targets = {key: found for key in self._by_state if (found := self._targets_of(key)) is not None}
-        states = [self._state(key, there) for key, there in targets.items()]
+    def judged(self, tier: Tier | None = None) -> tuple[list[StateFacts], dict[Key, tuple[Target, ...]]]:
+        """The facts about each state with files that are, or may be, present; and those files.
+
+        With a `tier` of the nodes' disks, a state stays unless tiers above have all its files. If they have, the copies
+        stand for files on other machines.
+        """
+        not_above = {} if tier is None else {key: self._not_above(tier, key) for key in self._by_state}
+        above = {key for key, why in not_above.items() if not why}
+        targets = {key: some for key in self._by_state if (some := self._targets_of(key, key in above)) is not None}
+        states = [self._state(key, there, is_above=key in above) for key, there in targets.items()]
         states = path_aliases.count_once(states, self._live, self._seen)
         for each in self._away.values():
             self.uncertain.unseen.setdefault(each.path, each.reason)
-        return self._doubted(states), targets
+        doubted = self._doubted(states, {key: each for key, each in self._away.items() if key not in above})
+        return [replace(each, doubt=not_above.get(each.key, "") or each.doubt) for each in doubted], targets
 
-    def _doubted(self, states: Iterable[StateFacts]) -> list[StateFacts]:
-        """The states, in doubt if something about them could not be read."""
-        away = {key: f"{each.path} {each.reason}" for key, each in self._away.items()}
-        return [replace(state, doubt=state.doubt or self.unheard or away.get(state.key, "")) for state in states]
+    def _doubted(self, states: Iterable[StateFacts], away: Mapping[Key, Skipped]) -> list[StateFacts]:
+        """The states, in doubt if something about them could not be read, such as directories that are `away`."""
+        reasons = {key: f"{each.path} {each.reason}" for key, each in away.items()}
+        return [replace(state, doubt=state.doubt or self.unheard or reasons.get(state.key, "")) for state in states]
 
     def _training(self, key: Key) -> list[Checkpoint]:
         left_out = (Content.WEIGHTS, Content.PART) if self.launches[key[0]].foreign else (Content.WEIGHTS,)
@@ -418,6 +429,10 @@ class Survey:
         files = tuple(self._training(key))
         return State(launch=self.launches[key[0]], global_step=key[1], files=files, failed=self._failed, copies=copies)
 
+    def _is_elsewhere(self, file: Checkpoint) -> bool:
+        """Whether a file is not seen here, and in a directory in which other machines alone have saved."""
+        return bool(self._lost.get(file.path)) and presence.directory_of(file.path) in self._of_others
+
     def _failed_load(self, files: Iterable[Checkpoint]) -> str:
         """Why a launch could not load one of these files; empty if none failed."""
         return next((self._failed[file.id] for file in files if file.id in self._failed), "")
@@ -426,22 +441,25 @@ class Survey:
         is_newest = self.launches[key[0]].order == self._newest_launch
         return is_newest and any(file.state is FileState.IN_PROGRESS for file in self._by_state[key])
 
-    def _targets_of(self, key: Key) -> tuple[Target, ...] | None:
-        """The present files of a state; None if no file is, or may be, present."""
+    def _targets_of(self, key: Key, is_above: bool) -> tuple[Target, ...] | None:  # noqa: FBT001
+        """The present files of a state; None if no file is, or may be, present. `is_above`: see `_state`."""
         training = self._training(key)
         there = _targets(training, self._seen, self._homes, self.names_in)
         live = [file for file in training if file.state.is_there]
-        may_be = there or not live or self._is_written(key) or self.uncertain.of(live, self._seen)
+        may_be = there or not live or is_above or self._is_written(key) or self.uncertain.of(live, self._seen)
         return there if may_be else None
 
-    def _state(self, key: Key, there: tuple[Target, ...]) -> StateFacts:
+    def _state(self, key: Key, there: tuple[Target, ...], *, is_above: bool = False) -> StateFacts:
+        """The facts about a state, with these files; `is_above`: tiers above have all its files."""
         files, training, launch = self._by_state[key], self._training(key), self.launches[key[0]]
         query = Query(loads=Loads.MINDSPORE if self._is_mixed else Loads.ALL)
-        verdict = judge(self._restorable(key), self._seen, query)
+        elsewhere = {file.id: file for file in training if is_above and self._is_elsewhere(file)}
+        verdict = judge(self._restorable(key, self._ready(elsewhere.values())), self._seen, query)
         # A start may reject it because of its dataset: it must not replace a proven state.
         unconfirmed = _UNCONFIRMED if any(file.grade is Grade.CONSISTENT for file in training) else ""
         is_foreign = self._is_mixed and any(map(_is_foreign, training))
-        of_files = self.uncertain.of([file for file in training if file.state is not FileState.TRASHED], self._seen)
+        looked_at = [file for file in training if file.state is not FileState.TRASHED and file.id not in elsewhere]
+        of_files = self.uncertain.of(looked_at, self._seen)
         return StateFacts(
             launch=launch.id,
             launch_order=launch.order,

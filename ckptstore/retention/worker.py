@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, removals, user_events
+from ckptstore.catalog.copies import ready_copies
 from ckptstore.catalog.engine import clock
 from ckptstore.catalog.runs import find_called
 from ckptstore.core.groups import grouped
@@ -95,6 +96,7 @@ class Worker:
         self.done = Done()
         self.unheard = ""  # why some journals of the run were not read
         self.away: dict[str, str] = {}  # why those of some states were not read, by file id
+        self._copied: AbstractSet[str] = frozenset()  # the ids of files with copies, if some journals were not read
         self.hear()
 
     def hear(self) -> None:
@@ -107,8 +109,10 @@ class Worker:
         with self.database.read() as connection:
             own = [item.checkpoint for item in removals.items_of(connection, self.lock.run_id)]
             files = reads.files_to_judge(connection, self.lock.run_id, [each for each in own if each])
+            self._copied = ready_copies(connection, files).keys()
         found = unheard_states(synced, files)
-        why = {file.id: found.get((file.launch, file.global_step)) for file in files}
+        # A file with a copy may go: the state is not lost, whatever the journals say that are not seen here.
+        why = {file.id: found.get((file.launch, file.global_step)) for file in files if file.id not in self._copied}
         self.away = {id_: f"{each.path} {each.reason}" for id_, each in why.items() if each is not None}
 
     def refuse_unless_all_is_read(self) -> None:
@@ -255,12 +259,16 @@ class Worker:
         return True
 
     def purge(self, gcs: AbstractSet[str], chosen: Callable[[str], bool] = lambda _: True) -> None:
-        """Delete the trash of these gcs in the chosen directories, except files of pinned or tagged steps."""
+        """Delete the trash of these gcs in the chosen directories, except files of pinned or tagged steps.
+
+        Of files with copies, those on other nodes are left to these nodes.
+        """
         unmarked, marked = self.in_trash_by_mark()
         for item in marked:
             if item.collection in gcs and item.checkpoint in self.away:
                 self.done.troubles.append(Skipped(item.path, self._absence(item) or self.away[item.checkpoint]))
         items = [item for item in unmarked if item.collection in gcs and chosen(item.root)]
+        items = [item for item in items if not (self._is_copied(item) and self._reach.is_elsewhere(item))]
         if items:
             self.settle(self.want(items, Location.GONE))
 
@@ -280,6 +288,10 @@ class Worker:
         names = {_stem(item) for item in items if item.id in ids}
         kept = {item.id for item in items if item.id in ids or (not item.checkpoint and _stem(item) in names)}
         return [item for item in items if item.id not in kept], [item for item in items if item.id in kept]
+
+    def _is_copied(self, item: Item) -> bool:
+        """Whether a tier has a file, or its checkpoint if it is a by-product."""
+        return not item.checkpoint or item.checkpoint in self._copied
 
     def _absence(self, item: Item) -> str:
         return self._reach.absence(item.root, item.collection)
@@ -433,6 +445,7 @@ class Reach:
             self.homes = homes(connection, run_id)
             items = removals.items_of(connection, run_id)
             files = reads.files_by_id(connection, [item.checkpoint for item in items if item.checkpoint])
+            self._of_others = presence.of_other_machines(reads.sources_of(connection, run_id))
         self._of_trash: dict[tuple[str, str], Home] = {}
         for item in items:
             home = self._of_trash.setdefault((item.root, item.collection), Home(set(), set()))
@@ -444,6 +457,10 @@ class Reach:
     def look_again(self) -> None:
         """Forget the observations."""
         self._seen.clear()
+
+    def is_elsewhere(self, item: Item) -> bool:
+        """Whether a file is in a directory that is not present here, and in which other machines alone have saved."""
+        return item.root in self._of_others and bool(self.absence(item.root, item.collection))
 
     def absence(self, directory: str, collection: str = "") -> str:
         """Why a directory, or the trash of a gc there, is skipped; empty if it is present."""

@@ -1,13 +1,18 @@
 """Two nodes without a common disk, and a tier: a node that was replaced starts as if nothing had happened."""
 
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from ckptstore.api import connect
 from tests.conftest import new_postgres_database
 from tests.mindspore.pods import Pods, may_have_nodes
 from tests.mindspore.running import Run
+from tests.tiers.jobs import declared
 from tests.tiers.replaced_node import goes_on_from
 
 
@@ -20,6 +25,40 @@ def test_a_replaced_node_starts_from_the_tier(tmp_path: Path, postgres: str) -> 
     calm = Pods(tmp_path / "calm", 2, url=new_postgres_database(postgres), asked=asked)
     rough = Pods(tmp_path / "rough", 2, url=new_postgres_database(postgres), asked=asked)
     goes_on_from(str(tmp_path / "shared"), calm, rough)
+
+
+def on_node(job: Pods, rank: int, *words: str) -> str:
+    """What a command prints on the node of a rank, which has its own name, and sees its own disk only."""
+    mount = 'hostname node-"$2"; mount --bind "$1/node-$2" "$1/ckpt"; shift 2; exec "$@"'
+    command = [sys.executable, "-m", "ckptstore", "--db", job.url, *words]
+    told = ["unshare", "-mu", "sh", "-ec", mount, "sh", str(job.out), str(rank), *command]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    return subprocess.run(told, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.long
+@pytest.mark.msrun
+@pytest.mark.skipif(not may_have_nodes(), reason="needs mount namespaces")
+def test_each_node_frees_its_disk_and_the_job_goes_on(tmp_path: Path, postgres: str) -> None:
+    asked = {"nodes": True}
+    calm = Pods(tmp_path / "calm", 2, url=new_postgres_database(postgres), asked=asked)
+    rough = Pods(tmp_path / "rough", 2, url=new_postgres_database(postgres), asked=asked)
+    calm.ends()
+    rough.out.mkdir()
+    declared(connect(rough.url), tmp_path / "shared")
+    declared(connect(rough.url), rough.out / "ckpt", "local", 0)
+    with rough.launch("kill 17") as process:
+        process.wait()
+    for rank in (0, 1):
+        assert "3 files copied" in on_node(rough, rank, "replicate", "run")
+    rules = ("--keep-last", "1", "--floor", "1", "--apply")
+    for rank in (0, 1):
+        assert "of 2 states deleted" in on_node(rough, rank, "gc", "run", "--tier", "local", *rules, "--now")
+        assert [path.name for path in (rough.out / f"node-{rank}").rglob("CKP*.safetensors")] == ["CKP-2_5.safetensors"]
+    assert "1 state stays, 2 go" in on_node(rough, 0, "gc", "run", "--tier", "shared", *rules)
+    assert rough.ends()["global_step"] == 15
+    for rank in (0, 1):
+        assert rough.final(rank) == calm.final(rank)
 
 
 @pytest.mark.long

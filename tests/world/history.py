@@ -158,6 +158,7 @@ _TIERS = 0.25
 _TIER_STORIES = (
     ("replicate",),
     ("replicate", "free_nodes", "wait?", "purge?", "start?"),
+    ("replicate", "save?", "unmount", "free_nodes", "wait?", "purge|free_nodes", "mount?", "start?"),
     ("replicate?", "tier_gc", "tier_gc?", "tier_undo|wait|delete|lose_copy", "tier_purge?", "start|resolve|replicate"),
     ("replicate", "delete|cut", "delete", "delete?", "delete?", "start|resolve|gc|tier_gc|free_nodes"),
     ("replicate", "lose_copy", "lose_copy?", "replicate|free_nodes|tier_gc|start", "start?"),

@@ -121,7 +121,7 @@ class TierWorld(World):
 
         homes = {path: content for path, content in self.everything().items() if "/.ckptstore/" not in path}
         is_whole, useless = self.fault is None and not self.is_tier_away, self._useless()
-        self._collect("free nodes", plan, policy, 0, now=now)
+        self._collect("free nodes", plan, policy, 0, now=now, copied=set() if self.is_tier_away else self._copies())
         if is_whole and self._is_sure():
             after, copied = self.everything(), self._copies()
             for path, content in homes.items():

@@ -982,7 +982,14 @@ class World:
             self._collect("execute", lambda _: plan, plan.policy, catalog, now=now)
 
     def _collect(
-        self, name: str, planned: Callable[[Catalog], GcPlan], policy: Policy, catalog: int, *, now: bool
+        self,
+        name: str,
+        planned: Callable[[Catalog], GcPlan],
+        policy: Policy,
+        catalog: int,
+        *,
+        now: bool,
+        copied: Collection[bytes] = (),
     ) -> None:
         # No promise covers two gcs of one tree at the same time from two catalogs.
         outer, self._collecting = self._collecting, catalog
@@ -993,7 +1000,7 @@ class World:
         # A lease is renewed by signs of life. Plain scripts give none, and a second catalog does not get them.
         has_signs = not catalog and all(trainer.recorder is not None for trainer in self.trainers)
         is_leased = has_signs or self.machine.now_ns - self._started_ns < _LEASE_NS
-        given = {"now": now, "marked": is_told, "leased": is_leased}
+        given: dict[str, Any] = {"now": now, "marked": is_told, "leased": is_leased, "copied": copied}
         keep = self._must_stay_in(there, seen, policy.floor, **given)
         uncounted = self._uncounted - self._unmoved  # a gc counts again what another one did not move
         if uncounted:  # these files may count or not: only files that stay in both cases must stay
@@ -1594,13 +1601,21 @@ class World:
     def _steps(self) -> list[int]:
         return sorted({step for launch in self.truth.launches for step in launch.saved})
 
-    def _must_stay_in(self, there: dict[str, bytes], seen: dict[str, bytes], floor: int, **given: bool) -> set[str]:
-        """As `_must_stay`, for the files on all disks, and for the files that can be seen now.
+    def _must_stay_in(
+        self,
+        there: dict[str, bytes],
+        seen: dict[str, bytes],
+        floor: int,
+        *,
+        copied: Collection[bytes] = (),
+        **given: bool,
+    ) -> set[str]:
+        """As `_must_stay`, for the files on all disks, and for the files that can be seen now and are not `copied`.
 
         A state that was saved below an empty mount point counts until a mounted disk hides it.
         """
         keep = {path for path in self._must_stay({**seen, **there}, floor, **given) if path in there}
-        return keep | {self._at(path) for path in self._must_stay(seen, floor, **given)}
+        return keep | {self._at(path) for path in self._must_stay(seen, floor, **given) if seen[path] not in copied}
 
     def _must_stay(
         self, there: dict[str, bytes], floor: int, *, now: bool, marked: bool = True, leased: bool = True
