@@ -99,8 +99,8 @@ def of_absent(run: str) -> str:
 def of_gone(run: str) -> str:
     """The hint about directories that are gone for good: until a scan records that, they count as unmounted."""
     return (
-        "if a directory or its .ckptstore is gone for good, tell the catalog: mkdir -p DIRECTORY/.ckptstore, then "
-        f"{Command('scan', 'DIRECTORY', '--run', run)}"
+        "if a directory or its .ckptstore is gone for good, tell the catalog, on a machine that saw it: "
+        f"mkdir -p DIRECTORY/.ckptstore, then {Command('scan', 'DIRECTORY', '--run', run)}"
     )
 
 
