@@ -13,7 +13,7 @@ from ckptstore.core.model import Skipped
 from ckptstore.disk.waiting import for_each
 from ckptstore.errors import DamageError
 from ckptstore.journal.recorder import shared
-from ckptstore.objects.errors import MissingError, StoreError, WrongBytesError
+from ckptstore.objects.errors import MissingError, StoreError, UnreachableError, WrongBytesError
 from ckptstore.objects.tiers import open_tier
 from ckptstore.tiers.facts import record_copy
 
@@ -48,11 +48,11 @@ def verify(database: Database, run: str | None, tier: Tier, *, digest: bool = Fa
 
     A ready copy that is damaged or missing is recorded as failed, and no start takes it. Of a failed copy every byte is
     read. It is recorded as ready again if it is whole: for example, if another server was asked before. Nothing is
-    deleted. Raises `UnknownRunError`.
+    deleted. A tier that gives no answer is not asked for the other copies. Raises `UnknownRunError`.
     """
     held = [each for name in run_names(database, run) for each in _held(database, find_run(database, name), tier)]
     store, recorder = open_tier(tier.url), shared(database)
-    looks = for_each(partial(_look, store, digest), [copy for _, copy in held], waits=True)
+    looks = for_each(partial(_look, store, digest, []), [copy for _, copy in held], waits=True)
     looked_at, damaged, troubles, whole = [], [], [], []
     failed_before = 0
     for (file, copy), error in zip(held, looks, strict=True):
@@ -88,8 +88,15 @@ def _held(database: Database, run_id: int, tier: Tier) -> Iterator[tuple[Checkpo
                 yield files[file], copy
 
 
-def _look(store: Store, digest: bool, copy: Copy) -> StoreError | None:  # noqa: FBT001 — `for_each` gives the last one
-    """The fault of a copy, or of the files beside it; None if there is none."""
+def _look(
+    store: Store,
+    digest: bool,  # noqa: FBT001 — `for_each` gives the last one
+    silent: list[UnreachableError],
+    copy: Copy,
+) -> StoreError | None:
+    """The fault of a copy, or of the files beside it; None if there is none. `silent` gets a store's silence."""
+    if silent:
+        return UnreachableError(f"not looked at: {silent[0].message}")
     reads_bytes = digest or copy.state is CopyState.FAILED
     parts = [(copy.key, copy.size or 0, copy.digest), *((each.key, each.size, each.digest) for each in copy.beside)]
     try:
@@ -99,6 +106,9 @@ def _look(store: Store, digest: bool, copy: Copy) -> StoreError | None:  # noqa:
                 return MissingError(f"{key} is not in {store.name}")
             if seen.size != size or (reads_bytes and store.digest_of(key, size) != told):
                 return WrongBytesError(f"{key} of {store.name} does not hold the recorded bytes")
+    except UnreachableError as error:
+        silent.append(error)
+        return error
     except StoreError as error:
         return error
     return None

@@ -175,4 +175,6 @@ def test_a_tier_that_does_not_answer_marks_nothing(job: Job, tier: Tier, tmp_pat
     shutil.rmtree(tmp_path / "far")
     found = in_tier.verify(job.catalog.database, "run", tier)
     assert (found.checked, found.bytes, len(found.damaged), len(found.troubles)) == (0, 0, 0, 2)
+    told = f"{tmp_path}/far is not there: perhaps it is not mounted"
+    assert [each.reason for each in found.troubles] == [told, f"not looked at: {told}"], "each may take a minute"
     assert {file.global_step for file in facts.lacking(job.catalog.database, "run", tier)} == {10}
