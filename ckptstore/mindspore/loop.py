@@ -9,6 +9,7 @@ import logging
 import sys
 from collections.abc import Mapping
 from itertools import chain
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from mindspore import nn
@@ -69,8 +70,8 @@ class Loop:
         self._launch, self._progress = session.launch, session.progress
         self._guard, self._others = guard, dict(others)
         self._an_epoch = self._launch.facts.steps_per_epoch or 1
-        self._last_step = epochs * self._an_epoch
-        self._epochs = epochs
+        self._epochs = int(epochs)  # numpy's too, which MindSpore's iterators refuse
+        self._last_step = self._epochs * self._an_epoch
         self._exact_data = exact_data
         self._schedule = schedule
         self._has_begun = self._in_body = self._in_step = self._is_over = False
@@ -452,7 +453,7 @@ def check_loop(dataset: Any, epochs: object, every: object, others: object) -> N
                 f"others[{name!r}] cannot be saved with the state: {problem}",
                 "give an object with state_dict and load_state_dict, or put numbers, text and arrays into loop.keep",
             )
-    if not isinstance(epochs, int) or epochs < 1:
+    if not isinstance(epochs, Integral) or int(epochs) < 1:
         raise UsageError(f"epochs is {epochs!r}", "say how many epochs the whole training has, from 1")
     check_every(every)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import mindspore
@@ -233,7 +234,7 @@ class Saver(Registrar):
 
 def check_saver(every: object, append_info: AppendInfo, copies: object) -> None:
     """Raise `UsageError` for invalid arguments of a saver."""
-    if copies is not None and (not isinstance(copies, int) or copies < 1):
+    if copies is not None and (not isinstance(copies, Integral) or int(copies) < 1):
         raise UsageError(f"copies is {copies!r}", "give the number of ranks that save each part of the state, from 1")
     if every != EPOCH:
         check_every(every)

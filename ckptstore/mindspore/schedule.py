@@ -6,6 +6,7 @@ import json
 import logging
 from contextlib import suppress
 from datetime import timedelta
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ckptstore.disk.exit_flags import KEY
@@ -122,7 +123,7 @@ def _handle_sigterm(handler: Any) -> None:
 def check_every(every: object) -> None:
     """Raise `UsageError` unless it is a number of steps, a time or "auto"."""
     is_time = every == "auto" or (isinstance(every, timedelta) and every > timedelta())
-    if not is_time and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
+    if not is_time and (isinstance(every, bool) or not isinstance(every, Integral) or int(every) < 1):
         raise UsageError(f"every is {every!r}", 'give a number of steps, a datetime.timedelta, or "auto"')
 
 

@@ -52,7 +52,7 @@ class Rhythm:
         """The answer of this rank."""
         if self._rank:
             return Question(int(leaves), 0, 0)
-        is_late = not isinstance(self.every, int) and now - self._saved_at >= self.every.total_seconds()
+        is_late = isinstance(self.every, timedelta) and now - self._saved_at >= self.every.total_seconds()
         seconds = max(now - self._asked_at, 1e-9) / max(step - self._asked_step, 1)
         steps = min(math.ceil(_ASK_SECONDS / seconds), _MOST_STEPS, _GROWTH * self._steps)
         return Question(int(leaves), int(is_late), 1 if self._alone else steps)
@@ -68,7 +68,7 @@ class Rhythm:
     def is_due(self, step: int) -> bool:
         """Whether a save is due after a step, by the number of steps. With data sinking several steps end at once."""
         before, self._step = self._step, step
-        return isinstance(self.every, int) and step // self.every > before // self.every
+        return not isinstance(self.every, timedelta) and step // self.every > before // self.every
 
     def saved(self, now: float) -> None:
         """A save was begun."""

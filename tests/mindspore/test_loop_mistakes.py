@@ -341,6 +341,13 @@ def test_impossible_arguments(tmp_path: Path, asked: dict[str, Any], says: str) 
         Trained().loop(tmp_path, **asked)
 
 
+def test_numbers_may_be_numpys(catalog: Catalog, tmp_path: Path) -> None:
+    trained = Trained()
+    for batch in (loop := trained.loop(tmp_path, epochs=np.int64(2), every=np.int32(5))):
+        loop.step(loss=trained.step(*batch))
+    assert sorted(file.global_step for file in catalog.files("run")) == [5, 10, 12]
+
+
 def test_things_in_the_wrong_place(tmp_path: Path) -> None:
     trained, launch = Trained(), ckptstore.mindspore.join("run")
     asked: dict[str, Any] = {"epochs": 1, "every": 1, "directory": tmp_path}

@@ -242,6 +242,12 @@ def test_what_it_cannot_follow_is_refused_at_once(catalog: Catalog, tmp_path: Pa
         Job().launch.saver(tmp_path, **asked)
 
 
+def test_numbers_may_be_numpys(catalog: Catalog, tmp_path: Path) -> None:
+    job = new_job()
+    job.train(job.launch.saver(tmp_path, every=np.int64(4), copies=np.int32(1), buffers=np.int64(1 << 30)))
+    assert saved_steps(catalog) == [4, 6]
+
+
 def test_a_registrar_or_another_saver_beside_it_is_refused(catalog: Catalog, tmp_path: Path) -> None:
     job = Job()
     for other in (job.registrar(), job.launch.saver(tmp_path, every=2)):
