@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import mindspore
 from mindspore.experimental import MapParameter
 
+from ckptstore.core.limits import HIGHEST
 from ckptstore.core.model import Kind, epoch_and_step
 from ckptstore.core.text import of_ranks
 from ckptstore.disk.files import real_directory
@@ -238,10 +239,18 @@ def check_saver(every: object, append_info: AppendInfo, copies: object) -> None:
         raise UsageError(f"copies is {copies!r}", "give the number of ranks that save each part of the state, from 1")
     if every != EPOCH:
         check_every(every)
+    if not isinstance(append_info, (list, tuple)):
+        raise UsageError(f"append_info is {append_info!r}", 'give a list, as [{"batch_scale": 2}]')
     for each in append_info:
-        numbers = each.values() if hasattr(each, "values") else ()
-        is_number = all(isinstance(value, (bool, int, float)) for value in numbers)
-        if not (each in _COUNTS if isinstance(each, str) else hasattr(each, "values") and is_number):
+        numbers = each.items() if hasattr(each, "items") else ()
+        is_storable = all(_is_storable(name, value) for name, value in numbers)
+        if not (each in _COUNTS if isinstance(each, str) else hasattr(each, "items") and is_storable):
             raise UsageError(
                 f"append_info has {each!r}", 'give "epoch_num", "step_num" and dicts of numbers, as {"batch_scale": 2}'
             )
+
+
+def _is_storable(name: object, value: object) -> bool:
+    """Whether a file can hold a number under a name: with any other one, no save could be written."""
+    is_name = isinstance(name, str) and name != "" and name.isprintable()
+    return is_name and (isinstance(value, float) or (isinstance(value, int) and abs(value) <= HIGHEST))
