@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from numbers import Real
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -471,6 +472,8 @@ class TrainingLaunch(RankLaunch):
             raise UsageError(
                 f"keeps has an object that cannot be kept: {problem}", "give callbacks, or objects with state_dict"
             )
+        if not isinstance(exception_interval, Real) or not float(exception_interval) >= 0:
+            raise UsageError(f"exception_interval is {exception_interval!r}", "give seconds, as exception_interval=60")
         for callback in callbacks:
             if not any(watches_for([callback])):
                 log.warning("ckptstore does not know what %s saves: it is not watched", type(callback).__name__)
@@ -578,6 +581,8 @@ class TrainingLaunch(RankLaunch):
     ) -> Session:
         if retention is not None:
             check_policy(retention)
+        if metrics is not None and not callable(metrics):
+            raise UsageError(f"metrics is {metrics!r}", "give a function that returns the metrics of a save by name")
         copies = self._copies(tiers, copy_rate)
         session = Session(
             self,

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import ckptstore.mindspore
 from ckptstore.api import Catalog, connect
 from ckptstore.core.model import Kind, Rule
 from ckptstore.disk import files
-from ckptstore.errors import NothingRestorableError
+from ckptstore.errors import NothingRestorableError, UsageError
 from ckptstore.mindspore import registrar
 from tests import ckpt_bytes
 from tests.mindspore.cells import overflowing
@@ -73,6 +74,13 @@ def test_a_crash_loop_does_not_fill_the_disk(
     assert re.search(r"nothing is saved at this exception: the last such save was \d+ s ago", caplog.text)
     fail(catalog, tmp_path, 2, exception_interval=0)
     assert gasps(catalog) == [(5, "net-1_5_breakpoint.ckpt"), (3, "net-1_3_breakpoint.ckpt")]
+
+
+@pytest.mark.parametrize("interval", [timedelta(minutes=1), "60", None, -1, float("nan")])
+def test_an_interval_that_is_no_number_of_seconds_is_refused(catalog: Catalog, interval: Any) -> None:
+    """At the second exception, the comparison with it failed, and the state was lost."""
+    with pytest.raises(UsageError, match=r"exception_interval is .*; give seconds"):
+        Job().registrar(**ON_EXCEPTION, exception_interval=interval)
 
 
 def test_a_callable_prefix_names_no_function(

@@ -234,6 +234,7 @@ def test_early_stopping_stops_at_the_same_step_wherever_it_was_killed(
         ({"every": 1, "append_info": [{1: 2}]}, "append_info has {1: 2}"),
         ({"every": 1, "append_info": {"n": 2}}, r"append_info is {'n': 2}; give a list, as \[{\"batch_scale\": 2}\]"),
         ({"every": 1, "append_info": None}, "append_info is None"),
+        ({"every": 1, "metrics": {"accuracy"}}, "metrics is {'accuracy'}; give a function"),
         ({"every": 1, "buffers": "1G"}, "buffers is '1G'"),
         ({"every": 1, "copies": 0}, "copies is 0"),
         ({"every": 1, "prefix": "sub/net"}, "prefix is 'sub/net'"),
