@@ -14,6 +14,12 @@ def number(what: str, value: object, hint: str, highest: int = limits.HIGHEST, *
         raise UsageError(f"{what} is {error}", hint) from None
 
 
+def switch(what: str, value: object) -> None:
+    """Raise `UsageError` for neither True nor False: a text as "False" would count as True."""
+    if not isinstance(value, bool):
+        raise UsageError(f"{what} is {value!r}", "give True or False")
+
+
 def step_of(step: object) -> int:
     """A global step. Raises `UsageError`."""
     return number("step", step, "steps are counted from 0")

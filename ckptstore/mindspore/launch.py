@@ -748,6 +748,7 @@ def join(
     """
     _let_people_see()
     _check_arguments(run, catalog, launch_id, directories)
+    validate.switch("take_over", take_over)
     rank, world_size = communication.rank_and_world_size()
 
     url = catalog.database.url if catalog else open_database(None).url

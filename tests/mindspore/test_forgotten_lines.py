@@ -78,6 +78,16 @@ def test_a_fresh_start_and_an_older_state(catalog: Catalog) -> None:
         Job(fresh=True, step=2)
 
 
+@pytest.mark.parametrize("name", ["fresh", "take_quarantined"])
+def test_a_text_is_neither_true_nor_false(catalog: Catalog, tmp_path: Path, name: str) -> None:
+    """Before, take_quarantined="False" took the bad states, and fresh="False" ended in an error of SQLAlchemy."""
+    trained(tmp_path)
+    with pytest.raises(UsageError, match=f"{name} is 'False'; give True or False"):
+        Job(**{name: "False"})
+    with pytest.raises(UsageError, match="take_over is '0'; give True or False"):
+        ckptstore.mindspore.join("run", take_over="0")  # type: ignore[arg-type]
+
+
 def test_registrar_forgotten__before_began_again_at_step_0__now_is_said(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
