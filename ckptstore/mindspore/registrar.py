@@ -222,6 +222,7 @@ class Registrar(Callback):
         except RefusedError:
             session.problem = "another state was loaded over the one that training was to start from"
             raise
+        self._forget_position()
         self._poll()
         for watch in self._watches:
             watch.step_begin()
@@ -305,7 +306,8 @@ class Registrar(Callback):
         kind, raised, trace = error or (None, None, None)
         name = self._ended_by(kind)
         with self.surviving("the start of the next training"):
-            self._forget_start(is_wrong=is_wrong_result(raised))
+            self._forget_position()
+            self._note_result(is_wrong=is_wrong_result(raised))
         session.progress.has_failed = name is not None
         left, doubt = InterruptedStep.NOT_DONE, ""
         if name is not None:
@@ -341,17 +343,20 @@ class Registrar(Callback):
         """The name of the exception that ended training; None if it ended normally."""
         return raised.__name__ if isinstance(raised, type) else None
 
-    def _forget_start(self, *, is_wrong: bool) -> None:
-        """Let the dataset begin at its start again in the next training.
+    def _forget_position(self) -> None:
+        """Let the dataset begin at its start again, for evaluations in this training, and for the next training.
 
         `resume` set the position where the first training starts. MindSpore keeps it, and would begin each later
-        training there too (`dataset/engine/iterators.py`).
+        iterator there too (`dataset/engine/iterators.py`). When a step begins, training has its iterator.
         """
+        if self._is_first:
+            self._is_first = False
+            begin_anew(self._session.params.train_dataset)
+
+    def _note_result(self, *, is_wrong: bool) -> None:
         self._is_wrong = is_wrong
         if is_wrong:
             self._session.problem = self._session.problem or "MindSpore found a wrong result (TREError)"
-        if self._is_first:
-            begin_anew(self._session.params.train_dataset)
 
     def _end(self, error: str | None, left: InterruptedStep, doubt: str) -> None:
         session = self._session
