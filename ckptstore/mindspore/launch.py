@@ -793,6 +793,10 @@ def _check_arguments(run: object, catalog: object, launch_id: object, directorie
     if isinstance(directories, (str, os.PathLike)):
         one = os.fspath(directories)
         raise UsageError(f"directories is {one!r}, not a list", f"write directories=[{one!r}]")
+    if not isinstance(directories, (list, tuple)):
+        raise UsageError(f"directories is {directories!r}, not a list", 'give paths, as directories=["/data/digits"]')
+    for each in directories:
+        validate.path("one of directories", each)
     if catalog is not None and not hasattr(catalog, "database"):
         raise UsageError(f"catalog is {catalog!r}", f"write catalog={Call('ckptstore.connect', repr(catalog))}")
 

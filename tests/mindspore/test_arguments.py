@@ -55,6 +55,8 @@ def test_restore_without_a_dataset(catalog: Catalog) -> None:
         ({"run": "run", "launch_id": 7}, "the name of a launch is text, not int; use"),
         ({"run": "run", "directories": "ckpt"}, "directories is 'ckpt', not a list; write directories=['ckpt']"),
         ({"run": "run", "directories": Path("ckpt")}, "directories is 'ckpt', not a list; write directories=['ckpt']"),
+        ({"run": "run", "directories": None}, "directories is None, not a list; give paths"),
+        ({"run": "run", "directories": [None]}, "one of directories is None, not a text; give"),
         ({"run": "run", "catalog": "my.db"}, "catalog is 'my.db'; write catalog=ckptstore.connect('my.db')"),
     ],
 )
