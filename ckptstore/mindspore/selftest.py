@@ -7,6 +7,7 @@ parameters name a fault, the module is one rank of such a training.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -34,6 +35,7 @@ _SECONDS = 300
 _FLAG = "exit.json"
 _RUN = "selftest"
 _SAVER = "saver "
+_ERROR = re.compile(r"[\w.]+Error: ")
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class SelfTest:
         for name in ("first", "second"):
             code, output = self._launch(self._home / name, "none")
             if code:
-                raise _SeenError(f"it ended with {code}: {_last_line(output)}")
+                raise _SeenError(f"it ended with {code}: {last_line(output)}")
             finals.append(self._finals(self._home / name))
         if finals[0] != finals[1]:
             raise _SeenError("two undisturbed trainings differ: nothing can be compared on this device")
@@ -117,7 +119,7 @@ class SelfTest:
         home = self._home / fault
         code, output = self._launch(home, "kill" if fault == "cut" else fault)
         if (code == 0) is not (fault == "exit"):
-            raise _SeenError(f"the first start ended with {code}: {_last_line(output)}")
+            raise _SeenError(f"the first start ended with {code}: {last_line(output)}")
         catalog = connect(str(home / "catalog.db"))
         if fault == "cut":
             # The disk says which is the newest: its rank may have been killed before it had registered it.
@@ -127,7 +129,7 @@ class SelfTest:
             cut.write_bytes(content[:-1])
         code, output = self._launch(home, "none")
         if code:
-            raise _SeenError(f"the second start ended with {code}: {_last_line(output)}")
+            raise _SeenError(f"the second start ended with {code}: {last_line(output)}")
         if self._finals(home) != self._undisturbed:
             raise _SeenError("the final weights are others than those of the undisturbed training")
         if not any(file.kind == kind for file in catalog.files(_RUN)):
@@ -178,9 +180,11 @@ def _free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def _last_line(output: str) -> str:
+def last_line(output: str) -> str:
+    """The last line that names an error, else the last one: MindSpore's errors go on with lines of its C++ code."""
     lines = [line for line in output.splitlines() if line.strip() and not line.startswith("[")]
-    return lines[-1] if lines else "it said nothing"
+    errors = [line for line in lines if _ERROR.match(line)]
+    return (errors or lines or ["it said nothing"])[-1]
 
 
 # One rank of a training

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ckptstore.mindspore.compat import Private
-from ckptstore.mindspore.selftest import Asked, SelfTest
+from ckptstore.mindspore.selftest import Asked, SelfTest, last_line
 from tests.command_line import ckptstore
 from tests.mindspore.running import python
 
@@ -27,6 +27,14 @@ def test_what_does_not_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert [row.held for row in rows] == [False, False]
     assert rows[0].seen.startswith("no _config; no _directory")
     assert rows[1].seen.startswith("it ended with 1: ckptstore.errors.UsageError: ")
+
+
+def test_the_reason_is_the_error__not_the_place_in_mindspores_code() -> None:
+    below = "- C++ Call Stack:\n-----\nmindspore/core/utils/ms_context.cc:291 SetDeviceTargetFromInner\n"
+    error = "RuntimeError: Unsupported device target GPU."
+    assert last_line(f"[WARNING] ME\nTraceback:\n{error}\n\n-----\n{below}") == error
+    assert last_line("one\ntwo\n") == "two"
+    assert last_line("") == "it said nothing"
 
 
 @pytest.mark.long
