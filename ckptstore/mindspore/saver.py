@@ -238,7 +238,7 @@ def check_saver(every: object, append_info: AppendInfo, copies: object) -> None:
     if copies is not None and (not isinstance(copies, Integral) or int(copies) < 1):
         raise UsageError(f"copies is {copies!r}", "give the number of ranks that save each part of the state, from 1")
     if every != EPOCH:
-        check_every(every)
+        check_every(every, 'give a number of steps, a datetime.timedelta, "epoch", or "auto"')
     if not isinstance(append_info, (list, tuple)):
         raise UsageError(f"append_info is {append_info!r}", 'give a list, as [{"batch_scale": 2}]')
     for each in append_info:

@@ -120,11 +120,11 @@ def _handle_sigterm(handler: Any) -> None:
         signal.signal(signal.SIGTERM, handler)
 
 
-def check_every(every: object) -> None:
+def check_every(every: object, hint: str = 'give a number of steps, a datetime.timedelta, or "auto"') -> None:
     """Raise `UsageError` unless it is a number of steps, a time or "auto"."""
     is_time = every == "auto" or (isinstance(every, timedelta) and every > timedelta())
     if not is_time and (isinstance(every, bool) or not isinstance(every, Integral) or int(every) < 1):
-        raise UsageError(f"every is {every!r}", 'give a number of steps, a datetime.timedelta, or "auto"')
+        raise UsageError(f"every is {every!r}", hint)
 
 
 class _Flag:

@@ -226,7 +226,7 @@ def test_early_stopping_stops_at_the_same_step_wherever_it_was_killed(
     ("asked", "what"),
     [
         ({"every": 0}, "every is 0"),
-        ({"every": "often"}, "every is 'often'"),
+        ({"every": "epochs"}, 'every is \'epochs\'; give a number of steps, a datetime.timedelta, "epoch", or "auto"'),
         ({"every": 1, "format": "npz"}, "format is 'npz'"),
         ({"every": 1, "append_info": ["step"]}, "append_info has 'step'"),
         ({"every": 1, "append_info": [{"name": "text"}]}, "append_info has"),
