@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from numbers import Integral
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.catalog import reads
@@ -111,9 +112,10 @@ class OpenState(Mapping[str, "Array"]):
 
     def rank(self, rank: int) -> OpenState:
         """The same state with the parameters of another rank. Raises `UsageError` if the state has no such rank."""
-        if not 0 <= rank < len(self.plan.ranks):
+        if not isinstance(rank, Integral) or not 0 <= int(rank) < len(self.plan.ranks):
             raise UsageError(
-                f"step {self.global_step} of {self.run} has no rank {rank}", f"it has ranks 0 to {len(self.paths) - 1}"
+                f"step {self.global_step} of {self.run} has no rank {rank!r}",
+                f"it has ranks 0 to {len(self.paths) - 1}",
             )
         return OpenState(self.plan, self.run, rank)
 

@@ -332,6 +332,9 @@ def test_a_strategy_file_of_another_training_states_no_replicas(catalog: Catalog
 def test_what_cannot_be_meant(catalog: Catalog) -> None:
     with pytest.raises(UnknownRunError, match="no run 'nope' in .*: this catalog has no runs; check --db"):
         catalog.resolve("nope")
+    for no_name in (None, 5, Path("run")):
+        with pytest.raises(UsageError, match="the name of a run is text, not "):
+            catalog.resolve(no_name)  # type: ignore[arg-type]
     catalog.join("run")
     with pytest.raises(UsageError, match="step is -1"):
         catalog.resolve("run", step=-1)

@@ -59,6 +59,8 @@ def test_which_state_it_is(catalog: Catalog, tmp_path: Path) -> None:
     assert np.array_equal(state.rank(1)["conv.weight"], network(2)["conv.weight"])
     with pytest.raises(UsageError, match="step 5 of run has no rank 2; it has ranks 0 to 1"):
         state.rank(2)
+    with pytest.raises(UsageError, match="step 5 of run has no rank '1'; it has ranks 0 to 1"):
+        state.rank("1")  # type: ignore[arg-type]
     with pytest.raises(KeyError, match=r"conv\.wieght"):
         state["conv.wieght"]
     assert "conv.bias" in state
