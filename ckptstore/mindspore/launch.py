@@ -185,7 +185,8 @@ class TrainingLaunch(RankLaunch):
     ) -> Start:
         """As `resume`, for a loop of the script's own: into networks and optimizers, one or several of each.
 
-        The next iterator of the dataset begins with the batch after the last one consumed. The loop saves by
+        The next iterator of the dataset begins with the batch after the last one consumed. Make one for all epochs:
+        `dataset.create_tuple_iterator(num_epochs=EPOCHS)`; MindSpore begins each later one there too. The loop saves by
         `launch.save`: `launch.save(TrainState(network, optimizer).write, name="net.safetensors", …)`. Several networks
         or optimizers are given as a list, or as a dict by names (`TrainState`).
         """
