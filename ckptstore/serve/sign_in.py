@@ -101,5 +101,6 @@ def _fields(body: bytes) -> dict[str, str]:
 
 def _own(target: str) -> str:
     """The target, if it is an address of this server; else the address of the page of all runs."""
-    is_own = target.startswith("/") and not target.startswith(("//", "/\\"))
+    # Browsers drop tabs and line breaks from an address: `/\t/evil.example` is `//evil.example` to them.
+    is_own = target.startswith("/") and not target.startswith(("//", "/\\")) and target.isprintable()
     return target if is_own else "/"

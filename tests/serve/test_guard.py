@@ -176,7 +176,10 @@ def test_a_browser_signs_in(guarded: TestClient) -> None:
     assert guarded.get("/").status_code == 303
 
 
-@pytest.mark.parametrize("target", ["//evil.example", "/\\evil.example", "https://evil.example", "javascript:alert(1)"])
+@pytest.mark.parametrize(
+    "target",
+    ["//evil.example", "/\\evil.example", "/\t/evil.example", "/\n\\e", "https://evil.example", "javascript:alert(1)"],
+)
 def test_signing_in_leads_to_no_other_server(guarded: TestClient, target: str) -> None:
     assert guarded.post("/sign-in", data={"token": TOKEN, "next": target}).headers["location"] == "/"
     assert 'href="/"' in guarded.get("/sign-in", params={"next": target}).text
