@@ -68,7 +68,8 @@ class Pages:
         ]
 
     def _page(self, name: str, title: str, status: int = 200, **values: Any) -> Response:
-        return HTMLResponse(self._templates.get_template(f"{name}.html").render(title=title, **values), status)
+        text = self._templates.get_template(f"{name}.html").render(title=title, **values)
+        return HTMLResponse(text.encode("utf-8", "backslashreplace"), status)  # as `Json`: a shell's bytes may be odd
 
     def failed(self, message: str, hint: str, status: int, title: str = "Not to be shown") -> Response:
         """The page of an error, with what to do."""

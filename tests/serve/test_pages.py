@@ -12,13 +12,15 @@ from ckptstore.api import Catalog
 from ckptstore.doctor.checkup import Checkup
 from ckptstore.outside import threading
 from ckptstore.resume.overview import RunRow
+from ckptstore.retention import stored_policy
+from ckptstore.retention.policy import Policy
 from ckptstore.serve import pages, questions
 from ckptstore.serve.app import make_app
 from ckptstore.serve.events import news
 from ckptstore.serve.guard import Rules
 from ckptstore.serve.pages import page_of, worst_of
 from ckptstore.tiers import facts
-from tests.jobs import Job, begun, set_ending
+from tests.jobs import Job, begun, set_ending, started
 from tests.serve.conftest import ADDRESS
 from tests.tiers.jobs import copied, declared
 
@@ -46,6 +48,13 @@ def test_what_gc_would_do(client: TestClient) -> None:
     page = client.get("/runs/run/retention").text
     assert "no rule says what to keep, and no policy is stored for this run" in page
     assert 'name="keep_last"' in page
+
+
+def test_a_policy_that_was_typed_in_another_encoding(catalog: Catalog, client: TestClient, tmp_path: Path) -> None:
+    started(catalog, tmp_path, 10)
+    stored_policy.store(catalog.database, "run", Policy(keep_last=5, keep_best=1, metric="gr\udcf6\udcdfe", mode="min"))
+    shown = client.get("/runs/run/retention")
+    assert (shown.status_code, "gr\\udcf6\\udcdfe" in shown.text) == (200, True)
 
 
 @pytest.mark.usefixtures("job")
