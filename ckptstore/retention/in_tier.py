@@ -17,7 +17,7 @@ from ckptstore.catalog.runs import find_run
 from ckptstore.core.copies import CopyState
 from ckptstore.core.events import CopyRecorded, later
 from ckptstore.core.hints import Command
-from ckptstore.core.limits import CLOCKS_DIFFER
+from ckptstore.core.limits import CLOCKS_DIFFER, purged_from
 from ckptstore.core.model import Skipped
 from ckptstore.errors import CkptstoreError, RefusedError
 from ckptstore.objects.errors import MissingError, StoreError
@@ -231,7 +231,9 @@ def _purge(worker: Worker, run: str, tier: Tier, store: Store, *, due: datetime 
     """
     run_id = worker.lock.run_id
     trashed = _trashed(worker, tier)
-    over = [(file, copy) for file, copy in trashed if due is None or datetime.fromisoformat(copy.detail) <= due]
+    over = [
+        (file, copy) for file, copy in trashed if due is None or purged_from(datetime.fromisoformat(copy.detail)) <= due
+    ]
     with worker.database.read() as connection:
         every = known_copies.copies_of_run(connection, run_id)
         waiting = {_named(file) for file in known_copies.lacking(connection, run_id, tier, most=None)}
