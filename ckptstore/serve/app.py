@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import Mount, Route, Router
 
 from ckptstore.errors import CkptstoreError
 from ckptstore.serve import metrics
@@ -50,6 +50,8 @@ def make_app(
     own = _Own(questions)
     posts = Posts(changes, own.pages)
 
+    of_api = [Route("/events", Events(questions).stream), *posts.of_api(), *Api(questions).routes()]
+
     @asynccontextmanager
     async def life(_: Starlette) -> AsyncIterator[None]:
         yield
@@ -62,7 +64,7 @@ def make_app(
             Route("/readyz", own.ready),
             Route("/metrics", own.metrics),
             Route("/static/{name}", own.static),
-            Mount(API, routes=[Route("/events", Events(questions).stream), *posts.of_api(), *Api(questions).routes()]),
+            Mount(API, Router(of_api, redirect_slashes=False)),
             *SignIn(own.pages, rules.token).routes(),
             *posts.of_pages(),
             *own.pages.routes(),
@@ -70,6 +72,7 @@ def make_app(
         exception_handlers={CkptstoreError: own.failed, HTTPException: own.not_found, Exception: own.broken},
         lifespan=life,
     )
+    app.router.redirect_slashes = False  # it would name `http://`, behind a proxy with TLS too
     return Guard(app, rules)
 
 

@@ -296,6 +296,12 @@ class TestProxy:
                 client = self.asked(catalog, "10.0.0.5", **headers)
                 assert client.post("/api/v1/runs/run/saves/10/pin", json={}).status_code == status, told
 
+    def test_no_address_leads_away_from_the_encrypted_site(self, catalog: Catalog) -> None:
+        headers = {"authorization": f"Bearer {TOKEN}", "x_forwarded_proto": "https"}
+        client = self.asked(catalog, "10.0.0.5", **headers)
+        for address in ("/runs", "/doctor/", "/api/v1/doctor/", "/api/v1"):
+            assert client.get(address).status_code == 404, address
+
     def test_others_cannot_name_a_host_or_a_user(self, catalog: Catalog) -> None:
         client = self.asked(catalog, "127.0.0.1", x_forwarded_host="localhost", host="evil.example")
         assert client.get("/sign-in").status_code == 421
