@@ -52,6 +52,12 @@ class Bounded(H11Protocol):
         super().on_response_complete()
         self._await_header()
 
+    def shutdown(self) -> None:
+        """Close the connection, also one with a stream of events: a stream has no end."""
+        super().shutdown()
+        if self.cycle is not None and self.cycle.response_started:
+            self.transport.close()
+
     def pause_writing(self) -> None:
         """Start the time limit for a client that reads too slowly, or not at all."""
         super().pause_writing()

@@ -79,6 +79,8 @@ def test_ctrl_c_is_how_it_is_ended(sqlite_url: str) -> None:
         address = it.stdout.readline().split()[0]
         with urlopen(f"{address}healthz") as answer:  # noqa: S310 — of our own server
             assert answer.read() == b"ok\n"
-        it.send_signal(signal.SIGINT)
-        _, told = it.communicate()
+        with urlopen(f"{address}api/v1/events") as stream:  # noqa: S310 — of our own server
+            assert stream.readline() == b": watching\n"
+            it.send_signal(signal.SIGINT)
+            _, told = it.communicate()
     assert (it.returncode, told) == (0, "")
