@@ -43,14 +43,14 @@ def claim(directory: str, name: str, *, launch: str, rank: int) -> Writer | None
     own = Writer(launch, rank, host_name())
     path = _path(folder, name, launch)
     draft = path.with_name(f"{path.name}.{own.host}.{os.getpid()}")
-    draft.write_text(json.dumps(own.__dict__), encoding="utf-8")
     try:
+        draft.write_text(json.dumps(own.__dict__), encoding="utf-8")
         _put(draft, path)
     except FileExistsError:
         other = _read(path)
         return None if other in (None, own) else other
     finally:
-        draft.unlink()
+        draft.unlink(missing_ok=True)
     for each in os.listdir(folder):
         if each.startswith("writer-") and each.endswith(".json") and not each.startswith(_prefix(launch)):
             (folder / each).unlink(missing_ok=True)

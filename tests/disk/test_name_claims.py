@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ckptstore.disk import files, name_claims
+from tests.small_disks import fill, small_disk
 
 
 def test_writers_of_one_file_find_each_other_without_hard_links(
@@ -30,6 +31,18 @@ def test_a_claim_makes_no_directory_anew(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         name_claims.claim(str(tmp_path / "gone"), "net", launch="L1", rank=0)
     assert not (tmp_path / "gone").exists()
+
+
+def test_a_claim_on_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "size=64k") as disk:
+        folder = disk / name_claims.FOLDER
+        folder.mkdir()
+        filler = fill(disk)
+        with pytest.raises(OSError, match="No space left"):
+            name_claims.claim(str(disk), "summary", launch="L1", rank=0)
+        assert list(folder.iterdir()) == []
+        filler.unlink()
+        assert name_claims.claim(str(disk), "summary", launch="L1", rank=0) is None
 
 
 def test_a_rename_never_overwrites(tmp_path: Path) -> None:
