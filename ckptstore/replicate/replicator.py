@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint
     from ckptstore.objects.store import Store
 
+    _Homes = dict[tuple[Tier, str, str], set[int]]
+
 log = logging.getLogger("ckptstore")
 
 LEASE = timedelta(seconds=120)
@@ -89,7 +91,8 @@ class Replicator:
         self._rests: dict[Tier, _Rest] = {}
         self._bad: dict[tuple[str, Tier], tuple[int, float]] = {}  # the file's `mtime_ns`, and when to read it again
         self._said: set[str] = set()
-        self._homes: dict[tuple[Tier, str, str], set[int]] = {}
+        self._homes: _Homes = {}  # of files that this process copied: tier, run and directory, with the ranks
+        self._caught_up: set[tuple[Tier, str]] = set()  # the journals of files that were copied before are copied
         self._journals = JournalCopies()
         self._recorder = recorder or shared(database)
 
@@ -111,6 +114,9 @@ class Replicator:
             for each in runs:
                 lacking = facts.lacking(self._database, each, tier, most=_MOST)
                 self._copy_all(self._settled(lacking, settled_for), tier, done)
+            for each in runs:
+                if (tier, each) not in self._caught_up and self._copy_journals(tier, self._copied(each, tier), done):
+                    self._caught_up.add((tier, each))
         return done
 
     def _settled(self, files: Sequence[Checkpoint], settled_for: timedelta) -> Iterator[Checkpoint]:
@@ -133,7 +139,7 @@ class Replicator:
         for tier in (tier for tier in tiers if _level_of(file, tiers) < tier.level):
             if not self._copy_one(file, tier, done):
                 left.append(tier)
-            self._copy_journals(tier, done)
+            self._copy_journals(tier, self._homes, done)
         return left
 
     def rests(self) -> float:
@@ -156,7 +162,7 @@ class Replicator:
         for file in files:
             if not self._copy_one(file, tier, done) and self._rest(tier).is_now:
                 return
-        self._copy_journals(tier, done)
+        self._copy_journals(tier, self._homes, done)
 
     def _copy_one(self, file: Checkpoint, tier: Tier, done: Done) -> bool:
         """Copy a file if it is here and no other process copies it; return False if it must be tried again."""
@@ -197,8 +203,7 @@ class Replicator:
             state = self._state(file, tier)
             if state in MADE:  # by another process, since this one listed the files
                 return True
-            store = self._stores.get(tier) or self._stores.setdefault(tier, open_tier(tier.url))
-            beside = copy_up(store, file, self._limit(lease, done), anew=state is CopyState.FAILED)
+            beside = copy_up(self._store(tier), file, self._limit(lease, done), anew=state is CopyState.FAILED)
             self._record(file, tier, CopyState.READY, beside=beside)
             self._homes.setdefault((tier, file.run, directory_of(file.path)), set()).add(file.rank)
             done.files += 1
@@ -220,17 +225,36 @@ class Replicator:
                 self._recorder.catch_up()
         facts.record_copy(self._recorder, file, tier, state, beside=beside, detail=detail)
 
-    def _copy_journals(self, tier: Tier, done: Done) -> None:
-        """Copy the journals of the files that this process copied to a tier."""
+    def _copied(self, run: str, tier: Tier) -> _Homes:
+        """The homes of copied files of a run: the process that copied them may have ended before their journals."""
+        with self._database.read() as connection:
+            known = copies.copies_of_run(connection, reads.run_id(connection, run) or 0)
+            made = {(file, copy.tier.id) for file, some in known.items() for copy in some if copy.state in MADE}
+            files = reads.files_by_id(connection, [file for file, of in made if of == tier.id])
+        homes: _Homes = {}
+        for file in files.values():
+            homes.setdefault((tier, file.run, directory_of(file.path)), set()).add(file.rank)
+        return homes
+
+    def _copy_journals(self, tier: Tier, homes: _Homes, done: Done) -> bool:
+        """Copy the journals of files whose copies are in a tier; return whether the tier took them all."""
         rest = self._rest(tier)
-        for (of, run, directory), ranks in self._homes.items():
-            if of != tier or rest.is_now:
+        takes_all = True
+        for (of, run, directory), ranks in homes.items():
+            if of != tier:
                 continue
+            if rest.is_now:
+                return False
             try:
-                self._journals.copy(self._stores[tier], tier, run, directory, ranks)
+                self._journals.copy(self._store(tier), tier, run, directory, ranks)
             except StoreError as error:
                 rest.begin()
                 self._trouble(done, tier.name, error)
+                takes_all = False
+        return takes_all
+
+    def _store(self, tier: Tier) -> Store:
+        return self._stores.get(tier) or self._stores.setdefault(tier, open_tier(tier.url))
 
     def _rest(self, tier: Tier) -> _Rest:
         return self._rests.setdefault(tier, _Rest())

@@ -80,6 +80,25 @@ def test_only_what_is_new_is_copied(catalog: Catalog, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.of_files
+def test_the_journals_of_a_process_that_was_killed_are_copied_by_the_next(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had copied the files. The next one copied no file, and so no journal: the tier alone gave no catalog."""
+    far = declared(catalog, tmp_path / "far")
+    begun(catalog, tmp_path / "ckpt", 5)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as before_the_journals, pytest.raises(KeyboardInterrupt):
+        before_the_journals.setattr(JournalCopies, "copy", killed)
+        one_round(catalog)
+    assert one_round(catalog).files == 0
+    bring_back(open_tier(far.url), str(tmp_path / "back"))
+    assert lines(tmp_path / "back") == lines(tmp_path / "ckpt")
+
+
 def test_parts_that_overlap_or_lack_and_names_that_lead_elsewhere(tmp_path: Path) -> None:
     store = open_tier(f"file://{tmp_path}/far")
     store.prepare()
