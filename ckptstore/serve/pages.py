@@ -54,6 +54,7 @@ class Pages:
         )
         self._templates.globals |= {"at_run": at_run, "ago": ago, "bytes": size, "trouble": trouble, "charts": charts}
         self._templates.globals |= {"visit": VISIT.get, "stamps": stamps, "grid_rows": grid_rows}
+        self._templates.globals |= {"command_of": Command}
         self._templates.filters |= {"moment": moment, "seconds": lambda value: f"{value:.3g} s"}
 
     def routes(self) -> list[Route]:

@@ -9,6 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from ckptstore.api import Catalog
+from ckptstore.core.hints import Command
 from ckptstore.doctor.checkup import Checkup
 from ckptstore.outside import threading
 from ckptstore.resume.overview import RunRow
@@ -64,6 +65,22 @@ def test_a_plan_of_very_many_states_shows_the_newest(client: TestClient, monkeyp
     assert "0 states would go, 2 stay" in page
     assert page.count("<rect class") == page.count('<tr class="keep">') == 1
     assert "1 older state is not shown; <code>ckptstore gc run</code>" in page
+
+
+@pytest.mark.usefixtures("job")
+def test_commands_on_pages_can_be_pasted_into_a_shell(
+    catalog: Catalog, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog.rename("run", "a run")
+    for name in ("_SAVES_SHOWN", "_STATES_SHOWN", "_CHECKS_SHOWN"):
+        monkeypatch.setattr(pages, name, 1)
+    monkeypatch.setattr(Command, "given", ("--db", "/data/catalog.db"))
+    for address, words in (
+        ("/runs/a%20run", "list &#39;a run&#39;"),
+        ("/runs/a%20run/retention?keep_last=1", "gc &#39;a run&#39;"),
+        ("/doctor", "doctor"),
+    ):
+        assert f"<code>ckptstore --db /data/catalog.db {words}</code>" in client.get(address).text
 
 
 def test_a_run_has_its_pictures_and_their_numbers(catalog: Catalog, client: TestClient, job: Job) -> None:
