@@ -5,6 +5,7 @@ Journals only grow. So each copy makes an object of the bytes added since the la
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,8 @@ from ckptstore.outside import Path, open_file, os, tempfile
 if TYPE_CHECKING:
     from ckptstore.core.copies import Tier
     from ckptstore.objects.store import Store
+
+log = logging.getLogger("ckptstore")
 
 _KEY = re.compile(r"[^/]+/journals/([0-9a-f]{16})/([A-Za-z0-9_-]{1,100}\.jsonl)/([0-9]{1,15})-([0-9]{1,15})")
 
@@ -128,6 +131,11 @@ def _write(store: Store, path: Path, parts: list[tuple[int, int, str]]) -> None:
         if begin <= len(content) < end:
             for piece in store.pieces(key, len(content) - begin, end - begin):
                 content += piece
+    if len(content) < max(end for _, end, _ in parts):
+        how = "scan again, since a listing may be late, or scan the run's own directories"
+        log.warning(
+            "%s lacks a part of %s: its records from byte %d on are missing; %s", store.name, path, len(content), how
+        )
     if path.exists():
         there = path.read_bytes()
         if not content.startswith(there):

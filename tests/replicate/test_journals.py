@@ -99,7 +99,9 @@ def test_the_journals_of_a_process_that_was_killed_are_copied_by_the_next(
     assert lines(tmp_path / "back") == lines(tmp_path / "ckpt")
 
 
-def test_parts_that_overlap_or_lack_and_names_that_lead_elsewhere(tmp_path: Path) -> None:
+def test_parts_that_overlap_or_lack_and_names_that_lead_elsewhere(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     store = open_tier(f"file://{tmp_path}/far")
     store.prepare()
     prefix = "run/journals/0123456789abcdef/rank_0-abc.jsonl"
@@ -124,6 +126,7 @@ def test_parts_that_overlap_or_lack_and_names_that_lead_elsewhere(tmp_path: Path
     ]
     segment = Path(directory, ".ckptstore", "rank_0-abc.jsonl")
     assert segment.read_text() == "abcdef"
+    assert f"/far lacks a part of {segment}: its records from byte 6 on are missing" in caplog.text
     segment.write_text("abcdefgh")  # it was written to since
     bring_back(store, str(back))
     assert segment.read_text() == "abcdefgh"
