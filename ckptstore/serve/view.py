@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _COLUMNS = 64
 """The columns of the picture. In a job of more ranks, several share a column, which shows the worst of them."""
 
-_STEPS, _LAUNCHES, _MARKS = 16, 12, 200
+_STEPS, _LAUNCHES, _MARKS, _LEVELS = 16, 12, 200, 8
 _NAMES = ("own", "replica", "fetched", "writing", "weights", "quarantined", "none", "gone", "damaged")
 KINDS = dict(zip(MEANINGS, _NAMES, strict=True))
 """The CSS class of a cell, by its sign."""
@@ -142,26 +142,31 @@ class Branch(NamedTuple):
 
 
 def lineage(launches: Sequence[LaunchRow], saves: Sequence[SaveRow]) -> list[Branch]:
-    """The launches of a run as a tree: each launch is below the launch whose state it started from."""
+    """The launches of a run as a tree: each launch is below the launch whose state it started from.
+
+    The tree has eight levels at most. Launches that would be deeper are on the last level, and name their parent.
+    """
     steps: dict[str, list[int]] = {}
     given_up: Counter[str] = Counter()
     for save in saves:
         steps.setdefault(save.launch.id, []).append(save.global_step)
         given_up[save.launch.id] += save.abandoned
-    branches: dict[str, Branch] = {}
     roots: list[Branch] = []
+    places: dict[str, tuple[int, list[Branch]]] = {}  # of the launches that started from a launch
     for row in launches:
         launch, own = row.launch, steps.get(row.launch.id, [])
+        level, place = places.get(launch.parent or "", (1, roots))
         words = f"launch {launch.id}"
         if launch.parent:
-            words += f" from step {launch.parent_step}" + (", on purpose" if launch.branched else "")
+            words += f" from step {launch.parent_step}" + (f" of {launch.parent}" if level == _LEVELS else "")
+            words += ", on purpose" if launch.branched else ""
         words += f": {count(len(own), 'save', 'saves')}"
         words += f", steps {min(own)} to {max(own)}" if own else ""
         if lost := given_up[launch.id]:
             words += ", abandoned" if lost == len(own) else f", {lost} of them abandoned"
-        branch = branches[launch.id] = Branch(words, bool(own) and lost == len(own), [])
-        parent = branches.get(launch.parent or "")
-        (parent.children if parent else roots).append(branch)
+        branch = Branch(words, bool(own) and lost == len(own), [])
+        place.append(branch)
+        places[launch.id] = (level, place) if level == _LEVELS else (level + 1, branch.children)
     return roots
 
 

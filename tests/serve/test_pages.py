@@ -100,6 +100,21 @@ def test_a_run_has_its_pictures_and_their_numbers(catalog: Catalog, client: Test
     assert "loss 0.25" in page
 
 
+@pytest.mark.usefixtures("job")
+def test_a_run_that_was_restarted_very_often_has_a_page(
+    catalog: Catalog, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tree of its launches was as deep as there were restarts: the page ended with a RecursionError."""
+    (first,) = catalog.history("run")
+    later = [replace(first.launch, id=f"L{i}", parent=f"L{i - 1}", parent_step=i) for i in range(2, 1001)]
+    rows = [first, *(replace(first, launch=launch) for launch in later)]
+    monkeypatch.setattr(Catalog, "history", lambda *_: rows)
+    page = client.get("/runs/run").text
+    assert "launch L2 from step 2: 0 saves" in page
+    assert "launch L1000 from step 1000 of L999: 0 saves" in page
+    assert page.count('<ul class="tree">') == 8
+
+
 def test_a_save_says_who_loads_what_where_it_ran_and_how_to_load_it(catalog: Catalog, tmp_path: Path) -> None:
     job, ranks = begun(catalog, tmp_path / "data", world_size=3, layout="data_parallel")
     job.save(ranks[:2], 10)
