@@ -13,6 +13,7 @@ from ckptstore.core.model import Skipped
 from ckptstore.disk.waiting import for_each
 from ckptstore.errors import DamageError
 from ckptstore.journal.recorder import shared
+from ckptstore.journal.sync import sync_run
 from ckptstore.objects.errors import MissingError, StoreError, UnreachableError, WrongBytesError
 from ckptstore.objects.tiers import open_tier
 from ckptstore.tiers.facts import record_copy
@@ -50,7 +51,10 @@ def verify(database: Database, run: str | None, tier: Tier, *, digest: bool = Fa
     read. It is recorded as ready again if it is whole: for example, if another server was asked before. Nothing is
     deleted. A tier that gives no answer is not asked for the other copies. Raises `UnknownRunError`.
     """
-    held = [each for name in run_names(database, run) for each in _held(database, find_run(database, name), tier)]
+    runs = [find_run(database, name) for name in run_names(database, run)]
+    for run_id in runs:
+        sync_run(database, run_id)  # another catalog may have removed copies, and told that in the journals
+    held = [each for run_id in runs for each in _held(database, run_id, tier)]
     store, recorder = open_tier(tier.url), shared(database)
     looks = for_each(partial(_look, store, digest, []), [copy for _, copy in held], waits=True)
     looked_at, damaged, troubles, whole = [], [], [], []

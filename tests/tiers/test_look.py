@@ -22,6 +22,8 @@ from ckptstore.objects.directory import DirectoryStore
 from ckptstore.objects.store import Finding
 from ckptstore.outside import utc_now
 from ckptstore.resume import dicts
+from ckptstore.retention import in_tier as retention
+from ckptstore.retention.policy import Policy
 from ckptstore.tiers import facts
 from ckptstore.verify import in_tier
 from tests.jobs import Job, begun
@@ -170,6 +172,18 @@ def test_a_failed_copy_that_is_whole_again_is_ready_again(job: Job, tier: Tier, 
 
 
 @pytest.mark.of_files
+def test_verify_takes_up_first_which_copies_another_catalog_removed(
+    job: Job, other: Catalog, tier: Tier, tmp_path: Path
+) -> None:
+    copied(job.catalog, tier, job.catalog.files("run"))
+    other.scan(tmp_path / "ckpt")
+    policy = Policy(keep_last=1, floor=1)
+    retention.execute(other.database, retention.plan_tier(other.database, "run", tier, policy))
+    assert retention.purge(other.database, "run", tier, at_once=True).purged == 2
+    found = in_tier.verify(job.catalog.database, "run", tier)
+    assert (found.checked, found.damaged, found.failed_before) == (2, (), 0)
+
+
 def test_a_tier_that_does_not_answer_marks_nothing(job: Job, tier: Tier, tmp_path: Path) -> None:
     copied(job.catalog, tier, job.catalog.show("run", 5))
     shutil.rmtree(tmp_path / "far")
