@@ -9,11 +9,11 @@ import logging
 import sys
 from collections.abc import Mapping
 from itertools import chain
-from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from mindspore import nn
 
+from ckptstore.core import validate
 from ckptstore.core.model import Kind, epoch_and_step
 from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.mindspore import extra_state
@@ -453,8 +453,7 @@ def check_loop(dataset: Any, epochs: object, every: object, others: object) -> N
                 f"others[{name!r}] cannot be saved with the state: {problem}",
                 "give an object with state_dict and load_state_dict, or put numbers, text and arrays into loop.keep",
             )
-    if not isinstance(epochs, Integral) or int(epochs) < 1:
-        raise UsageError(f"epochs is {epochs!r}", "say how many epochs the whole training has, from 1")
+    validate.number("epochs", epochs, "say how many epochs the whole training has", lowest=1)
     check_every(every)
 
 

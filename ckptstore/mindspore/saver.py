@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import mindspore
 from mindspore.experimental import MapParameter
 
+from ckptstore.core import validate
 from ckptstore.core.limits import HIGHEST
 from ckptstore.core.model import Kind, epoch_and_step
 from ckptstore.core.text import of_ranks
@@ -235,8 +235,8 @@ class Saver(Registrar):
 
 def check_saver(every: object, append_info: AppendInfo, copies: object) -> None:
     """Raise `UsageError` for invalid arguments of a saver."""
-    if copies is not None and (not isinstance(copies, Integral) or int(copies) < 1):
-        raise UsageError(f"copies is {copies!r}", "give the number of ranks that save each part of the state, from 1")
+    if copies is not None:
+        validate.number("copies", copies, "give the number of ranks that save each part of the state", lowest=1)
     if every != EPOCH:
         check_every(every, 'give a number of steps, a datetime.timedelta, "epoch", or "auto"')
     if not isinstance(append_info, (list, tuple)):

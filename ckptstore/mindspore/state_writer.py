@@ -8,7 +8,6 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, count
-from numbers import Integral
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -67,8 +66,8 @@ class StateWriter:
         form: str,
         buffers: int | None = None,
     ) -> None:
-        if buffers is not None and (not isinstance(buffers, Integral) or int(buffers) < 0):
-            raise UsageError(f"buffers is {buffers!r}", "give a number of bytes, as 4 << 30")
+        if buffers is not None:
+            validate.number("buffers", buffers, "give a number of bytes, as 4 << 30")
         if not isinstance(prefix, str) or "/" in prefix or len(os.fsencode(prefix)) > _LONGEST:
             raise UsageError(f"prefix is {prefix!r}", f"give a text without /, of {_LONGEST} bytes at most")
         self._session, self._launch = session, session.launch

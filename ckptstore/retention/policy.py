@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any
 
-from ckptstore.core.limits import HIGHEST
+from ckptstore.core import validate
 from ckptstore.core.model import Kind
 from ckptstore.errors import UsageError
 
@@ -16,6 +16,7 @@ _SECONDS = {"w": 7 * 86400, "d": 86400, "h": 3600, "m": 60}
 _DURATION = re.compile(r"(?:\d{1,20}[wdhm])+", re.ASCII)  # Python refuses to convert thousands of digits
 _LONGEST_SECONDS = 100 * 366 * 86400
 _MODES = ("min", "max")
+_NUMBER = "give how many states, or every how many steps"
 _RULES = ("keep_last", "keep_every", "keep_hourly", "keep_daily", "keep_weekly", "keep_best")
 GRACE = timedelta(hours=24)
 """The default grace: how long removed states can be restored."""
@@ -56,11 +57,8 @@ class Policy:
     def __post_init__(self) -> None:
         """Raise `UsageError` for invalid rules."""
         object.__setattr__(self, "keep_kind", _by_kind(self.keep_kind))  # the class is frozen
-        numbers = {name.replace("_", "-"): getattr(self, name) for name in (*_RULES, "floor")}
-        numbers |= {f"keep-kind of {kind.replace('_', '-')}": count for kind, count in self.keep_kind.items()}
-        for name, number in numbers.items():
-            if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= HIGHEST:
-                raise UsageError(f"{name} is {number!r}", "give a whole number from 0 on")
+        for name in (*_RULES, "floor"):
+            object.__setattr__(self, name, validate.number(name.replace("_", "-"), getattr(self, name), _NUMBER))
         for name in ("keep_parents", "drop_branches"):
             if not isinstance(getattr(self, name), bool):
                 raise UsageError(f"{name.replace('_', '-')} is {getattr(self, name)!r}", "give True or False")
@@ -140,7 +138,8 @@ def _by_kind(given: object) -> dict[Kind, int]:
     found = {}
     for kind, number in given.items():
         try:
-            found[Kind(kind)] = number
-        except ValueError:  # noqa: PERF203 — there are four kinds
+            known = Kind(kind)
+        except ValueError:
             raise UsageError(f"{kind!r} is no kind of checkpoint", f"give one of {', '.join(Kind)}") from None
+        found[known] = validate.number(f"keep-kind of {known.replace('_', '-')}", number, _NUMBER)
     return found

@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -192,6 +193,7 @@ def test_what_is_refused() -> None:
         check_policy(Policy())
     check_policy(Policy(keep_kind={Kind.TTP: 1, Kind.PERIODIC: 0}))
     check_policy(Policy(keep_last=1))
+    assert json.dumps(Policy(keep_last=np.int64(5), keep_kind={Kind.TTP: np.int32(1)}).to_json())
     with pytest.raises(RefusedError, match="no rule says"):
         check_policy(Policy(keep_kind={Kind.TTP: 0}, floor=10))
     with pytest.raises(RefusedError, match="--keep-parents alone .*; add a rule that says so, as --keep-last 5"):
