@@ -14,10 +14,11 @@ def number(what: str, value: object, hint: str, highest: int = limits.HIGHEST, *
         raise UsageError(f"{what} is {error}", hint) from None
 
 
-def switch(what: str, value: object) -> None:
-    """Raise `UsageError` for neither True nor False: a text as "False" would count as True."""
-    if not isinstance(value, bool):
+def switch(what: str, value: object) -> bool:
+    """True or False, also of numpy, or 1 or 0. Raises `UsageError`: a text as "False" would count as True."""
+    if value not in (True, False):
         raise UsageError(f"{what} is {value!r}", "give True or False")
+    return bool(value)
 
 
 def step_of(step: object) -> int:

@@ -107,11 +107,11 @@ class Query:
             raise UsageError("one lineage and all of them are asked for", "give --lineage or --all")
         if self.fresh and (self.step is not None or self.lineage is not None):
             raise UsageError("a fresh start and an older state are asked for", "give one of them")
-        validate.switch("fresh", self.fresh)
-        validate.switch("take_quarantined", self.take_quarantined)
+        fresh = validate.switch("fresh", self.fresh)
+        take_quarantined = validate.switch("take_quarantined", self.take_quarantined)
         step = None if self.step is None else validate.step_of(self.step)
         world_size = None if self.world_size is None else validate.ranks("world size", self.world_size)
-        return replace(self, step=step, world_size=world_size)
+        return replace(self, step=step, world_size=world_size, fresh=fresh, take_quarantined=take_quarantined)
 
 
 NEWEST = Query()

@@ -88,6 +88,14 @@ def test_a_text_is_neither_true_nor_false(catalog: Catalog, tmp_path: Path, name
         ckptstore.mindspore.join("run", take_over="0")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("fresh", [np.bool_(1), 1])
+def test_true_is_also_that_of_numpy(catalog: Catalog, tmp_path: Path, fresh: Any) -> None:
+    """With numpy 1 a refusal read "fresh is True; give True or False"."""
+    trained(tmp_path)
+    job = Job(launch=ckptstore.mindspore.join("run", take_over=fresh), fresh=fresh, take_quarantined=np.bool_(0))
+    assert job.start.fresh
+
+
 def test_registrar_forgotten__before_began_again_at_step_0__now_is_said(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
