@@ -111,7 +111,12 @@ def _look(
             if seen.size != size or (reads_bytes and store.digest_of(key, size) != told):
                 return WrongBytesError(f"{key} of {store.name} does not hold the recorded bytes")
     except UnreachableError as error:
-        silent.append(error)
+        try:
+            store.head("none")  # one object that cannot be read, as on a bad disk, is not a silent store
+        except UnreachableError:
+            silent.append(error)
+        except StoreError:
+            pass
         return error
     except StoreError as error:
         return error

@@ -192,3 +192,19 @@ def test_a_tier_that_does_not_answer_marks_nothing(job: Job, tier: Tier, tmp_pat
     told = f"{tmp_path}/far is not there: perhaps it is not mounted"
     assert [each.reason for each in found.troubles] == [told, f"not looked at: {told}"], "each may take a minute"
     assert {file.global_step for file in facts.lacking(job.catalog.database, "run", tier)} == {10}
+
+
+@pytest.mark.of_files
+def test_a_copy_that_cannot_be_read_hides_no_damage(job: Job, tier: Tier, tmp_path: Path) -> None:
+    """A bad place on the disk of the tier: the tier was taken for silent, and not asked for the other copies."""
+    files = job.catalog.show("run", 5) + job.catalog.show("run", 10)
+    copied(job.catalog, tier, files)
+    unread, cut = ((tmp_path / "far" / key_of(file)) for file in (files[0], files[-1]))
+    shutil.rmtree(unread.parent)
+    unread.parent.symlink_to(unread.parent.name)  # each look at it is an error
+    cut.write_bytes(b"")
+    found = in_tier.verify(job.catalog.database, "run", tier)
+    assert [each.path for each in found.damaged] == [key_of(files[-1])] * 2
+    assert [each.reason for each in found.troubles] == [
+        f"{tmp_path}/far cannot be asked for {key_of(files[0])}: Too many levels of symbolic links"
+    ] * 2
