@@ -167,10 +167,13 @@ def gone(files: Iterable[Checkpoint], places: Mapping[str, set[str]]) -> list[Ch
     return [file for file in asked if not reasons[file.path]]
 
 
-def of_other_machines(sources: Iterable[Source]) -> set[str]:
-    """The directories in which other machines alone have saved, by their host names."""
-    hosts = grouped((source.directory, source.host) for source in sources)
-    return {directory for directory, some in hosts.items() if not {None, host_name()}.intersection(some)}
+def of_other_machines(sources: Iterable[Source]) -> set[tuple[str, str]]:
+    """The directories, with their identities, in which other machines alone have saved, by their host names.
+
+    This machine may have another directory at the same path: nodes may swap their ranks at a restart.
+    """
+    hosts = grouped(((source.directory, source.directory_id), source.host) for source in sources)
+    return {home for home, some in hosts.items() if home[1] and not {None, host_name()}.intersection(some)}
 
 
 def is_used_as(directory: str, identity: str) -> bool:

@@ -431,7 +431,8 @@ class Survey:
 
     def _is_elsewhere(self, file: Checkpoint) -> bool:
         """Whether a file is not seen here, and in a directory in which other machines alone have saved."""
-        return bool(self._lost.get(file.path)) and presence.directory_of(file.path) in self._of_others
+        home = presence.directory_of(file.path), file.directory_id
+        return bool(self._lost.get(file.path)) and home in self._of_others
 
     def _failed_load(self, files: Iterable[Checkpoint]) -> str:
         """Why a launch could not load one of these files; empty if none failed."""

@@ -96,7 +96,6 @@ class Worker:
         self.done = Done()
         self.unheard = ""  # why some journals of the run were not read
         self.away: dict[str, str] = {}  # why those of some states were not read, by file id
-        self._copied: AbstractSet[str] = frozenset()  # the ids of files with copies, if some journals were not read
         self.hear()
 
     def hear(self) -> None:
@@ -109,10 +108,10 @@ class Worker:
         with self.database.read() as connection:
             own = [item.checkpoint for item in removals.items_of(connection, self.lock.run_id)]
             files = reads.files_to_judge(connection, self.lock.run_id, [each for each in own if each])
-            self._copied = ready_copies(connection, files).keys()
+            copied = ready_copies(connection, files)
         found = unheard_states(synced, files)
         # A file with a copy may go: the state is not lost, whatever the journals say that are not seen here.
-        why = {file.id: found.get((file.launch, file.global_step)) for file in files if file.id not in self._copied}
+        why = {file.id: found.get((file.launch, file.global_step)) for file in files if file.id not in copied}
         self.away = {id_: f"{each.path} {each.reason}" for id_, each in why.items() if each is not None}
 
     def refuse_unless_all_is_read(self) -> None:
@@ -268,7 +267,8 @@ class Worker:
             if item.collection in gcs and item.checkpoint in self.away:
                 self.done.troubles.append(Skipped(item.path, self._absence(item) or self.away[item.checkpoint]))
         items = [item for item in unmarked if item.collection in gcs and chosen(item.root)]
-        items = [item for item in items if not (self._is_copied(item) and self._reach.is_elsewhere(item))]
+        left = self._left_to_other_nodes(items)
+        items = [item for item in items if item.id not in left]
         if items:
             self.settle(self.want(items, Location.GONE))
 
@@ -289,9 +289,13 @@ class Worker:
         kept = {item.id for item in items if item.id in ids or (not item.checkpoint and _stem(item) in names)}
         return [item for item in items if item.id not in kept], [item for item in items if item.id in kept]
 
-    def _is_copied(self, item: Item) -> bool:
-        """Whether a tier has a file, or its checkpoint if it is a by-product."""
-        return not item.checkpoint or item.checkpoint in self._copied
+    def _left_to_other_nodes(self, items: Iterable[Item]) -> set[str]:
+        """The ids of the files on other nodes that a tier has, and of the by-products there."""
+        elsewhere = [item for item in items if self._reach.is_elsewhere(item)]
+        with self.database.read() as connection:
+            files = reads.files_by_id(connection, [item.checkpoint for item in elsewhere if item.checkpoint])
+            copied = ready_copies(connection, files.values())
+        return {item.id for item in elsewhere if not item.checkpoint or item.checkpoint in copied}
 
     def _absence(self, item: Item) -> str:
         return self._reach.absence(item.root, item.collection)
@@ -460,7 +464,8 @@ class Reach:
 
     def is_elsewhere(self, item: Item) -> bool:
         """Whether a file is in a directory that is not present here, and in which other machines alone have saved."""
-        return item.root in self._of_others and bool(self.absence(item.root, item.collection))
+        homes = {(item.root, each) for each in self._of_trash.get((item.root, item.collection), _NOTHING).identities}
+        return bool(homes) and homes <= self._of_others and bool(self.absence(item.root, item.collection))
 
     def absence(self, directory: str, collection: str = "") -> str:
         """Why a directory, or the trash of a gc there, is skipped; empty if it is present."""

@@ -123,3 +123,37 @@ def test_without_a_newer_state_in_a_tier_nothing_goes(job: Job, tier: Tier, loca
     copied(job.catalog, tier, [file for file in job.catalog.files("run") if file.global_step == 5])
     with node_of(job, 0):
         assert going(plan_gc(job.catalog.database, "run", KEEP, tier=local)) == []
+
+
+def test_nodes_that_swapped_their_ranks_free_their_disks(catalog: Catalog, tmp_path: Path) -> None:
+    """Each node has a directory at each path, and none of them is the one of the other node."""
+    home = tmp_path / "ckpt"
+    job, tier, local = Job(catalog, home), declared(catalog, tmp_path / "far", "far", 2), declared(catalog, home, "", 0)
+
+    @contextmanager
+    def on(node: str) -> Iterator[None]:
+        disk = tmp_path / node
+        disk.mkdir(exist_ok=True)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("socket.gethostname", lambda: node)
+            disk.rename(home)
+            yield
+            home.rename(disk)
+
+    for nodes, steps in (("ab", (5, 10)), ("ba", (15, 20))):
+        for launch, node in zip(job.start(resume=False), nodes, strict=True):
+            with on(node):
+                job.announce(launch)
+                for step in steps:
+                    copied(catalog, tier, job.save([launch], step))
+    for node in "ab":
+        with on(node):
+            plan = plan_gc(catalog.database, "run", KEEP, tier=local)
+            assert going(plan) == [15, 10, 5]
+            assert (done := catalog.execute(plan)).files == 3, done
+    for node in "ab":
+        with on(node):
+            purged = catalog.purge("run", now=True)
+            assert (purged.files, purged.troubles) == (3, ())
+    left = {str(path.relative_to(tmp_path)) for node in "ab" for path in (tmp_path / node).rglob("net*.ckpt")}
+    assert left == {"a/rank_1/net_1-2_10.ckpt", "b/rank_0/net_1-2_10.ckpt"}
