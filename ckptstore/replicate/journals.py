@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from blake3 import blake3
 
 from ckptstore.core.copy_keys import folder_of
+from ckptstore.core.groups import grouped
 from ckptstore.core.hints import Command
 from ckptstore.disk.files import names_in, real_directory, sync
 from ckptstore.disk.name_claims import FOLDER
@@ -22,6 +23,8 @@ from ckptstore.objects.tiers import open_tier
 from ckptstore.outside import Path, open_file, os, tempfile
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ckptstore.core.copies import Tier
     from ckptstore.objects.store import Store
 
@@ -31,7 +34,7 @@ _KEY = re.compile(r"[^/]+/journals/([0-9a-f]{16})/([A-Za-z0-9_-]{1,100}\.jsonl)/
 
 
 class JournalCopies:
-    """Copies the journals that one process sees. For each journal, it lists the parts in a store only once."""
+    """Copies the journals that one process sees. It lists the parts in a store once for each directory."""
 
     def __init__(self) -> None:
         self._ends: dict[tuple[Tier, str], int] = {}
@@ -45,14 +48,15 @@ class JournalCopies:
         if not identity:
             return
         stems = ("shared-", *(f"rank_{rank}-" for rank in ranks))
-        for name in sorted(names_in(f"{directory}/{FOLDER}")):
-            if not (name.endswith(".jsonl") and name.startswith(stems)):
-                continue
-            path, prefix = f"{directory}/{FOLDER}/{name}", f"{folder_of(run)}journals/{identity}/{name}/"
-            known = self._ends.get((tier, path))
-            if known is None:
-                known = _end([each.key for each in store.list(prefix)])
-            self._ends[tier, path] = _copy(store, path, prefix, known)
+        names = [name for name in names_in(f"{directory}/{FOLDER}") if name.endswith(".jsonl")]
+        paths = {f"{directory}/{FOLDER}/{name}": name for name in sorted(names) if name.startswith(stems)}
+        folder = f"{folder_of(run)}journals/{identity}/"
+        new = [path for path in paths if (tier, path) not in self._ends]
+        there = store.list(folder) if new else ()
+        parts = grouped((each.key[len(folder) :].partition("/")[0], each.key) for each in there)
+        self._ends |= {(tier, path): _end(parts.get(paths[path], ())) for path in new}
+        for path, name in paths.items():
+            self._ends[tier, path] = _copy(store, path, f"{folder}{name}/", self._ends[tier, path])
 
 
 def brought_back(url: str, into: str | Path | None, *, dry_run: bool = False) -> str:
@@ -115,7 +119,7 @@ def _copy(store: Store, path: str, prefix: str, begin: int) -> int:
     return end
 
 
-def _end(keys: list[str]) -> int:
+def _end(keys: Iterable[str]) -> int:
     """The byte up to which these parts of a journal leave no gap."""
     spans = sorted((int(found[3]), int(found[4])) for key in keys if (found := _KEY.fullmatch(key)))
     end = 0

@@ -1,6 +1,7 @@
 """Journals are copied up with the files that they tell of: a tier is enough."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from ckptstore.api import Catalog
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.objects.directory import DirectoryStore
 from ckptstore.objects.errors import UnreachableError
+from ckptstore.objects.store import Seen
 from ckptstore.objects.tiers import open_tier
 from ckptstore.replicate.journals import JournalCopies, bring_back
 from ckptstore.replicate.replicator import Replicator
@@ -78,6 +80,30 @@ def test_only_what_is_new_is_copied(catalog: Catalog, tmp_path: Path) -> None:
     assert sum((tmp_path / "far" / each).stat().st_size for each in third) == sum(
         path.stat().st_size for path in (tmp_path / "ckpt").rglob("*.jsonl")
     )
+
+
+@pytest.mark.of_files
+def test_the_parts_in_a_tier_are_listed_once_for_each_directory(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bucket is asked over the network: one request for each journal took minutes, with nothing to copy."""
+    declared(catalog, tmp_path / "far")
+    job, ranks = begun(catalog, tmp_path / "ckpt", 5)
+    for step in (10, 15):
+        ranks = job.begin()
+        job.save(ranks, step)
+    assert len(list((tmp_path / "ckpt").rglob("*.jsonl"))) == 8, "of two ranks: of each launch, and shared"
+    one_round(catalog)
+    asked: list[str] = []
+    lists = DirectoryStore.list
+
+    def listed(store: DirectoryStore, prefix: str = "") -> Iterator[Seen]:
+        asked.append(prefix)
+        return lists(store, prefix)
+
+    monkeypatch.setattr(DirectoryStore, "list", listed)
+    assert one_round(catalog).files == 0
+    assert len(asked) == 2
 
 
 @pytest.mark.of_files
