@@ -153,6 +153,8 @@ class Registrar(Callback):
         session.begin_retention(self._writers)
         with self.surviving("what callbacks keep"):
             self._keeper.begin(params, session.network, self, self._remembered())
+        if not params.get("dataset_sink_mode"):
+            self._forget_position()
         self._heed_requests(params)
 
     def _heed_requests(self, params: Any) -> None:
@@ -347,7 +349,8 @@ class Registrar(Callback):
         """Let the dataset begin at its start again, for evaluations in this training, and for the next training.
 
         `resume` set the position where the first training starts. MindSpore keeps it, and would begin each later
-        iterator there too (`dataset/engine/iterators.py`). When a step begins, training has its iterator.
+        iterator there too (`dataset/engine/iterators.py`). When a step begins, training has its iterator; without a
+        data sink it has that when training begins.
         """
         if self._is_first:
             self._is_first = False

@@ -790,3 +790,27 @@ def test_early_stopping_by_evaluations_inside_fit(tmp_path: Path, catalog: Catal
     fit(RaiseInEpoch(2), run="run")
     fit(RaiseAt(4), run="run")
     assert fit(run="run").launch.global_step == whole.launch.global_step < 20 * AN_EPOCH
+
+
+def test_evaluations_of_the_trained_dataset_as_an_epoch_begins(tmp_path: Path, catalog: Catalog) -> None:
+    """After a restart, the first of them left out batches, or failed at each start."""
+
+    class Evaluates(Callback):
+        def __init__(self, job: Job) -> None:
+            super().__init__()
+            self.job = job
+            self.losses: list[float] = []
+
+        def on_train_epoch_begin(self, run_context: Any) -> None:
+            self.losses.append(self.job.model.eval(self.job.dataset)["loss"])
+
+    def evaluated(*faults: Callback, run: str) -> list[float]:
+        ms.set_seed(1)
+        job = Job(create_model(metrics={"loss": nn.Loss()}), launch=ckptstore.mindspore.join(run))
+        ckpt_cb, evaluates = saving(tmp_path / run, save_checkpoint_steps=3), Evaluates(job)
+        (job.fail if faults else job.train)(evaluates, ckpt_cb, job.registrar(ckpt_cb), *faults, epochs=4)
+        return evaluates.losses
+
+    whole = evaluated(run="whole")
+    evaluated(RaiseAt(2 * AN_EPOCH + 2), run="run")
+    assert evaluated(run="run") == whole[2:]
