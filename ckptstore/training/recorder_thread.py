@@ -141,7 +141,8 @@ class RecorderThread:
                 del self._measured[next(iter(self._measured))]
             for waiting in self._waiting:
                 waiting.file = self._with_metrics(waiting.file)
-            if step > (self._launch.facts.start_step or 0):
+            start = self._launch.facts.start_step
+            if not start or step > start:  # a fresh launch started from no state
                 self._launch.live_files.measure(step, metrics)
             else:
                 self._launch.measure(step, metrics)

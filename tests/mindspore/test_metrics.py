@@ -11,7 +11,7 @@ from mindspore.train import Callback
 import ckptstore.mindspore
 from ckptstore.api import Catalog
 from tests.mindspore.loops import Trained
-from tests.mindspore.trainings import DoAt, Job, create_dataset, create_model, saving
+from tests.mindspore.trainings import DoAt, Job, complaints, create_dataset, create_model, saving
 
 
 def metrics(catalog: Catalog, name: str) -> dict[int, float]:
@@ -99,6 +99,22 @@ def test_the_state_that_a_launch_started_from(catalog: Catalog, tmp_path: Path) 
         DoAt(1, lambda: again.launch.record(step=6, bleu=0.75)), again.launch.saver(tmp_path, every=2), epochs=2
     )
     assert metrics(catalog, "bleu") == {6: 0.75}
+
+
+def test_an_evaluation_before_the_first_step_is_of_no_state(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was told as an error: a checkpoint could not be registered."""
+
+    class EvaluateFirst(Evaluate):
+        def on_train_begin(self, run_context: Any) -> None:
+            self._evaluate()
+
+    job = new_job()
+    ckpt_cb = saving(tmp_path)
+    job.train(ckpt_cb, job.registrar(ckpt_cb), EvaluateFirst(job, 2, found=[]))
+    assert metrics(catalog, "accuracy").keys() == {2}
+    assert complaints(caplog) == []
 
 
 def test_metrics_of_a_loop(catalog: Catalog, tmp_path: Path) -> None:
