@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ckptstore.catalog import directories
 from ckptstore.core.events import (
@@ -28,7 +28,7 @@ from ckptstore.core.sighting import Sighting, compare
 from ckptstore.disk import files
 from ckptstore.disk.presence import absence_beside, directory_of, identity_of, identity_path
 from ckptstore.journal import jsonl
-from ckptstore.outside import os
+from ckptstore.outside import Path, os
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -45,22 +45,28 @@ def but_for_path(file: Checkpoint) -> tuple[object, ...]:
     return file.save_id, file.rank, file.size, file.mtime_ns
 
 
-def age_of(file: Checkpoint) -> tuple[int, int, str]:
-    """A sort key of files whose records differ only in their paths: the original has the lowest.
+Age: TypeAlias = tuple[bool, int, int, str]
+"""A sort key of a directory or its files among those that are alike: the original has the lowest."""
 
-    It is in the directory that got its identity first, by the ctime of the identity's file. `cp -a` copies other times,
-    but not the ctime.
+
+def age_of(file: Checkpoint) -> Age:
+    """The key of a file among files whose records differ only in their paths.
+
+    A backup below a directory is the copy, even if it seems to be older: the clocks of machines differ. Else the
+    original is in the directory that got its identity first, by the ctime of the identity's file. `cp -a` copies other
+    times, but not the ctime.
     """
     return _age(directory_of(file.path), file.directory_id, file.path)
 
 
-def _age(directory: str, identity: str, path: str) -> tuple[int, int, str]:
+def _age(directory: str, identity: str, path: str) -> Age:
     depth = path.count("/")  # without an identity: a backup below a directory is the copy
     try:
         found = os.stat(identity_path(directory, identity))
     except OSError:
-        return 0, depth, path
-    return found.st_ctime_ns, depth, path
+        return False, 0, depth, path
+    above = Path(directory).parents
+    return any(os.path.exists(identity_path(str(each), identity)) for each in above), found.st_ctime_ns, depth, path
 
 
 def copied_journals(paths: AbstractSet[str], known: Iterable[str], trust: Trust) -> set[str]:
@@ -82,7 +88,7 @@ def copied_journals(paths: AbstractSet[str], known: Iterable[str], trust: Trust)
     return copies
 
 
-def _age_of_directory(directory: str) -> tuple[int, int, str]:
+def _age_of_directory(directory: str) -> Age:
     return _age(directory, identity_of(directory), directory)
 
 

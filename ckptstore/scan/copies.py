@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ckptstore.disk.walk import Seen
     from ckptstore.evidence.reconstruct import Stated
     from ckptstore.evidence.unregistered import FoundFile
+    from ckptstore.journal.copied_directories import Age
     from ckptstore.scan.known_files import KnownFiles
     from ckptstore.scan.tree import Tree
 
@@ -55,7 +56,7 @@ def copies_of_known(
     `heard_before` are the paths below the root that had a record before the journals of the tree were taken up.
     """
 
-    def order(file: Checkpoint) -> tuple[bool, bool, tuple[int, int, str]]:
+    def order(file: Checkpoint) -> tuple[bool, bool, Age]:
         """A sort key of files whose records differ only in their paths: the original has the lowest."""
         is_inside = file.path.startswith(f"{tree.root.rstrip('/')}/")
         here = tree.seen(file.path) or files.facts_if_seen(file.path)

@@ -95,6 +95,23 @@ def test_a_lost_catalog_does_not_make_the_copy_the_original(
 
 
 @pytest.mark.of_files
+def test_an_original_that_came_back_from_a_backup_below_it_is_the_original(
+    catalog: Catalog, other: Catalog, tmp_path: Path
+) -> None:
+    """The backup seems to be older. So it does if the clock of the machine that made it is behind."""
+    job, _ = begun(catalog, tmp_path / "ckpt", 5, 10, world_size=1)
+    backup = job.folder(0) / "backup"
+    aside = job.folder(0).rename(tmp_path / "aside")
+    job.folder(0).mkdir()
+    aside.rename(backup)
+    shutil.copytree(backup, job.folder(0), dirs_exist_ok=True)
+    other.scan(tmp_path / "ckpt", world_size=1)
+    assert [each.source.path for each in other.resolve("run").plan.ranks] == [str(job.folder(0) / "net-1_10.ckpt")]
+    other.execute(other.plan_gc("run", ONE))
+    assert files_in(backup) == ["net-1_10.ckpt", "net-1_5.ckpt"]
+
+
+@pytest.mark.of_files
 @pytest.mark.parametrize("how", HOW)
 def test_an_original_that_undo_brought_back_stays_the_original(
     catalog: Catalog, other: Catalog, tmp_path: Path, how: str

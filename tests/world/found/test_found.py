@@ -39,6 +39,16 @@ def test_adopted_beside_an_unread_journal(world: World) -> None:
     world.finish()
 
 
+@history(2613873, size=2, replicas=False, disks="one", nodes=2, late=False, keeps=0, coarse=False)
+def test_backup_by_a_machine_whose_clock_is_behind(world: World) -> None:
+    """Made anew, a catalog took the backup below the run's directory for the original: it seemed to be older."""
+    world.clock(node=0, seconds=-290)
+    world.start()
+    world.save()
+    world.back_up(which=5, times=True)
+    world.finish()
+
+
 @history(641309, size=1, replicas=False, disks="one", nodes=1, late=False, keeps=0, coarse=False)
 def test_breakpoint_on_the_disk_of_a_launch_below_it(world: World) -> None:
     """A launch saved below the mount point; the breakpoint of the one before, on the disk, counted as its own."""
