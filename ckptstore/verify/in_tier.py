@@ -111,13 +111,18 @@ def _look(
             if seen.size != size or (reads_bytes and store.digest_of(key, size) != told):
                 return WrongBytesError(f"{key} of {store.name} does not hold the recorded bytes")
     except UnreachableError as error:
-        try:
-            store.head("none")  # one object that cannot be read, as on a bad disk, is not a silent store
-        except UnreachableError:
+        if _is_silent(store):
             silent.append(error)
-        except StoreError:
-            pass
         return error
     except StoreError as error:
         return error
     return None
+
+
+def _is_silent(store: Store) -> bool:
+    """Whether a store does not answer about any key. One object that cannot be read, as on a bad disk, is no sign."""
+    try:
+        store.head("none")
+    except StoreError as error:
+        return isinstance(error, UnreachableError)
+    return False
