@@ -6,9 +6,9 @@ import json
 import logging
 from contextlib import suppress
 from datetime import timedelta
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ckptstore.core import limits
 from ckptstore.disk.exit_flags import KEY
 from ckptstore.errors import UsageError
 from ckptstore.mindspore import communication
@@ -122,9 +122,12 @@ def _handle_sigterm(handler: Any) -> None:
 
 def check_every(every: object, hint: str = 'give a number of steps, a datetime.timedelta, or "auto"') -> None:
     """Raise `UsageError` unless it is a number of steps, a time or "auto"."""
-    is_time = every == "auto" or (isinstance(every, timedelta) and every > timedelta())
-    if not is_time and (isinstance(every, bool) or not isinstance(every, Integral) or int(every) < 1):
-        raise UsageError(f"every is {every!r}", hint)
+    if every == "auto" or (isinstance(every, timedelta) and every > timedelta()):
+        return
+    try:
+        limits.whole(every, lowest=1)
+    except ValueError:
+        raise UsageError(f"every is {every!r}", hint) from None
 
 
 class _Flag:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from numbers import Integral
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.catalog import reads
+from ckptstore.core import limits
 from ckptstore.core.naming import FOREIGN
 from ckptstore.errors import UsageError
 from ckptstore.formats.tensor_file import TensorFile
@@ -112,12 +112,13 @@ class OpenState(Mapping[str, "Array"]):
 
     def rank(self, rank: int) -> OpenState:
         """The same state with the parameters of another rank. Raises `UsageError` if the state has no such rank."""
-        if not isinstance(rank, Integral) or not 0 <= int(rank) < len(self.plan.ranks):
-            raise UsageError(
-                f"step {self.global_step} of {self.run} has no rank {rank!r}",
-                f"it has ranks 0 to {len(self.paths) - 1}",
-            )
-        return OpenState(self.plan, self.run, rank)
+        last = len(self.plan.ranks) - 1
+        try:
+            number = limits.whole(rank, last)
+        except ValueError:
+            told = f"step {self.global_step} of {self.run} has no rank {rank!r}"
+            raise UsageError(told, f"it has ranks 0 to {last}") from None
+        return OpenState(self.plan, self.run, number)
 
     @property
     def tensors(self) -> Mapping[str, Entry]:
