@@ -407,7 +407,8 @@ class Survey:
         """
         not_above = {} if tier is None else {key: self._not_above(tier, key) for key in self._by_state}
         above = {key for key, why in not_above.items() if not why}
-        targets = {key: some for key in self._by_state if (some := self._targets_of(key, key in above)) is not None}
+        found = {key: self._targets_of(key, is_above=key in above) for key in self._by_state}
+        targets = {key: some for key, some in found.items() if some is not None}
         states = [self._state(key, there, is_above=key in above) for key, there in targets.items()]
         states = path_aliases.count_once(states, self._live, self._seen)
         for each in self._away.values():
@@ -442,7 +443,7 @@ class Survey:
         is_newest = self.launches[key[0]].order == self._newest_launch
         return is_newest and any(file.state is FileState.IN_PROGRESS for file in self._by_state[key])
 
-    def _targets_of(self, key: Key, is_above: bool) -> tuple[Target, ...] | None:  # noqa: FBT001
+    def _targets_of(self, key: Key, *, is_above: bool) -> tuple[Target, ...] | None:
         """The present files of a state; None if no file is, or may be, present. `is_above`: see `_state`."""
         training = self._training(key)
         there = _targets(training, self._seen, self._homes, self.names_in)

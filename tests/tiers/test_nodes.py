@@ -16,14 +16,17 @@ from tests.tiers.jobs import declared
 from tests.tiers.replaced_node import goes_on_from
 
 
+def on_two_nodes(out: Path, postgres: str) -> Pods:
+    """A job on two nodes without a common disk, with a catalog in PostgreSQL."""
+    return Pods(out, 2, url=new_postgres_database(postgres), asked={"nodes": True})
+
+
 @pytest.mark.long
 @pytest.mark.msrun
 @pytest.mark.skipif(not may_have_nodes(), reason="needs mount namespaces")
 def test_a_replaced_node_starts_from_the_tier(tmp_path: Path, postgres: str) -> None:
-    """The tier is a shared directory, and the catalog is in PostgreSQL."""
-    asked = {"nodes": True}
-    calm = Pods(tmp_path / "calm", 2, url=new_postgres_database(postgres), asked=asked)
-    rough = Pods(tmp_path / "rough", 2, url=new_postgres_database(postgres), asked=asked)
+    """The tier is a shared directory."""
+    calm, rough = (on_two_nodes(tmp_path / name, postgres) for name in ("calm", "rough"))
     goes_on_from(str(tmp_path / "shared"), calm, rough)
 
 
@@ -40,9 +43,7 @@ def on_node(job: Pods, rank: int, *words: str) -> str:
 @pytest.mark.msrun
 @pytest.mark.skipif(not may_have_nodes(), reason="needs mount namespaces")
 def test_each_node_frees_its_disk_and_the_job_goes_on(tmp_path: Path, postgres: str) -> None:
-    asked = {"nodes": True}
-    calm = Pods(tmp_path / "calm", 2, url=new_postgres_database(postgres), asked=asked)
-    rough = Pods(tmp_path / "rough", 2, url=new_postgres_database(postgres), asked=asked)
+    calm, rough = (on_two_nodes(tmp_path / name, postgres) for name in ("calm", "rough"))
     calm.ends()
     rough.out.mkdir()
     declared(connect(rough.url), tmp_path / "shared")
