@@ -103,7 +103,7 @@ def test_no_user_makes_the_journals_of_another_one_copies(
 ) -> None:
     """What counts of a copy is less: nobody else's older directory may bring that about."""
     job, _ = begun(catalog, tmp_path / "ckpt", 10, world_size=1)
-    copy = shutil.copytree(job.folder(0), tmp_path / "copy")
+    copy = shutil.copytree(job.folder(0), tmp_path / "a" / "deeper" / "copy")  # both may get their owners in one moment
     give(job.folder(0), owner)
     give(copy, ANN)
     paths = {str(journal_of(each)) for each in (job.folder(0), copy)}
