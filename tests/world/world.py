@@ -375,6 +375,8 @@ class World:
             is_hindered = self.has_gap or bool(self.away) or self._is_slow()
             is_hindered |= self._is_hidden() or self.has_lost_disk  # the catalog alone may know
             is_blind = was_faulty and (is_hindered or (fault is not None and fault.blinds()))
+            # A launch whose journals are below a mount point is known to the catalog alone.
+            is_blind |= self._is_hidden() and bool(self.machine.catalogs.away or self._locks)
             is_alone = fault is None or not was_faulty or fault.what != "stop"
             self._check_start(launch, trainer, start, back, fresh=fresh, is_blind=is_blind, is_alone=is_alone)
         if len(trainers) < launch.size:
