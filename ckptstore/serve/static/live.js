@@ -1,23 +1,34 @@
 // The page follows the runs: when one changes, the content is fetched anew and put in its place.
 "use strict";
 const events = new EventSource("/api/v1/events");
-let isDue = false;
+let hasChanged = false;
+let isFetching = false;
+// A plan that somebody is about to agree to stays as it is, and so does what somebody types.
+function isInUse() {
+  return document.querySelector("main[data-still], main :focus") !== null;
+}
 async function refresh() {
-  // A plan that somebody is about to agree to stays as it is, and so does what somebody types.
-  if (isDue || document.querySelector("main[data-still], main :focus")) { return; }
-  isDue = true;
+  if (isFetching) { return; }
+  isFetching = true;
+  let isShown = true;
   try {
-    const answer = await fetch(location.href);
-    if (answer.ok) {
+    while (isShown && hasChanged && !isInUse()) {
+      hasChanged = isShown = false;
+      const answer = await fetch(location.href);
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      const open = [...document.querySelectorAll("main details")].map(each => each.open);
-      document.querySelector("main").replaceWith(page.querySelector("main"));
-      document.querySelectorAll("main details").forEach((each, at) => { each.open = open[at] || each.open; });
-      offerCopies();
+      isShown = answer.ok && !isInUse();
+      if (isShown) { show(page); }
     }
   } finally {
-    isDue = false;
+    hasChanged ||= !isShown;
+    isFetching = false;
   }
+}
+function show(page) {
+  const open = [...document.querySelectorAll("main details")].map(each => each.open);
+  document.querySelector("main").replaceWith(page.querySelector("main"));
+  document.querySelectorAll("main details").forEach((each, at) => { each.open = open[at] || each.open; });
+  offerCopies();
 }
 // A button beside each command, where the browser lets a page write to the clipboard.
 function offerCopies() {
@@ -35,5 +46,6 @@ function offerCopies() {
     code.after(button);
   }
 }
-events.addEventListener("changed", refresh);
+events.addEventListener("changed", () => { hasChanged = true; refresh(); });
+document.addEventListener("focusout", () => { setTimeout(refresh); });  // the focus may move within the page
 offerCopies();

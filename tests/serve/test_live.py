@@ -1,0 +1,49 @@
+"""How a page follows its runs: `live.js` in Node.js, with the few things of a browser that it uses."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import ckptstore.serve
+
+SCRIPT = Path(ckptstore.serve.__file__).parent / "static" / "live.js"
+NODE = shutil.which("node")
+BROWSER = """
+const heard = {}, answers = [], shown = [];
+let focus = null;
+const later = () => new Promise(done => setTimeout(done));
+const told = async text => { await later(); answers.shift()(text); await later(); };
+globalThis.EventSource = class { addEventListener(name, act) { heard[name] = act; } };
+globalThis.DOMParser = class { parseFromString(text) { return { querySelector: () => text }; } };
+globalThis.navigator ??= {};
+globalThis.location = { href: "/runs/digits" };
+globalThis.fetch = () => new Promise(done => answers.push(text => done({ ok: true, text: async () => text })));
+globalThis.document = {
+  addEventListener(name, act) { heard[name] = act; },
+  querySelector: wanted => wanted === "main" ? { replaceWith: content => shown.push(content) } : focus,
+  querySelectorAll: () => [],
+};
+"""
+STORIES = {
+    "a change during a fetch": ("heard.changed(); heard.changed(); await told('old'); await told('new');", "old,new"),
+    "a field is filled in": (
+        "focus = 'field'; heard.changed(); await later(); focus = null; heard.focusout(); await told('new');",
+        "new",
+    ),
+    "somebody begins to type during a fetch": (
+        "heard.changed(); focus = 'field'; await told('old'); focus = null; heard.focusout(); await told('new');",
+        "new",
+    ),
+}
+
+
+@pytest.mark.skipif(NODE is None, reason="needs Node.js")
+@pytest.mark.parametrize("story", STORIES)
+def test_no_change_is_missed(story: str) -> None:
+    assert NODE is not None
+    happens, expected = STORIES[story]
+    program = f"{BROWSER}{SCRIPT.read_text()}(async () => {{ {happens} console.log(shown.join()); }})();"
+    ran = subprocess.run([NODE, "--eval", program], capture_output=True, text=True, check=False, timeout=60)
+    assert (ran.stdout, ran.stderr) == (f"{expected}\n", "")
