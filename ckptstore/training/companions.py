@@ -19,7 +19,7 @@ from ckptstore.errors import reason_of
 from ckptstore.outside import Path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from ckptstore.core.model import Checkpoint
 
@@ -60,6 +60,11 @@ class Companions:
         self._newest[file.path] = file
         self._waiting = {path: each for path, each in self._waiting.items() if each[0] >= file.global_step}
         self._write(file)
+
+    def forget(self, files: Iterable[Checkpoint]) -> None:
+        """Write nothing more beside these files: they are gone."""
+        for file in files:
+            self._newest.pop(file.path, None)
 
     def _write(self, file: Checkpoint) -> None:
         step, content = self._waiting.get(file.path, (None, dict))

@@ -519,11 +519,11 @@ class LiveFiles:
         """The paths of the files."""
         return [file.path for file in self._all()]
 
-    def notice_vanished(self, directory: Path) -> None:
-        """Record which files are gone: MindSpore's keep_checkpoint_max deletes them by itself."""
+    def notice_vanished(self, directory: Path) -> list[Checkpoint]:
+        """Record and return the files that are gone: MindSpore's keep_checkpoint_max deletes them by itself."""
         names = listed(str(directory))
         if isinstance(names, OSError):
-            return  # it is not known which are gone
+            return []  # it is not known which are gone
         whole = [file for file in self._all() if file.state is not FileState.IN_PROGRESS]
         here = [file for file in whole if Path(file.path).parent == directory]
         unseen = [file for file in here if not is_in(names, Path(file.path).name)]
@@ -536,6 +536,7 @@ class LiveFiles:
                 if companion in names:
                     with suppress(OSError):  # gc removes it later
                         remove_own(str(directory), companion)
+        return gone
 
     def measure(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Add metrics to the files of a step; return whether there are any."""

@@ -381,7 +381,7 @@ class RecorderThread:
         self._launch.signs.pass_on()
         self._beside(lambda: self._companions.recorded(whole))
         self._on_recorded(whole)
-        self._launch.live_files.notice_vanished(Path(whole.path).parent)
+        self._companions.forget(self._launch.live_files.notice_vanished(Path(whole.path).parent))
 
     def _beside(self, write: Callable[[], None]) -> None:
         """Write a companion. An error is only logged: the checkpoint is recorded anyway."""

@@ -109,6 +109,16 @@ def test_a_child_of_a_fork_neither_waits_nor_writes(launch: RankLaunch, tmp_path
     assert os.waitpid(child, 0)[1] == 0
 
 
+def test_no_companion_for_a_file_that_mindspore_deleted_since(launch: RankLaunch, tmp_path: Path) -> None:
+    """The thread lags behind: `keep_checkpoint_max` deletes a file between its record and its companion."""
+    recorder = RecorderThread(launch, on_recorded=lambda file: Path(file.path).unlink())
+    file = saved(launch, tmp_path, 1)
+    recorder.submit(file, asynchronous=False)
+    recorder.keep_beside(file.path, 1, lambda: {"callbacks": {}})
+    assert recorder.flush(60)
+    assert [path.name for path in (tmp_path / "ckpt").iterdir() if path.is_file()] == []
+
+
 def test_durable_files_are_on_the_disk_before_they_are_registered(
     catalog: Catalog, launch: RankLaunch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
