@@ -249,7 +249,9 @@ def list_(context: click.Context, /, run: str | None, *, files: bool, as_json: b
         if as_json:
             values.write(saves.to_dicts())
         else:
-            text.saves(saves, opened.database.name, is_part=is_part)
+            is_any_recorded = not saves and bool(opened.files(run, limit=1))
+            name = opened.database.name
+            text.saves(saves, text.no_saves(name, run, is_part=is_part, is_any_recorded=is_any_recorded))
             if run is not None:
                 text.unplaced(run, opened.unplaced(run))
                 retention_text.unmoved(run, overview.waiting(opened.database, run))

@@ -39,11 +39,8 @@ def runs(rows: Sequence[RunRow]) -> None:
     shown.print("no runs yet")
 
 
-def saves(rows: Sequence[SaveRow], catalog: str, *, is_part: bool) -> None:
-    """Print a line for each save. If there is none, a line names the catalog.
-
-    `is_part`: only saves of a kind or a time were asked for.
-    """
+def saves(rows: Sequence[SaveRow], nothing: str) -> None:
+    """Print a line for each save; if there is none, the line `nothing`."""
     has_tags = any(row.pinned or row.tags for row in rows)
     has_loss = any("loss" in row.metrics for row in rows)
     has_begun = any(row.began for row in rows)
@@ -74,10 +71,23 @@ def saves(rows: Sequence[SaveRow], catalog: str, *, is_part: bool) -> None:
             *([_copies(row)] if has_copies else []),
             colour="red" if tally.quarantined else "" if row.restorable else "yellow",
         )
-    shown.print(f"no such saves in {catalog}" if is_part else f"no saves yet in {catalog}")
+    shown.print(nothing)
     _doubts((row.launch.id, row.grade, row.doubt) for row in rows)
     for row in first([row for row in rows if row.quarantine], "quarantined"):
         line(f"quarantined: step {row.global_step} of launch {row.launch.id}: {row.quarantine}")
+
+
+def no_saves(catalog: str, run: str | None, *, is_part: bool, is_any_recorded: bool) -> str:
+    """The line in place of the saves of a run, or of all runs.
+
+    `is_part`: only saves of a kind or a time were asked for. `is_any_recorded`: there were saves.
+    """
+    if is_part:
+        return f"no such saves in {catalog}"
+    if is_any_recorded:
+        files = Command("list", *([run] if run is not None else []), "--files")
+        return f"no save has a file in its place; {files} shows whether each file is lost, moved, or in the trash"
+    return f"no saves{'' if run is None else f' of run {run}'} yet in {catalog}"
 
 
 def _copies(row: SaveRow) -> str:
