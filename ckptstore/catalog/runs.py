@@ -44,9 +44,7 @@ def called_in(connection: Connection, database: Database, run: str, *, even_forg
     if found is None:
         names = reads.run_names(connection)
         if not names:
-            raise UnknownRunError(
-                f"no run {run!r} in {database.name}: this catalog has no runs", "check --db and CKPTSTORE_URL"
-            )
+            raise UnknownRunError(f"no run {run!r} in {database.name}: this catalog has no runs", if_lost())
         near = get_close_matches(run, names, 1)
         meant = f"did you mean {near[0]!r}? " if near else ""
         raise UnknownRunError(f"no run {run!r} in {database.name}", f"{meant}to list the runs: {Command('runs')}")
@@ -60,6 +58,12 @@ def _called(connection: Connection, run: str) -> Called | None:
         raise UsageError(f"the name of a run is text, not {type(run).__name__}", f"to list the runs: {Command('runs')}")
     is_text = run.encode("utf-8", "ignore").decode("utf-8") == run
     return reads.called(connection, run) if is_text else None
+
+
+def if_lost() -> str:
+    """The hint about a catalog without runs: the first command that looks for a lost catalog makes it anew, empty."""
+    rebuild = Command("scan", "DIR")
+    return f"check --db and CKPTSTORE_URL; if the catalog was lost, rebuild it from the journals: {rebuild}"
 
 
 def how_back(run: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
 from ckptstore.catalog.engine import in_memory, open_to_look
-from ckptstore.catalog.runs import find_run, run_names
+from ckptstore.catalog.runs import find_run, if_lost, run_names
 from ckptstore.disk.run_directories import DIRECTORIES, known_directories
 from ckptstore.doctor import check_database, check_launch, check_storage, check_tiers
 from ckptstore.doctor.checkup import Check, Checkup, Status
@@ -60,7 +60,7 @@ def _runs(database: Database, run: str | None, now: datetime, *, is_away: bool =
             facts = gather(database, name, run_id, now)
             checks += check_tiers.of_run(database, name, run_id, now)
             checks += [*check_launch.checks(database, facts), *check_storage.checks(database, facts, is_away=is_away)]
-    return checks or [Check("runs", Status.OK, "none yet")]
+    return checks or [Check("runs", Status.NOTE, "none yet", if_lost())]
 
 
 def _without(catalog: str, run: str | None, now: datetime) -> list[Check]:

@@ -129,6 +129,37 @@ def test_a_damaged_catalog_is_made_anew(job: Job, sqlite_url: str) -> None:
     assert newest(sqlite_url) == 25
 
 
+def test_a_lost_catalog_is_made_anew(job: Job, tmp_path: Path) -> None:
+    anew = str(tmp_path / "anew.db")
+    for command in (["resolve", RUN], ["gc", RUN, "--keep-last", "2"], ["doctor", RUN], ["doctor"]):
+        url = f"{anew}-{len(command)}-{command[0]}"
+        assert run(url, "runs").out == "no runs yet\n", "as an operator may have asked first"
+        told = run(url, *command)
+        assert follow(url, told.err or told.out, DIR=str(job.directory), DIRECTORY=str(job.directory)).code == 0, told
+        assert newest(url) == 25
+
+
+def test_no_file_of_a_run_is_left(job: Job, sqlite_url: str) -> None:
+    begun(job.catalog, job.directory.parent / "other", run="other")
+    assert run(sqlite_url, "list", "other").out == f"no saves of run other yet in {sqlite_url}\n"
+    for path in job.directory.rglob("*.ckpt"):
+        path.unlink()
+    assert run(sqlite_url, "verify", RUN).code == 6
+    for asked in ([], [RUN]):
+        told = run(sqlite_url, "list", *asked)
+        assert told.out.startswith("no save has a file in its place; ")
+        assert follow(sqlite_url, told.out).out.count("missing") == 10
+
+
+def test_the_way_back_to_an_abandoned_branch(job: Job, sqlite_url: str) -> None:
+    job.catalog.branch(job.catalog.resolve(RUN, step=10).plan)
+    explained = run(sqlite_url, "resolve", RUN, "--explain")
+    assert newest(sqlite_url) == 10
+    (way,) = [line for line in explained.out.splitlines() if "@25" in line]
+    assert follow(sqlite_url, way).code == 0
+    assert newest(sqlite_url) == 25
+
+
 def test_a_catalog_that_is_not_there_or_empty(tmp_path: Path, postgres: str) -> None:
     missing = str(tmp_path / "missing.db")
     assert follow(missing, run(missing, "db", "check").err).code == 0

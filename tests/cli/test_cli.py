@@ -182,7 +182,9 @@ def test_an_error_with_json_is_one_object_on_stderr(sqlite_url: str) -> None:
     assert (unknown.code, unknown.out) == (2, "")
     assert json.loads(unknown.err) == {
         "error": f"no run 'digits' in {sqlite_url}: this catalog has no runs",
-        "hint": "check --db and CKPTSTORE_URL",
+        "hint": (
+            "check --db and CKPTSTORE_URL; if the catalog was lost, rebuild it from the journals: ckptstore scan DIR"
+        ),
         "exit_code": 2,
     }
     catalog = connect(sqlite_url)

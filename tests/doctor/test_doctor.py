@@ -68,7 +68,7 @@ def test_a_run_that_is_well(catalog: Catalog, database_url: str, tmp_path: Path)
 
 
 def test_an_empty_catalog_and_a_run_that_is_none(catalog: Catalog, database_url: str) -> None:
-    assert said(checks(database_url, None)["runs"]) == ("ok", "none yet")
+    assert said(checks(database_url, None)["runs"]) == ("note", "none yet")
     with pytest.raises(UnknownRunError, match="'run'"):
         checks(database_url, "run")
 
