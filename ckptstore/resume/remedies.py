@@ -31,7 +31,8 @@ def of_state(reason: Reason, state: State) -> str:
     if reason.rule is Rule.NOT_LINEAGE:
         launch, step = state.launch.id, state.global_step
         call = Call("resume", lineage=launch, step=step)
-        return f"choose it as {state.launch.run}/{launch}@{step}, in a script with {call}"
+        branch = Command("resolve", f"{state.launch.run}/{launch}@{step}", "--branch")
+        return f"to go back to it: {branch}, or in a script {call}"
     if reason.rule is Rule.FOREIGN_FORMAT and any(file.format in FOREIGN for file in state.files):
         command = Command("resolve", state.launch.run, "--step", state.global_step, "--format", "paths")
         return f"to pass its files to a program that can load them: {command}"

@@ -163,7 +163,7 @@ def test_what_to_do_about_a_whole_state() -> None:
     assert "--take-quarantined, in a script with resume(take_quarantined=True)" in remedies.of_state(
         Reason(Rule.QUARANTINED, None, ""), whole
     )
-    asked = "choose it as run/L1@15, in a script with resume(lineage='L1', step=15)"
+    asked = "to go back to it: ckptstore resolve run/L1@15 --branch, or in a script resume(lineage='L1', step=15)"
     assert remedies.of_state(NOT_LINEAGE, whole) == asked
     assert remedies.of_state(Reason(Rule.OTHER_EPOCHS, None, ""), whole) == (
         "if it is of this data all the same: resume(step=15)"

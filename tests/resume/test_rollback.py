@@ -26,7 +26,7 @@ def test_a_launch_that_asks_for_an_older_step_gives_up_what_came_after(catalog: 
         (10, Rule.NOT_LINEAGE),
     ]
     for each in rejected:
-        assert each.remedies[0].startswith(f"choose it as run/L1@{each.global_step}, ")
+        assert each.remedies[0].startswith(f"to go back to it: ckptstore resolve run/L1@{each.global_step} --branch, ")
         assert newest(catalog, lineage="L1", step=each.global_step) == each.global_step
     job.save(back, 7)
     assert newest(catalog) == 7
