@@ -37,7 +37,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 _NOT_THERE = "is not there: perhaps it is not mounted"
 EMPTY = f"is empty: perhaps it is not mounted; if all its files are gone for good, make {FOLDER} in it, and scan it"
-_NO_FOLDER = f"has no {FOLDER} any more: perhaps it is not mounted"
+NO_FOLDER = f"has no {FOLDER} any more: perhaps it is not mounted"
 _ANOTHER = "is not the directory that was recorded: perhaps its disk is not mounted"
 _UNPROVEN = "has none of its recorded files any more: perhaps it is not mounted; if they are gone for good: scan it"
 _LINK = "is a link: no link is followed"
@@ -219,7 +219,7 @@ def _why_absent(opened: int, home: Home) -> str:
         return EMPTY
     if not home.identities:
         return _UNPROVEN
-    return _ANOTHER if FOLDER in names else _NO_FOLDER
+    return _ANOTHER if FOLDER in names else NO_FOLDER
 
 
 def _is_at(place: str, opened: int) -> bool:

@@ -25,7 +25,7 @@ from ckptstore.outside import Path, os
 from ckptstore.resume.liveness import Life, life, may_go_on
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from datetime import datetime
 
     from ckptstore.catalog.engine import Database
@@ -50,6 +50,7 @@ class Surroundings:
     trouble: str = ""  # why it cannot be looked at
     journals: Mapping[str, int] = field(default_factory=dict)  # the length of each, in bytes, by its path
     hidden: str = ""  # why the folder of the journals cannot be read
+    has_folder: bool = True  # of the journals, as far as it can be seen
 
 
 @dataclass(frozen=True)
@@ -165,22 +166,29 @@ def gather(database: Database, run: str, run_id: int, now: datetime) -> RunFacts
             journals={path: each.end for path, each in journals.journals_of(connection, run_id).items()},
         )
     around = look_around(sorted({*facts.directories, *map(jsonl.directory_of, facts.journals)}))
+    seen = {each.directory: each for each in around}
     ends = read_so_far(database, facts.journals, sizes_of(around))
     with database.read() as connection:
         known = of_files.of_live_files(connection, run_id)
-    absent = _absent(database, run_id, known)
-    return replace(facts, around={each.directory: each for each in around}, journals=ends, absent=absent)
+    unheard = {directory for directory in map(jsonl.directory_of, facts.journals) if not seen[directory].has_folder}
+    absent = _absent(database, run_id, known, unheard)
+    return replace(facts, around=seen, journals=ends, absent=absent)
 
 
-def _absent(database: Database, run_id: int, known: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """The directories with files of a run that gc would find absent, each with the reason. All launches count."""
+def _absent(
+    database: Database, run_id: int, known: Sequence[tuple[str, str]], unheard: Collection[str]
+) -> dict[str, str]:
+    """The directories with files of a run that gc would find absent, each with the reason. All launches count.
+
+    `unheard` are directories that lost their journals: gc keeps the states of files below them.
+    """
     seen = for_each(facts_if_seen, [path for path, _ in known])
     unseen = [each for each, facts in zip(known, seen, strict=True) if facts is None]
     places: Mapping[str, set[str]] = {}
     if not all(identity for _, identity in unseen):
         with database.read() as connection:
             places = presence.unidentified(reads.recorded_paths(connection, run_id))
-    found = {}
+    found = {directory: presence.NO_FOLDER for path, _ in known if (directory := jsonl.nearest(path, unheard))}
     for path, identity in unseen:
         directory = presence.directory_of(path)
         home = presence.Home({identity}, set()) if identity else presence.Home(set(), places.get(directory, set()))
@@ -243,7 +251,8 @@ def _look_at(directory: str) -> Surroundings:
     except OSError as error:
         return Surroundings(directory, None, reason_of(error))
     try:
-        return Surroundings(directory, device, journals=jsonl.sizes_in(f"{here}/{FOLDER}") or {})
+        sizes = jsonl.sizes_in(f"{here}/{FOLDER}")
+        return Surroundings(directory, device, journals=sizes or {}, has_folder=sizes is not None)
     except OSError as error:
         return Surroundings(directory, device, hidden=reason_of(error))
 

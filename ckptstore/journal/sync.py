@@ -528,17 +528,17 @@ def why_unheard(synced: Synced) -> str:
     return "" if first is None else f"{first.path}, which may have pins or tags, was not read in full: {first.reason}"
 
 
-def unheard_states(synced: Synced, files: Iterable[Checkpoint]) -> dict[tuple[str, int], Skipped]:
+def unheard_states(synced: Synced, files: Iterable[Checkpoint]) -> dict[tuple[str, int], tuple[Skipped, ...]]:
     """The states, by launch and step, with a file below a directory that was unmounted when its journals were read.
 
-    Each is given with that directory: pins and tags of a state are journalled beside one of its files.
+    Each is given with all such directories: pins and tags of a state are journalled beside one of its files.
     """
-    found: dict[tuple[str, int], Skipped] = {}
+    found: dict[tuple[str, int], set[str]] = {}
     for file in files if synced.away else ():
         directory = nearest(file.path, synced.away)
         if directory and not file.state.is_gone:
-            found[file.launch, file.global_step] = Skipped(directory, _AWAY)
-    return found
+            found.setdefault((file.launch, file.global_step), set()).add(directory)
+    return {key: tuple(Skipped(each, _AWAY) for each in sorted(some)) for key, some in found.items()}
 
 
 def beside_unread(synced: Synced, paths: Iterable[str]) -> dict[str, str]:

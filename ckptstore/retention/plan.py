@@ -411,14 +411,14 @@ class Survey:
         targets = {key: some for key, some in found.items() if some is not None}
         states = [self._state(key, there, is_above=key in above) for key, there in targets.items()]
         states = path_aliases.count_once(states, self._live, self._seen)
-        for each in self._away.values():
+        for each in (each for some in self._away.values() for each in some):
             self.uncertain.unseen.setdefault(each.path, each.reason)
         doubted = self._doubted(states, {key: each for key, each in self._away.items() if key not in above})
         return [replace(each, doubt=not_above.get(each.key, "") or each.doubt) for each in doubted], targets
 
-    def _doubted(self, states: Iterable[StateFacts], away: Mapping[Key, Skipped]) -> list[StateFacts]:
+    def _doubted(self, states: Iterable[StateFacts], away: Mapping[Key, Sequence[Skipped]]) -> list[StateFacts]:
         """The states, in doubt if something about them could not be read, such as directories that are `away`."""
-        reasons = {key: f"{each.path} {each.reason}" for key, each in away.items()}
+        reasons = {key: f"{each.path} {each.reason}" for key, (each, *_) in away.items()}
         return [replace(state, doubt=state.doubt or self.unheard or reasons.get(state.key, "")) for state in states]
 
     def _training(self, key: Key) -> list[Checkpoint]:

@@ -111,8 +111,8 @@ class Worker:
             copied = ready_copies(connection, files)
         found = unheard_states(synced, files)
         # A file with a copy may go: the state is not lost, whatever the journals say that are not seen here.
-        why = {file.id: found.get((file.launch, file.global_step)) for file in files if file.id not in copied}
-        self.away = {id_: f"{each.path} {each.reason}" for id_, each in why.items() if each is not None}
+        why = {file.id: found.get((file.launch, file.global_step), ()) for file in files if file.id not in copied}
+        self.away = {id_: f"{some[0].path} {some[0].reason}" for id_, some in why.items() if some}
 
     def refuse_unless_all_is_read(self) -> None:
         """Raise `RefusedError` if a journal of the run could not be read: a deletion cannot be undone."""

@@ -406,6 +406,30 @@ def test_the_old_place_of_a_moved_directory(sqlite_url: str, tmp_path: Path) -> 
     assert catalog.plan_gc("run", Policy(keep_last=1)).unseen == ()
 
 
+def test_directories_without_their_journals(sqlite_url: str, tmp_path: Path) -> None:
+    """gc keeps states for them: they may have held a pin. So doctor and gc name all of them."""
+    catalog = connect(sqlite_url)
+    job = saved(catalog, tmp_path)
+    for rank in (0, 1):
+        shutil.rmtree(job.folder(rank) / ".ckptstore")
+    with unchanged(tmp_path, sqlite_url):
+        found = checks(sqlite_url)
+    assert said(found["gc_waits"]) == (
+        "warning",
+        (
+            f"for 2 directories with states of the run: the first is {job.folder(0)} has no .ckptstore any more: "
+            "perhaps it is not mounted"
+        ),
+    )
+    waits = [each.path for each in catalog.plan_gc("run", Policy(keep_last=1)).unseen]
+    assert waits == [str(job.folder(0)), str(job.folder(1))]
+    for rank in (0, 1):
+        (job.folder(rank) / ".ckptstore").mkdir(exist_ok=True)
+        catalog.scan(job.folder(rank), run="run")
+    assert "gc_waits" not in checks(sqlite_url)
+    assert catalog.plan_gc("run", Policy(keep_last=1)).unseen == ()
+
+
 def test_a_file_of_the_newest_state_that_is_gone(sqlite_url: str, tmp_path: Path) -> None:
     job, _ = started(connect(sqlite_url), tmp_path, 10)
     gone = job.folder(1) / "net-1_10.ckpt"
