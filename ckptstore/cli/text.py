@@ -29,7 +29,7 @@ def runs(rows: Sequence[RunRow]) -> None:
         shown.add_row(
             row.run,
             row.status,
-            f"step {restorable.global_step}" if restorable else "none",
+            f"step {restorable.global_step}" if restorable else "none on disks" if row.only_copies else "none",
             age(restorable.created_at) if restorable else "-",
             f"{row.launches_last_day} in 24 h",
             size(row.bytes),

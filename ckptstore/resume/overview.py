@@ -36,7 +36,6 @@ _LOOKED_AT = 3
 
 _SAVING_LAUNCHES = 2
 _FIRST = datetime.min.replace(tzinfo=timezone.utc)
-_NEITHER = None, None
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ class RunRow:
 
     `status` is its present activity (`resume.liveness`), `launches_last_day` the number of launches that began within a
     day, `bytes` the size of its states, `trash_bytes` the size of its trash. A branch that `resolve --branch` records
-    does not count as a launch.
+    does not count as a launch. `only_copies`: no state can be restored from disks, but tiers have copies.
     """
 
     run: str
@@ -111,6 +110,7 @@ class RunRow:
     status: str
     launches_last_day: int
     trash_bytes: int
+    only_copies: bool = False
 
 
 def runs(database: Database) -> list[RunRow]:
@@ -314,20 +314,27 @@ def _run_rows(connection: Connection, names: Mapping[int, str]) -> list[RunRow]:
         RunRow(
             run=name,
             launches=len(begun[run]),
-            last=newest[run][0],
-            newest_restorable=newest[run][1],
+            last=newest[run].last,
+            newest_restorable=newest[run].restorable,
             bytes=stored.get(run, 0),
-            status=_status(begun[run], known.first_saves.get(run, {}), newest[run][0], signs),
+            status=_status(begun[run], known.first_saves.get(run, {}), newest[run].last, signs),
             launches_last_day=sum(is_of_last_day(launch, signs.now) for launch in begun[run]),
             trash_bytes=in_trash.get(run, 0),
+            only_copies=newest[run].only_copies,
         )
         for run, name in names.items()
     ]
 
 
-def _newest_rows(
-    connection: Connection, known: _Known, names: Mapping[int, str]
-) -> dict[int, tuple[SaveRow | None, SaveRow | None]]:
+class _Newest(NamedTuple):
+    """Of a run: the newest save with an existing file, the newest restorable one, and whether only tiers have any."""
+
+    last: SaveRow | None = None
+    restorable: SaveRow | None = None
+    only_copies: bool = False
+
+
+def _newest_rows(connection: Connection, known: _Known, names: Mapping[int, str]) -> dict[int, _Newest]:
     """The newest save and the newest restorable one of each run.
 
     Most runs have both among the newest few saves of their newest launches. Of the other runs all saves are read.
@@ -343,10 +350,10 @@ def _newest_rows(
         ids += [save for saves in of_run[:until] for save in saves.ids]
         if len(launches) == len(known.launches.get(run, ())) and all(saves.is_all for saves in of_run):
             are_known.add(run)
-    found = _newest_two(_save_rows(connection, known, names, tallies.tallies_of(connection, ids)))
-    rest = [run for run in names if found.get(run, _NEITHER)[1] is None and run not in are_known]
-    found |= _newest_two(_save_rows(connection, known, names, tallies.tallies(connection, rest)))
-    return {run: found.get(run, _NEITHER) for run in names}
+    found = _newest_of_each(_save_rows(connection, known, names, tallies.tallies_of(connection, ids)))
+    rest = [run for run in names if found.get(run, _Newest()).restorable is None and run not in are_known]
+    found |= _newest_of_each(_save_rows(connection, known, names, tallies.tallies(connection, rest)))
+    return {run: found.get(run, _Newest()) for run in names}
 
 
 def _newest_saving(known: _Known, run: int) -> list[Launch]:
@@ -360,14 +367,15 @@ def _newest_saving(known: _Known, run: int) -> list[Launch]:
     return found
 
 
-def _newest_two(rows: Sequence[SaveRow]) -> dict[int, tuple[SaveRow | None, SaveRow | None]]:
-    """By run: the newest save with an existing file, and the newest restorable one. `rows` are newest first."""
+def _newest_of_each(rows: Sequence[SaveRow]) -> dict[int, _Newest]:
+    """By run: the newest saves among these `rows`, which are newest first."""
     by_run = grouped((row.tally.run_id, row) for row in rows)
     found = {}
     for run, of_run in by_run.items():
         there = [row for row in of_run if row.tally.files]
         restorable = next((row for row in there if row.restorable and not row.abandoned), None)
-        found[run] = (there[0] if there else None, restorable)
+        only_copies = restorable is None and any(row.tiers for row in of_run)
+        found[run] = _Newest(there[0] if there else None, restorable, only_copies)
     return found
 
 

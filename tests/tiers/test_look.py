@@ -59,6 +59,19 @@ def test_list_has_a_column_of_copies(job: Job, tier: Tier) -> None:
     assert [line.split()[-1] for line in printed.splitlines() if line.strip()[:1].isdigit()] == ["1/2", "far"]
 
 
+@pytest.mark.of_files
+def test_runs_does_not_deny_what_copies_may_restore(job: Job, tier: Tier) -> None:
+    def shown() -> str:
+        return CliRunner().invoke(cli, [f"--db={job.catalog.database.url}", "runs"]).stdout.splitlines()[1]
+
+    copied(job.catalog, tier, job.catalog.show("run", 10))
+    assert " step 10 " in shown()
+    shared(job.catalog.database).mark(job.catalog.files("run"), FileState.MISSING)
+    assert " none on disks " in shown()
+    facts.remove(job.catalog.database, "far")
+    assert " none " in shown()
+
+
 def test_doctor_says_what_waits_and_what_is_on_nodes_only(job: Job, tier: Tier) -> None:
     copied(job.catalog, tier, job.catalog.show("run", 5))
     first, waits, nodes = told(job)
