@@ -152,7 +152,7 @@ def test_no_file_of_a_run_is_left(job: Job, sqlite_url: str) -> None:
 
 
 def test_the_way_back_to_an_abandoned_branch(job: Job, sqlite_url: str) -> None:
-    job.catalog.branch(job.catalog.resolve(RUN, step=10).plan)
+    assert run(sqlite_url, "resolve", RUN, "--step", "10", "--branch").code == 0
     explained = run(sqlite_url, "resolve", RUN, "--explain")
     assert newest(sqlite_url) == 10
     (way,) = [line for line in explained.out.splitlines() if "@25" in line]
