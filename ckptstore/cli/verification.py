@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -105,8 +106,8 @@ def _verify_in_tier(database: Database, run: str | None, tier: str, *, digest: b
         what = "sizes and digests" if digest else "sizes"
         line(f"{count(done.checked, 'copy', 'copies')} in tier {done.tier} verified, {size(done.bytes)}: {what}")
         for word, some in (("damaged", done.damaged), ("not looked at", done.troubles)):
-            for each in first(some, word):
-                line(f"{word}: {each.reason}")
+            for reason, copies in first(list(Counter(each.reason for each in some).items()), word):
+                line(f"{word}: {reason}" + (f" ({copies} copies)" if copies > 1 else ""))
         for key in first(done.whole, "whole again"):
             line(f"whole again: {key}: a start takes it")
         last = f"{count(len(done.damaged), 'copy is', 'copies are')} damaged" if done.damaged else "no damage was found"

@@ -100,7 +100,7 @@ def _look(
 ) -> StoreError | None:
     """The fault of a copy, or of the files beside it; None if there is none. `silent` gets a store's silence."""
     if silent:
-        return UnreachableError(f"not looked at: {silent[0].message}")
+        return silent[0]
     reads_bytes = digest or copy.state is CopyState.FAILED
     parts = [(copy.key, copy.size or 0, copy.digest), *((each.key, each.size, each.digest) for each in copy.beside)]
     try:

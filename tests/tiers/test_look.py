@@ -19,7 +19,7 @@ from ckptstore.doctor.checkup import Check, Status
 from ckptstore.doctor.doctor import examine
 from ckptstore.journal.recorder import shared
 from ckptstore.objects.directory import DirectoryStore
-from ckptstore.objects.store import Finding
+from ckptstore.objects.store import Finding, Seen
 from ckptstore.outside import utc_now
 from ckptstore.resume import dicts
 from ckptstore.retention import in_tier as retention
@@ -197,13 +197,26 @@ def test_verify_takes_up_first_which_copies_another_catalog_removed(
     assert (found.checked, found.damaged, found.failed_before) == (2, (), 0)
 
 
-def test_a_tier_that_does_not_answer_marks_nothing(job: Job, tier: Tier, tmp_path: Path) -> None:
+def test_a_tier_that_does_not_answer_marks_nothing(
+    job: Job, tier: Tier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     copied(job.catalog, tier, job.catalog.show("run", 5))
     shutil.rmtree(tmp_path / "far")
+    asked: list[str] = []
+    head = DirectoryStore.head
+
+    def noted(store: DirectoryStore, key: str) -> Seen | None:
+        asked.append(key)
+        return head(store, key)
+
+    monkeypatch.setattr(DirectoryStore, "head", noted)
     found = in_tier.verify(job.catalog.database, "run", tier)
     assert (found.checked, found.bytes, len(found.damaged), len(found.troubles)) == (0, 0, 0, 2)
     told = f"{tmp_path}/far is not there: perhaps it is not mounted"
-    assert [each.reason for each in found.troubles] == [told, f"not looked at: {told}"], "each may take a minute"
+    assert [each.reason for each in found.troubles] == [told, told]
+    assert (len(asked), asked[1]) == (2, "none"), "each may take a minute"
+    printed = CliRunner().invoke(cli, [f"--db={job.catalog.database.url}", "verify", "--tier", "far"]).stdout
+    assert [line for line in printed.splitlines() if told in line] == [f"not looked at: {told} (2 copies)"]
     assert {file.global_step for file in facts.lacking(job.catalog.database, "run", tier)} == {10}
 
 
