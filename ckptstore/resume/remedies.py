@@ -27,7 +27,8 @@ _LOST = {Rule.MISSING_FILE, Rule.SIZE_MISMATCH, Rule.DIGEST_MISMATCH, Rule.UNREA
 def of_state(reason: Reason, state: State) -> str:
     """What to do about a state that is rejected as a whole; empty: nothing."""
     if reason.rule is Rule.QUARANTINED:
-        return f"take it all the same with --take-quarantined, in a script with {Call('resume', take_quarantined=True)}"
+        shown = f"{Command('resolve', state.launch.run, '--take-quarantined')} shows what a start then loads"
+        return f"to take it all the same, write {Call('resume', take_quarantined=True)} in the script; {shown}"
     if reason.rule is Rule.NOT_LINEAGE:
         launch, step = state.launch.id, state.global_step
         call = Call("resume", lineage=launch, step=step)

@@ -160,8 +160,9 @@ def test_what_was_lost_has_to_be_brought_back(rule: Rule) -> None:
 def test_what_to_do_about_a_whole_state() -> None:
     whole = whole_state(launch(), 15)
     assert remedies.of_state(Reason(Rule.UNTRAINED, None, ""), whole) == ""
-    assert "--take-quarantined, in a script with resume(take_quarantined=True)" in remedies.of_state(
-        Reason(Rule.QUARANTINED, None, ""), whole
+    assert remedies.of_state(Reason(Rule.QUARANTINED, None, ""), whole) == (
+        "to take it all the same, write resume(take_quarantined=True) in the script; "
+        "ckptstore resolve run --take-quarantined shows what a start then loads"
     )
     asked = "to go back to it: ckptstore resolve run/L1@15 --branch, or in a script resume(lineage='L1', step=15)"
     assert remedies.of_state(NOT_LINEAGE, whole) == asked
