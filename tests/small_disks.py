@@ -28,6 +28,11 @@ def give_room(home: Path, size: str) -> None:
     subprocess.run(["mount", "-o", f"remount,size={size}", str(home)], check=True)
 
 
+def read_only(home: Path) -> None:
+    """From now on nothing can be written to the file system at `home`."""
+    subprocess.run(["mount", "-o", "remount,ro", str(home)], check=True)
+
+
 def fill(home: Path) -> Path:
     """Leave no room at all: a file that takes it."""
     path = home / "filler"

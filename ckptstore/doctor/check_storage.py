@@ -93,6 +93,10 @@ def _disk(facts: RunFacts, device: int, directories: list[str]) -> Check:
         room = room_of(directories[0])
     except OSError as error:
         return facts.check("disk", Status.WARNING, f"{where}: its room is not known ({reason_of(error)})")
+    if room.is_read_only:
+        hint = "if it was mounted to be written to: see the kernel's log for errors of the disk, then mount it again"
+        detail = f"{where}: mounted read-only here: nothing can be saved to it, or removed from it"
+        return facts.check("disk", Status.WARNING, detail, hint)
     files, taken = _next_save(facts, device)
     free = f"{where}: {size(room.bytes)} free"
     if not files:

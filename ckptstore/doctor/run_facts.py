@@ -55,10 +55,11 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Room:
-    """The free space of a file system for users other than root."""
+    """The free space of a file system for users other than root, and whether this machine mounts it read-only."""
 
     bytes: int
     files: int | None  # that can still be created; None: there is no limit
+    is_read_only: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,7 +261,8 @@ def _look_at(directory: str) -> Surroundings:
 def room_of(directory: str) -> Room:
     """The free space on the disk of a directory. Raises `OSError`."""
     found = os.statvfs(directory)
-    return Room(found.f_bavail * found.f_frsize, found.f_favail if found.f_files else None)
+    files = found.f_favail if found.f_files else None
+    return Room(found.f_bavail * found.f_frsize, files, bool(found.f_flag & os.ST_RDONLY))
 
 
 def nearest(path: Path) -> Path:

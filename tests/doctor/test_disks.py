@@ -22,7 +22,7 @@ from tests.cli.advice import follow
 from tests.command_line import ckptstore
 from tests.doctor.checkups import checks, said, unchanged
 from tests.jobs import Job, begun, started
-from tests.small_disks import fill, small_disk
+from tests.small_disks import fill, read_only, small_disk
 
 pytestmark = pytest.mark.of_files
 
@@ -178,3 +178,13 @@ def test_what_a_system_does_not_tell(  # noqa: PLR0917
     status, name = check.split()
     found = checks(sqlite_url)[name]
     assert (found.status.value, words in found.detail) == (status, True), found
+
+
+def test_a_disk_that_the_system_made_read_only(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
+    """As Linux does after an error of the disk: no save succeeds any more, however much room there is."""
+    with small_disk(tmp_path / "disk", "size=8m") as home:
+        begun(catalog, home, 5)
+        assert said(checks(database_url)["disk"])[0] == "ok"
+        read_only(home)
+        told = f"{home}: mounted read-only here: nothing can be saved to it, or removed from it"
+        assert said(checks(database_url)["disk"]) == ("warning", told)
