@@ -294,7 +294,7 @@ def _behind(behind: Mapping[int | None, list[int]], hosts: dict[int, str]) -> st
         on = sorted({hosts[rank] for rank in ranks if rank in hosts})
         where = f" (on {some(on)})" if on else ""
         if step is None:
-            last = f"{'is' if len(ranks) == 1 else 'are'} in none of the last {_FAR_BACK} saves"
+            last = f"{'is' if len(ranks) == 1 else 'are'} in none of the last saves ({_FAR_BACK} at most)"
         else:
             last = f"saved step {step} last"
         parts.append(f"{of_ranks(ranks)}{where} {last}")

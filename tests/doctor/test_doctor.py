@@ -236,7 +236,7 @@ def test_a_rank_that_stopped_long_ago_and_one_that_never_saved(
         save(ranks[:2], tmp_path, step)
     found = checks(database_url)["ranks"]
     assert found.detail == (
-        "rank 3 (on node-1) is in none of the last 200 saves; rank 2 (on node-1) saved step 1 last; "
+        "rank 3 (on node-1) is in none of the last saves (200 at most); rank 2 (on node-1) saved step 1 last; "
         "the newest save is step 11"
     )
 
