@@ -133,7 +133,7 @@ def main() -> None:
     except FileNotFoundError as error:
         _fail(f"{error.filename or 'the current directory'}: {reason_of(error)}", 1)
     except OSError as error:
-        _fail(f"{error.filename or 'what there is to say cannot be written'}: {reason_of(error)}", 1)
+        _fail(f"{error.filename or 'the output cannot be written'}: {reason_of(error)}", 1)
     except UnicodeError as error:
         text = error.object if isinstance(error, UnicodeEncodeError) else str(error)
         _fail(f"{text!a}: it cannot be written as text; names must be UTF-8, and so must the locale", 1)

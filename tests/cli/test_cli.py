@@ -323,7 +323,7 @@ def test_what_cannot_be_printed_is_one_line(
         command = [COMMAND, "--db", sqlite_url, *arguments]
         done = subprocess.run(command, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
-    message = "what there is to say cannot be written: No space left on device"
+    message = "the output cannot be written: No space left on device"
     assert done.stderr == (
         json.dumps({"error": message, "hint": "", "exit_code": 1}) + "\n"
         if "--json" in arguments
