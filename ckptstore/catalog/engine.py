@@ -229,11 +229,12 @@ class Database:
         if self.file is None:
             hint = "check that the server runs and that --db or CKPTSTORE_URL names it"
             return kind(f"cannot reach the catalog {self.name} ({reason})", hint)
+        rebuild = f"move the file away, then rebuild the catalog from the journals: {Command('scan', 'DIR')}"
         if "not a database" in reason:
-            return kind(f"{self.name} is not a catalog", "give the file of one, or a new name")
+            hint = f"give the file of one; if it was one and is damaged, {rebuild}"
+            return kind(f"{self.name} is not a catalog", hint)
         if "malformed" in reason:
-            hint = f"move its file away, then rebuild the catalog from the journals: {Command('scan', 'DIR')}"
-            return CatalogDamagedError(f"the catalog {self.name} is damaged ({reason})", hint)
+            return CatalogDamagedError(f"the catalog {self.name} is damaged ({reason})", rebuild)
         is_locked = "locked" in reason
         hint = "another process works on it: try again" if is_locked else sqlite.remedy(self.file, reason)
         return kind(f"cannot use the catalog {self.name} ({reason})", hint)
