@@ -32,11 +32,18 @@ def root_of(directory: str) -> str:
     return str(path.parent if parse_rank_directory(path.name) is not None else path)
 
 
-def remember(catalog: str, run: str, directory: str) -> None:
-    """Remember that a run of a catalog saves there. A failure is logged only."""
+def remember(catalog: str, runs: Iterable[str], directory: str) -> None:
+    """Remember that a run of a catalog saves there, under each of its names. A failure is logged only.
+
+    A script may join by the first name or by the present one, and without the catalog nothing else relates them.
+    """
     root = root_of(directory)
-    if root in remembered(catalog, run):
-        return
+    for run in dict.fromkeys(runs):
+        if root not in remembered(catalog, run):
+            _add(catalog, run, root)
+
+
+def _add(catalog: str, run: str, root: str) -> None:
     path = _memory(catalog, run)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,10 +68,13 @@ def remembered(catalog: str, run: str) -> list[str]:
     return found
 
 
-def known_directories(catalog: str, run: str, given: Iterable[str | Path] = ()) -> list[str]:
-    """Each directory that a run's checkpoints may be in or below: given, named by the variable, remembered."""
+def known_directories(catalog: str, runs: Iterable[str], given: Iterable[str | Path] = ()) -> list[str]:
+    """Each directory that the checkpoints of a run of these names may be in or below.
+
+    They are those that are given, named by the variable, or remembered.
+    """
     named = os.environ.get(DIRECTORIES, "").split(os.pathsep)
-    every = [*map(str, given), *filter(None, named), *remembered(catalog, run)]
+    every = [*map(str, given), *filter(None, named), *(each for run in runs for each in remembered(catalog, run))]
     return list(dict.fromkeys(real_directory(each) for each in every))
 
 

@@ -65,7 +65,7 @@ def _runs(database: Database, run: str | None, now: datetime, *, is_away: bool =
 
 def _without(catalog: str, run: str | None, now: datetime) -> list[Check]:
     """Check runs without the catalog: by the journals in known directories, as a start without the catalog does."""
-    known = known_directories(catalog, run or "")
+    known = known_directories(catalog, [run or ""])
     sizes, hidden = found_below(known)
     hint = f"name their directories: {DIRECTORIES}=/data/run"
     told = [Check("journals", Status.WARNING, f"{each.path} cannot be read: {each.reason}") for each in hidden]

@@ -251,7 +251,7 @@ def _record(database: Database, new: _New) -> None:
         recorder.record_decided(decide)
     except RefusedError as error:  # the name was free when the copy began
         raise RefusedError(error.message, f"{error.hint}; remove the files in {new.directory}") from None
-    remember(database.name, new.launch.run, new.directory)
+    remember(database.name, [new.launch.run], new.directory)
 
 
 def _as_it_is(file: Checkpoint) -> Checkpoint:

@@ -317,7 +317,7 @@ def by_journals(database: Database, run: str, directories: Iterable[str]) -> Dat
     If one of `directories` is of one rank, the directories of the other ranks beside it are read too.
     """
     temporary = in_memory()
-    sizes, _ = found_below(known_directories(database.name, run, map(root_of, directories)), with_directories=True)
+    sizes, _ = found_below(known_directories(database.name, [run], map(root_of, directories)), with_directories=True)
     take_up_found(temporary, sizes, look=False)
     return temporary
 

@@ -76,7 +76,7 @@ def rename(database: Database, run: str, name: str) -> bool:
 
     _tell(database, found.id, decide)
     for directory in remembered(database.name, found.first):
-        remember(database.name, name, directory)
+        remember(database.name, [name], directory)
     return True
 
 

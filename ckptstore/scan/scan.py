@@ -200,9 +200,12 @@ def _apply(database: Database, tree: Tree, plan: ScanPlan) -> None:
     recorder.record(changed)
     recorder.record(unplaced)
     recorder.adopt([*found.adopted, *plan.back])
+    with database.read() as connection:
+        called = reads.called(connection, found.run)
+    names = [found.run, *([called.name] if called else [])]
     saved_to = {file.path.rpartition("/")[0] for file in found.adopted}
     for directory in sorted(map(root_of, saved_to)):
-        remember(database.name, found.run, directory)
+        remember(database.name, names, directory)
 
 
 def _new_trash(database: Database, run: str, known: AbstractSet[str]) -> tuple[FoundTrash, ...]:

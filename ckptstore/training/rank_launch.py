@@ -96,6 +96,11 @@ class RankLaunch:
         return self.facts.run
 
     @property
+    def names(self) -> tuple[str, str]:
+        """The run's first name, and its present one."""
+        return self.run, self.name
+
+    @property
     def world_size(self) -> int:
         """How many ranks the launch has."""
         return self.facts.world_size

@@ -87,7 +87,7 @@ class SavePlaces:
             names = self._without_leftovers(view, names)
         if is_new and not isinstance(names, OSError):
             self._names_before[directory] = names
-        remember(self._launch.database.name, self._launch.run, directory)
+        remember(self._launch.database.name, self._launch.names, directory)
         self._claimed.add((directory, kind, prefix))
         before = [] if names_before is None else sorted(names_before(_or_raised(names)))
         self._recorder.call(
@@ -314,7 +314,7 @@ class SavePlaces:
     def _take_up_for_next(self, directory: str) -> None:
         """Read the journals here into the catalog, for the next start; rank 0 reads those of all ranks."""
         launch = self._launch
-        remember(launch.database.name, launch.run, directory)
+        remember(launch.database.name, launch.names, directory)
         sizes, _ = found_below([root_of(directory) if launch.rank == 0 else directory])
         try:
             with launch.database.connected():

@@ -164,7 +164,7 @@ def begin(
     alone count, and the launch is in journals only until the catalog is back. `claim` is the argument of `resume.join`,
     for a launch that is in the catalog.
     """
-    sizes, _ = found_below(known_directories(database.name, run, directories))
+    sizes, _ = found_below(known_directories(database.name, [run], directories))
     try:
         with database.connected():
             schema.ensure(database)
@@ -234,7 +234,7 @@ def decide(
             launch.recorder.complain(f"{error}. Journals and directories decide where training starts.")
             launch.recorder.behind = True
     temporary = in_memory()
-    known = known_directories(name, launch.run, directories)
+    known = known_directories(name, launch.names, directories)
     others = [each for run in _named(query.initial) for each in remembered(name, run)]
     sizes, hidden = found_below(dict.fromkeys((*known, *others)), with_directories=True)
     for unseen in (*hidden, *take_up_found(temporary, sizes, look=False).unreadable):

@@ -158,7 +158,7 @@ def test_the_rest_of_the_page_without_the_catalog(
 def test_without_the_catalog_this_machine_may_remember(run: Job, tmp_path: Path) -> None:
     url = "postgresql://me@/none?host=/no/such/socket"
     assert checks(url)["runs"].status is Status.NOTE
-    run_directories.remember(open_to_look(url, answer_within=1).name, "run", str(run.folder(0)))
+    run_directories.remember(open_to_look(url, answer_within=1).name, ["run"], str(run.folder(0)))
     assert checks(url)["restorable"].detail.startswith("step 20")
 
 

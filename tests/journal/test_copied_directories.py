@@ -34,7 +34,7 @@ def sizes(catalog: Catalog) -> list[tuple[int, int]]:
 
 def read_by_a_start(catalog: Catalog, job: Job) -> None:
     """The directories of the run's ranks, and all below them, as a start of another process reads them."""
-    remember(catalog.database.name, "run", str(job.folder(0)))
+    remember(catalog.database.name, ["run"], str(job.folder(0)))
     begin(catalog.database, "run", rank=0, world_size=1, launch_id="N", layout=None).let_go()
 
 

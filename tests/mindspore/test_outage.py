@@ -152,6 +152,20 @@ def test_a_fresh_start_that_overlooked_an_earlier_one_is_stopped_and_the_next_on
     assert run.final() == undisturbed
 
 
+def test_a_run_goes_on_by_its_present_name(tmp_path: Path, undisturbed: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was renamed on one machine, and trained on another under the present name alone."""
+    run = Run(tmp_path)
+    assert run.launch(fault="kill 7").code == -signal.SIGKILL
+    run.catalog.rename("run", "thesis")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another machine"))
+    assert run.launch(run="thesis", fault="kill 12").code == -signal.SIGKILL
+    run.catalog.close()
+    with sqlite3.connect(run.url) as database:
+        database.execute("UPDATE ckptstore_version SET version_num = '9999'")
+    run.again(step=15, run="thesis")
+    assert run.final() == undisturbed
+
+
 def test_checkpoints_that_no_journal_tells_of_stop_a_fresh_start_without_the_catalog(tmp_path: Path) -> None:
     """They may be of this run, taken in by a scan; the callback alone knows where to look, and says it in time."""
     run = Run(tmp_path, another_schema(tmp_path))
