@@ -83,6 +83,11 @@ def called(connection: sa.Connection, name: str) -> Called | None:
     return None if row is None else Called(row.id, row.first, row.renamed or row.first, bool(row.forgotten))
 
 
+def renamed_to(connection: sa.Connection, name: str) -> list[str]:
+    """The first names of the runs that were renamed to `name`."""
+    return list(connection.execute(_RENAMED_TO, {"own_name": name}).scalars())
+
+
 def names_of_runs(connection: sa.Connection) -> dict[int, str]:
     """The present name of each run, by its id; forgotten runs are left out.
 
@@ -471,6 +476,9 @@ _RUN_ID = sa.select(
         sa.select(runs.c.id).where(runs.c.name == _NAME).scalar_subquery(),
         sa.select(sa.func.min(renamed.c.run_id)).where(renamed.c.name == _NAME).scalar_subquery(),
     )
+)
+_RENAMED_TO = (
+    sa.select(runs.c.name).select_from(renamed.join(runs)).where(renamed.c.name == _NAME, runs.c.name != _NAME)
 )
 _CALLED = sa.select(
     runs.c.id, runs.c.name.label("first"), renamed.c.name.label("renamed"), forgotten.c.forgotten

@@ -181,7 +181,7 @@ class SavePlaces:
         overlooked = self._overlooked(view)
         if overlooked is not None:
             self._take_up_for_next(directory)
-            raise RefusedError(overlooked[0], "start again: it is found now; or start a run of another name")
+            raise RefusedError(overlooked.what, overlooked.hint)
         if start is None:
             return
         if start.plan is not None:
@@ -281,22 +281,39 @@ class SavePlaces:
             log.error(
                 "%s. Training goes on, and its saves are registered; to go on from that step instead, stop it and "
                 "start again with %s",
-                overlooked[0],
-                Call("resume", lineage=overlooked[1]),
+                overlooked.what,
+                overlooked.call,
             )
 
-    def _overlooked(self, view: View) -> tuple[str, str] | None:
-        """The message about a newer state that this start overlooked, and the launch that saved it; None if none."""
+    def _overlooked(self, view: View) -> _Overlooked | None:
+        """The newer state in this directory that this start overlooked; None if there is none."""
         start = self._progress.start
         if start is None or start.launch.branched:  # going back on purpose abandons newer states
             return None
-        file = newer_state(view, start) or self._moved_here(view, start)
+        file = newer_state(view, start) or self._moved_here(view, start) or self._of_renamed(view, start)
         if file is None:
             return None
+        name, is_own = self._launch.name, file.run == start.launch.run
         begins = f"after step {start.global_step}" if start.global_step else "from the beginning"
-        held = f"{file.path} holds step {file.global_step} of run {self._launch.name}"
+        held = f"{file.path} holds step {file.global_step} of run "
+        held += name if is_own else f"{file.run}, which was renamed to {name}"
         catalog = self._launch.database.name  # a view may be of a temporary one
-        return f"this launch starts {begins}, but {held}, and the catalog {catalog} did not know it", file.launch
+        what = f"this launch starts {begins}, but {held}, and the catalog {catalog} did not know it"
+        call = Call("resume", lineage=file.launch) if is_own else Call("join", repr(file.run))
+        # The catalog that knows this launch now has a run of its name: the next start would be of that run.
+        hint = (
+            "start again: it is found now" if is_own or view.database is not self._launch.database else f"call {call}"
+        )
+        return _Overlooked(what, f"{hint}; or start a run of another name", call)
+
+    def _of_renamed(self, view: View, start: Start) -> Checkpoint | None:
+        """The newest file here of a run that was renamed to the name of this one, if this one has no state to go on."""
+        if start.plan is not None:
+            return None
+        with view.database.read() as connection:
+            called = reads.renamed_to(connection, start.launch.run)
+        found = [file for run in called if (file := newer_state(view, start, run)) is not None]
+        return max(found, key=lambda file: file.global_step, default=None)
 
     def _moved_here(self, view: View, start: Start) -> Checkpoint | None:
         """A newer file of the run that is in this directory, and that the catalog knew at another place, if at all.
@@ -323,6 +340,14 @@ class SavePlaces:
             log.info("%s. The catalog does not yet have the records of the journals in %s.", error, directory)
 
 
+class _Overlooked(NamedTuple):
+    """A message about a newer state, how the next start finds it, and the call that goes on from it."""
+
+    what: str
+    hint: str
+    call: Call
+
+
 class View(NamedTuple):
     """The records of a directory's journals: a database that has them, and the ids of files new to it."""
 
@@ -331,18 +356,21 @@ class View(NamedTuple):
     new: tuple[str, ...]
 
 
-def newer_state(view: View, start: Start) -> Checkpoint | None:
-    """The newest file of the run in the directory that was not known when the launch started; None if there is none.
+def newer_state(view: View, start: Start, run: str | None = None) -> Checkpoint | None:
+    """The newest file of a run in the directory that was not known when the launch started; None if there is none.
 
-    Files of the launch itself do not count: other ranks may have saved them by now.
+    `run` is its first name (None: the run of the launch). Files of the launch itself do not count: other ranks may have
+    saved them by now.
     """
     own, found = start.launch, []
+    run = own.run if run is None else run
+    before = start.known if run == own.run else {}
     with view.database.read() as connection:
-        highest = tallies.highest_steps(connection, reads.run_id(connection, own.run) or 0)
+        highest = tallies.highest_steps(connection, reads.run_id(connection, run) or 0)
         for launch, step in highest.items():
-            known = max(start.global_step, start.known.get(launch, 0))
-            if launch != own.id and step > known:
-                found += directories.files_after(connection, view.directory, launch_key(own.run, launch), known)
+            known, key = max(start.global_step, before.get(launch, 0)), launch_key(run, launch)
+            if key != own.key and step > known:
+                found += directories.files_after(connection, view.directory, key, known)
     return max(found, key=lambda file: file.global_step, default=None)
 
 

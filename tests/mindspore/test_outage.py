@@ -166,6 +166,23 @@ def test_a_run_goes_on_by_its_present_name(tmp_path: Path, undisturbed: bytes, m
     assert run.final() == undisturbed
 
 
+def test_a_fresh_start_by_the_present_name_of_a_run_is_stopped_and_the_next_one_is_right(
+    tmp_path: Path, undisturbed: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run was renamed, the catalog is away, and this machine never saw the run."""
+    run = Run(tmp_path)
+    assert run.launch(fault="kill 17").code == -signal.SIGKILL
+    run.catalog.rename("run", "thesis")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another machine"))
+    run.url = another_schema(tmp_path)
+    stopped = run.launch(run="thesis")
+    assert stopped.code == 1
+    assert "net-2_5.ckpt holds step 15 of run run, which was renamed to thesis, and the catalog " in stopped.output
+    assert f"{run.url} did not know it; start again" in stopped.output
+    run.again(step=15, run="thesis")
+    assert run.final() == undisturbed
+
+
 def test_checkpoints_that_no_journal_tells_of_stop_a_fresh_start_without_the_catalog(tmp_path: Path) -> None:
     """They may be of this run, taken in by a scan; the callback alone knows where to look, and says it in time."""
     run = Run(tmp_path, another_schema(tmp_path))

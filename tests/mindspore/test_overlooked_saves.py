@@ -55,6 +55,30 @@ def test_a_start_stops_where_states_are_that_its_catalog_never_heard_of(
     assert ckptstore.mindspore.join("run").resume(model, dataset).global_step == newest.global_step
 
 
+@pytest.mark.parametrize("copied_before", ["any launch", "the rename"])
+def test_a_start_by_the_present_name_stops_where_the_run_saved_before_it_was_renamed(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied_before: str
+) -> None:
+    """A catalog from a backup, or a new one, on a machine that never saw the run: the journals tell of the rename."""
+    kept = tmp_path / "backup.db"
+    if copied_before == "any launch":
+        back_up(catalog, kept)
+    train(create_model(), tmp_path / "first")
+    if copied_before == "the rename":
+        back_up(catalog, kept)
+    catalog.rename("run", "thesis")
+    monkeypatch.setenv("CKPTSTORE_URL", str(kept))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another machine"))
+    told = (
+        r"starts from the beginning, but .* holds step 6 of run run, which was renamed to thesis, .* call join\('run'\)"
+    )
+    for _ in range(2):
+        job = Job(launch=ckptstore.mindspore.join("thesis"))
+        with pytest.raises(RefusedError, match=told):
+            job.train(job.registrar(saving(tmp_path / "first")))
+    assert Job().start.global_step == 6
+
+
 def test_newer_states_that_were_moved_to_where_a_launch_saves(catalog: Catalog, tmp_path: Path) -> None:
     """The catalog knew them at another place, and the launch began from what it could see."""
     train(create_model(), tmp_path / "first")
