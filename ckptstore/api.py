@@ -405,7 +405,7 @@ class Catalog:
         """Plan which states of a run stay and which go, with all reasons; no file is touched.
 
         Without `policy`, the policy stored for the run counts. Raises `RefusedError` if no rule says which states to
-        keep.
+        keep, or if a journal has a newer policy than the stored one.
         """
         from ckptstore.retention.plan import plan_gc
 

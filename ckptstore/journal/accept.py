@@ -20,6 +20,7 @@ from ckptstore.core.events import (
     from_lines,
     launch_of,
     run_of,
+    version_of_user_event,
 )
 from ckptstore.core.hints import Command, as_options
 from ckptstore.core.model import SCANNED
@@ -30,13 +31,17 @@ from ckptstore.journal.layouts import is_as_told
 from ckptstore.outside import os
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from ckptstore.catalog.engine import Connection
     from ckptstore.core.events import Event, UserEvent
     from ckptstore.core.model import Launch, LaunchKey
     from ckptstore.journal.jsonl import Contents
+
+
+_MARKS = (StepPinned, StepTagged, PolicySet, RunForgotten)
+_OF_MARKS = ("pin", "tag", "policy", "forget")
 
 
 @dataclass(frozen=True)
@@ -215,11 +220,17 @@ def _key(event: Event) -> LaunchKey | None:
     return event.launch.key if isinstance(event, LaunchStarted) else launch_of(event)
 
 
-def unconfirmed(connection: Connection, run: str, lines: Sequence[dict[str, Any]]) -> list[str]:
-    """Lines of a journal that remove protection in a run, and that no user has confirmed in the catalog."""
-    of_marks = [line for line in lines if line.get("t") in ("pin", "tag", "policy", "forget")]
+def unconfirmed(
+    connection: Connection, run: str, lines: Sequence[dict[str, Any]], types: Collection[str] = _OF_MARKS
+) -> list[str]:
+    """Lines of journals that remove protection in a run, and that no user has confirmed in the catalog.
+
+    Of several lines about one subject the newest counts.
+    """
+    of_marks = [line for line in lines if line.get("t") in types]
     newest: dict[object, UserEvent] = {}
-    for event in from_lines(of_marks, "/")[0]:
+    marks = [each for each in from_lines(of_marks, "/")[0] if isinstance(each, _MARKS)]
+    for event in sorted(marks, key=version_of_user_event):
         match event:
             case StepPinned(run=named, global_step=step):
                 newest[named, step] = event

@@ -218,9 +218,9 @@ def stated(
 ) -> Policy:
     """The policy to apply: the given or the stored one, with this floor and grace (None: its own).
 
-    Raises `RefusedError` if no rule says what to keep.
+    Raises `RefusedError` if no rule says what to keep, or if a journal has a newer policy than the stored one.
     """
-    policy = policy or stored_policy.show(database, run)
+    policy = policy or stored_policy.of_gc(database, run)
     if policy is None:
         raise RefusedError(
             "no rule says what to keep, and no policy is stored for this run",

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.catalog import reads, user_events
+from ckptstore.catalog.journals import journals_of
 from ckptstore.catalog.runs import find_called, find_run
 from ckptstore.core.events import PolicySet
+from ckptstore.core.hints import Command, as_options
+from ckptstore.disk.trust import Trust
+from ckptstore.errors import RefusedError
+from ckptstore.journal import jsonl
+from ckptstore.journal.accept import unconfirmed, why_not
 from ckptstore.journal.recorder import record_of_run
 from ckptstore.retention.decide import check_metric, check_policy
 from ckptstore.retention.policy import Policy, from_json
@@ -25,6 +32,49 @@ def show(database: Database, run: str) -> Policy | None:
     with database.read() as connection:
         rules = user_events.policy_of(connection, run_id)
     return None if rules is None else from_json(rules)
+
+
+def of_gc(database: Database, run: str) -> Policy | None:
+    """As `show`, for a gc.
+
+    Raises `RefusedError` if a journal of the run has a newer policy than the catalog. A catalog that was brought back
+    from a backup has an old one, and the states that only the newer one keeps would go.
+    """
+    policy = show(database, run)
+    if policy is not None and (newer := _newer(database, run)):
+        again = Command("policy", run, *as_options(policy.to_json()))
+        raise RefusedError(
+            f"the journals have a newer policy than the catalog: {newer}",
+            f"if the older one is right, store it again: {again}; or give gc its rules",
+        )
+    return policy
+
+
+def _newer(database: Database, run: str) -> str:
+    """The policy that the run's journals have, and that the catalog lacks, as text; empty if there is none."""
+    run_id, first, *_ = find_called(database, run)
+    with database.read() as connection:
+        folders = {path.rpartition("/")[0] for path in journals_of(connection, run_id)}
+        owners = reads.owners_of(connection, [first]).get(first, set())
+    shared = [path for folder in sorted(folders) for path in _shared_in(folder)]
+    trust = Trust.of()
+    found, _ = jsonl.read_tails(dict.fromkeys(shared, 0))
+    lines = [
+        line
+        for contents in found.values()
+        if not why_not(contents.owner, contents.home_owner, trust)
+        and (contents.owner in owners or trust.is_full(contents.owner))
+        for line in contents.entries
+    ]
+    with database.read() as connection:
+        return next(iter(unconfirmed(connection, first, lines, ["policy"])), "")
+
+
+def _shared_in(folder: str) -> list[str]:
+    """The journals in a folder that users' commands write; none if the folder cannot be read."""
+    with suppress(OSError):
+        return [path for path in jsonl.sizes_in(folder) or () if path.rpartition("/")[2].startswith(jsonl.SHARED)]
+    return []
 
 
 def store(database: Database, run: str, policy: Policy) -> None:

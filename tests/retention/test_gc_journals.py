@@ -5,10 +5,15 @@ from pathlib import Path
 import pytest
 
 from ckptstore.api import Catalog
+from ckptstore.catalog.tables import policies
+from ckptstore.errors import RefusedError
 from ckptstore.journal import jsonl
+from ckptstore.retention import stored_policy
 from ckptstore.retention.execute import execute
 from ckptstore.retention.plan import plan_gc
+from ckptstore.retention.policy import Policy
 from ckptstore.training.retention_thread import RetentionThread
+from tests.contents import contents
 from tests.retention.builders import LAST_2, removed, saved, tree
 
 
@@ -32,6 +37,26 @@ def test_nothing_goes_while_a_journal_was_not_read(catalog: Catalog, tmp_path: P
     done = execute(catalog.database, made_before)
     assert (done.removed, {each.reason for each in done.skipped}) == ((), {plan.decision.keep[0].state.doubt})
     assert tree(job.directory) == before
+
+
+def test_a_catalog_from_a_backup_does_not_collect_by_its_old_policy(catalog: Catalog, tmp_path: Path) -> None:
+    """A newer policy may keep more: gc asks which one counts. Rules that gc is given count at once."""
+    saved(catalog, tmp_path / "ckpt", 10, 20, 30, 40)
+    stored_policy.store(catalog.database, "run", LAST_2)
+    assert removed(catalog.plan_gc("run")) == [("L1", 20), ("L1", 10)]
+    (before,) = contents(catalog)["policies"]
+    for policy in (Policy(keep_last=3), Policy(keep_last=4)):
+        stored_policy.store(catalog.database, "run", policy)
+    assert removed(catalog.plan_gc("run")) == []
+    with catalog.database.write() as connection:  # as a backup from before has it
+        connection.execute(policies.update().values(rules=before["rules"], version=before["version"]))
+    told = "newer policy than the catalog: .* its policy is {'keep_last': 4.* ckptstore policy run --keep-last 4"
+    with pytest.raises(RefusedError, match=told) as refused:
+        catalog.plan_gc("run")
+    assert "store it again: ckptstore policy run --keep-last 2 --floor 2; or give gc" in str(refused.value)
+    assert removed(catalog.plan_gc("run", LAST_2)) == [("L1", 20), ("L1", 10)]
+    stored_policy.store(catalog.database, "run", LAST_2)
+    assert removed(catalog.plan_gc("run")) == [("L1", 20), ("L1", 10)]
 
 
 def test_a_training_that_collects_hears_why_nothing_goes(
