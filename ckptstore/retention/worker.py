@@ -204,10 +204,9 @@ class Worker:
         unseen = {each.file.id: each.reason for each in seen if isinstance(each, Unseen)}
         back = [item for item in home if item.wanted is Location.HOME]  # the others are in the trash, and may be purged
         why = {item.id: unseen[file.id] for item in back for file in records.get(item.id, ()) if file.id in unseen}
-        self.done.troubles += [Skipped(item.path, why[item.id]) for item in back if item.id in why]
-        # A journal that was not read may have the record of a file, or say that a rank missed it.
-        left = [item for item in back if item.id in why or (self.unheard and item.checkpoint)]
+        left = [item for item in back if item.id in why]
         if left:
+            self.done.troubles += [Skipped(item.path, why[item.id]) for item in left]
             self.want(left, Location.HOME)  # the next undo or gc looks again
 
     def _records(self, items: Sequence[Item]) -> dict[str, list[Checkpoint]]:

@@ -1073,7 +1073,10 @@ class World:
         begun = self.machine.now_ns
         task = self._operate("undo", lambda opened: opened.undo(RUN), catalog)
         after = self.everything()
-        if not task.is_over:  # it was killed: files that it moved back count only after the next gc or undo
+        has_unread = any(disk.unreadable for disk in self.disks.values())
+        # If it was killed, files that it moved back count only after the next gc or undo. A journal that it could not
+        # read may say that a rank missed a file, which was in the trash: that file counts only after a scan.
+        if has_unread or not task.is_over:
             trashed = {content for path, content in before.items() if "/.ckptstore/trash/" in path}
             self._uncounted |= trashed & {content for path, content in after.items() if path not in before}
         if alone:

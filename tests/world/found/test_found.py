@@ -740,25 +740,6 @@ def test_two_runs_of_one_prefix(world: World) -> None:
     world.finish()
 
 
-@history(3000096, of=TierWorld, size=2, replicas=False, disks="one", nodes=1, late=False, keeps=0, coarse=False)
-def test_undo_beside_an_unread_journal(world: TierWorld) -> None:
-    """The journal that undo could not read says that a rank missed a file, which was in the trash."""
-    world.start()
-    world.declare()
-    world.save()
-    world.save()
-    world.save()
-    world.scan(catalog=1)
-    world.replicate()
-    world.free_nodes()
-    world.save()
-    world.spoil()
-    world.start()
-    world.undo(catalog=1)
-    world.save()
-    world.finish()
-
-
 @history(10139, size=2, replicas=False, disks="one", nodes=1, late=False)
 def test_undo_finished_by_gc(world: World) -> None:
     """A gc ended an undo that was refused; files that a rank had missed stayed recorded as gone, and were back."""
