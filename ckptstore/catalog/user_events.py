@@ -47,23 +47,28 @@ Said = TypeVar("Said", StepPinned, StepTagged, PolicySet, RunRenamed, RunForgott
 def said_now(connection: sa.Connection, kind: Callable[..., Said], *said: object) -> Said:
     """An event at this moment, or just after the last event about its subject if a clock was set back since."""
     event = kind(*said, utc_now())
-    version = _version_known(connection, event)
+    version = _known(connection, event, "version")
     return replace(event, at=later(event.at, moment_of(version) if version else None))
 
 
 def has(connection: sa.Connection, event: UserEvent) -> bool:
-    """Whether the catalog has this event or a newer one. True for a pin or tag that it never had any event about."""
-    known = _version_known(connection, event)
+    """Whether the catalog has this event, a newer one, or the same policy.
+
+    True for a pin or tag that it never had any event about.
+    """
+    if isinstance(event, PolicySet) and event.rules == _known(connection, event, "rules"):
+        return True
+    known = _known(connection, event, "version")
     if known is None:
         return isinstance(event, StepPinned | StepTagged)
     return bool(known >= version_of_user_event(event))
 
 
-def _version_known(connection: sa.Connection, event: UserEvent) -> str | None:
+def _known(connection: sa.Connection, event: UserEvent, column: str) -> Any:
     table = TABLES[type(event)]
     of_run = sa.select(runs.c.id).where(runs.c.name == event.run).scalar_subquery()
-    of_it = (column == getattr(event, column.name) for column in table.primary_key if column.name != "run_id")
-    return connection.execute(sa.select(table.c.version).where(table.c.run_id == of_run, *of_it)).scalar()
+    of_it = (key == getattr(event, key.name) for key in table.primary_key if key.name != "run_id")
+    return connection.execute(sa.select(table.c[column]).where(table.c.run_id == of_run, *of_it)).scalar()
 
 
 def pinned_steps(connection: sa.Connection, run: int) -> frozenset[int]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ckptstore.api import Catalog
+from ckptstore.api import Catalog, connect
 from ckptstore.catalog.tables import policies
 from ckptstore.errors import RefusedError
 from ckptstore.journal import jsonl
@@ -14,6 +14,7 @@ from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
 from ckptstore.training.retention_thread import RetentionThread
 from tests.contents import contents
+from tests.doctor.checkups import checks
 from tests.retention.builders import LAST_2, removed, saved, tree
 
 
@@ -57,6 +58,22 @@ def test_a_catalog_from_a_backup_does_not_collect_by_its_old_policy(catalog: Cat
     assert removed(catalog.plan_gc("run", LAST_2)) == [("L1", 20), ("L1", 10)]
     stored_policy.store(catalog.database, "run", LAST_2)
     assert removed(catalog.plan_gc("run")) == [("L1", 20), ("L1", 10)]
+
+
+def test_the_same_policy_in_another_catalog_is_no_newer_one(catalog: Catalog, sqlite_url: str, tmp_path: Path) -> None:
+    """Two catalogs of one tree, each with a gc by a timer: the later one that got the policy stopped the other's gc."""
+    job = saved(catalog, tmp_path / "ckpt", 10, 20, 30, 40)
+    stored_policy.store(catalog.database, "run", LAST_2)
+    other = connect(f"{sqlite_url}-other")
+    other.scan(job.directory)
+    stored_policy.store(other.database, "run", Policy(keep_last=4))
+    with pytest.raises(RefusedError, match="newer policy"):
+        catalog.plan_gc("run")
+    stored_policy.store(other.database, "run", LAST_2)
+    assert removed(catalog.plan_gc("run")) == [("L1", 20), ("L1", 10)]
+    stored_policy.clear(catalog.database, "run")
+    stored_policy.clear(other.database, "run")
+    assert "marks" not in checks(catalog.database.url.render_as_string(hide_password=False))
 
 
 def test_a_training_that_collects_hears_why_nothing_goes(
