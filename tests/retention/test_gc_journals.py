@@ -1,5 +1,6 @@
 """What journals say of a run holds for gc and purge too; what nobody can read may hold as well."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,23 @@ def test_the_same_policy_in_another_catalog_is_no_newer_one(catalog: Catalog, sq
     stored_policy.clear(catalog.database, "run")
     stored_policy.clear(other.database, "run")
     assert "marks" not in checks(catalog.database.url.render_as_string(hide_password=False))
+
+
+def test_a_newer_policy_is_seen_behind_many_other_lines(catalog: Catalog, tmp_path: Path) -> None:
+    """Each gc writes what it removes into a journal: after some months these are long."""
+    job = saved(catalog, tmp_path / "ckpt", 10, 20, 30, 40)
+    stored_policy.store(catalog.database, "run", LAST_2)
+    (before,) = contents(catalog)["policies"]
+    stored_policy.store(catalog.database, "run", Policy(keep_last=4))
+    with catalog.database.write() as connection:  # as a backup from before has it
+        connection.execute(policies.update().values(rules=before["rules"], version=before["version"]))
+    first, *others = (Path(path) for path in jsonl.journals_in(str(job.folder(0))) if "/shared-" in path)
+    for path in (first, *others):
+        shutil.copy(path, job.folder(1) / ".ckptstore")
+        path.write_bytes(b"")
+    first.write_bytes(jsonl.encode({"t": "launch", "id": "x" * (9 << 20)}) * 2)
+    with pytest.raises(RefusedError, match="newer policy than the catalog"):
+        catalog.plan_gc("run")
 
 
 def test_a_training_that_collects_hears_why_nothing_goes(
