@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import mounts
+from ckptstore.catalog.runs import find_called
 from ckptstore.core.hints import Command
 from ckptstore.core.text import count, size, some, span
 from ckptstore.disk.name_claims import FOLDER
@@ -14,7 +15,7 @@ from ckptstore.doctor.checkup import Fact, Status
 from ckptstore.doctor.run_facts import folder_of, room_of, roots, sizes_of, unread
 from ckptstore.errors import reason_of
 from ckptstore.journal import jsonl
-from ckptstore.journal.accept import unconfirmed
+from ckptstore.journal.accept import MARKS, unconfirmed
 from ckptstore.outside import Path
 from ckptstore.resume.uncertainty import of_absent, of_gone, of_unmoved
 
@@ -242,12 +243,15 @@ def _lock(facts: RunFacts, lock: Lock) -> Check:
 
 
 def _unconfirmed(database: Database, facts: RunFacts) -> Iterator[Check]:
-    """A note for each shared journal with events that take protection away and that no person has confirmed."""
+    """A note about what users' commands journalled, if it takes protection away and no person has confirmed it."""
     shared = [path for path in facts.journals if path.rpartition("/")[2].startswith(jsonl.SHARED)]
-    found, _ = jsonl.read_tails(dict.fromkeys(sorted(shared), 0))
-    for path, contents in found.items():
-        with database.read() as connection:
-            told = unconfirmed(connection, facts.run, contents.entries)
-        if told:
-            more = f", and {len(told) - 1} more" if len(told) > 1 else ""
-            yield facts.check("marks", Status.NOTE, f"{path}: {told[0]}{more}")
+    found = jsonl.read_types(sorted(shared), MARKS)
+    every = [line for contents in found.values() for line in contents.entries]
+    run = find_called(database, facts.run).first
+    with database.read() as connection:
+        told = unconfirmed(connection, run, every)
+        if not told:
+            return
+        first = next(path for path, each in found.items() if told[0] in unconfirmed(connection, run, each.entries))
+    more = f", and {len(told) - 1} more" if len(told) > 1 else ""
+    yield facts.check("marks", Status.NOTE, f"{first}: {told[0]}{more}")

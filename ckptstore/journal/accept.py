@@ -31,7 +31,7 @@ from ckptstore.journal.layouts import is_as_told
 from ckptstore.outside import os
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from ckptstore.catalog.engine import Connection
@@ -40,8 +40,10 @@ if TYPE_CHECKING:
     from ckptstore.journal.jsonl import Contents
 
 
-_MARKS = (StepPinned, StepTagged, PolicySet, RunForgotten)
-_OF_MARKS = ("pin", "tag", "policy", "forget")
+MARKS = ("pin", "tag", "policy", "forget")
+"""The types of lines that may remove protection."""
+
+_EVENTS_OF_MARKS = (StepPinned, StepTagged, PolicySet, RunForgotten)
 
 
 @dataclass(frozen=True)
@@ -220,16 +222,13 @@ def _key(event: Event) -> LaunchKey | None:
     return event.launch.key if isinstance(event, LaunchStarted) else launch_of(event)
 
 
-def unconfirmed(
-    connection: Connection, run: str, lines: Sequence[dict[str, Any]], types: Collection[str] = _OF_MARKS
-) -> list[str]:
-    """Lines of journals that remove protection in a run, and that no user has confirmed in the catalog.
+def unconfirmed(connection: Connection, run: str, lines: Sequence[dict[str, Any]]) -> list[str]:
+    """Of these `MARKS` in journals, those that remove protection in a run and that no user confirmed in the catalog.
 
     Of several lines about one subject the newest counts.
     """
-    of_marks = [line for line in lines if line.get("t") in types]
     newest: dict[object, UserEvent] = {}
-    marks = [each for each in from_lines(of_marks, "/")[0] if isinstance(each, _MARKS)]
+    marks = [each for each in from_lines(lines, "/")[0] if isinstance(each, _EVENTS_OF_MARKS)]
     for event in sorted(marks, key=version_of_user_event):
         match event:
             case StepPinned(run=named, global_step=step):

@@ -143,6 +143,8 @@ def read(path: str, begin: int = 0, most: int | None = None, types: Collection[s
                 break  # an unfinished line
             is_other = bool(marks) and not any(mark in piece for mark in marks)
             entry = None if was_endless or is_endless or is_other else decode(piece.rstrip(b"\n"))
+            if entry is not None and types and entry.get("t") not in types:
+                entry = None
             if entries and entry is not None and kept + len(piece) > (MOST_KEPT if most is None else most):
                 has_more = not newer  # else its rest would be read from here again and again
                 break

@@ -67,7 +67,7 @@ def _newer(database: Database, run: str) -> str:
         for line in contents.entries
     ]
     with database.read() as connection:
-        return next(iter(unconfirmed(connection, first, lines, ["policy"])), "")
+        return next(iter(unconfirmed(connection, first, lines)), "")
 
 
 def _shared_in(folder: str) -> list[str]:

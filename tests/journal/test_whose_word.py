@@ -13,6 +13,7 @@ from ckptstore.catalog import reads, user_events
 from ckptstore.core.model import Kind
 from ckptstore.disk.trust import Trust
 from ckptstore.doctor.checkup import Status
+from ckptstore.doctor.doctor import examine
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.journal import jsonl
 from ckptstore.journal.copied_directories import copied_journals
@@ -210,6 +211,19 @@ def test_what_a_journal_says_of_a_run_that_the_catalog_has_waits_for_somebody(
     assert pinned(catalog) == {20}
     assert stored_policy.show(catalog.database, "run") == policy
     assert catalog.sync(tmp_path / "ckpt").refused == ()
+
+
+def test_doctor_tells_the_newest_policy_in_any_journal_once(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
+    begun(catalog, tmp_path / "ckpt", 10, 20, world_size=1)
+    other.scan(tmp_path / "ckpt")
+    for keep in (3, 4):
+        stored_policy.store(other.database, "run", Policy(keep_last=keep))
+    url = catalog.database.url.render_as_string(hide_password=False)
+    for name in ("run", "thesis"):
+        catalog.rename("run", name)
+        catalog.sync(tmp_path / "ckpt")
+        told = [each.detail for each in examine(url, name).checks if each.name == "marks"]
+        assert ["--keep-last 4" in each for each in told] == [True]
 
 
 def test_a_folder_of_journals_that_is_a_link(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
