@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.catalog import reads, user_events
 from ckptstore.catalog.journals import journals_of
 from ckptstore.catalog.runs import find_called, find_run
-from ckptstore.core.events import PolicySet
+from ckptstore.core.events import PolicySet, from_lines, later, version_of_user_event
 from ckptstore.core.hints import Command, as_options
 from ckptstore.disk.trust import Trust
 from ckptstore.errors import RefusedError
 from ckptstore.journal import jsonl
-from ckptstore.journal.accept import unconfirmed, why_not
+from ckptstore.journal.accept import why_not
 from ckptstore.journal.recorder import record_of_run
 from ckptstore.retention.decide import check_metric, check_policy
 from ckptstore.retention.policy import Policy, from_json
@@ -41,33 +42,41 @@ def of_gc(database: Database, run: str) -> Policy | None:
     from a backup has an old one, and the states that only the newer one keeps would go.
     """
     policy = show(database, run)
-    if policy is not None and (newer := _newer(database, run)):
-        again = Command("policy", run, *as_options(policy.to_json()))
+    newest = None if policy is None else _in_journals(database, run)
+    if policy is None or newest is None:
+        return policy
+    with database.read() as connection:
+        is_known = user_events.has(connection, newest)
+    if not is_known:
+        newer, older = (Command("policy", run, *_options(rules)) for rules in (newest.rules, policy.to_json()))
         raise RefusedError(
-            f"the journals have a newer policy than the catalog: {newer}",
-            f"if the older one is right, store it again: {again}; or give gc its rules",
+            f"a journal of run {run!r} has a newer policy than the catalog",
+            f"store the right one: {newer} (the journal's) or {older} (the catalog's); or give gc its rules",
         )
     return policy
 
 
-def _newer(database: Database, run: str) -> str:
-    """The policy that the run's journals have, and that the catalog lacks, as text; empty if there is none."""
+def _options(rules: Mapping[str, Any] | None) -> list[str]:
+    return ["--clear"] if rules is None else as_options(rules)
+
+
+def _in_journals(database: Database, run: str) -> PolicySet | None:
+    """The newest policy in the run's journals, whether the catalog has it or not; None if they have none."""
     run_id, first, *_ = find_called(database, run)
     with database.read() as connection:
         folders = {path.rpartition("/")[0] for path in journals_of(connection, run_id)}
         owners = reads.owners_of(connection, [first]).get(first, set())
-    shared = [path for folder in sorted(folders) for path in _shared_in(folder)]
     trust = Trust.of()
-    found = jsonl.read_types(shared, ["policy"])
+    shared = [path for folder in sorted(folders) for path in _shared_in(folder)]
     lines = [
         line
-        for contents in found.values()
+        for contents in jsonl.read_types(shared, ["policy"]).values()
         if not why_not(contents.owner, contents.home_owner, trust)
         and (contents.owner in owners or trust.is_full(contents.owner))
         for line in contents.entries
     ]
-    with database.read() as connection:
-        return next(iter(unconfirmed(connection, first, lines)), "")
+    found = [each for each in from_lines(lines, "/")[0] if isinstance(each, PolicySet) and each.run == first]
+    return max(found, key=version_of_user_event, default=None)
 
 
 def _shared_in(folder: str) -> list[str]:
@@ -99,11 +108,13 @@ def clear(database: Database, run: str) -> bool:
 def _set(database: Database, run: str, rules: Mapping[str, Any] | None) -> bool:
     """Store rules, or delete them (None); return whether that changed anything."""
     run_id, first, *_ = find_called(database, run)
+    before = _in_journals(database, run)  # another catalog's, perhaps, from a machine whose clock is ahead
 
     def decide(connection: Connection) -> tuple[Sequence[Event], Sequence[Checkpoint]]:
         if rules is None and user_events.policy_of(connection, run_id) is None:
             return [], []
         said = user_events.said_now(connection, PolicySet, first, rules)
+        said = replace(said, at=later(said.at, before and before.at))
         return [said], user_events.files_to_tell(connection, run_id)
 
     return record_of_run(database, decide)
