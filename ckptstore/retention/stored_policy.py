@@ -38,19 +38,18 @@ def show(database: Database, run: str) -> Policy | None:
 def of_gc(database: Database, run: str) -> Policy | None:
     """As `show`, for a gc.
 
-    Raises `RefusedError` if a journal of the run has a newer policy than the catalog. A catalog that was brought back
-    from a backup has an old one, and the states that only the newer one keeps would go.
+    Raises `RefusedError` if a journal of the run has another, newer policy. A catalog that was brought back from a
+    backup has an old one, and the states that only the newer one keeps would go.
     """
     policy = show(database, run)
-    newest = None if policy is None else _in_journals(database, run)
-    if policy is None or newest is None:
+    if policy is None or (newest := _in_journals(database, run)) is None:
         return policy
     with database.read() as connection:
         is_known = user_events.has(connection, newest)
     if not is_known:
         newer, older = (Command("policy", run, *_options(rules)) for rules in (newest.rules, policy.to_json()))
         raise RefusedError(
-            f"a journal of run {run!r} has a newer policy than the catalog",
+            "a journal has a newer policy than the catalog",
             f"store the right one: {newer} (the journal's) or {older} (the catalog's); or give gc its rules",
         )
     return policy
@@ -114,7 +113,7 @@ def _set(database: Database, run: str, rules: Mapping[str, Any] | None) -> bool:
         if rules is None and user_events.policy_of(connection, run_id) is None:
             return [], []
         said = user_events.said_now(connection, PolicySet, first, rules)
-        said = replace(said, at=later(said.at, before and before.at))
+        said = replace(said, at=later(said.at, before.at if before else None))
         return [said], user_events.files_to_tell(connection, run_id)
 
     return record_of_run(database, decide)

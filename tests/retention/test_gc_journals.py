@@ -57,7 +57,7 @@ def test_a_catalog_from_a_backup_does_not_collect_by_its_old_policy(catalog: Cat
     with catalog.database.write() as connection:  # as a backup from before has it
         connection.execute(policies.update().values(rules=before["rules"], version=before["version"]))
     told = (
-        "a journal of run 'run' has a newer policy than the catalog; store the right one: ckptstore policy run "
+        "a journal has a newer policy than the catalog; store the right one: ckptstore policy run "
         "--keep-last 4 --floor 2 (the journal's) or ckptstore policy run --keep-last 2 --floor 2 (the catalog's); or "
     )
     with pytest.raises(RefusedError, match=re.escape(told)):
