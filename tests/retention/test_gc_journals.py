@@ -10,17 +10,19 @@ import pytest
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog import user_events
 from ckptstore.catalog.tables import policies
-from ckptstore.errors import RefusedError
+from ckptstore.core.model import FileState
+from ckptstore.errors import RefusedError, UsageError
 from ckptstore.journal import jsonl
 from ckptstore.outside import utc_now
 from ckptstore.retention import stored_policy
 from ckptstore.retention.execute import execute
+from ckptstore.retention.in_trash import undo
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
 from ckptstore.training.retention_thread import RetentionThread
 from tests.contents import contents
 from tests.doctor.checkups import checks
-from tests.retention.builders import LAST_2, removed, saved, tree
+from tests.retention.builders import LAST_2, gc, removed, saved, tree
 
 
 def end_in_a_newer_entry(path: Path) -> None:
@@ -43,6 +45,16 @@ def test_nothing_goes_while_a_journal_was_not_read(catalog: Catalog, tmp_path: P
     done = execute(catalog.database, made_before)
     assert (done.removed, {each.reason for each in done.skipped}) == ((), {plan.decision.keep[0].state.doubt})
     assert tree(job.directory) == before
+
+
+def test_what_undo_brings_back_beside_an_unread_journal_counts_at_once(catalog: Catalog, tmp_path: Path) -> None:
+    job = saved(catalog, tmp_path / "ckpt", 10, 20, 30, 40)
+    gc(catalog)
+    end_in_a_newer_entry(Path(jsonl.journals_in(str(job.folder(1)))[0]))
+    assert undo(catalog.database, "run").files == 4
+    assert {file.state for file in catalog.files("run")} == {FileState.COMPLETE}
+    with pytest.raises(UsageError, match="nothing of run 'run' is in the trash"):
+        undo(catalog.database, "run")
 
 
 def test_a_catalog_from_a_backup_does_not_collect_by_its_old_policy(catalog: Catalog, tmp_path: Path) -> None:
