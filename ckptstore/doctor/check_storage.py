@@ -9,6 +9,7 @@ from ckptstore.catalog import mounts
 from ckptstore.catalog.runs import find_called
 from ckptstore.core.hints import Command
 from ckptstore.core.text import count, size, some, span
+from ckptstore.disk import name_claims
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.owner import is_dead, shown
 from ckptstore.doctor.checkup import Fact, Status
@@ -97,7 +98,8 @@ def _disk(facts: RunFacts, device: int, directories: list[str]) -> Check:
     if room.is_read_only:
         hint = "if it was mounted to be written to: see the kernel's log for errors of the disk, then mount it again"
         detail = f"{where}: mounted read-only here: nothing can be saved to it, or removed from it"
-        return facts.check("disk", Status.WARNING, detail, hint)
+        saves_elsewhere = facts.hosts and name_claims.host_name() not in facts.hosts.values()
+        return facts.check("disk", Status.NOTE if saves_elsewhere else Status.WARNING, detail, hint)
     files, taken = _next_save(facts, device)
     free = f"{where}: {size(room.bytes)} free"
     if not files:
