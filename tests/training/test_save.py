@@ -125,6 +125,26 @@ def test_what_a_killed_launch_left_is_deleted_by_the_next_and_no_one_elses(
     assert len(set(left.iterdir()) & before) == 1
 
 
+@pytest.mark.parametrize("write", [weights, prefix, folder])
+def test_its_bytes_are_on_the_disk_before_it_gets_its_name(
+    catalog: Catalog, directory: Path, monkeypatch: pytest.MonkeyPatch, write
+) -> None:
+    """Else a power loss could leave an empty file with the name."""
+    synced: dict[str, list[str]] = {}
+    fsync = os.fsync
+
+    def noted(opened: int) -> None:
+        synced.setdefault(Path(f"/proc/self/fd/{opened}").readlink().name, visible(directory))
+        fsync(opened)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    joined(catalog).save(write, global_step=5, directory=directory, name="c.npz")
+    named = [directory / each for each in visible(directory)]
+    members = [(each.name, top.name) for top in named for each in (top, *top.rglob("*")) if each.is_file()]
+    assert members
+    assert all(top not in synced[member] for member, top in members)
+
+
 def test_an_index_comes_last(catalog: Catalog, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed in between, what has the name is no checkpoint."""
     linked = []
