@@ -191,6 +191,13 @@ def test_a_rank_that_missed_a_launch_is_not_put_into_another() -> None:
     assert "guess" in str(copied.warnings)
 
 
+def test_ranks_that_missed_different_launches_have_equal_numbers() -> None:
+    """Rank 1 died before its first save, and rank 0 missed the third launch. Its one save proves no launch of both."""
+    files = [found(P, (1, 5), 5), *regular(launch=1), *regular(rank=1), *regular(rank=1, launch=1)]
+    copied = reconstruct([replace(file, mtime_ns=0) for file in files])
+    assert sorted(sorted(ranks) for _, ranks in keys(copied)) == [[0], [0], [1], [1]]
+
+
 def test_files_that_are_nearer_than_half_the_time_between_two_saves_are_of_one() -> None:
     """Rank 1 missed the second launch: that the numbers are equal proves nothing."""
     files = [found(P, (1, step), step, rank=rank, time=2 * step + 4 * rank) for step in (5, 10) for rank in (0, 1)]
