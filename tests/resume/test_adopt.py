@@ -23,6 +23,7 @@ from ckptstore.training.rank_launch import RankLaunch
 from tests import ckpt_bytes
 from tests.jobs import Job, begun, set_ending, started
 from tests.projecting import put_files
+from tests.resume import builders
 
 pytestmark = pytest.mark.of_files
 
@@ -540,3 +541,12 @@ def test_no_file_beside_a_journal_that_was_not_read_is_adopted(catalog: Catalog,
     assert str(path) not in {file.path for file in catalog.files("run")}
     journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:-1]))
     assert chosen(catalog.resolve("run")) == ("L1", 20)
+
+
+@pytest.mark.parametrize("step", [10, 15])
+def test_of_records_with_one_size_and_time_the_counter_tells_which_the_file_is(tmp_path: Path, step: int) -> None:
+    """A scan recorded them, so they have no digest, and the file system stores whole seconds."""
+    path = ckpt_bytes.write(tmp_path / "renamed.ckpt", step)
+    records = [replace(builders.file(builders.launch(), 0, at), digest=None, optimizer_step=at) for at in (10, 15)]
+    assert reconcile._same(str(path), records) == next(each for each in records if each.global_step == step)
+    assert reconcile._same(str(ckpt_bytes.write(tmp_path / "other.ckpt", 20)), records) is None

@@ -153,12 +153,13 @@ def test_of_many_steps_some_are_named(catalog: Catalog, tmp_path: Path) -> None:
         at(catalog, "run@15")
 
 
-def test_a_tag_whose_state_is_gone_has_no_plan(catalog: Catalog, tmp_path: Path) -> None:
+def test_a_tag_whose_state_is_gone_has_a_step_and_no_plan(catalog: Catalog, tmp_path: Path) -> None:
     measured(catalog, tmp_path)
     catalog.tag("run", 20, "good")
     for file in catalog.show("run", 20):
         Path(file.path).unlink()
     assert catalog.resolve("run@good").plan is None
+    assert step_named(catalog.database, "run@good") == ("run", 20)
 
 
 @pytest.mark.of_files
