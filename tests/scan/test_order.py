@@ -9,7 +9,7 @@ import pytest
 
 from ckptstore.core.model import Content, FileState, Grade
 from ckptstore.evidence.unregistered import ScannedLaunch
-from ckptstore.scan.order import at_the_time_of_others, dated, fill, in_order_of_time
+from ckptstore.scan.order import at_the_time_of_others, dated, fill, going_back, in_order_of_time
 from tests.resume.builders import file, launch
 
 
@@ -69,6 +69,28 @@ def test_what_was_written_while_a_registered_launch_saved_is_told() -> None:
         f"{files[1].path} and the files saved with it (2 in all) were written while launch K was saving"
     )
     assert at_the_time_of_others(there, new, {"K": at("1")}) == []
+
+
+@pytest.mark.parametrize(
+    ("new", "step"),
+    [
+        ("A2:5 B3:10", 10),  # the newest of the new launches counts
+        ("B3:10 A2:5", 10),
+        ("A2:5 B3:25", None),
+        ("A2:25 B3:10", 10),
+        ("A0:10", None),  # older than the known one
+        ("K3:10", None),  # a known one
+    ],
+)
+def test_a_run_goes_back_if_the_newest_launch_is_new_and_behind(new: str, step: int | None) -> None:
+    """The known launch K began on the first day, and saved up to step 20."""
+    known = [replace(launch("K", 1), created_at=at("1"))]
+    begun = {name[0]: datetime(2026, 1, 1, tzinfo=timezone.utc) + timedelta(int(name[1]) - 1) for name in new.split()}
+    steps = {name[0]: int(name.partition(":")[2]) for name in new.split()}
+    found = [ScannedLaunch(name, 1, None, begun[name], (file(known[0], 0, steps[name]),)) for name in begun]
+    warnings = going_back("run", known, found, [("K", 10), ("K", 20)])
+    told = [f"the files of step {step} were written after those of step 20 of launch K: run run is taken"]
+    assert [each.partition(" to have gone back")[0] for each in warnings] == (told if step is not None else [])
 
 
 SECOND = 10**9
