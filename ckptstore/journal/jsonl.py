@@ -124,8 +124,8 @@ def read(path: str, begin: int = 0, most: int | None = None, types: Collection[s
 
     Reads at most `most` bytes of lines, or one line (None: `MOST_KEPT`). The lines after a newer program's line are
     returned too; that program reads them again from there. A file that is no journal, such as one of zeros after a
-    power loss, takes no more memory than the longest line. With `types`, lines of other types are passed over: that is
-    20 times as fast, and does not count spoiled lines. Raises `OSError`.
+    power loss, takes no more memory than the longest line. With `types`, lines of other types are passed over
+    without being parsed, and spoiled lines are not counted. Raises `OSError`.
     """
     entries: list[Entry] = []
     marks = [b'"t":"%s"' % each.encode() for each in types]
