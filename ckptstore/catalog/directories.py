@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from ckptstore.catalog import rows
 from ckptstore.catalog.any_of import any_of, one_of
-from ckptstore.catalog.reads import GIVEN_UP, files_by_id
+from ckptstore.catalog.reads import GIVEN_UP
 from ckptstore.catalog.rows import many
 from ckptstore.catalog.tables import (
     FILES_OF_LAUNCHES,
@@ -112,29 +112,10 @@ def below(connection: sa.Connection, directory: str) -> set[str]:
     return set(connection.execute(sa.select(_PATH).where(_is_below(directory), IS_THERE)).scalars())
 
 
-def written_at(connection: sa.Connection, moments: Iterable[int]) -> list[Checkpoint]:
-    """The files of any run that were written at one of these times, in nanoseconds since 1970.
-
-    Only complete files, and those that gc moved to the trash or deleted.
-    """
-    query = rows.FILE_QUERY.where(_is_there_or_removed(checkpoints), any_of(checkpoints.c.mtime_ns, "own_values"))
-    return list(rows.files(connection.execute(query, {"own_values": list(moments)})))
-
-
-def alike_but_for_path(connection: sa.Connection, ids: Iterable[str]) -> list[Checkpoint]:
-    """Those of these files, and others, whose records differ from another one only in the path.
-
-    Only complete files, and those that gc moved to the trash or deleted.
-    """
-    own, other = checkpoints.alias(), checkpoints.alias()
-    alike = [own.c[name] == other.c[name] for name in ("save_id", "rank", "size", "mtime_ns")]
-    query = (
-        sa.select(own.c.id, other.c.id)
-        .join_from(own, other, sa.and_(*alike, own.c.id != other.c.id))
-        .where(any_of(own.c.id, "own_ids"), _is_there_or_removed(own), _is_there_or_removed(other))
-    )
-    found = {each for pair in connection.execute(query, {"own_ids": list(ids)}) for each in pair}
-    return list(files_by_id(connection, sorted(found)).values())
+def there_or_removed(connection: sa.Connection, ids: Iterable[str]) -> list[Checkpoint]:
+    """Those of these files that are complete, and those that gc moved to the trash or deleted."""
+    query = rows.FILE_QUERY.where(any_of(checkpoints.c.id, "own_ids"), _is_there_or_removed(checkpoints))
+    return list(rows.files(connection.execute(query, {"own_ids": list(ids)})))
 
 
 def _is_there_or_removed(file: sa.FromClause) -> sa.ColumnElement[bool]:

@@ -7,14 +7,14 @@ what retention moved to a trash there is the user's.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from ckptstore.catalog import directories
 from ckptstore.core.events import (
     CopyRecorded,
+    FileRecorded,
     FilesRemoved,
     FileUnplaced,
     LaunchStarted,
@@ -26,12 +26,12 @@ from ckptstore.core.groups import grouped
 from ckptstore.core.model import FileState
 from ckptstore.core.sighting import Sighting, compare
 from ckptstore.disk import files
-from ckptstore.disk.presence import absence_beside, directory_of, identity_of, identity_path
+from ckptstore.disk.presence import absence_beside, below, identity_of, identity_path
 from ckptstore.journal import jsonl
 from ckptstore.outside import Path, os
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Mapping
     from collections.abc import Set as AbstractSet
 
     from ckptstore.catalog.engine import Database
@@ -40,56 +40,41 @@ if TYPE_CHECKING:
     from ckptstore.disk.trust import Trust
 
 
-def but_for_path(file: Checkpoint) -> tuple[object, ...]:
-    """The values that the records of a file and of its copy share."""
-    return file.save_id, file.rank, file.size, file.mtime_ns
-
-
-Age: TypeAlias = tuple[bool, int, int, str]
-"""A sort key of a directory or its files among those that are alike: the original has the lowest."""
-
-
-def age_of(file: Checkpoint) -> Age:
-    """The key of a file among files whose records differ only in their paths.
+def _age(directory: str) -> tuple[bool, int, int, str]:
+    """A sort key of directories that have the same journals: the original has the lowest.
 
     A backup below a directory is the copy, even if it seems to be older: the clocks of machines differ. Else the
-    original is in the directory that got its identity first, by the ctime of the identity's file. `cp -a` copies other
+    original is the directory that got its identity first, by the ctime of the identity's file. `cp -a` copies other
     times, but not the ctime.
     """
-    return _age(directory_of(file.path), file.directory_id, file.path)
-
-
-def _age(directory: str, identity: str, path: str) -> Age:
-    depth = path.count("/")  # without an identity: a backup below a directory is the copy
+    identity = identity_of(directory)
+    depth = directory.count("/")  # without an identity: a backup below a directory is the copy
     try:
         found = os.stat(identity_path(directory, identity))
     except OSError:
-        return False, 0, depth, path
-    above = Path(directory).parents
-    return any(os.path.exists(identity_path(str(each), identity)) for each in above), found.st_ctime_ns, depth, path
+        return False, 0, depth, directory
+    is_below = any(os.path.exists(identity_path(str(above), identity)) for above in Path(directory).parents)
+    return is_below, found.st_ctime_ns, depth, directory
 
 
-def copied_journals(paths: AbstractSet[str], known: Iterable[str], trust: Trust) -> set[str]:
-    """Which of these journals are copies: of one that the catalog knows, or of an older one among them.
+def copied_journals(paths: AbstractSet[str], known: Iterable[str], trust: Trust) -> dict[str, str]:
+    """Which of these journals are copies, each with its original: one that the catalog knows, or an older one of these.
 
     `known` are the journals that have their names. The original is there, and its owner is the copy's or is trusted:
     else any user could make the journals of others copies.
     """
     named = grouped((path.rpartition("/")[2], path) for path in (*paths, *known))
-    age = cache(_age_of_directory)
-    copies: set[str] = set()
+    age = cache(_age)
+    copies: dict[str, str] = {}
     for some in (each for each in named.values() if len(each) > 1):
         there = [path for path in some if files.identity(path) is not None]
         if len(there) > 1:  # in a tree that was moved, the known ones are gone
             there.sort(key=lambda path: (path in paths, age(jsonl.directory_of(path))))
         for at, path in enumerate(there):
-            if path in paths and any(_is_copy(path, other, trust) for other in there[:at]):
-                copies.add(path)
+            original = next((other for other in there[:at] if _is_copy(path, other, trust)), None)
+            if path in paths and original is not None:
+                copies[path] = original
     return copies
-
-
-def _age_of_directory(directory: str) -> Age:
-    return _age(directory, identity_of(directory), directory)
 
 
 def _is_copy(path: str, original: str, trust: Trust) -> bool:
@@ -102,14 +87,48 @@ def _is_copy(path: str, original: str, trust: Trust) -> bool:
     return may_tell and files.identity(path) != files.identity(original)
 
 
-def of_copy(event: Event) -> Event | None:
-    """What an event of a copied journal tells; None: nothing, since it is about the original's directory."""
+def of_copy(event: Event, copies: AbstractSet[str]) -> Event | None:
+    """What an event of a copied journal tells; None: nothing, since it is about the original's directory.
+
+    `copies` are the ids of the files that are copies.
+    """
+    if isinstance(event, FileRecorded) and event.file.id in copies and event.file.state is FileState.COMPLETE:
+        return FileRecorded(event.file.amended(state=FileState.MOVED))
     if isinstance(event, LaunchStarted):
         return replace(event, at=None, plan=(), passed=(), launch=event.launch.undecided())
     return None if isinstance(event, _OF_DIRECTORY) else event
 
 
 _OF_DIRECTORY = (SourceAdded, FileUnplaced, LoadOutcome, LayoutFileKept, FilesRemoved, CopyRecorded)
+
+
+def copies_read(database: Database, read: Mapping[str, Iterable[Event]], originals: Mapping[str, str]) -> set[str]:
+    """The ids of the copies that copied journals tell of: of files whose originals are there, or were removed by gc.
+
+    `read` are the events of each copied journal; `originals` are the journals that they were copied from.
+    """
+    told = [event.file for events in read.values() for event in events if isinstance(event, FileRecorded)]
+    found = originals_of(database, told, originals)
+    return {copy for copy, original in found.items() if _may_be_original(original)}
+
+
+def originals_of(database: Database, some: Iterable[Checkpoint], originals: Mapping[str, str]) -> dict[str, Checkpoint]:
+    """The records of the files that these were copied from with their journals, by the ids of the copies.
+
+    They have the same place in the directory of the original. Their times do not count: a look at the originals may
+    have recorded other ones. Only those that are complete, or that gc removed.
+    """
+    homes = {jsonl.directory_of(copy): jsonl.directory_of(original) for copy, original in originals.items()}
+    of_original: dict[str, str] = {}
+    for file in some:
+        if home := jsonl.nearest(file.path, homes):
+            path = f"{homes[home].rstrip('/')}/{below(home, file.path)}"
+            of_original[file.id] = replace(file, path=path).id
+    if not of_original:
+        return {}
+    with database.read() as connection:
+        found = {file.id: file for file in directories.there_or_removed(connection, of_original.values())}
+    return {own: found[original] for own, original in of_original.items() if original in found}
 
 
 def is_original(file: Checkpoint) -> bool:
@@ -124,33 +143,6 @@ def is_original(file: Checkpoint) -> bool:
         return here is not None and compare(file, files.against(file.path, file, here)) is Sighting.SAME
     except OSError:
         return False
-
-
-def copies_in(database: Database, ids: Sequence[str]) -> list[Checkpoint]:
-    """Which of these new records are of copies: the original is in another directory, or gc removed it from there.
-
-    The original is the file that was known before. If both are new, it is the file that is as recorded, or the older
-    one.
-    """
-    alike: dict[tuple[object, ...], list[Checkpoint]] = defaultdict(list)
-    with database.read() as connection:
-        for file in directories.alike_but_for_path(connection, ids):
-            alike[but_for_path(file)].append(file)
-    new = frozenset(ids)
-    return [copy for some in alike.values() for copy in _copies_among(some, new)]
-
-
-def _copies_among(alike: Sequence[Checkpoint], new: AbstractSet[str]) -> Iterator[Checkpoint]:
-    originals = list(filter(_may_be_original, alike))
-    if not originals:
-        return
-    first = min(originals, key=lambda file: (file.id in new, not is_original(file), age_of(file)))
-    for file in alike:
-        is_elsewhere = directory_of(file.path) != directory_of(first.path)
-        is_alike = None in (file.digest, first.digest) or file.digest == first.digest
-        is_another = files.identity(file.path) not in (None, files.identity(first.path))  # one file has two mounts
-        if file.id in new and file.state is FileState.COMPLETE and is_elsewhere and is_alike and is_another:
-            yield file
 
 
 def _may_be_original(file: Checkpoint) -> bool:

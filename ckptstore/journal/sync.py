@@ -9,6 +9,7 @@ import logging
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
+from itertools import repeat
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,7 +18,7 @@ from ckptstore.catalog.journals import ReadTo
 from ckptstore.catalog.project import project
 from ckptstore.catalog.runs import find_run
 from ckptstore.core import limits
-from ckptstore.core.events import FileRecorded
+from ckptstore.core.events import FileRecorded, from_lines
 from ckptstore.core.groups import grouped
 from ckptstore.core.model import FileState, Skipped
 from ckptstore.core.naming import above_save
@@ -32,7 +33,7 @@ from ckptstore.disk.walk import shown
 from ckptstore.errors import CatalogForbidsError, UnknownRunError, UsageError, reason_of
 from ckptstore.journal import jsonl, summaries
 from ckptstore.journal.accept import Acceptor, why_not
-from ckptstore.journal.copied_directories import copied_journals, copies_in, of_copy
+from ckptstore.journal.copied_directories import copied_journals, copies_read, of_copy
 from ckptstore.journal.jsonl import SHARED, JournalWriter, nearest
 from ckptstore.journal.layouts import layout_by
 from ckptstore.outside import Path, os, token_hex
@@ -67,6 +68,7 @@ class Synced:
     - `away` are directories whose folder of journals is missing though the catalog knows it: its newer events are
       unknown.
     - `new` are the ids of files that the catalog had no record of.
+    - `copies` are the copied journals, each with its original.
     """
 
     journals: int = 0
@@ -80,6 +82,7 @@ class Synced:
     refused: tuple[Skipped, ...] = ()
     away: tuple[str, ...] = ()
     new: tuple[str, ...] = ()
+    copies: tuple[tuple[str, str], ...] = ()
 
 
 def sync(database: Database, run_or_directory: str | Path | None = None, trust: Trust | None = None) -> Synced:
@@ -234,11 +237,11 @@ def take_up_found(
 
 
 class _Known(NamedTuple):
-    """How far journals were read; those that the catalog knows under another path; and those that are copies."""
+    """How far journals were read; those that the catalog knows under another path; and copies, with their originals."""
 
     read_to: dict[str, ReadTo] = {}  # noqa: RUF012 — nobody changes it
     others: AbstractSet[str] = frozenset()
-    copies: AbstractSet[str] = frozenset()
+    copies: Mapping[str, str] = MappingProxyType({})
 
 
 def _known(database: Database, paths: AbstractSet[str], trust: Trust | None) -> _Known:
@@ -260,7 +263,7 @@ def read_so_far(database: Database, of_run: Mapping[str, int], sizes: Mapping[st
     """
     told = _known(database, sizes.keys() - of_run.keys(), None)
     ends = {path: min(to.end, sizes[path]) for path, to in told.read_to.items()}
-    return {**of_run, **ends, **{path: sizes[path] for path in told.others | told.copies}}
+    return {**of_run, **ends, **{path: sizes[path] for path in told.others | told.copies.keys()}}
 
 
 def _sizes_of(paths: Iterable[str]) -> dict[str, int]:
@@ -282,8 +285,8 @@ def _take_up_grown(
     themselves, not their summaries.
     """
     sizes = {path: size for path, size in sizes.items() if path not in known.others}
-    reading = _Reading(database, trust)
-    total = Synced(journals=len(sizes))
+    reading = _Reading(database, trust, known.copies)
+    total = Synced(journals=len(sizes), copies=tuple(known.copies.items()))
     new: list[str] = []
     places: list[_Place] = []
     for path, size in sorted(sizes.items()):
@@ -295,20 +298,21 @@ def _take_up_grown(
         if size < before.end or (whole and before.by_summary):  # one that has shrunk is an older copy
             before = _NOTHING
         if size > before.end:
-            places.append(_Place(path, before, before.end, is_copy=path in known.copies))
+            places.append(_Place(path, before, before.end))
     if not whole:
-        places = _by_summaries(places, sizes)
-    for portion in portions(places, _BYTES, lambda each: each.summary.end if each.summary else sizes[each.path]):
-        total = _added(total, reading.read(portion, new))
+        places = _by_summaries(places, sizes, known.copies)
+    copied = [place for place in places if place.path in known.copies]
+    for some in ([place for place in places if place.path not in known.copies], copied):  # the originals first
+        for portion in portions(some, _BYTES, lambda each: each.summary.end if each.summary else sizes[each.path]):
+            total = _added(total, reading.read(portion, new))
     if look and new:
         _mark_gone(database, new)
-        _mark_copies(database, new)
     return replace(total, new=tuple(new))
 
 
-def _by_summaries(places: Sequence[_Place], sizes: Mapping[str, int]) -> list[_Place]:
+def _by_summaries(places: Sequence[_Place], sizes: Mapping[str, int], copies: Mapping[str, str]) -> list[_Place]:
     """The places to read: a summary replaces the segments that were never read."""
-    unread = {place.path for place in places if not place.before.end and not place.is_copy}
+    unread = {place.path for place in places if not place.before.end and place.path not in copies}
     found: list[_Place] = []
     for summary in summaries.of(unread):
         covered = {path: size for path, size in summary.covers.items() if path in unread and sizes[path] == size}
@@ -351,15 +355,18 @@ class _Place(NamedTuple):
     used: int
     summary: Contents | None = None
     covers: Mapping[str, int] = {}
-    is_copy: bool = False
 
 
 class _Reading:
-    """Reads journals, and projects the events that their owners have the right to write."""
+    """Reads journals, and projects the events that their owners have the right to write.
 
-    def __init__(self, database: Database, trust: Trust | None) -> None:
+    `originals` are the journals that were copied, by the paths of their copies.
+    """
+
+    def __init__(self, database: Database, trust: Trust | None, originals: Mapping[str, str]) -> None:
         self._database = database
         self._trust = trust or Trust.of()
+        self._originals = originals
 
     @cached_property
     def _runs_before(self) -> frozenset[str]:
@@ -386,6 +393,11 @@ class _Reading:
         used = {path: place.used for path, (place, _) in opened.items()}
         told: dict[str, Accepted] = {}
         ends: dict[str, ReadTo] = {}
+        copied = {
+            path: from_lines(read[path].entries, jsonl.directory_of(path))[0]
+            for path in self._originals.keys() & read.keys()
+        }
+        copies = copies_read(self._database, copied, self._originals)
 
         def work(connection: Connection) -> Projected:
             acceptor = Acceptor(connection, self._trust, runs_before, read.values())
@@ -398,13 +410,13 @@ class _Reading:
                 ):
                     # The catalog was lost after the journal was read up to there: the whole journal is read.
                     read[path] = jsonl.read(path, 0, _BYTES)
-                    opened[path] = _Place(path, _NOTHING, 0, is_copy=opened[path][0].is_copy), read[path]
+                    opened[path] = _Place(path, _NOTHING, 0), read[path]
                     used[path] = 0
                     told[path] = acceptor.accept(path, read[path])
             events = [
                 event
                 for path, own in told.items()
-                for event in (map(of_copy, own.events) if opened[path][0].is_copy else own.events)
+                for event in (map(of_copy, own.events, repeat(copies)) if path in self._originals else own.events)
                 if event is not None
             ]
             done = project(connection, events, layout_by)
@@ -417,7 +429,7 @@ class _Reading:
                 is_used = used[path] == place.before.end and is_known
                 if place.summary is None:
                     end = read[path].end if is_used else used[path]
-                    ends[path] = ReadTo(end, place.before.by_summary, place.is_copy)
+                    ends[path] = ReadTo(end, place.before.by_summary, path in self._originals)
                 elif is_used:
                     ends.update({each: ReadTo(size, by_summary=True) for each, size in place.covers.items()})
                     by_path.update(dict.fromkeys(place.covers, by_path[path]))
@@ -445,7 +457,7 @@ class _Reading:
         spoiled = sum(contents.spoiled for contents in read.values()) + sum(own.unusable for own in told.values())
         names = sorted({run for own in told.values() for run in own.runs})
         left = [
-            _Place(path, ends[path]._replace(end=contents.end), ends[path].end, is_copy=ends[path].is_copy)
+            _Place(path, ends[path]._replace(end=contents.end), ends[path].end)
             for path, contents in read.items()
             if contents.has_more
         ]
@@ -496,13 +508,6 @@ def _mark_gone(database: Database, ids: Sequence[str]) -> None:
     gone = presence.gone(unseen, presence.unidentified((file.path, file.directory_id) for file in found))
     if gone:
         events = [FileRecorded(file.amended(state=FileState.MISSING)) for file in gone]
-        database.in_write(lambda connection: project(connection, events))
-
-
-def _mark_copies(database: Database, ids: Sequence[str]) -> None:
-    """Record which of the files that were just projected are copies, so that no state has its files twice."""
-    if copies := copies_in(database, ids):
-        events = [FileRecorded(file.amended(state=FileState.MOVED)) for file in copies]
         database.in_write(lambda connection: project(connection, events))
 
 

@@ -19,12 +19,12 @@ from ckptstore.disk import files
 from ckptstore.evidence.launch_groups import NEAR_NS
 from ckptstore.evidence.reconstruct import rank_of
 from ckptstore.evidence.unregistered import ScannedLaunch, launch_id
-from ckptstore.journal.copied_directories import age_of, but_for_path, is_original
+from ckptstore.journal.copied_directories import is_original, originals_of
 from ckptstore.resume.resolve import stated_layout
 from ckptstore.scan.tree import sighted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from ckptstore.catalog.engine import Database
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from ckptstore.disk.walk import Seen
     from ckptstore.evidence.reconstruct import Stated
     from ckptstore.evidence.unregistered import FoundFile
-    from ckptstore.journal.copied_directories import Age
     from ckptstore.scan.known_files import KnownFiles
     from ckptstore.scan.tree import Tree
 
@@ -48,21 +47,18 @@ def _reason(original: str, whose: str) -> str:
 
 
 def copies_of_known(
-    databases: Sequence[Database], tree: Tree, recorded: KnownFiles, heard_before: AbstractSet[str]
+    databases: Sequence[Database],
+    tree: Tree,
+    recorded: KnownFiles,
+    heard_before: AbstractSet[str],
+    originals: Mapping[str, str],
 ) -> dict[str, Checkpoint]:
     """The files of a tree that are copies of recorded files: the record of the original, by the path of its copy.
 
     `databases` are the catalog that the scan plans with, and the user's catalog, which may have more runs.
-    `heard_before` are the paths below the root that had a record before the journals of the tree were taken up.
+    `heard_before` are the paths below the root that had a record before the journals of the tree were taken up;
+    `originals` are the journals that those of the tree were copied from.
     """
-
-    def order(file: Checkpoint) -> tuple[bool, bool, Age]:
-        """A sort key of files whose records differ only in their paths: the original has the lowest."""
-        is_inside = file.path.startswith(f"{tree.root.rstrip('/')}/")
-        here = tree.seen(file.path) or files.facts_if_seen(file.path)
-        is_touched = here is None or here.mtime_ns != file.mtime_ns
-        return is_inside and file.path not in heard_before, is_touched, age_of(file)
-
     copies: dict[str, Checkpoint] = {}
     claimed = {file.path for file in recorded.below if file.state in LIVE}
     own = [
@@ -72,9 +68,8 @@ def copies_of_known(
         and not (file.state is FileState.COMPLETE and file.path in heard_before)  # the run has it: it is no copy now
         and tree.seen(file.path) is not None
     ]
-    for file, other in _doubles(databases, own):
-        is_first = other.state is not FileState.COMPLETE or order(other) < order(file)
-        if is_first and is_original(other) and _is_double(file, other, tree):
+    for file, other in _doubles(databases, own, originals):
+        if is_original(other) and _is_double(file, other, tree):
             copies.setdefault(file.path, other)
     sizes = {
         path: seen.size
@@ -93,21 +88,13 @@ LIVE = (FileState.COMPLETE, FileState.DAMAGED)
 _WHOLE = (What.CHECKPOINT, What.OPAQUE)
 
 
-def _doubles(databases: Sequence[Database], own: Sequence[Checkpoint]) -> list[tuple[Checkpoint, Checkpoint]]:
-    """Pairs of records that differ only in their paths: a copied journal describes the same files at other paths."""
-    found: dict[tuple[object, ...], dict[str, Checkpoint]] = defaultdict(dict)
-    for database in databases if own else ():
-        with database.read() as connection:
-            for file in directories.written_at(
-                connection, {file.mtime_ns for file in own if file.mtime_ns is not None}
-            ):
-                found[but_for_path(file)][file.path] = file
-    return [
-        (file, other)
-        for file in own
-        for other in found.get(but_for_path(file), {}).values()
-        if other.path != file.path and other.digest in (None, file.digest or other.digest)
-    ]
+def _doubles(
+    databases: Sequence[Database], own: Sequence[Checkpoint], originals: Mapping[str, str]
+) -> Iterator[tuple[Checkpoint, Checkpoint]]:
+    """Pairs of a file and the one that it was copied from: a copied journal describes the same files at other paths."""
+    for database in databases:
+        found = originals_of(database, own, originals)
+        yield from ((file, found[file.id]) for file in own if file.id in found)
 
 
 def _is_double(own: Checkpoint, other: Checkpoint, tree: Tree) -> bool:

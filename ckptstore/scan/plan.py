@@ -156,7 +156,7 @@ class _Planner:
             Reconciled() if is_tried else reconcile(database, self.run_id or 0, synced=self.synced, of_all=True)
         )
         self.recorded = known_files(database, self.run, Path(tree.root), tree, is_named=asked.run is not None)
-        self.copies = copies_of_known(self.databases, tree, self.recorded, heard_before)
+        self.copies = copies_of_known(self.databases, tree, self.recorded, heard_before, dict(self.synced.copies))
         self.is_run_of_copies = (
             asked.run is not None
             and not is_trained(self.database, self.run_id)

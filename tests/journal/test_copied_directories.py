@@ -1,5 +1,6 @@
 """A directory that was copied with its journals, as by `cp -r`: a start and a sync read these too."""
 
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -8,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from ckptstore.api import Catalog
+from ckptstore.catalog.engine import Connection, Database
+from ckptstore.core.model import FileState
 from ckptstore.disk.run_directories import remember
 from ckptstore.retention.policy import Policy
 from ckptstore.training.start import begin
@@ -92,6 +95,50 @@ def test_a_lost_catalog_does_not_make_the_copy_the_original(
     assert sizes(other) == sizes(catalog)
     other.execute(other.plan_gc("run", ONE))
     assert how == "cp -al" or len(files_in(backup)) == 3
+
+
+@pytest.mark.of_files
+@pytest.mark.parametrize("is_lost", [False, True], ids=["known", "lost"])
+@pytest.mark.parametrize("place", ["a backup", "ckpt/backup", "ckpt/rank_0.bak", "z backup"])
+def test_no_transaction_shows_copies_as_files_of_the_run(
+    catalog: Catalog, other: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, *, is_lost: bool
+) -> None:
+    """A gc between two transactions of a sync moved them to the trash."""
+    begun(catalog, tmp_path / "ckpt", 5, 10, world_size=1)
+    copied(tmp_path / "ckpt" / "rank_0", "cp -r", tmp_path / place)
+    reader = other if is_lost else catalog
+    write = Database.in_write
+    shown: set[Path] = set()
+
+    def watch(database: Database, work: Callable[[Connection], object]) -> object:
+        done = write(database, work)
+        shown.update(Path(file.path).parent for file in reader.files("run") if file.state is FileState.COMPLETE)
+        return done
+
+    monkeypatch.setattr(Database, "in_write", watch)
+    reader.sync(tmp_path)
+    assert shown == {tmp_path / "ckpt" / "rank_0"}
+    assert {file.state for file in reader.files("run")} == {FileState.COMPLETE, FileState.MOVED}
+
+
+@pytest.mark.of_files
+@pytest.mark.parametrize("read", [Catalog.sync, Catalog.scan])
+@pytest.mark.parametrize("how", HOW)
+def test_a_copy_is_told_from_originals_with_new_times(
+    catalog: Catalog, tmp_path: Path, how: str, read: Callable[[Catalog, Path], object]
+) -> None:
+    """The recorded times are those of the originals now, and the copied journal has the old ones."""
+    job, _ = begun(catalog, tmp_path / "ckpt", 5, 10, 15, world_size=1)
+    backup = copied(tmp_path / "ckpt", how, tmp_path / "backup")
+    before = sizes(catalog)
+    for file in job.folder(0).glob("*.ckpt"):
+        os.utime(file)
+    catalog.verify("run", digest=True)
+    for _ in range(2):
+        read(catalog, backup)
+    assert sizes(catalog) == before
+    catalog.execute(catalog.plan_gc("run", ONE))
+    assert files_in(backup / "rank_0") == ["net-1_10.ckpt", "net-1_5.ckpt", "net-2_5.ckpt"]
 
 
 @pytest.mark.of_files

@@ -109,7 +109,7 @@ def test_no_user_makes_the_journals_of_another_one_copies(
     give(copy, ANN)
     paths = {str(journal_of(each)) for each in (job.folder(0), copy)}
     found = copied_journals(paths, (), Trust(frozenset(trusted)))
-    assert found == ({str(journal_of(copy))} if is_copy else set())
+    assert found.keys() == ({str(journal_of(copy))} if is_copy else set())
 
 
 def test_trust_by_the_environment_and_the_command_line(

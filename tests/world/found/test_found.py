@@ -875,3 +875,20 @@ def test_untold_file_of_another_run(world: World) -> None:
     world.neighbour_saves(untold=True)
     world.scan()
     world.finish()
+
+
+@history(3103912, size=2)
+def test_copies_between_two_transactions(world: World) -> None:
+    """A scan took the files of a backup for the run's, and marked them as copies one transaction later.
+
+    A verify recorded their new times in between, so that they never were alike, and gc moved them to the trash.
+    """
+    world.start()
+    for _ in range(3):
+        world.save()
+    world.back_up()
+    world.fault = Fault(at=8, what="stop", error="", where="change", beside=("verify", {"digest": True}))
+    world.scan()
+    world.fault = Fault(at=1, what="stop", error="", where="any", beside=("purge", {"catalog": 1}))
+    world.gc()
+    world.finish()
