@@ -36,10 +36,9 @@ def claim(directory: str, name: str, *, launch: str, rank: int) -> Writer | None
 
     The claim is a file that is created in one step. So it works on shared file systems, and two disks with the same
     path have separate claims. Claims of other launches in the directory are over, and are removed. Raises `OSError`,
-    also if the directory is gone.
+    also if the directory has no `.ckptstore`.
     """
     folder = Path(directory) / FOLDER
-    folder.mkdir(exist_ok=True)  # never the directory: if it was removed, that was on purpose
     own = Writer(launch, rank, host_name())
     path = _path(folder, name, launch)
     draft = path.with_name(f"{path.name}.{own.host}.{os.getpid()}")

@@ -52,12 +52,12 @@ class Home(NamedTuple):
 
 
 @contextmanager
-def records_in(opened: int) -> Iterator[int]:
+def records_in(opened: int, name: str = FOLDER) -> Iterator[int]:
     """The `.ckptstore` of an opened directory. Raises `OSError`, for a link too: its files are of another directory."""
     try:
-        folder = os.open(FOLDER, _FOLDER, dir_fd=opened)
+        folder = os.open(name, _FOLDER, dir_fd=opened)
     except NotADirectoryError:
-        raise NotADirectoryError(errno.ENOTDIR, f"{FOLDER} is a link") from None
+        raise NotADirectoryError(errno.ENOTDIR, f"{name} is a link") from None
     try:
         yield folder
     finally:
@@ -271,13 +271,24 @@ def sync_above(directory: str) -> None:
 
 
 def _make_identity(opened: int) -> str:
-    """Give an opened directory an identity, and sync it to the disk."""
-    with suppress(FileExistsError):
-        os.mkdir(FOLDER, dir_fd=opened)  # never the directory: if it was removed, that was on purpose
+    """Give an opened directory an identity, and sync it to the disk.
+
+    A new folder appears with the identity in it: one without any was made by a user, and not by a launch that died.
+    """
     identity = token_hex(8)
-    with records_in(opened) as folder:
-        os.close(os.open(_identity_name(identity), _NEW, 0o644, dir_fd=folder))
-        os.fsync(folder)
+    folder = FOLDER if _is_at(FOLDER, opened) else f"{FOLDER}-{identity}"
+    if folder != FOLDER:
+        os.mkdir(folder, dir_fd=opened)  # never the directory: if it was removed, that was on purpose
+    with records_in(opened, folder) as records:
+        os.close(os.open(_identity_name(identity), _NEW, 0o644, dir_fd=records))
+        os.fsync(records)
+        try:
+            if folder != FOLDER:
+                os.rename(folder, FOLDER, src_dir_fd=opened, dst_dir_fd=opened)
+        except OSError:  # another process made it in between
+            os.unlink(_identity_name(identity), dir_fd=records)
+            os.rmdir(folder, dir_fd=opened)
+            return next(iter(_identities(opened)), "") or _make_identity(opened)
     with readable(opened) as above:
         os.fsync(above)
     return identity

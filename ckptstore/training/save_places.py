@@ -15,6 +15,7 @@ from ckptstore.core.naming import INDEX, parse_shards
 from ckptstore.disk import name_claims
 from ckptstore.disk.files import facts_if_seen, listed, names_in, real_directory, remove_own
 from ckptstore.disk.name_claims import FOLDER
+from ckptstore.disk.presence import enter_announced
 from ckptstore.disk.run_directories import remember, root_of
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, RefusedError, UnreadableError, reason_of
 from ckptstore.evidence.writers import wrote
@@ -137,6 +138,7 @@ class SavePlaces:
         launch = self._launch
         try:
             Path(directory).mkdir(parents=True, exist_ok=True)
+            os.close(enter_announced(directory))
             other = name_claims.claim(directory, f"{kind}-{prefix}", launch=launch.key, rank=launch.rank)
         except OSError as error:
             self._complaints.warn(f"cannot see who else saves in {directory}: {reason_of(error)}")

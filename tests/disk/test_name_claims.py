@@ -19,6 +19,7 @@ def test_writers_of_one_file_find_each_other_without_hard_links(
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refused)
+    (tmp_path / name_claims.FOLDER).mkdir()
     assert name_claims.claim(str(tmp_path), "net", launch="L1", rank=0) is None
     other = name_claims.claim(str(tmp_path), "net", launch="L1", rank=1)
     assert other.rank == 0
@@ -27,10 +28,12 @@ def test_writers_of_one_file_find_each_other_without_hard_links(
     assert (tmp_path / "b").read_text() == "mine"
 
 
-def test_a_claim_makes_no_directory_anew(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        name_claims.claim(str(tmp_path / "gone"), "net", launch="L1", rank=0)
-    assert not (tmp_path / "gone").exists()
+def test_a_claim_makes_no_directory_and_no_folder(tmp_path: Path) -> None:
+    """A `.ckptstore` without an identity is one that a user made."""
+    for directory in (tmp_path / "gone", tmp_path):
+        with pytest.raises(FileNotFoundError):
+            name_claims.claim(str(directory), "net", launch="L1", rank=0)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_claim_on_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
@@ -71,6 +74,7 @@ print(claim(directory, "periodic-net", launch="L1", rank=rank) is None)
 
 
 def test_of_many_processes_one_claims_a_name(tmp_path: Path) -> None:
+    (tmp_path / name_claims.FOLDER).mkdir()
     jobs = [
         subprocess.Popen([sys.executable, "-c", CLAIM, str(tmp_path), str(rank)], stdout=subprocess.PIPE, text=True)
         for rank in range(8)
@@ -79,6 +83,7 @@ def test_of_many_processes_one_claims_a_name(tmp_path: Path) -> None:
 
 
 def test_claims_of_earlier_launches_are_over(tmp_path: Path) -> None:
+    (tmp_path / name_claims.FOLDER).mkdir()
     assert name_claims.claim(str(tmp_path), "net", launch="L1", rank=0) is None
     assert name_claims.claim(str(tmp_path), "net", launch="L2", rank=1) is None
     assert len(list((tmp_path / name_claims.FOLDER).iterdir())) == 1

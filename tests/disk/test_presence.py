@@ -1,5 +1,6 @@
 """Whether a directory is there, and a file gone from it."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -134,3 +135,26 @@ def test_no_directory_stays_open(tmp_path: Path) -> None:
 def test_nothing_is_made_where_no_recorded_file_is(tmp_path: Path) -> None:
     assert presence.identify(str(tmp_path), presence.home_of(record(tmp_path / "a.ckpt"))) == ""
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("other", ["empty", "with an identity", "with a file"])
+def test_two_processes_make_the_folder_of_a_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    """It is there with an identity, whoever was the first; nothing else stays."""
+    home, rename = tmp_path / "home", os.rename
+    home.mkdir()
+
+    def late(*args: object, **folders: int) -> None:
+        monkeypatch.setattr(os, "rename", rename)
+        (home / ".ckptstore").mkdir()
+        if other == "with an identity":
+            made(home)
+        elif other == "with a file":
+            (home / ".ckptstore" / "shared.jsonl").touch()
+        rename(*args, **folders)
+
+    monkeypatch.setattr(os, "rename", late)
+    identity = made(home)
+    assert [path.name for path in home.iterdir()] == [".ckptstore"]
+    assert [path.name for path in home.glob(".ckptstore/identity-*")] == [f"identity-{identity}"]

@@ -892,3 +892,24 @@ def test_copies_between_two_transactions(world: World) -> None:
     world.fault = Fault(at=1, what="stop", error="", where="any", beside=("purge", {"catalog": 1}))
     world.gc()
     world.finish()
+
+
+@pytest.mark.parametrize("at", [6, 7, 17], ids=["in its folder", "before its identity", "by a claim"])
+@history(3101793, of=TierWorld, size=2, replicas=True, disks="each")
+def test_killed_launch_below_a_mount_point(world: TierWorld, at: int) -> None:
+    """It left a `.ckptstore` without an identity, as a user makes one where all files are gone for good.
+
+    So the trash on the unmounted disk was recorded as gone, and no undo brought it back.
+    """
+    world.start()
+    world.save()
+    world.declare()
+    world.save()
+    world.replicate()
+    world.free_nodes(keep_last=1, floor=1)
+    world.wait(seconds=100000)
+    world.unmount(which=3)
+    world.fault = Fault(at=at, what="kill_after", error="", where="change")
+    world.start(kill_rank=3, place=1)
+    world.gc()
+    world.finish()
