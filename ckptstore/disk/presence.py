@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.core.groups import grouped
 from ckptstore.core.naming import INDEX, above_save
-from ckptstore.disk.files import has_anything, opened_directory, readable, sync
+from ckptstore.disk.files import opened_directory, readable, sync
 from ckptstore.disk.name_claims import FOLDER, host_name
 from ckptstore.errors import reason_of
 from ckptstore.outside import Path, os, token_hex
@@ -177,13 +177,11 @@ def of_other_machines(sources: Iterable[Source]) -> set[tuple[str, str]]:
 
 
 def is_used_as(directory: str, identity: str) -> bool:
-    """Whether a directory has anything in it; if an identity is given, whether it has that one.
+    """Whether a directory has that identity.
 
     A directory without any identity counts if it has a `.ckptstore`: a user may make one. Other files do not show that
     its disk is mounted: they may have been saved below the mount point.
     """
-    if not identity:
-        return has_anything(directory)
     with suppress(OSError), opened_directory(directory) as opened:
         known = _identities(opened)
         return identity in known if known else _is_at(FOLDER, opened)

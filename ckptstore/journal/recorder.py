@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ckptstore.catalog.engine import Connection, Database
+    from ckptstore.catalog.removals import Item
     from ckptstore.core.events import Event, Line, LoadOutcome
     from ckptstore.core.model import Checkpoint, Launch, LaunchKey, Rule
     from ckptstore.journal.jsonl import Span
@@ -468,6 +469,19 @@ def homes(connection: Connection, run: int) -> dict[str, Home]:
         own.places.add(presence.below(directory, path))
         if above := nearest(path, journalled):
             found.setdefault(above, Home(set(), set())).places.add(presence.below(above, path))
+    return found
+
+
+def homes_of_trash(connection: Connection, items: Iterable[Item]) -> dict[tuple[str, str], Home]:
+    """The records of the directories that have these files in the trash, by directory and gc."""
+    some = list(items)
+    files = reads.files_by_id(connection, [item.checkpoint for item in some if item.checkpoint])
+    found: dict[tuple[str, str], Home] = {}
+    for item in some:
+        home = found.setdefault((item.root, item.collection), Home(set(), set()))
+        file = files.get(item.checkpoint)
+        home.identities.update({file.directory_id} - {""} if file else ())
+        home.places.add(f"{FOLDER}/trash/{item.collection}/{item.place}")
     return found
 
 

@@ -22,12 +22,11 @@ from ckptstore.core.hints import Command
 from ckptstore.core.model import FileState, Location, Skipped
 from ckptstore.disk import presence
 from ckptstore.disk.files import FileFacts
-from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.owner import is_dead, shown, this_process
 from ckptstore.disk.presence import Home
 from ckptstore.disk.trash import Trash
 from ckptstore.errors import CatalogUnavailableError, RefusedError, reason_of
-from ckptstore.journal.recorder import homes, shared
+from ckptstore.journal.recorder import homes, homes_of_trash, shared
 from ckptstore.journal.sync import sync_run, unheard_states, why_unheard
 from ckptstore.outside import time
 from ckptstore.resume.examine import Unseen, Whole, examine
@@ -447,15 +446,8 @@ class Reach:
     def __init__(self, database: Database, run_id: int) -> None:
         with database.read() as connection:
             self.homes = homes(connection, run_id)
-            items = removals.items_of(connection, run_id)
-            files = reads.files_by_id(connection, [item.checkpoint for item in items if item.checkpoint])
+            self._of_trash = homes_of_trash(connection, removals.items_of(connection, run_id))
             self._of_others = presence.of_other_machines(reads.sources_of(connection, run_id))
-        self._of_trash: dict[tuple[str, str], Home] = {}
-        for item in items:
-            home = self._of_trash.setdefault((item.root, item.collection), Home(set(), set()))
-            file = files.get(item.checkpoint or "")
-            home.identities.update({file.directory_id} - {""} if file else ())
-            home.places.add(f"{FOLDER}/trash/{item.collection}/{item.place}")
         self._seen: dict[tuple[str, str], str] = {}
 
     def look_again(self) -> None:
@@ -474,8 +466,5 @@ class Reach:
             home, own = self.homes.get(directory, _NOTHING), self._of_trash.get(key, _NOTHING)
             merged = Home(own.identities or home.identities, own.places | home.places)
             reason = presence.absence(directory, merged)
-            known = merged.identities if reason and collection else set()
-            if known and all(presence.is_used_as(directory, each) for each in known):
-                reason = ""  # a user made it anew, with a .ckptstore: the old one is gone for good
             self._seen[key] = f"its directory {reason}" if reason else ""
         return self._seen[key]

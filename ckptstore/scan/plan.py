@@ -34,6 +34,7 @@ from ckptstore.scan.experiments import apart, are_several, commands, strangers
 from ckptstore.scan.foreign import Foreign
 from ckptstore.scan.iteration_saves import saves_in_parts
 from ckptstore.scan.known_files import is_trained, known_files, newest_elsewhere, unowned_files, unwatched
+from ckptstore.scan.lost_trash import lost_trash, told_lost
 from ckptstore.scan.order import at_the_time_of_others, dated, fill, going_back, in_order_of_time, still_saved
 from ckptstore.scan.tree import changed, is_rewritten, read_files
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ckptstore.catalog.engine import Database
+    from ckptstore.catalog.removals import Item
     from ckptstore.core.model import Launch
     from ckptstore.disk.trust import Trust
     from ckptstore.evidence.reconstruct import PlacedLaunch, Stated
@@ -106,6 +108,7 @@ class ScanPlan:
     restated: tuple[Checkpoint, ...]  # known records that get another step
     taken: tuple[Checkpoint, ...]  # files that the reconciliation before it adopted: recorded already
     unplaced: tuple[Unplaced, ...]  # files that got no step
+    lost_trash: tuple[Item, ...]  # files in the trash that are gone with their directories
 
 
 @dataclass(frozen=True)
@@ -476,6 +479,7 @@ class _Planner:
         for file in self.recorded.left_behind:  # only a scan of the directory itself says that they are gone
             if file.run == self.run and directory_of(file.path) == self.tree.root:
                 missing.append(file)
+        lost = () if self.run_id is None else lost_trash(self.database, self.run_id, self.tree.root)
         regraded, moved = _placed_anew(self.launches, self.kept, self.asked.said)
         files = [file for launch in self.launches for file in launch.files]
         launches = self._launches_to_record(self._too_small(files))
@@ -517,6 +521,7 @@ class _Planner:
                 *going_back(self.run, self.launches_known, launches, self.steps),
                 *self._keep_their_ranks(launches),
                 *([_OPAQUE_ONLY] if opaque and not has_others else []),
+                *told_lost(lost),
             ),
             synced=self.synced,
         )
@@ -527,6 +532,7 @@ class _Planner:
             overwritten=tuple(self.known[path] for path in self.rewritten - self.recorded.replaced),
             restated=tuple(self.kept[file.path] for file in moved),
             taken=taken,
+            lost_trash=lost,
             unplaced=tuple(
                 Unplaced(each.path, seen.size, seen.mtime_ns, each.best_guess, each.reason, each.remedy)
                 for each in (*uncertain, *unsure)

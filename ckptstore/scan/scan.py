@@ -19,7 +19,7 @@ from ckptstore.core import validate
 from ckptstore.core.events import FileRecorded, FileUnplaced, LaunchStarted, RunForgotten, RunRenamed, SourceAdded
 from ckptstore.core.gc_paused import gc_paused
 from ckptstore.core.groups import grouped
-from ckptstore.core.model import FileState, Launch, Rule
+from ckptstore.core.model import FileState, Launch, Location, Rule
 from ckptstore.disk import presence
 from ckptstore.disk.files import absolute, facts_if_seen
 from ckptstore.disk.presence import Home
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from ckptstore.catalog.engine import Database
+    from ckptstore.core.events import Event
     from ckptstore.disk.trust import Trust
     from ckptstore.evidence.reconstruct import Stated
     from ckptstore.scan.plan import Scanned, ScanPlan
@@ -188,7 +189,8 @@ def _apply(database: Database, tree: Tree, plan: ScanPlan) -> None:
         known = set() if run_id is None else set(reads.unplaced_of(connection, run_id))
         recorded = homes(connection, run_id or 0).get(tree.root, Home(set(), set()))
     unplaced = [FileUnplaced(found.run, each, now) for each in plan.unplaced if each not in known]
-    changed = [FileRecorded(file) for file in (*gone, *damaged, *found.regraded)]
+    lost = removals.moved(plan.lost_trash, Location.GONE, settled=True)
+    changed: list[Event] = [*map(FileRecorded, (*gone, *damaged, *found.regraded)), *removals.told(lost)]
     left = (path for path in (*tree.checkpoints, *tree.foreign) if facts_if_seen(path) is not None)
     recorded.places.update(presence.below(tree.root, path) for path in islice(left, 1))  # one that is still there
     if presence.absence(tree.root, recorded):  # an empty mount point, or the rest of a tree that was moved

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ from ckptstore.scan.experiments import Home, home_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
     from datetime import datetime
 
 _CONTENTS = {What.WEIGHTS: Content.WEIGHTS, What.PART: Content.PART}
@@ -207,22 +208,29 @@ def sighted(file: Checkpoint, here: Seen) -> Sighting:
         return Sighting.CANNOT_LOOK
 
 
+def is_gone_for_good(directory: str, identities: AbstractSet[str], root: str) -> bool:
+    """Whether files that are not seen in a directory with these identities are gone. Else its disk may be unmounted.
+
+    The user says so by a scan of that very directory, if there is anything in it; or by a scan of a directory above, if
+    it has that identity, or has a `.ckptstore` without any: a user made it anew.
+    """
+    if directory == root or not identities:
+        return files.has_anything(root)
+    return all(is_used_as(directory, each) for each in identities)
+
+
 def changed(known: Mapping[str, Checkpoint], tree: Tree) -> tuple[list[Checkpoint], ...]:
     """Compare the recorded files with the disk: those of another size, gone, back, and unreachable.
 
-    A file that a scan does not find is gone, except in two cases. Both may be disks that are not mounted:
-
-    - the scanned directory is empty;
-    - the file's directory had an identity, and does not exist or lacks this identity now.
-
-    Files below a path that was skipped are in no list.
+    A file that a scan does not find is gone if its directory is there, or `is_gone_for_good`. Files below a path that
+    was skipped are in no list.
     """
     unseen = [skipped.path for skipped in tree.skipped]
     damaged: list[Checkpoint] = []
     missing: list[Checkpoint] = []
     back: list[Checkpoint] = []
     away: list[Checkpoint] = []
-    is_scanned = cache(is_used_as)
+    is_gone = cache(partial(is_gone_for_good, root=tree.root))
     # A record lacks the identity if its directory could not be read then. Other records of that directory have it.
     identities = {directory_of(path): file.directory_id for path, file in known.items() if file.directory_id}
     for path, file in known.items():
@@ -231,10 +239,10 @@ def changed(known: Mapping[str, Checkpoint], tree: Tree) -> tuple[list[Checkpoin
         if here is None:
             hidden = any(path == each or path.startswith(f"{each}/") for each in unseen)
             if file.state is FileState.COMPLETE and not hidden:
-                identity = file.directory_id or identities.get(directory_of(path), "")
-                asked = directory_of(path) if identity else tree.root
-                identity = identity if asked != tree.root else ""
-                (missing if is_scanned(asked, identity) else away).append(file)
+                directory = directory_of(path)
+                identity = file.directory_id or identities.get(directory, "")
+                is_lost = is_gone(directory, frozenset([identity] if identity else ()))
+                (missing if is_lost else away).append(file)
         elif file.state is FileState.COMPLETE and here.size != file.size:
             now = files.facts_if_seen(path)  # it may have been saved again since the tree was looked at
             if now is not None and now.size != file.size:

@@ -147,3 +147,25 @@ def test_the_trash_of_a_directory_that_is_gone_for_good(catalog: Catalog, tmp_pa
     assert purge(catalog.database, "run", at_once=True).troubles == ()
     with pytest.raises(UsageError, match="nothing of run 'run' is in the trash"):
         undo(catalog.database, "run")
+
+
+@pytest.mark.parametrize("scanned", ["itself", "above"])
+def test_the_trash_of_a_replaced_disk_on_which_training_goes_on(
+    catalog: Catalog, other: Catalog, tmp_path: Path, scanned: str
+) -> None:
+    """It has another identity, so it cannot have been made anew by hand. A scan of that very directory says it."""
+    job = saved(catalog, tmp_path, 10, 20, 30)
+    gc(catalog)
+    rmtree(job.folder(0))
+    ranks = job.begin(resume=False)
+    job.save(ranks, 40, 50)
+    there = [path for path in tmp_path.rglob("*") if path.is_file() and "trash" in path.parts]
+    done = catalog.scan(job.folder(0) if scanned == "itself" else job.directory, run="run")
+    assert [each for each in done.warnings if "trash" in each] == (
+        [f"the trash of {job.folder(0)} is gone with the directory: 1 file, 106 B"] if scanned == "itself" else []
+    )
+    purged = purge(catalog.database, "run", at_once=True)
+    assert len(purged.troubles) == (0 if scanned == "itself" else 1)
+    assert not any(path.exists() for path in there)
+    other.scan(job.directory, run="run")
+    assert purge(other.database, "run", at_once=True).troubles == ()
