@@ -274,19 +274,40 @@ def _make_identity(opened: int) -> str:
     A new folder appears with the identity in it: one without any was made by a user, and not by a launch that died.
     """
     identity = token_hex(8)
-    folder = FOLDER if _is_at(FOLDER, opened) else f"{FOLDER}-{identity}"
-    if folder != FOLDER:
-        os.mkdir(folder, dir_fd=opened)  # never the directory: if it was removed, that was on purpose
-    with records_in(opened, folder) as records:
-        os.close(os.open(_identity_name(identity), _NEW, 0o644, dir_fd=records))
-        os.fsync(records)
-        try:
-            if folder != FOLDER:
-                os.rename(folder, FOLDER, src_dir_fd=opened, dst_dir_fd=opened)
-        except OSError:  # another process made it in between
-            os.unlink(_identity_name(identity), dir_fd=records)
-            os.rmdir(folder, dir_fd=opened)
-            return next(iter(_identities(opened)), "") or _make_identity(opened)
+    if _is_at(FOLDER, opened):
+        _put_identity(opened, FOLDER, identity)
+    elif not _appears(opened, identity):
+        with suppress(FileExistsError):  # another process made it in between
+            os.mkdir(FOLDER, dir_fd=opened)
+        if known := next(iter(_identities(opened)), ""):
+            return known
+        _put_identity(opened, FOLDER, identity)
     with readable(opened) as above:
         os.fsync(above)
     return identity
+
+
+def _appears(opened: int, identity: str) -> bool:
+    """Whether a new folder with an identity could get its name. Some file systems rename no directory."""
+    draft = f"{FOLDER}-{identity}"
+    os.mkdir(draft, dir_fd=opened)  # never the directory: if it was removed, that was on purpose
+    is_ready = False
+    try:
+        _put_identity(opened, draft, identity)
+        is_ready = True
+        os.rename(draft, FOLDER, src_dir_fd=opened, dst_dir_fd=opened)
+    except OSError:
+        with suppress(OSError):  # NFS may report an error of a rename that was done: then the draft is not there
+            os.unlink(f"{draft}/{_identity_name(identity)}", dir_fd=opened)
+        with suppress(OSError):
+            os.rmdir(draft, dir_fd=opened)
+        if not is_ready:
+            raise
+        return False
+    return True
+
+
+def _put_identity(opened: int, folder: str, identity: str) -> None:
+    with records_in(opened, folder) as records:
+        os.close(os.open(_identity_name(identity), _NEW, 0o644, dir_fd=records))
+        os.fsync(records)
