@@ -31,7 +31,7 @@ from ckptstore.journal import jsonl
 from ckptstore.outside import Path, os
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from ckptstore.catalog.engine import Database
@@ -57,23 +57,24 @@ def _age(directory: str) -> tuple[bool, int, int, str]:
     return is_below, found.st_ctime_ns, depth, directory
 
 
-def copied_journals(paths: AbstractSet[str], known: Iterable[str], trust: Trust) -> dict[str, str]:
-    """Which of these journals are copies, each with its original: one that the catalog knows, or an older one of these.
+def copied_journals(paths: AbstractSet[str], known: Iterable[str], trust: Trust) -> dict[str, list[str]]:
+    """Which of these journals are copies, each with its originals, the oldest first.
 
-    `known` are the journals that have their names. The original is there, and its owner is the copy's or is trusted:
-    else any user could make the journals of others copies.
+    Those are the journals that the catalog knows, and older ones of these: of several backups, an older one may be the
+    only one that has a file. `known` are the journals that have their names. An original is there, and its owner is the
+    copy's or is trusted: else any user could make the journals of others copies.
     """
     named = grouped((path.rpartition("/")[2], path) for path in (*paths, *known))
     age = cache(_age)
-    copies: dict[str, str] = {}
+    copies: dict[str, list[str]] = {}
     for some in (each for each in named.values() if len(each) > 1):
         there = [path for path in some if files.identity(path) is not None]
         if len(there) > 1:  # in a tree that was moved, the known ones are gone
             there.sort(key=lambda path: (path in paths, age(jsonl.directory_of(path))))
         for at, path in enumerate(there):
-            original = next((other for other in there[:at] if _is_copy(path, other, trust)), None)
-            if path in paths and original is not None:
-                copies[path] = original
+            originals = [other for other in there[:at] if _is_copy(path, other, trust)] if path in paths else []
+            if originals:
+                copies[path] = originals
     return copies
 
 
@@ -102,33 +103,39 @@ def of_copy(event: Event, copies: AbstractSet[str]) -> Event | None:
 _OF_DIRECTORY = (SourceAdded, FileUnplaced, LoadOutcome, LayoutFileKept, FilesRemoved, CopyRecorded)
 
 
-def copies_read(database: Database, read: Mapping[str, Iterable[Event]], originals: Mapping[str, str]) -> set[str]:
+def copies_read(
+    database: Database, read: Mapping[str, Iterable[Event]], originals: Mapping[str, Sequence[str]]
+) -> set[str]:
     """The ids of the copies that copied journals tell of: of files whose originals are there, or were removed by gc.
 
     `read` are the events of each copied journal; `originals` are the journals that they were copied from.
     """
     told = [event.file for events in read.values() for event in events if isinstance(event, FileRecorded)]
-    found = originals_of(database, told, originals)
-    return {copy for copy, original in found.items() if _may_be_original(original)}
+    return {copy for copy, some in originals_of(database, told, originals).items() if any(map(_may_be_original, some))}
 
 
-def originals_of(database: Database, some: Iterable[Checkpoint], originals: Mapping[str, str]) -> dict[str, Checkpoint]:
+def originals_of(
+    database: Database, some: Iterable[Checkpoint], originals: Mapping[str, Sequence[str]]
+) -> dict[str, list[Checkpoint]]:
     """The records of the files that these were copied from with their journals, by the ids of the copies.
 
-    They have the same place in the directory of the original. Their times do not count: a look at the originals may
+    They have the same place in the directory of an original. Their times do not count: a look at the originals may
     have recorded other ones. Only those that are complete, or that gc removed.
     """
-    homes = {jsonl.directory_of(copy): jsonl.directory_of(original) for copy, original in originals.items()}
-    of_original: dict[str, str] = {}
+    homes: dict[str, set[str]] = {}
+    for copy, older in originals.items():
+        homes.setdefault(jsonl.directory_of(copy), set()).update(map(jsonl.directory_of, older))
+    ids: dict[str, list[str]] = {}
     for file in some:
-        if home := jsonl.nearest(file.path, homes):
-            path = f"{homes[home].rstrip('/')}/{below(home, file.path)}"
-            of_original[file.id] = replace(file, path=path).id
-    if not of_original:
+        home = jsonl.nearest(file.path, homes)
+        place = below(home, file.path)
+        ids[file.id] = [replace(file, path=f"{each.rstrip('/')}/{place}").id for each in sorted(homes.get(home, ()))]
+    asked = {each for own in ids.values() for each in own}
+    if not asked:
         return {}
     with database.read() as connection:
-        found = {file.id: file for file in directories.there_or_removed(connection, of_original.values())}
-    return {own: found[original] for own, original in of_original.items() if original in found}
+        found = {file.id: file for file in directories.there_or_removed(connection, asked)}
+    return {own: [found[each] for each in own_ids if each in found] for own, own_ids in ids.items()}
 
 
 def is_original(file: Checkpoint) -> bool:

@@ -39,7 +39,7 @@ from ckptstore.journal.layouts import layout_by
 from ckptstore.outside import Path, os, token_hex
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from ckptstore.catalog.engine import Connection, Database
@@ -68,7 +68,7 @@ class Synced:
     - `away` are directories whose folder of journals is missing though the catalog knows it: its newer events are
       unknown.
     - `new` are the ids of files that the catalog had no record of.
-    - `copies` are the copied journals, each with its original.
+    - `copies` are the copied journals, each with its originals.
     """
 
     journals: int = 0
@@ -82,7 +82,7 @@ class Synced:
     refused: tuple[Skipped, ...] = ()
     away: tuple[str, ...] = ()
     new: tuple[str, ...] = ()
-    copies: tuple[tuple[str, str], ...] = ()
+    copies: tuple[tuple[str, Sequence[str]], ...] = ()
 
 
 def sync(database: Database, run_or_directory: str | Path | None = None, trust: Trust | None = None) -> Synced:
@@ -241,7 +241,7 @@ class _Known(NamedTuple):
 
     read_to: dict[str, ReadTo] = {}  # noqa: RUF012 — nobody changes it
     others: AbstractSet[str] = frozenset()
-    copies: Mapping[str, str] = MappingProxyType({})
+    copies: Mapping[str, Sequence[str]] = MappingProxyType({})
 
 
 def _known(database: Database, paths: AbstractSet[str], trust: Trust | None) -> _Known:
@@ -301,16 +301,18 @@ def _take_up_grown(
             places.append(_Place(path, before, before.end))
     if not whole:
         places = _by_summaries(places, sizes, known.copies)
-    copied = [place for place in places if place.path in known.copies]
-    for some in ([place for place in places if place.path not in known.copies], copied):  # the originals first
-        for portion in portions(some, _BYTES, lambda each: each.summary.end if each.summary else sizes[each.path]):
+    of_age = grouped((len(known.copies.get(place.path, ())), place) for place in places)
+    for age in sorted(of_age):  # originals before their copies
+        for portion in portions(
+            of_age[age], _BYTES, lambda each: each.summary.end if each.summary else sizes[each.path]
+        ):
             total = _added(total, reading.read(portion, new))
     if look and new:
         _mark_gone(database, new)
     return replace(total, new=tuple(new))
 
 
-def _by_summaries(places: Sequence[_Place], sizes: Mapping[str, int], copies: Mapping[str, str]) -> list[_Place]:
+def _by_summaries(places: Sequence[_Place], sizes: Mapping[str, int], copies: Collection[str]) -> list[_Place]:
     """The places to read: a summary replaces the segments that were never read."""
     unread = {place.path for place in places if not place.before.end and place.path not in copies}
     found: list[_Place] = []
@@ -363,7 +365,7 @@ class _Reading:
     `originals` are the journals that were copied, by the paths of their copies.
     """
 
-    def __init__(self, database: Database, trust: Trust | None, originals: Mapping[str, str]) -> None:
+    def __init__(self, database: Database, trust: Trust | None, originals: Mapping[str, Sequence[str]]) -> None:
         self._database = database
         self._trust = trust or Trust.of()
         self._originals = originals

@@ -51,7 +51,7 @@ def copies_of_known(
     tree: Tree,
     recorded: KnownFiles,
     heard_before: AbstractSet[str],
-    originals: Mapping[str, str],
+    originals: Mapping[str, Sequence[str]],
 ) -> dict[str, Checkpoint]:
     """The files of a tree that are copies of recorded files: the record of the original, by the path of its copy.
 
@@ -89,12 +89,12 @@ _WHOLE = (What.CHECKPOINT, What.OPAQUE)
 
 
 def _doubles(
-    databases: Sequence[Database], own: Sequence[Checkpoint], originals: Mapping[str, str]
+    databases: Sequence[Database], own: Sequence[Checkpoint], originals: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[Checkpoint, Checkpoint]]:
     """Pairs of a file and the one that it was copied from: a copied journal describes the same files at other paths."""
     for database in databases:
         found = originals_of(database, own, originals)
-        yield from ((file, found[file.id]) for file in own if file.id in found)
+        yield from ((file, original) for file in own for original in found.get(file.id, ()))
 
 
 def _is_double(own: Checkpoint, other: Checkpoint, tree: Tree) -> bool:

@@ -197,6 +197,38 @@ def test_a_copy_is_taken_where_the_original_is_gone(catalog: Catalog, tmp_path: 
 
 
 @pytest.mark.of_files
+@pytest.mark.parametrize("how", ["cp -r", "cp -a"])
+def test_of_several_backups_one_has_the_files_whose_originals_are_gone(
+    catalog: Catalog, tmp_path: Path, how: str
+) -> None:
+    """Each of them was counted, and gc moved those of all backups to the trash."""
+    job, ranks = begun(catalog, tmp_path / "ckpt", 5, world_size=1)
+    backups = [copied(tmp_path / "ckpt", how, tmp_path / "monday")]
+    job.save(ranks, 10)
+    backups.append(copied(tmp_path / "ckpt", how, tmp_path / "tuesday"))
+    job.save(ranks, 15)
+    backups.append(copied(tmp_path / "ckpt", how, tmp_path / "wednesday"))
+    before = sizes(catalog)
+    for name in ("net-1_5.ckpt", "net-1_10.ckpt"):
+        (job.folder(0) / name).unlink()
+    catalog.verify("run")
+    catalog.sync(tmp_path)
+    assert sizes(catalog) == before
+    catalog.execute(catalog.plan_gc("run", ONE))
+    left = [files_in(backup / "rank_0") for backup in backups]
+    assert left == [[], ["net-1_5.ckpt"], ["net-1_10.ckpt", "net-1_5.ckpt", "net-2_5.ckpt"]]
+
+
+@pytest.mark.of_files
+def test_a_backup_of_a_backup_that_is_a_run_of_its_own(catalog: Catalog, tmp_path: Path) -> None:
+    begun(catalog, tmp_path / "ckpt", 5, 10, world_size=1)
+    catalog.scan(copied(tmp_path / "ckpt", "cp -r", tmp_path / "backup"), run="own")
+    before = sizes(catalog)
+    catalog.sync(copied(tmp_path / "backup", "cp -r", tmp_path / "another"))
+    assert [(save.global_step, save.bytes) for save in catalog.saves("own")] == before == sizes(catalog)
+
+
+@pytest.mark.of_files
 def test_a_directory_that_was_moved_aside_is_no_copy_of_what_is_in_its_place_now(
     catalog: Catalog, tmp_path: Path
 ) -> None:
