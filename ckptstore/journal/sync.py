@@ -189,9 +189,22 @@ def sync_below(database: Database, root: Path, trust: Trust | None = None) -> Sy
     if not root.is_dir():
         raise UsageError(f"{root} is not a directory", "give a run, or the directory that the checkpoints are in")
     sizes, hidden = found_below([real_directory(root)], with_directories=True)
-    synced = _added(Synced(skipped=hidden, unreadable=hidden), take_up_found(database, sizes, trust=trust, whole=True))
+    synced = _added(Synced(skipped=hidden, unreadable=hidden), _take_up_originals(database, sizes, trust))
+    synced = _added(synced, take_up_found(database, sizes, trust=trust, whole=True))
     with database.read() as connection:
         return replace(synced, runs=tuple(journals.runs_told(connection, list(sizes))))
+
+
+def _take_up_originals(database: Database, sizes: Mapping[str, int], trust: Trust | None) -> Synced:
+    """Sync all journals beside the originals of those that are new copies.
+
+    The catalog may not know yet what became of the original files, nor the journals of the newest launches there.
+    """
+    known = _known(database, sizes.keys(), trust)
+    new = [originals for path, originals in known.copies.items() if path not in known.read_to]
+    folders = {original.rpartition("/")[0] for originals in new for original in originals}
+    beside, hidden, _ = _sizes(database, sorted(folders))
+    return _added(Synced(skipped=hidden, unreadable=hidden), take_up_found(database, beside, trust=trust, whole=True))
 
 
 def found_below(roots: Iterable[str], *, with_directories: bool = False) -> tuple[dict[str, int], tuple[Skipped, ...]]:
@@ -313,7 +326,7 @@ def _take_up_grown(
 
 
 def _by_summaries(places: Sequence[_Place], sizes: Mapping[str, int], copies: Collection[str]) -> list[_Place]:
-    """The places to read: a summary replaces the segments that were never read."""
+    """The places to read: a summary replaces the segments that were never read. New copies are left out."""
     unread = {place.path for place in places if not place.before.end and place.path not in copies}
     found: list[_Place] = []
     for summary in summaries.of(unread):

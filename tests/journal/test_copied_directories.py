@@ -229,6 +229,26 @@ def test_a_backup_of_a_backup_that_is_a_run_of_its_own(catalog: Catalog, tmp_pat
 
 
 @pytest.mark.of_files
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_a_catalog_that_has_not_read_the_newest_of_the_originals(
+    catalog: Catalog, other: Catalog, tmp_path: Path, *, is_removed: bool
+) -> None:
+    """It took files of the backup for the run's own, and its gc moved them to the trash."""
+    job, ranks = begun(catalog, tmp_path / "ckpt", 5, 10, 15, world_size=1)
+    other.sync(tmp_path / "ckpt")
+    job.save(ranks, 20)
+    job.save(job.begin(), 25)  # its journals are in both directories, and the other catalog knows neither
+    backup = copied(tmp_path / "ckpt", "cp -r", tmp_path / "backup")
+    if is_removed:
+        catalog.execute(catalog.plan_gc("run", ONE), now=True)
+    other.sync(backup)
+    assert {file.state for file in other.files("run") if file.path.startswith(str(backup))} == {FileState.MOVED}
+    assert sizes(other) == sizes(catalog)
+    other.execute(other.plan_gc("run", ONE))
+    assert len(files_in(backup / "rank_0")) == 5
+
+
+@pytest.mark.of_files
 def test_a_directory_that_was_moved_aside_is_no_copy_of_what_is_in_its_place_now(
     catalog: Catalog, tmp_path: Path
 ) -> None:
