@@ -238,15 +238,22 @@ def take_up_own(database: Database, paths: Iterable[str]) -> Synced:
 
 
 def take_up_found(
-    database: Database, sizes: Mapping[str, int], *, look: bool = True, trust: Trust | None = None, whole: bool = False
+    database: Database,
+    sizes: Mapping[str, int],
+    *,
+    look: bool = True,
+    trust: Trust | None = None,
+    whole: bool = False,
+    copies: bool = False,
 ) -> Synced:
     """Sync journals that were found on disk, with these sizes; `look`: check whether the files in them exist.
 
-    For finished segments the summary is read, if there is one and not `whole`. A journal that the catalog knows under
-    a path that is a link by now is skipped: its files would count twice.
+    For finished segments the summary is read, if there is one and not `whole`. New copies are read if `whole` or
+    `copies`. A journal that the catalog knows under a path that is a link by now is skipped: its files would count
+    twice.
     """
     known = _known(database, sizes.keys(), trust)
-    return _take_up_grown(database, sizes, known, look=look, trust=trust, whole=whole)
+    return _take_up_grown(database, sizes, known, look=look, trust=trust, whole=whole, copies=copies)
 
 
 class _Known(NamedTuple):
@@ -291,11 +298,12 @@ def _take_up_grown(
     look: bool,
     trust: Trust | None,
     whole: bool = False,
+    copies: bool = False,
 ) -> Synced:
     """Sync the segments that have grown to these sizes; `look`: check whether the files in them exist.
 
     A segment that was read to this size is not opened, nor is a copy that was read before. `whole`: read the segments
-    themselves, not their summaries.
+    themselves, not their summaries. `copies`: read new copies even if not `whole`.
     """
     sizes = {path: size for path, size in sizes.items() if path not in known.others}
     reading = _Reading(database, trust, known.copies)
@@ -313,7 +321,8 @@ def _take_up_grown(
         if size > before.end:
             places.append(_Place(path, before, before.end))
     if not whole:
-        places = _by_summaries(places, sizes, known.copies)
+        new_copies = [place for place in places if place.path in known.copies and copies]
+        places = [*_by_summaries(places, sizes, known.copies), *new_copies]
     of_age = grouped((len(known.copies.get(place.path, ())), place) for place in places)
     for age in sorted(of_age):  # originals before their copies
         for portion in portions(

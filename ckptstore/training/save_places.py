@@ -10,7 +10,7 @@ from ckptstore.catalog import directories, reads, tallies
 from ckptstore.catalog.engine import Database, in_memory
 from ckptstore.core.hints import Call, Command
 from ckptstore.core.iterations import COMMON, parse_iteration
-from ckptstore.core.model import Content, Kind, launch_key
+from ckptstore.core.model import Content, FileState, Kind, launch_key
 from ckptstore.core.naming import INDEX, parse_shards
 from ckptstore.disk import name_claims
 from ckptstore.disk.files import facts_if_seen, listed, names_in, real_directory, remove_own
@@ -156,6 +156,7 @@ class SavePlaces:
     def _view(self, directory: str) -> View:
         """Read the journals of a directory into the catalog, or into a temporary one if the catalog cannot be used.
 
+        This rank saves here. So copies count too: the catalog may have read a backup of this directory before it.
         Raises `CkptstoreError` if they cannot be read.
         """
         launch = self._launch
@@ -166,7 +167,8 @@ class SavePlaces:
         if not launch.recorder.is_late:
             try:
                 with launch.database.connected():
-                    return View(directory, launch.database, _readable(take_up_found(launch.database, sizes)).new)
+                    taken = _readable(take_up_found(launch.database, sizes, copies=True))
+                    return View(directory, launch.database, taken.new)
             except CatalogUnavailableError as error:
                 launch.recorder.fall_behind(error)
         temporary = in_memory()
@@ -396,8 +398,9 @@ def _is_of_save(name: str) -> bool:
 
 
 def _is_of_others(file: Checkpoint, start: Start) -> bool:
-    """Whether a file was saved completely by another launch of the run."""
-    return file.run == start.launch.run and file.launch != start.launch.id and file.size is not None
+    """Whether a file was saved completely by another launch of the run, and is no copy."""
+    is_own = file.run == start.launch.run and file.launch != start.launch.id
+    return is_own and file.size is not None and file.state is FileState.COMPLETE
 
 
 def _readable(synced: Synced) -> Synced:

@@ -4,16 +4,20 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ckptstore.api import Catalog
 from ckptstore.catalog.engine import Connection, Database
-from ckptstore.core.model import FileState
+from ckptstore.core.model import FileState, Kind
 from ckptstore.disk.run_directories import remember
+from ckptstore.errors import RefusedError
 from ckptstore.retention.policy import Policy
-from ckptstore.training.start import begin
+from ckptstore.training.recorder_thread import RecorderThread
+from ckptstore.training.save_places import SavePlaces
+from ckptstore.training.start import Progress, begin, decide
 from tests.doctor.checkups import checks, said
 from tests.jobs import Job, begun
 
@@ -246,6 +250,51 @@ def test_a_catalog_that_has_not_read_the_newest_of_the_originals(
     assert sizes(other) == sizes(catalog)
     other.execute(other.plan_gc("run", ONE))
     assert len(files_in(backup / "rank_0")) == 5
+
+
+def first_steps(catalog: Catalog, job: Job, launch_id: str) -> int:
+    """What a launch does before its first step, but for loading; returns the step it begins after."""
+    home = str(job.folder(0))
+    launch = begin(catalog.database, "run", rank=0, world_size=1, launch_id=launch_id, layout=None, directories=[home])
+    launch.set_steps_per_epoch(10)
+    progress, recorder = Progress(start=decide(launch, [home])), RecorderThread(launch)
+    try:
+        SavePlaces(launch, progress, recorder).add(home, kind=Kind.PERIODIC, prefix=launch_id, names_before=None)
+    finally:
+        assert recorder.flush(60)
+        launch.let_go()
+    return progress.start.global_step
+
+
+@pytest.mark.of_files
+def test_a_start_in_an_original_whose_backup_was_read_before_it(
+    catalog: Catalog, other: Catalog, tmp_path: Path
+) -> None:
+    """The catalog was lost, and the backup was scanned while the disk was not mounted.
+
+    The start went on from the older state in the backup, and no start after it found the newer one.
+    """
+    job, ranks = begun(catalog, tmp_path / "ckpt", 5, 10, world_size=1)
+    backup = copied(tmp_path / "ckpt", "cp -r", tmp_path / "backup")
+    job.save(ranks, 15)
+    (tmp_path / "ckpt").rename(tmp_path / "unmounted")
+    other.scan(backup)
+    (tmp_path / "unmounted").rename(tmp_path / "ckpt")
+    with pytest.raises(RefusedError, match=r"after step 10, but .* holds step 15 of run run") as error:
+        first_steps(other, job, "N")
+    assert "start again: it is found now" in error.value.hint
+    assert first_steps(other, job, "O") == 15
+
+
+@pytest.mark.of_files
+def test_a_start_in_a_copy_of_a_state_that_it_passed_over(catalog: Catalog, tmp_path: Path) -> None:
+    """It knew the state: nothing is to be found by another start."""
+    job, ranks = begun(catalog, tmp_path / "ckpt", 5, world_size=1)
+    (bad,) = job.save(ranks, 10)
+    ranks[0].record_files([replace(bad.amended(), quarantine="the loss was nan")])
+    copied(tmp_path / "ckpt", "cp -r", tmp_path / "copy")
+    assert first_steps(catalog, Job(catalog, tmp_path / "copy", world_size=1), "N") == 5
+    assert len([file for file in catalog.files("run") if file.state is FileState.MOVED]) == 2
 
 
 @pytest.mark.of_files
