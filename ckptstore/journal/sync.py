@@ -248,9 +248,9 @@ def take_up_found(
 ) -> Synced:
     """Sync journals that were found on disk, with these sizes; `look`: check whether the files in them exist.
 
-    For finished segments the summary is read, if there is one and not `whole`. New copies are read if `whole` or
-    `copies`. A journal that the catalog knows under a path that is a link by now is skipped: its files would count
-    twice.
+    For finished segments the summary is read, if there is one and not `whole`. Copies are read once, if `whole`, and
+    whenever they have grown, if `copies`. A journal that the catalog knows under a path that is a link by now is
+    skipped: its files would count twice.
     """
     known = _known(database, sizes.keys(), trust)
     return _take_up_grown(database, sizes, known, look=look, trust=trust, whole=whole, copies=copies)
@@ -302,8 +302,8 @@ def _take_up_grown(
 ) -> Synced:
     """Sync the segments that have grown to these sizes; `look`: check whether the files in them exist.
 
-    A segment that was read to this size is not opened, nor is a copy that was read before. `whole`: read the segments
-    themselves, not their summaries. `copies`: read new copies even if not `whole`.
+    A segment that was read to this size is not opened. `whole`: read the segments themselves, not their summaries, and
+    new copies. `copies`: read copies, also those that have grown.
     """
     sizes = {path: size for path, size in sizes.items() if path not in known.others}
     reading = _Reading(database, trust, known.copies)
@@ -312,16 +312,15 @@ def _take_up_grown(
     places: list[_Place] = []
     for path, size in sorted(sizes.items()):
         before = known.read_to.get(path, _NOTHING)
-        if before.is_copy:
-            if path in known.copies:
-                continue
-            before = _NOTHING  # its original is gone
-        if size < before.end or (whole and before.by_summary):  # one that has shrunk is an older copy
+        if before.is_copy and path in known.copies and not copies:
+            continue
+        is_original = before.is_copy and path not in known.copies  # the one that it was copied from is gone
+        if is_original or size < before.end or (whole and before.by_summary):  # one that has shrunk is an older copy
             before = _NOTHING
         if size > before.end:
             places.append(_Place(path, before, before.end))
     if not whole:
-        new_copies = [place for place in places if place.path in known.copies and copies]
+        new_copies = [place for place in places if copies and place.path in known.copies and not place.before.end]
         places = [*_by_summaries(places, sizes, known.copies), *new_copies]
     of_age = grouped((len(known.copies.get(place.path, ())), place) for place in places)
     for age in sorted(of_age):  # originals before their copies
@@ -430,6 +429,7 @@ class _Reading:
                 if (
                     is_first
                     and used[path]
+                    and path not in self._originals
                     and any(reads.launch(connection, launch) is None for launch in own.named - own.started)
                 ):
                     # The catalog was lost after the journal was read up to there: the whole journal is read.
