@@ -72,11 +72,11 @@ class Catalog:
         CKPTSTORE_LAUNCH_ID; without it, a single rank makes an id itself. `layout` is "data_parallel" if every rank can
         load the file of every other rank.
         """
-        from ckptstore.resume.join import join
-        from ckptstore.training.rank_launch import RankLaunch
+        from ckptstore.training.start import begin_in_catalog
 
-        facts = join(self.database, run, rank=rank, world_size=world_size, launch_id=launch_id, layout=layout)
-        launch = RankLaunch(self.database, facts, rank)
+        launch = begin_in_catalog(
+            self.database, run, rank=rank, world_size=world_size, launch_id=launch_id, layout=layout
+        )
         launch.exit_request.announce()
         return launch
 

@@ -18,11 +18,14 @@ from ckptstore.core.naming import SEVERAL, companion_of, format_of
 from ckptstore.disk import name_claims, presence
 from ckptstore.disk.aside import Aside
 from ckptstore.disk.files import absolute, facts, is_in, listed, real_directory, remove_own
+from ckptstore.disk.name_claims import FOLDER
+from ckptstore.disk.run_directories import remember
 from ckptstore.disk.several import is_worked_in, lacking
-from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError, reason_of
+from ckptstore.errors import CatalogUnavailableError, CkptstoreError, RefusedError, UsageError, reason_of
 from ckptstore.formats.inspect import is_cut
-from ckptstore.journal import summaries
+from ckptstore.journal import jsonl, summaries
 from ckptstore.journal.recorder import Recorder, for_rank
+from ckptstore.journal.sync import take_up_found
 from ckptstore.outside import Path, atexit, time, utc_now
 from ckptstore.resume import register as registering
 from ckptstore.resume.measure import measure
@@ -34,6 +37,7 @@ from ckptstore.training import layout_files
 from ckptstore.training.exit_request import ExitRequest
 from ckptstore.training.life_signs import LifeSigns
 from ckptstore.training.links import Links
+from ckptstore.training.overlooked import Begun, View, newer_state, of_renamed, overlooked, take_up_for_next
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -55,8 +59,8 @@ class RankLaunch:
 
     `facts` are the catalog's facts about the launch: its id, order, world size and layout. All records go through
     `recorder`: into a journal first, then into the catalog. `name` is the run's present name, as far as this start
-    knew; `saved_before` the highest step that earlier launches saved (0: none); `unread` are journals
-    that could not be read when it began.
+    knew; `known` the launches that the run had then, with the highest step that each had saved; `saved_before` the
+    highest step that earlier launches saved (0: none); `unread` are journals that could not be read when it began.
     """
 
     def __init__(self, database: Database, facts: Launch, rank: int) -> None:
@@ -71,9 +75,12 @@ class RankLaunch:
         self._sources: list[Source] = []
         self._unsummarised: set[str] = set()
         self._asides: dict[str, Aside] = {}
+        self._begun: Begun | None = None  # None: the script did not ask `resolve` where to start
+        self._looked_in: set[str] = set()
         self._fetched = Fetched()
         self.name = facts.run
         self.saved_before = 0
+        self.known: Mapping[str, int] = {}
         self.unread: tuple[Skipped, ...] = ()
         self.signs = LifeSigns(self.recorder, database, facts, self.rank)
         self.exit_request = ExitRequest(database, facts, self.rank)
@@ -122,7 +129,8 @@ class RankLaunch:
         `path` is a file, the prefix of a checkpoint of TensorFlow, or a directory all of which is one checkpoint.
         `global_step` counts the batches consumed since the run began. The checkpoint must be complete; its size and
         digest are taken now. Registering the same again changes nothing. Raises `UsageError` for a missing, empty or
-        truncated checkpoint and for invalid values, `CatalogUnavailableError` if the record could not be stored.
+        truncated checkpoint and for invalid values, `CatalogUnavailableError` if the record could not be stored, and
+        at the launch's first save `RefusedError` if `resolve` did not know of a newer state that is in that directory.
         """
         described = registering.describe(
             self.facts,
@@ -151,7 +159,9 @@ class RankLaunch:
             raise UsageError(f"cannot read {described.path}: {reason_of(error)}") from None
         if file is None:
             raise UsageError(f"{described.path} is not there, or is being written", "register a file once it is whole")
-        self.exit_request.look_in(str(Path(file.path).parent))
+        directory = str(Path(file.path).parent)
+        self._look_in(directory)
+        self.exit_request.look_in(directory)
         (recorded,) = self.record_files([file])
         self._try_the_catalog()
         return recorded
@@ -193,6 +203,7 @@ class RankLaunch:
         chosen = validate.path("name", f"step-{global_step}" if name is None else name)
         if chosen in ("", ".", "..") or "/" in chosen:
             raise UsageError(f"name is {chosen!r}, which names no file in {where}", "give the name of a file")
+        self._look_in(where)
         began = time.monotonic()
         try:
             path = self.aside(where).save(chosen, write)
@@ -200,6 +211,39 @@ class RankLaunch:
             raise CkptstoreError(f"nothing was saved to {where}: {reason_of(error)}", "look at that disk") from error
         took = time.monotonic() - began
         return self._register(replace(described, path=path, format=format_of(path), timing=Timing(took, took)))
+
+    def _look_in(self, directory: str) -> None:
+        """Raise `RefusedError` if `resolve` overlooked a newer state of the run that is in this directory.
+
+        The catalog was lost, or is older than that state. If this launch has saved, that is only logged.
+        """
+        begun = self._begun
+        if begun is None or begun.launch.branched or directory in self._looked_in or self.recorder.behind:
+            return
+        self._looked_in.add(directory)
+        remember(self.database.name, self.names, directory)
+        view = View(directory, self.database, ())
+        try:
+            sizes = jsonl.sizes_in(f"{directory}/{FOLDER}")
+            if not sizes:
+                return
+            with self.database.connected():
+                take_up_found(self.database, sizes, copies=True)
+                file = newer_state(view, begun) or of_renamed(view, begun)
+        except OSError:
+            return  # the save there reports it
+        except CatalogUnavailableError as error:
+            self.recorder.fall_behind(error)
+            return
+        moment = begun.launch.created_at
+        if file is None or (moment and file.created_at and file.created_at > moment):
+            return  # what another launch has saved since then was not overlooked
+        found = overlooked(view, begun, file, name=self.name, catalog=self.database)
+        if self._has_saved:
+            found.log_error()
+            return
+        take_up_for_next(self.database, self.names, self.rank, directory)
+        raise RefusedError(found.what, found.hint)
 
     @property
     def exit_requested(self) -> bool:
@@ -295,7 +339,15 @@ class RankLaunch:
         is fetched; until the launch has saved, the plan names the fetched file.
         """
         query = Query(step=step, lineage=lineage, take_quarantined=take_quarantined, fetches=True)
-        plan = self.decide_start(self.database, query).plan
+        decided = self.decide_start(self.database, query)
+        plan, known = decided.plan, dict(self.known)
+        with self.database.read() as connection:
+            every = reads.launches_of(connection, reads.run_id(connection, self.run) or 0)
+        if plan is None and not any(each.branched for each in every):
+            known = {}  # what another rank has found since was not known when the launch's answer was stored
+        for each in decided.passed:
+            known[each.launch] = max(known.get(each.launch, 0), each.global_step)
+        self._begun = Begun(self.facts, self.facts.start_step or 0, known)
         return None if plan is None else self.fetched(plan)
 
     def fetched(self, plan: RestorePlan) -> RestorePlan:

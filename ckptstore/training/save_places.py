@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from ckptstore.catalog import directories, reads, tallies
-from ckptstore.catalog.engine import Database, in_memory
+from ckptstore.catalog import reads
+from ckptstore.catalog.engine import in_memory
 from ckptstore.core.hints import Call, Command
 from ckptstore.core.iterations import COMMON, parse_iteration
-from ckptstore.core.model import Content, FileState, Kind, launch_key
+from ckptstore.core.model import Content, FileState, Kind
 from ckptstore.core.naming import INDEX, parse_shards
 from ckptstore.disk import name_claims
 from ckptstore.disk.files import facts_if_seen, listed, names_in, real_directory, remove_own
@@ -21,9 +21,18 @@ from ckptstore.errors import CatalogUnavailableError, CkptstoreError, RefusedErr
 from ckptstore.evidence.writers import wrote
 from ckptstore.formats.inspect import read_checkpoint
 from ckptstore.journal import jsonl
-from ckptstore.journal.sync import found_below, take_up_found
+from ckptstore.journal.sync import take_up_found
 from ckptstore.outside import Path, os
 from ckptstore.training.complaints import Complaints
+from ckptstore.training.overlooked import (
+    Begun,
+    Overlooked,
+    View,
+    newer_state,
+    of_renamed,
+    overlooked,
+    take_up_for_next,
+)
 from ckptstore.training.start import unknown_run, unregistered, without_record
 
 if TYPE_CHECKING:
@@ -182,10 +191,10 @@ class SavePlaces:
         start too; with one that does not know the file, that is logged.
         """
         launch, start, directory = self._launch, self._progress.start, view.directory
-        overlooked = self._overlooked(view)
-        if overlooked is not None:
-            self._take_up_for_next(directory)
-            raise RefusedError(overlooked.what, overlooked.hint)
+        found = self._overlooked(view)
+        if found is not None:
+            take_up_for_next(launch.database, launch.names, launch.rank, directory)
+            raise RefusedError(found.what, found.hint)
         if start is None:
             return
         if start.plan is not None:
@@ -279,45 +288,21 @@ class SavePlaces:
         """Log, once, what `_check` raises: training has begun, and goes on from its own state."""
         if self._has_reported:
             return
-        overlooked = self._overlooked(self._view(directory))
-        if overlooked is not None:
+        found = self._overlooked(self._view(directory))
+        if found is not None:
             self._has_reported = True
-            log.error(
-                "%s. Training goes on, and its saves are registered; to go on from that step instead, stop it and "
-                "start again with %s",
-                overlooked.what,
-                overlooked.call,
-            )
+            found.log_error()
 
-    def _overlooked(self, view: View) -> _Overlooked | None:
+    def _overlooked(self, view: View) -> Overlooked | None:
         """The newer state in this directory that this start overlooked; None if there is none."""
         start = self._progress.start
         if start is None or start.launch.branched:  # going back on purpose abandons newer states
             return None
-        file = newer_state(view, start) or self._moved_here(view, start) or self._of_renamed(view, start)
+        begun = Begun(start.launch, start.global_step, start.known)
+        file = newer_state(view, begun) or self._moved_here(view, start) or of_renamed(view, begun)
         if file is None:
             return None
-        name, is_own = self._launch.name, file.run == start.launch.run
-        begins = f"after step {start.global_step}" if start.global_step else "from the beginning"
-        held = f"{file.path} holds step {file.global_step} of run "
-        held += name if is_own else f"{file.run}, which was renamed to {name}"
-        catalog = self._launch.database.name  # a view may be of a temporary one
-        what = f"this launch starts {begins}, but {held}, and the catalog {catalog} did not know it"
-        call = Call("resume", lineage=file.launch) if is_own else Call("join", repr(file.run))
-        # The catalog that knows this launch now has a run of its name: the next start would be of that run.
-        hint = (
-            "start again: it is found now" if is_own or view.database is not self._launch.database else f"call {call}"
-        )
-        return _Overlooked(what, f"{hint}; or start a run of another name", call)
-
-    def _of_renamed(self, view: View, start: Start) -> Checkpoint | None:
-        """The newest file here of a run that was renamed to the name of this one, if this one has no state to go on."""
-        if start.plan is not None:
-            return None
-        with view.database.read() as connection:
-            called = reads.renamed_to(connection, start.launch.run)
-        found = [file for run in called if (file := newer_state(view, start, run)) is not None]
-        return max(found, key=lambda file: file.global_step, default=None)
+        return overlooked(view, begun, file, name=self._launch.name, catalog=self._launch.database)
 
     def _moved_here(self, view: View, start: Start) -> Checkpoint | None:
         """A newer file of the run that is in this directory, and that the catalog knew at another place, if at all.
@@ -331,51 +316,6 @@ class SavePlaces:
         newer = [file for file in new if _is_of_others(file, start) and file.global_step > start.global_step]
         there = [file for file in newer if (found := facts_if_seen(file.path)) and found.size == file.size]
         return max(there, key=lambda file: file.global_step, default=None)
-
-    def _take_up_for_next(self, directory: str) -> None:
-        """Read the journals here into the catalog, for the next start; rank 0 reads those of all ranks."""
-        launch = self._launch
-        remember(launch.database.name, launch.names, directory)
-        sizes, _ = found_below([root_of(directory) if launch.rank == 0 else directory])
-        try:
-            with launch.database.connected():
-                take_up_found(launch.database, sizes)
-        except CatalogUnavailableError as error:
-            log.info("%s. The catalog does not yet have the records of the journals in %s.", error, directory)
-
-
-class _Overlooked(NamedTuple):
-    """A message about a newer state, how the next start finds it, and the call that goes on from it."""
-
-    what: str
-    hint: str
-    call: Call
-
-
-class View(NamedTuple):
-    """The records of a directory's journals: a database that has them, and the ids of files new to it."""
-
-    directory: str
-    database: Database
-    new: tuple[str, ...]
-
-
-def newer_state(view: View, start: Start, run: str | None = None) -> Checkpoint | None:
-    """The newest file of a run in the directory that was not known when the launch started; None if there is none.
-
-    `run` is its first name (None: the run of the launch). Files of the launch itself do not count: other ranks may have
-    saved them by now.
-    """
-    own, found = start.launch, []
-    run = own.run if run is None else run
-    before = start.known if run == own.run else {}
-    with view.database.read() as connection:
-        highest = tallies.highest_steps(connection, reads.run_id(connection, run) or 0)
-        for launch, step in highest.items():
-            known, key = max(start.global_step, before.get(launch, 0)), launch_key(run, launch)
-            if key != own.key and step > known:
-                found += directories.files_after(connection, view.directory, key, known)
-    return max(found, key=lambda file: file.global_step, default=None)
 
 
 def _or_raised(names: frozenset[str] | OSError) -> frozenset[str]:

@@ -168,20 +168,16 @@ def begin(
     try:
         with database.connected():
             schema.ensure(database)
-            unread = take_up_found(database, sizes).failed
-            facts = join(
+            launch = _begin(
                 database,
                 run,
+                sizes,
                 rank=rank,
                 world_size=world_size,
                 launch_id=launch_id,
                 layout=layout,
-                seen=sizes,
                 claim=claim,
             )
-            launch = RankLaunch(database, facts, rank)
-            launch.unread = unread
-            _look_back(launch, database)
     except CatalogUnavailableError as error:
         temporary = in_memory()
         take_up_found(temporary, sizes, look=False)
@@ -194,6 +190,29 @@ def begin(
         launch.recorder.complain(
             f"{error}. Training goes on without the catalog: journals beside the checkpoints have the records."
         )
+    return launch
+
+
+def begin_in_catalog(
+    database: Database, run: str, *, rank: int, world_size: int, launch_id: str | None, layout: str | None
+) -> RankLaunch:
+    """Make this rank part of a launch, for `Catalog.join`.
+
+    If the catalog does not know the run, it may have been lost: the journals in the run's known directories are read.
+    """
+    with database.connected():
+        with database.read() as connection:
+            is_known = reads.called(connection, run) is not None
+        sizes = {} if is_known else found_below(known_directories(database.name, [run]))[0]
+        return _begin(database, run, sizes, rank=rank, world_size=world_size, launch_id=launch_id, layout=layout)
+
+
+def _begin(database: Database, run: str, sizes: Mapping[str, int], *, rank: int, **asked: Any) -> RankLaunch:
+    unread = take_up_found(database, sizes).failed
+    facts = join(database, run, rank=rank, seen=sizes, **asked)
+    launch = RankLaunch(database, facts, rank)
+    launch.unread = unread
+    _look_back(launch, database)
     return launch
 
 
@@ -267,11 +286,12 @@ def _named(reference: str | None) -> set[str]:
 
 
 def _look_back(launch: RankLaunch, database: Database) -> None:
-    """Set a launch's `name`, the run's present one, and `saved_before`, the highest step that other launches saved."""
+    """Set a launch's `name`, the run's present one, and what the run had saved: `known` and `saved_before`."""
     with database.read() as connection:
         called = reads.called(connection, launch.run)
         known = tallies.highest_steps(connection, called.id) if called else {}
     launch.name = called.name if called else launch.run
+    launch.known = known
     launch.saved_before = max((step for each, step in known.items() if each != launch.id), default=0)
 
 

@@ -455,9 +455,10 @@ def replaced(catalog: Catalog) -> Iterator[None]:
 
 
 @pytest.mark.of_files
-def test_without_the_catalog_journals_tell(catalog: Catalog, tmp_path: Path) -> None:
+def test_without_the_catalog_journals_tell(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of all ranks, though only the directory of one is known: nothing remembers where the run saves."""
     job, ranks = begun(catalog, tmp_path / "ckpt", 10)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another machine"))
     known = [str(job.folder(1))]
     with replaced(catalog):
         asked = ask(catalog.database, "run", "", known)

@@ -185,7 +185,7 @@ def test_records_that_another_catalog_has_are_a_backlog(
     assert backlogs(catalog.database) == {"beside": 0, "run": 0}
     elsewhere = Job(other, job.directory)
     elsewhere.launches = 2
-    elsewhere.save(elsewhere.begin(), 40)
+    elsewhere.save(elsewhere.begin(resume=False), 40)
     records = parsed(client.get("/metrics").text)["journal_backlog_records"]
     assert min(records.values()) >= 2
 

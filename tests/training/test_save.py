@@ -10,7 +10,7 @@ import pytest
 from ckptstore.api import Catalog, connect
 from ckptstore.core.model import FileState
 from ckptstore.disk import aside
-from ckptstore.errors import CkptstoreError
+from ckptstore.errors import CkptstoreError, RefusedError
 from ckptstore.training.rank_launch import RankLaunch
 from tests.starting import LIBRARY, warm_python
 
@@ -184,3 +184,104 @@ def test_what_a_kill_left_of_a_prefix_stops_no_later_save(catalog: Catalog, dire
     file = joined(catalog).save(prefix, global_step=5, directory=directory, name="ckpt0")
     assert Path(file.path).name == "ckpt0_1"
     assert (directory / "ckpt0.data-00000-of-00001").read_bytes() == b"of a launch that is dead"
+
+
+def begun(catalog: Catalog, run: str, launch_id: str) -> tuple[RankLaunch, int]:
+    launch = catalog.join(run, launch_id=launch_id)
+    plan = launch.resolve()
+    return launch, plan.global_step if plan else 0
+
+
+@pytest.fixture
+def new_catalog(catalog: Catalog, directory: Path, tmp_path: Path) -> Catalog:
+    """One that was made after the catalog of a run was lost: the run has steps 1 to 6, and was renamed."""
+    launch, _ = begun(catalog, "run", "L1")
+    for step in range(1, 7):
+        launch.save(weights, global_step=step, directory=directory, name="w.npz")
+    catalog.rename("run", "thesis")
+    return connect(str(tmp_path / "new.db"))
+
+
+@pytest.mark.parametrize("registers", [True, False])
+@pytest.mark.parametrize(
+    ("run", "told"),
+    [
+        ("run", "of run run, .* start again"),
+        ("thesis", r"of run run, which was renamed to thesis, .* call join\('run'"),
+    ],
+)
+def test_a_launch_stops_at_its_first_save_beside_states_that_its_catalog_did_not_know(
+    new_catalog: Catalog, directory: Path, run: str, told: str, *, registers: bool
+) -> None:
+    launch, first = begun(new_catalog, run, "L2")
+    assert first == 0
+    there = visible(directory)
+    with pytest.raises(RefusedError, match=f"starts from the beginning, but .* holds step 6 {told}"):
+        if registers:
+            launch.register(directory / "w.npz", global_step=1)
+        else:
+            launch.save(weights, global_step=1, directory=directory, name="w.npz")
+    assert visible(directory) == there
+    assert begun(new_catalog, "run", "L3")[1] == 6
+
+
+def test_each_rank_stops_even_if_another_has_found_the_states_by_then(
+    catalog: Catalog, directory: Path, tmp_path: Path
+) -> None:
+    def saves(catalog: Catalog, launch_id: str, rank: int, *steps: int) -> None:
+        launch = catalog.join("run", rank=rank, world_size=2, launch_id=launch_id)
+        assert launch.resolve() is None
+        for step in steps:
+            launch.save(weights, global_step=step, directory=directory / f"rank_{rank}", name="w.npz")
+
+    saves(catalog, "L1", 0, 1, 6)
+    saves(catalog, "L1", 1, 1, 6)
+    new_catalog = connect(str(tmp_path / "new.db"))
+    for rank in range(2):
+        with pytest.raises(RefusedError, match=rf"rank_{rank}/\S+ holds step 6 of run run"):
+            saves(new_catalog, "L2", rank, 1)
+    assert new_catalog.resolve("run").plan is not None
+
+
+def test_on_the_machine_of_the_run_a_start_finds_it_without_its_catalog(
+    catalog: Catalog, directory: Path, sqlite_url: str
+) -> None:
+    launch, _ = begun(catalog, "run", "L1")
+    launch.save(weights, global_step=6, directory=directory, name="w.npz")
+    catalog.rename("run", "thesis")
+    catalog.close()
+    lost = catalog.database.file
+    assert lost is not None
+    for each in lost.parent.glob(f"{lost.name}*"):
+        each.unlink()
+    assert begun(connect(sqlite_url), "thesis", "L2")[1] == 6
+
+
+def test_what_was_overlooked_is_only_logged_once_the_launch_has_saved(
+    new_catalog: Catalog, directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    launch, _ = begun(new_catalog, "run", "L2")
+    launch.save(weights, global_step=1, directory=tmp_path / "other", name="w.npz")
+    launch.save(weights, global_step=2, directory=directory, name="w.npz")
+    assert "holds step 6 of run run, and the catalog " in caplog.text
+    assert "start again with resume(lineage='L1')" in caplog.text
+
+
+def test_a_launch_does_not_stop_because_of_a_save_of_the_launch_before_that_came_late(
+    catalog: Catalog, directory: Path
+) -> None:
+    before, _ = begun(catalog, "run", "L1")
+    before.save(weights, global_step=5, directory=directory, name="w.npz")
+    launch, first = begun(catalog, "run", "L2")
+    before.save(weights, global_step=9, directory=directory, name="w.npz")
+    assert first == 5
+    launch.save(weights, global_step=6, directory=directory, name="w.npz")
+
+
+def test_a_launch_that_goes_back_on_purpose_saves_beside_newer_states(catalog: Catalog, directory: Path) -> None:
+    before, _ = begun(catalog, "run", "L1")
+    for step in (5, 9):
+        before.save(weights, global_step=step, directory=directory, name="w.npz")
+    launch = catalog.join("run", launch_id="L2")
+    assert launch.resolve(step=5) is not None
+    launch.save(weights, global_step=6, directory=directory, name="w.npz")
