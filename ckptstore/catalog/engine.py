@@ -223,8 +223,8 @@ class Database:
         if remedy:
             return kind(f"the catalog {self.name} refuses ({reason})", remedy)
         if (is_newer := _NO_COLUMN.search(reason)) or _NO_TABLE.search(reason):
-            what = "has another schema by now" if is_newer else "has no tables of ckptstore"
-            make = f"check --db and CKPTSTORE_URL; for a new catalog: {self.command('db', 'upgrade')}"
+            what = "has another schema by now" if is_newer else "lacks a table of ckptstore"
+            make = f"check --db and CKPTSTORE_URL; to create it, or see what to do: {self.command('db', 'upgrade')}"
             return kind(f"the catalog {self.name} {what} ({reason})", "update ckptstore here" if is_newer else make)
         if self.file is None:
             hint = "check that the server runs and that --db or CKPTSTORE_URL names it"

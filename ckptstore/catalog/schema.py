@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from ckptstore.catalog.mounts import network_file_system
 from ckptstore.catalog.tables import metadata
+from ckptstore.core.hints import Command
 from ckptstore.errors import CatalogUnavailableError, SchemaError, reason_of
 from ckptstore.outside import Path, threading, time
 
@@ -86,6 +87,19 @@ def check(database: Database) -> None:
     found = current(database)
     if found != REVISION:
         raise _wrong(database, found)
+
+
+def check_tables(database: Database) -> None:
+    """Raise `CatalogUnavailableError` if a table is missing, as after a dump that was restored only in part."""
+    with database.read() as connection:
+        missing = sorted(metadata.tables.keys() - sa.inspect(connection).get_table_names())
+    if missing:
+        rebuild = f"rebuild the catalog from the journals: {Command('scan', 'DIR')}"
+        anew = "move the file away" if database.is_sqlite else "restore the whole dump; or empty the database"
+        raise CatalogUnavailableError(
+            f"the catalog {database.name} has schema {REVISION}, but no table {', '.join(missing[:3])}",
+            f"{anew}, then {rebuild}",
+        )
 
 
 def upgrade(database: Database) -> None:

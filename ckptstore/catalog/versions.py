@@ -26,17 +26,20 @@ def current(url: str | None) -> SchemaStatus:
 
 
 def check(url: str | None) -> SchemaStatus:
-    """Raise `SchemaError` unless the schema is the one that this program works with."""
+    """Raise `SchemaError` unless the schema is the one that this program works with, and has all its tables."""
     database = open_database(url)
     if not _is_there(database):
         raise SchemaError(f"there is no catalog {database.name}", f"run: {database.command('db', 'upgrade')}")
     schema.check(database)
+    schema.check_tables(database)
     return current(url)
 
 
 def upgrade(url: str | None) -> SchemaStatus:
     """Create the schema, or bring it to this program's revision."""
-    schema.upgrade(open_database(url))
+    database = open_database(url)
+    schema.upgrade(database)
+    schema.check_tables(database)
     return current(url)
 
 

@@ -13,7 +13,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from ckptstore.api import connect
-from ckptstore.catalog import schema
+from ckptstore.catalog import schema, versions
 from ckptstore.catalog.engine import Database, open_database
 from ckptstore.catalog.tables import metadata
 from ckptstore.errors import CatalogUnavailableError, SchemaError
@@ -109,6 +109,19 @@ def test_a_database_with_other_tables_is_not_a_catalog(database_url: str) -> Non
         connection.exec_driver_sql("CREATE TABLE invoices (id INTEGER PRIMARY KEY)")
     with pytest.raises(CatalogUnavailableError, match="other tables .invoices. and is not a catalog"):
         connect(database_url)
+
+
+def test_a_catalog_that_lost_a_table_is_told_with_what_to_do(database_url: str) -> None:
+    """As after a dump that was restored only in part."""
+    database = open_database(database_url)
+    schema.upgrade(database)
+    with database.write() as connection:
+        connection.exec_driver_sql("DROP TABLE pins")
+    with pytest.raises(CatalogUnavailableError, match=r"lacks a table of ckptstore \(.*pins.*; to create it"):
+        connect(database_url).runs()
+    for command in (versions.check, versions.upgrade):
+        with pytest.raises(CatalogUnavailableError, match="has schema 0001, but no table pins; .*scan DIR"):
+            command(database_url)
 
 
 def test_an_sqlite_catalog_lets_readers_read_while_one_writes(sqlite_url: str) -> None:

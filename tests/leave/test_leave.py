@@ -163,7 +163,7 @@ def test_who_waits_rests_between_two_looks(catalog: Catalog, tmp_path: Path, mon
 
 def test_a_catalog_without_tables_is_named_as_that(tmp_path: Path) -> None:
     """As a mistyped `--db` makes one: the request needs no schema, so it does not create it."""
-    with pytest.raises(CatalogUnavailableError, match=r"has no tables of ckptstore.*; check --db and CKPTSTORE_URL"):
+    with pytest.raises(CatalogUnavailableError, match=r"lacks a table of ckptstore.*; check --db and CKPTSTORE_URL"):
         ask(open_database(tmp_path / "mistyped.db"), "run", "")
 
 
