@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads, removals
+from ckptstore.catalog import removals
 from ckptstore.core.groups import grouped
 from ckptstore.core.text import count, size
 from ckptstore.disk import presence
@@ -19,18 +19,16 @@ if TYPE_CHECKING:
 
 
 def lost_trash(database: Database, run_id: int, root: str) -> tuple[Item, ...]:
-    """The trash of a run in the root and below it whose directories are gone for good, but not that of other nodes."""
+    """The trash of a run in the root and below it whose directories are gone for good."""
     with database.read() as connection:
         items = removals.items_of(connection, run_id)
         found = homes_of_trash(connection, items)
-        others = presence.of_other_machines(reads.sources_of(connection, run_id))
     lost = {
         (directory, gc)
         for (directory, gc), home in found.items()
         if f"{directory}/".startswith(f"{root.rstrip('/')}/")
         and presence.absence(directory, home)
         and is_gone_for_good(directory, home.identities, root)
-        and not others.issuperset((directory, each) for each in home.identities or ("",))
     }
     return tuple(item for item in items if (item.root, item.collection) in lost)
 
