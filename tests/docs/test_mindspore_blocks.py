@@ -58,7 +58,7 @@ def program(block: Block, number: int) -> str:
     """A block with what its page takes for granted, as a part of a script."""
     run = re.search(r'join\("([\w-]+)"\)', block.text)
     name = run[1] if run else f"run-{number}"
-    text = block.text.replace("step=500", "step=4").replace("every=100", "every=2").replace("epochs=10", "epochs=1")
+    text = block.text.replace("step=500", "step=4").replace("every=100", "every=2").replace(" epochs=10", " epochs=1")
     before, after = BEFORE.get(block.page, "").replace("RUN", repr(name)), AFTER.get(block.page, "")
     if "TrainFaultTolerance" in text:  # it takes an Ascend device
         before += "TrainFaultTolerance = lambda ckpt_save_path: ckpt_cb\n"

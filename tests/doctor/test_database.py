@@ -86,7 +86,7 @@ def test_what_is_said_of_postgresql(postgres: str) -> None:
     url = new_postgres_database(postgres)
     connect(url)
     found = checks(url, None)
-    assert {check.status for check in found.values()} == {Status.OK}
+    assert [name for name, check in found.items() if check.status is not Status.OK] == ["runs"]  # it has none
     assert ": PostgreSQL 1" in found["database"].detail
     assert found["connections"].detail.endswith("that the server has for users")
     assert found["server_clock"].detail.startswith("the server's is 0 s ")
