@@ -15,14 +15,14 @@ VERBS = ("carries", "loses", "finds again", "remembers", "waits for", "outlives"
 OBJECTS = ("the harbour", "its own name", "a second copy", "the last step", "the long night", "all others")
 
 
-def make(path: Path) -> None:
+def make(path: Path, length: int = LENGTH) -> None:
     """Write the sequences of the text, which is the same every time."""
     drawn = random.Random(1)  # noqa: S311 — always the same text
-    need = LENGTH * SEQUENCES
+    need = length * SEQUENCES
     text = ""
     while len(text) < need:
         text += f"{drawn.choice(SUBJECTS)} {drawn.choice(VERBS)} {drawn.choice(OBJECTS)}. "
-    tokens = np.frombuffer(text[:need].encode("ascii"), np.uint8).astype(np.int32).reshape(SEQUENCES, LENGTH)
+    tokens = np.frombuffer(text[:need].encode("ascii"), np.uint8).astype(np.int32).reshape(SEQUENCES, length)
     writer = FileWriter(str(path), shard_num=1, overwrite=True)
     writer.add_schema({"input_ids": {"type": "int32", "shape": [-1]}}, "bytes of a text")
     writer.write_raw_data([{"input_ids": each} for each in tokens])
@@ -30,4 +30,4 @@ def make(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    make(Path(sys.argv[1]))
+    make(Path(sys.argv[1]), *map(int, sys.argv[2:]))

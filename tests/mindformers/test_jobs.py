@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import yaml
 
 from ckptstore import Policy
 from tests import ckpt_bytes
-from tests.mindformers.running import EXAMPLE, RUN, Job
+from tests.mindformers.running import EXAMPLE, RUN, TEXT, Job, run
 
 Undisturbed = dict[tuple[int, bool], Job]
 
@@ -39,6 +40,23 @@ def test_a_job_that_saves_ckpt_files(job: Job) -> None:
     calm.trains()
     job.ranks, job.form = 2, "ckpt"
     job.trains(kill_at=8, kill_rank=1)
+    assert f"run {RUN}: going on after step 5 " in job.trains()
+    assert job.ends_as(calm)
+
+
+def test_a_job_that_evaluates_while_it_trains(job: Job) -> None:
+    """Every 3 steps and at the end of an epoch, on other data: MindFormers' EvalCallBack."""
+    home = job.home / "evaluated"
+    home.mkdir()
+    run([str(TEXT), str(home / "text.mindrecord"), "32"])  # an evaluation takes no token more than it predicts
+    data = yaml.safe_load((EXAMPLE / "llama.yaml").read_text())["train_dataset"]
+    data["data_loader"] |= {"dataset_dir": str(home), "shuffle": False}
+    task = {"type": "CausalLanguageModelDataset", "dataset_config": data}
+    every = {"do_eval": True, "eval_step_interval": 3, "eval_epoch_interval": 1, "metric": {"type": "PerplexityMetric"}}
+    job.settings = {**every, "eval_dataset": data, "eval_dataset_task": task}
+    calm = replace(job, home=job.home / "calm", url=f"sqlite:///{job.home}/calm.db")
+    assert "Eval result" in calm.trains()
+    job.trains(kill_at=8)
     assert f"run {RUN}: going on after step 5 " in job.trains()
     assert job.ends_as(calm)
 
