@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ckptstore
 from ckptstore.api import Catalog
@@ -77,6 +77,14 @@ class Trainer:
     progress: Progress
     directory: str = ""
     prefix: str = ""
+
+
+class Collecting(NamedTuple):
+    """A gc that is at work: on which catalog, with which floor, and the contents that it may take from nodes."""
+
+    catalog: int
+    floor: int
+    copied: Collection[bytes]
 
 
 @dataclass
@@ -192,7 +200,7 @@ class World:
         """The contents that `cut` and `flip` made."""
         self.fault: Fault | None = None
         self._started_ns = 0
-        self._collecting: int | None = None
+        self._collecting: Collecting | None = None
         self.has_other = False
         self.other_missed = self.first_missed = False
         """Whether a catalog was made anew when a scan could not see every journal, and no scan has seen all since."""
@@ -993,21 +1001,24 @@ class World:
         now: bool,
         copied: Collection[bytes] = (),
     ) -> None:
-        # No promise covers two gcs of one tree at the same time from two catalogs.
-        outer, self._collecting = self._collecting, catalog
-        self.is_shaken |= outer not in (None, catalog)
+        outer, own = self._collecting, Collecting(catalog, policy.floor, copied)
+        if outer is not None:  # that one may go on while this one waits: what it may move goes meanwhile
+            # No promise covers two gcs of one tree at the same time from two catalogs.
+            self.is_shaken |= outer.catalog != catalog
+            own = Collecting(catalog, min(own.floor, outer.floor), {*own.copied, *outer.copied})
+        self._collecting = own
         there, seen = self.everything(), self.there()
         has_missed = self.other_missed if catalog else self.first_missed
         is_told = self._has_heard_marks(catalog)
         # A lease is renewed by signs of life. Plain scripts give none, and a second catalog does not get them.
         has_signs = not catalog and all(trainer.recorder is not None for trainer in self.trainers)
         is_leased = has_signs or self.machine.now_ns - self._started_ns < _LEASE_NS
-        given: dict[str, Any] = {"now": now, "marked": is_told, "leased": is_leased, "copied": copied}
-        keep = self._must_stay_in(there, seen, policy.floor, **given)
+        given: dict[str, Any] = {"now": now, "marked": is_told, "leased": is_leased, "copied": own.copied}
+        keep = self._must_stay_in(there, seen, own.floor, **given)
         uncounted = self._uncounted - self._unmoved  # a gc counts again what another one did not move
         if uncounted:  # these files may count or not: only files that stay in both cases must stay
             counted = ({path: at for path, at in some.items() if at not in uncounted} for some in (there, seen))
-            keep &= self._must_stay_in(*counted, policy.floor, **given)
+            keep &= self._must_stay_in(*counted, own.floor, **given)
         keep |= self._needed(there) if not catalog else set()
         marked = self._marked_contents(there) if is_told else {}
         unsure = self.is_shaken or self._is_interrupted() or has_missed or (catalog > 0 and self.has_gap)
