@@ -414,13 +414,14 @@ class World:
         # Otherwise only the catalog may know the plan, and it may be wrong. A plain script knows only the journals that
         # the catalog names.
         is_told = self.fault is None and (self.is_current or (self.is_quiet and not plain))
+        # Its journals are lost, or below a mount point, and the catalog may fail at this start.
+        may_be_unknown = self.has_lost_disk or (self._is_hidden() and self.fault is not None)
         task = self._run(program, lambda: begin_it(0, launch, NEWEST, None, None), "start again")
         self.machine.kill(program)
         if task.error is not None or not task.is_over:
             return
         _, start = task.result
         has_saved = any(each.registered for ranks in launch.saved.values() for each in ranks.get(0, ()))
-        may_be_unknown = self.has_lost_disk  # its journals are lost, and the catalog may fail at this start
         if has_saved and launch.decided and self.is_quiet and self.is_current and not may_be_unknown:
             raise ViolationError(f"launch {launch.name} starts again, though it has saved")
         is_known = launch.decided and not launch.is_unheard
