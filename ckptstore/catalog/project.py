@@ -8,7 +8,7 @@ commits.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, reduce
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -323,7 +323,8 @@ def _put_files(connection: sa.Connection, files: Sequence[Checkpoint], done: Pro
         _put_saves(connection, of_saves)
         connection.execute(_file(connection.dialect.name), changed)
         if not are_new:
-            connection.execute(_SET_STATES_AT_PATHS, {"own_paths": sorted({row["path"] for row in changed})})
+            paths = {row["path"] for row in changed} | _refer_to_own_paths(connection, newest)
+            connection.execute(_SET_STATES_AT_PATHS, {"own_paths": sorted(paths)})
     done.records = len(changed)
     done.new = sorted(newest.keys() - known.keys())
 
@@ -548,8 +549,31 @@ def _put_removals(connection: sa.Connection, events: Sequence[FilesRemoved]) -> 
     if rows:
         put_newest(connection, trash, rows)
         # By path, not by record: the row may have named another record of the path before.
+        _refer_to_own_paths(connection, {file.checkpoint for event in events for file in event.files})
         paths = sorted({path for event in events for path in _removed_paths(event)})
         connection.execute(_SET_STATES_AT_PATHS, {"own_paths": paths})
+
+
+def _refer_to_own_paths(connection: sa.Connection, named: Iterable[str]) -> set[str]:
+    """Let removals that name these records refer to the records of their own paths; return the paths of those changed.
+
+    A directory may have two paths at once, or another one than before, and each of its files a record for each path. A
+    removal in its journal names the record of one path, and counts for the path at which the journal is read.
+    """
+    found = connection.execute(_OF_OTHER_PATHS, {"own_ids": sorted(named)}).all()
+    files = reads.files_by_id(connection, [row.checkpoint_id for row in found])
+    for row in found:
+        own = replace(files[row.checkpoint_id], path=row.path).id
+        connection.execute(trash.update().where(trash.c.id == row.id).values(checkpoint_id=own))
+    return {row.path for row in found}
+
+
+_REMOVED_PATH = sa.func.rtrim(trash.c.root, "/") + "/" + trash.c.place
+_OF_OTHER_PATHS = (
+    sa.select(trash.c.id, trash.c.checkpoint_id, _REMOVED_PATH.label("path"))
+    .join(checkpoints, checkpoints.c.id == trash.c.checkpoint_id)
+    .where(any_of(trash.c.checkpoint_id, "own_ids"), checkpoints.c.path != _REMOVED_PATH)
+)
 
 
 def _removed_paths(event: FilesRemoved) -> list[str]:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from itertools import permutations
 from pathlib import Path
 from typing import Any, get_args
 
@@ -162,9 +163,9 @@ def removals(draw: st.DrawFn) -> FilesRemoved:
         for file in of
         if file.path.startswith(f"{directory}/")
     )
-    return FilesRemoved(
-        of[0].run, draw(gcs), directory, draw(st.sampled_from(Location)), draw(st.booleans()), draw(moments), removed
-    )
+    wanted, settled, at = draw(st.sampled_from(Location)), draw(st.booleans()), draw(moments)
+    read_at = draw(st.sampled_from([directory, "/run/a", "/run/b"]))  # the directory may have had another path
+    return FilesRemoved(of[0].run, draw(gcs), read_at, wanted, settled, at, removed)
 
 
 def sources(place: int) -> SourceAdded:
@@ -314,6 +315,18 @@ TIER = Tier("s3", "s3://bucket/prefix", 2)
 def in_the_trash(file: Checkpoint) -> FilesRemoved:
     removed = RemovedFile("x.ckpt", 100, 10**9, file.id, generation(version_of_file(file)))
     return FilesRemoved("run", "gc1", "/run/a", Location.TRASH, settled=True, at=START, files=(removed,))
+
+
+def test_a_removal_counts_for_the_record_at_the_path_where_its_journal_is_read() -> None:
+    """A directory at two paths: the journal names the record of the other one, in whatever order they come."""
+    here, there = FILE, replace(FILE, path="/mount/a/x.ckpt")
+    removed = replace(in_the_trash(there), directory="/run/a")
+    events: list[Event] = [FileRecorded(here), FileRecorded(there), removed]
+    for order in permutations(events):
+        of_both = rows([KNOWN, *([event] for event in order)])
+        states = {row["path"]: row["state"] for row in of_both["checkpoints"]}
+        assert states == {here.path: "trashed", there.path: "complete"}
+        assert [row["checkpoint_id"] for row in of_both["trash"]] == [here.id]
 
 
 ONE_OF_EACH: list[tuple[Event, str]] = [

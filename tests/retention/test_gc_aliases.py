@@ -183,24 +183,72 @@ print(*sorted(names(tree / "two")))
 """
 
 
-def test_a_file_system_that_is_mounted_twice(sqlite_url: str, tmp_path: Path) -> None:
-    """No link tells it: another run has each file under a second path."""
+SAVED_AT_BOTH = """
+import sys
+from pathlib import Path
+from ckptstore.api import connect
+from tests.retention.builders import LAST_2, gc
+
+catalog, tree = connect(sys.argv[1]), Path(sys.argv[2])
+for launch_id, where, steps in ("L1", "one", range(1, 7)), ("L2", "two", range(7, 9)):
+    launch = catalog.join("run", launch_id=launch_id)
+    launch.resolve()
+    for step in steps:
+        launch.save(lambda path: Path(path).write_bytes(b"x"), global_step=step, directory=tree / where)
+
+
+def told() -> None:
+    states = {(file.global_step, file.state.value) for file in catalog.files("run")}
+    print(*(f"{step} {state}" for step, state in sorted(states)), sep=", ")
+    print(*(damage.path for damage in catalog.verify("run").damaged))
+
+
+gc(catalog, LAST_2)
+told()
+catalog.undo("run")
+told()
+gc(catalog, LAST_2)
+catalog.purge("run", now=True)
+told()
+"""
+
+
+def on_two_mounts(script: str, sqlite_url: str, tmp_path: Path) -> list[str]:
+    """What a script prints where a file system is mounted at `one` and at `two`; skips if nothing can be mounted."""
     one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir(exist_ok=True)
     two.mkdir()
-    for step in (5, 10, 15, 20):
-        path = ckpt_bytes.write(one / path_name(step), step)
-        os.utime(path, (step, step))
     mount = f"mount --bind {one} {two}"
     apart = ["unshare", "--mount", "--map-root-user", "sh", "-c"]
     if shutil.which("unshare") is None or subprocess.run([*apart, mount], check=False, capture_output=True).returncode:
         pytest.skip("nothing can be mounted here")
-    script = tmp_path / "twice.py"
-    script.write_text(MOUNTED_TWICE)
-    call = f"{mount} && {sys.executable} {script} {sqlite_url} {tmp_path}"
+    twice = tmp_path / "twice.py"
+    twice.write_text(script)
+    call = f"{mount} && {sys.executable} {twice} {sqlite_url} {tmp_path}"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run([*apart, call], check=False, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["", " ".join(sorted(path_name(step) for step in (5, 10, 15, 20)))]
+    return done.stdout.splitlines()
+
+
+def test_a_file_system_that_is_mounted_twice(sqlite_url: str, tmp_path: Path) -> None:
+    """No link tells it: another run has each file under a second path."""
+    for step in (5, 10, 15, 20):
+        path = ckpt_bytes.write(tmp_path / "one" / path_name(step), step)
+        os.utime(path, (step, step))
+    told = on_two_mounts(MOUNTED_TWICE, sqlite_url, tmp_path)
+    assert told == ["", " ".join(sorted(path_name(step) for step in (5, 10, 15, 20)))]
+
+
+def test_a_run_that_saves_at_both_mounts(sqlite_url: str, tmp_path: Path) -> None:
+    """What gc removed is removed at both paths, for `verify` too."""
+    told = on_two_mounts(SAVED_AT_BOTH, sqlite_url, tmp_path)
+    expected = [
+        ", ".join(f"{step} {state if step < 7 else FileState.COMPLETE}" for step in range(1, 9))
+        for state in (FileState.TRASHED, FileState.COMPLETE, FileState.MISSING)
+    ]
+    assert told[::2] == expected
+    assert told[1::2] == ["", "", ""], "no file is damaged"
 
 
 def path_name(step: int) -> str:
