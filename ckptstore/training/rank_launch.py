@@ -75,6 +75,7 @@ class RankLaunch:
         self._sources: list[Source] = []
         self._unsummarised: set[str] = set()
         self._asides: dict[str, Aside] = {}
+        self._joined_late = facts.decided  # another rank has asked where the launch starts
         self._begun: Begun | None = None  # None: the script did not ask `resolve` where to start
         self._looked_in: set[str] = set()
         self._fetched = Fetched()
@@ -340,12 +341,16 @@ class RankLaunch:
         """
         query = Query(step=step, lineage=lineage, take_quarantined=take_quarantined, fetches=True)
         decided = self.decide_start(self.database, query)
-        plan, known = decided.plan, dict(self.known)
-        with self.database.read() as connection:
-            every = reads.launches_of(connection, reads.run_id(connection, self.run) or 0)
-        if plan is None and not any(each.branched for each in every):
-            known = {}  # what another rank has found since was not known when the launch's answer was stored
-        for each in decided.passed:
+        plan, known, passed = decided.plan, dict(self.known), list(decided.passed)
+        if plan is None and self._joined_late:
+            with self.database.read() as connection:
+                every = reads.launches_of(connection, reads.run_id(connection, self.run) or 0)
+                answers = [reads.resolution(connection, each.key) for each in every]
+            if not any(each.branched for each in every):
+                # Another rank may have found states since the answer was stored: only what an answer names was known.
+                known = {}
+                passed += [each for answer in answers if answer is not None for each in answer.passed]
+        for each in passed:
             known[each.launch] = max(known.get(each.launch, 0), each.global_step)
         self._begun = Begun(self.facts, self.facts.start_step or 0, known)
         return None if plan is None else self.fetched(plan)

@@ -285,3 +285,27 @@ def test_a_launch_that_goes_back_on_purpose_saves_beside_newer_states(catalog: C
     launch = catalog.join("run", launch_id="L2")
     assert launch.resolve(step=5) is not None
     launch.save(weights, global_step=6, directory=directory, name="w.npz")
+
+
+@pytest.mark.parametrize("joins_late", [False, True])
+def test_states_that_were_given_up_stop_no_later_start(catalog: Catalog, directory: Path, *, joins_late: bool) -> None:
+    """The job dies before both ranks have saved, again and again."""
+
+    def start(launch_id: str) -> list[RankLaunch]:
+        ranks = []
+        for rank in range(2):
+            ranks.append(catalog.join("run", rank=rank, world_size=2, launch_id=launch_id))
+            if joins_late:
+                assert ranks[rank].resolve() is None
+        assert joins_late or [launch.resolve() for launch in ranks] == [None, None]
+        return ranks
+
+    for number, saves in enumerate((0, 1, 1, 0, 0), 1):
+        start(f"L{number}")[saves].save(
+            weights, global_step=7 - number, directory=directory / f"rank_{saves}", name="w.npz"
+        )
+    for launch in start("L6"):
+        launch.save(weights, global_step=1, directory=directory / f"rank_{launch.rank}", name="w.npz")
+    plan = catalog.resolve("run").plan
+    assert plan is not None
+    assert (plan.launch.id, plan.global_step) == ("L6", 1)
