@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
@@ -119,17 +119,26 @@ def items_of(
 
     `settled`: only those in the trash (True), or only those on their way to or from it (False).
     """
-    joined = trash.outerjoin(checkpoints, checkpoints.c.id == trash.c.checkpoint_id)
-    query = (
-        sa.select(trash, checkpoints.c.reported, runs.c.name)
-        .select_from(joined.join(runs, runs.c.id == trash.c.run_id))
-        .where(trash.c.run_id == run, IS_REMOVED)
-        .order_by(trash.c.changed_at, trash.c.collection_id, trash.c.root, trash.c.place)
-    )
+    query = _ITEMS.where(trash.c.run_id == run, IS_REMOVED)
     if settled is not None:
         query = query.where(trash.c.settled if settled else sa.not_(trash.c.settled))
     if collection is not None:
         query = query.where(trash.c.collection_id == collection)
+    return _items(connection, query)
+
+
+def deleted_of(connection: sa.Connection, run: int, collection: str) -> list[Item]:
+    """The files of one gc of a run that count as deleted for good."""
+    return _items(connection, _ITEMS.where(trash.c.run_id == run, _IS_DELETED, trash.c.collection_id == collection))
+
+
+def roots_of_deleted(connection: sa.Connection, run: int) -> list[str]:
+    """The directories in which retention had files of a run that count as deleted for good."""
+    query = sa.select(trash.c.root).distinct().where(trash.c.run_id == run, _IS_DELETED)
+    return list(connection.execute(query.order_by(trash.c.root)).scalars())
+
+
+def _items(connection: sa.Connection, query: sa.Select[Any]) -> list[Item]:
     return [
         Item(
             run=row.name,
@@ -147,6 +156,14 @@ def items_of(
         )
         for row in many(connection.execute(query))
     ]
+
+
+_IS_DELETED = trash.c.settled & (trash.c.wanted == Location.GONE.value)
+_ITEMS = (
+    sa.select(trash, checkpoints.c.reported, runs.c.name)
+    .select_from(trash.outerjoin(checkpoints, checkpoints.c.id == trash.c.checkpoint_id).join(runs))
+    .order_by(trash.c.changed_at, trash.c.collection_id, trash.c.root, trash.c.place)
+)
 
 
 def known(connection: sa.Connection) -> set[str]:

@@ -1,4 +1,7 @@
-"""Finds the trash of directories that are gone for good: undo and purge would wait for it for ever."""
+"""Finds the trash of directories that are gone for good, and of those that are there again.
+
+Undo and purge would wait for the one for ever, and would not know of the other.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from ckptstore.catalog import removals
 from ckptstore.core.groups import grouped
 from ckptstore.core.text import count, size
 from ckptstore.disk import presence
+from ckptstore.disk.files import FileFacts, facts_if_seen, listed
+from ckptstore.disk.name_claims import FOLDER
 from ckptstore.journal.recorder import homes_of_trash
 from ckptstore.scan.tree import is_gone_for_good
 
@@ -26,11 +31,38 @@ def lost_trash(database: Database, run_id: int, root: str) -> tuple[Item, ...]:
     lost = {
         (directory, gc)
         for (directory, gc), home in found.items()
-        if f"{directory}/".startswith(f"{root.rstrip('/')}/")
+        if _is_in(directory, root)
         and presence.absence(directory, home)
         and is_gone_for_good(directory, home.identities, root)
     }
     return tuple(item for item in items if (item.root, item.collection) in lost)
+
+
+def trash_that_is_back(database: Database, run_id: int, root: str) -> list[Item]:
+    """The files of a run that count as deleted, and are in the trash of a directory in the root or below it.
+
+    An earlier scan gave them up, and only their disk was not mounted.
+    """
+    with database.read() as connection:
+        roots = [each for each in removals.roots_of_deleted(connection, run_id) if _is_in(each, root)]
+        folders = {each: listed(f"{each.rstrip('/')}/{FOLDER}/trash") for each in roots}
+        gcs = {gc for names in folders.values() if not isinstance(names, OSError) for gc in names}
+        deleted = [item for gc in sorted(gcs) for item in removals.deleted_of(connection, run_id, gc)]
+        homes = homes_of_trash(connection, deleted)
+    back = [item for item in deleted if _is_in(item.root, root) and _is_in_trash(item)]
+    there = {
+        home: not presence.absence(home[0], homes[home]) for home in {(item.root, item.collection) for item in back}
+    }
+    return [item for item in back if there[item.root, item.collection]]
+
+
+def _is_in_trash(item: Item) -> bool:
+    path = f"{item.root.rstrip('/')}/{FOLDER}/trash/{item.collection}/{item.place}"
+    return facts_if_seen(path) == FileFacts(item.size, item.mtime_ns)
+
+
+def _is_in(directory: str, root: str) -> bool:
+    return f"{directory}/".startswith(f"{root.rstrip('/')}/")
 
 
 def told_lost(items: Iterable[Item]) -> Iterator[str]:

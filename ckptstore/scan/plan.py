@@ -34,7 +34,7 @@ from ckptstore.scan.experiments import apart, are_several, commands, strangers
 from ckptstore.scan.foreign import Foreign
 from ckptstore.scan.iteration_saves import saves_in_parts
 from ckptstore.scan.known_files import is_trained, known_files, newest_elsewhere, unowned_files, unwatched
-from ckptstore.scan.lost_trash import lost_trash, told_lost
+from ckptstore.scan.lost_trash import lost_trash, told_lost, trash_that_is_back
 from ckptstore.scan.order import at_the_time_of_others, dated, fill, going_back, in_order_of_time, still_saved
 from ckptstore.scan.tree import changed, is_rewritten, read_files
 
@@ -109,6 +109,7 @@ class ScanPlan:
     taken: tuple[Checkpoint, ...]  # files that the reconciliation before it adopted: recorded already
     unplaced: tuple[Unplaced, ...]  # files that got no step
     lost_trash: tuple[Item, ...]  # files in the trash that are gone with their directories
+    trash_back: tuple[Item, ...]  # files that count as deleted, and are in the trash of a directory
 
 
 @dataclass(frozen=True)
@@ -533,6 +534,7 @@ class _Planner:
             restated=tuple(self.kept[file.path] for file in moved),
             taken=taken,
             lost_trash=lost,
+            trash_back=tuple(trash_that_is_back(self.database, self.run_id or 0, self.tree.root)),
             unplaced=tuple(
                 Unplaced(each.path, seen.size, seen.mtime_ns, each.best_guess, each.reason, each.remedy)
                 for each in (*uncertain, *unsure)

@@ -189,8 +189,9 @@ def _apply(database: Database, tree: Tree, plan: ScanPlan) -> None:
         known = set() if run_id is None else set(reads.unplaced_of(connection, run_id))
         recorded = homes(connection, run_id or 0).get(tree.root, Home(set(), set()))
     unplaced = [FileUnplaced(found.run, each, now) for each in plan.unplaced if each not in known]
-    lost = removals.moved(plan.lost_trash, Location.GONE, settled=True)
-    changed: list[Event] = [*map(FileRecorded, (*gone, *damaged, *found.regraded)), *removals.told(lost)]
+    trash = removals.moved(plan.lost_trash, Location.GONE, settled=True)
+    trash += removals.moved(plan.trash_back, Location.TRASH, settled=True)
+    changed: list[Event] = [*map(FileRecorded, (*gone, *damaged, *found.regraded)), *removals.told(trash)]
     left = (path for path in (*tree.checkpoints, *tree.foreign) if facts_if_seen(path) is not None)
     recorded.places.update(presence.below(tree.root, path) for path in islice(left, 1))  # one that is still there
     if presence.absence(tree.root, recorded):  # an empty mount point, or the rest of a tree that was moved

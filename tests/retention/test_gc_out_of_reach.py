@@ -169,3 +169,20 @@ def test_the_trash_of_a_replaced_disk_on_which_training_goes_on(
     assert not any(path.exists() for path in there)
     other.scan(job.directory, run="run")
     assert purge(other.database, "run", at_once=True).troubles == ()
+
+
+def test_the_trash_of_a_disk_that_is_mounted_again_after_a_scan_without_it(catalog: Catalog, tmp_path: Path) -> None:
+    """A job had saved below its mount point: so the scan took its files for gone."""
+    job = saved(catalog, tmp_path, 10, 20, 30)
+    gc(catalog)
+    disk = job.folder(0).rename(tmp_path / "disk")
+    ranks = job.begin(resume=False)
+    job.save(ranks, 40, 50)
+    catalog.scan(job.folder(0), run="run")
+    rmtree(job.folder(0))
+    disk.rename(job.folder(0))
+    (found,) = catalog.scan(job.folder(0), run="run").trash
+    assert found.files == 1
+    assert undo(catalog.database, "run").troubles == ()
+    assert sorted(file.rank for file in catalog.files("run") if file.global_step == 10) == [0, 1]
+    assert {file.state for file in catalog.files("run") if file.global_step == 10} == {FileState.COMPLETE}
