@@ -192,7 +192,8 @@ def _apply(database: Database, tree: Tree, plan: ScanPlan) -> None:
     trash = removals.moved(plan.lost_trash, Location.GONE, settled=True)
     trash += removals.moved(plan.trash_back, Location.TRASH, settled=True)
     changed: list[Event] = [*map(FileRecorded, (*gone, *damaged, *found.regraded)), *removals.told(trash)]
-    left = (path for path in (*tree.checkpoints, *tree.foreign) if facts_if_seen(path) is not None)
+    seen = (*tree.checkpoints, *tree.foreign, *(file.path for file in plan.back))  # a script may choose any names
+    left = (path for path in seen if facts_if_seen(path) is not None)
     recorded.places.update(presence.below(tree.root, path) for path in islice(left, 1))  # one that is still there
     if presence.absence(tree.root, recorded):  # an empty mount point, or the rest of a tree that was moved
         database.in_write(lambda connection: project(connection, changed))

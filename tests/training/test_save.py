@@ -1,6 +1,7 @@
 """`launch.save`: a checkpoint of whatever framework gets its name once it is whole, and never over another one."""
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -309,3 +310,19 @@ def test_states_that_were_given_up_stop_no_later_start(catalog: Catalog, directo
     plan = catalog.resolve("run").plan
     assert plan is not None
     assert (plan.launch.id, plan.global_step) == ("L6", 1)
+
+
+def test_a_scan_brings_files_of_any_name_back_once_their_disk_is_mounted_again(
+    catalog: Catalog, directory: Path, tmp_path: Path
+) -> None:
+    launch, _ = begun(catalog, "run", "L1")
+    launch.save(weights, global_step=5, directory=directory, name="w.npz")
+    directory.rename(tmp_path / "disk")
+    directory.mkdir()
+    (directory / "notes.txt").write_text("below the mount point")
+    catalog.scan(directory, run="run")
+    assert [file.state for file in catalog.files("run")] == [FileState.MISSING]
+    shutil.rmtree(directory)
+    (tmp_path / "disk").rename(directory)
+    catalog.scan(directory, run="run")
+    assert [file.state for file in catalog.files("run")] == [FileState.COMPLETE]
