@@ -66,7 +66,7 @@ def copies_of_known(
         for file in recorded.below
         if (file.state in LIVE or (file.state is FileState.MOVED and file.path not in claimed))
         and not (file.state is FileState.COMPLETE and file.path in heard_before)  # the run has it: it is no copy now
-        and tree.seen(file.path) is not None
+        and tree.seen_of_record(file.path) is not None
     ]
     for file, other in _doubles(databases, own, originals):
         if is_original(other) and _is_double(file, other, tree):
@@ -99,7 +99,7 @@ def _doubles(
 
 def _is_double(own: Checkpoint, other: Checkpoint, tree: Tree) -> bool:
     """Whether the file at the path of `own` is the one that both records describe."""
-    here = tree.seen(own.path)
+    here = tree.seen_of_record(own.path)
     if here is None or here.size != own.size:
         return False
     sighting = sighted(own, here)
@@ -182,7 +182,7 @@ def as_a_run(
     of_launch: dict[str, list[Checkpoint]] = defaultdict(list)
     originals: dict[str, Launch] = {}
     for path, original in sorted(copies.items()):
-        seen = tree.seen(path)
+        seen = tree.seen_of_record(path)
         if original.launch_key not in originals:
             originals[original.launch_key] = _launch_of(original, databases)
         if seen is not None:

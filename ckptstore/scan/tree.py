@@ -65,6 +65,10 @@ class Tree:
         found = self.checkpoints.get(path) or self.foreign.get(path)
         return found[1] if found else None
 
+    def seen_of_record(self, path: str) -> Seen | files.FileFacts | None:
+        """The file at the path of a record. It need not have the name of a checkpoint: `common.json` has none."""
+        return self.seen(path) or files.facts_if_seen(path)
+
     def home(self, path: str) -> tuple[Home, str]:
         """The home of a checkpoint of the tree, and its kind, or `part`, or the format that MindSpore cannot load."""
         if path in self.foreign:
@@ -200,7 +204,7 @@ def is_rewritten(file: Checkpoint, tree: Tree) -> bool:
     return is_scanned and file.state is FileState.COMPLETE and sighted(file, here) is Sighting.ANOTHER
 
 
-def sighted(file: Checkpoint, here: Seen) -> Sighting:
+def sighted(file: Checkpoint, here: Seen | files.FileFacts) -> Sighting:
     """Compare a file of the tree with its record. If only the time differs, its bytes are read."""
     try:
         return compare(file, files.against(file.path, file, here))
@@ -234,8 +238,7 @@ def changed(known: Mapping[str, Checkpoint], tree: Tree) -> tuple[list[Checkpoin
     # A record lacks the identity if its directory could not be read then. Other records of that directory have it.
     identities = {directory_of(path): file.directory_id for path, file in known.items() if file.directory_id}
     for path, file in known.items():
-        # a registered file need not have the name of a checkpoint
-        here = tree.seen(path) or files.facts_if_seen(path)
+        here = tree.seen_of_record(path)
         if here is None:
             hidden = any(path == each or path.startswith(f"{each}/") for each in unseen)
             if file.state is FileState.COMPLETE and not hidden:

@@ -126,3 +126,18 @@ def test_gc_moves_whole_iterations_and_keeps_the_one_that_the_tracker_names(cata
     assert sorted(path.name for path in (saves.root / "iteration_00000015").iterdir()) == sorted(
         path.name for path in (saves.root / "iteration_00000020").iterdir()
     )
+
+
+def test_a_scan_of_a_copy_takes_no_file_of_an_iteration(catalog: Catalog, tmp_path: Path) -> None:
+    """`cp -a`, with the times; `common.json` and `metadata.json` do not have the names of checkpoints."""
+    saves = Saves(catalog, tmp_path / "checkpoint")
+    for step in (5, 10):
+        saves.save(step, 0, 1)
+    shutil.copytree(saves.root, tmp_path / "backup")
+    done = catalog.scan(tmp_path / "backup")
+    copies = sorted(str(path) for path in (tmp_path / "backup").glob("iteration_*/*"))
+    assert sorted(each.path for each in done.skipped if "a copy of files in " in each.reason) == copies
+    live = [file for file in catalog.files("run") if file.state is FileState.COMPLETE]
+    assert {Path(file.path).parents[1] for file in live} == {saves.root}
+    catalog.scan(tmp_path / "backup", run="new")
+    assert sorted(file.path for file in catalog.files("new")) == copies
