@@ -194,6 +194,10 @@ def as_a_run(
                     path=path,
                     mtime_ns=seen.mtime_ns,
                     created_at=moment(seen.mtime_ns),
+                    state=FileState.COMPLETE,  # the original may be damaged, or removed by gc
+                    problem=None,
+                    revision=None,
+                    directory_id="",
                     grade=original.grade or Grade.PROVEN,
                 )
             )

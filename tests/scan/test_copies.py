@@ -80,6 +80,22 @@ def test_a_copy_becomes_a_run_of_its_own(catalog: Catalog, plain: Path, how: str
     assert catalog.resolve("new").plan.global_step == 16
 
 
+@pytest.mark.parametrize("now", [True, False])
+@pytest.mark.parametrize("how", ["-r", "-rp"])
+def test_copies_of_files_that_gc_removed_become_a_run_with_all_states(
+    catalog: Catalog, tmp_path: Path, how: str, *, now: bool
+) -> None:
+    begun(catalog, tmp_path / "job", 5, 10, 15)
+    backup = copied(tmp_path / "job", how)
+    catalog.execute(catalog.plan_gc("run", Policy(keep_last=1, floor=1)), now=now)
+    catalog.scan(backup, run="new")
+    assert [(save.tally.global_step, save.restorable) for save in catalog.saves("new")] == [
+        (step, True) for step in (15, 10, 5)
+    ]
+    again = catalog.scan(backup, run="new")
+    assert (again.adopted, again.skipped, again.known) == ((), (), 6)
+
+
 @pytest.mark.parametrize("how", HOW)
 def test_when_the_original_is_gone_the_copy_is_taken(catalog: Catalog, plain: Path, how: str) -> None:
     backup = copied(plain, how)
