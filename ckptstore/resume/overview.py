@@ -434,7 +434,8 @@ def _save_rows(
             tally=tally,
             restorable=whole.get(tally.save_id) is not None,
             by_replicas=whole.get(tally.save_id) is False,
-            abandoned=_is_abandoned(tally, known.parts.get((tally.run_id, tally.launch))),
+            abandoned=not launches[tally.run_id, tally.launch].foreign
+            and _is_abandoned(tally, known.parts.get((tally.run_id, tally.launch))),
             pinned=(tally.run_id, tally.global_step) in known.pinned,
             tags=known.tags.get((tally.run_id, tally.global_step), ()),
             began=known.began.get((tally.run_id, tally.launch, tally.global_step), ()),

@@ -24,8 +24,9 @@ def test_each_iteration_is_one_save(catalog: Catalog, tmp_path: Path) -> None:
         (step, rank, Content.PART) for step in (20, 40) for rank in (0, 1)
     }
     assert [
-        (save.tally.global_step, save.tally.files, save.tally.ranks, save.restorable) for save in catalog.saves("job")
-    ] == [(40, 4, 2, False), (20, 4, 2, False)]
+        (save.tally.global_step, save.tally.files, save.tally.ranks, save.restorable, save.abandoned)
+        for save in catalog.saves("job")
+    ] == [(40, 4, 2, False, False), (20, 4, 2, False, False)]
     assert len(catalog.show("job", 40)) == 4
     again = catalog.scan(tmp_path / "job")
     assert (again.adopted, again.known, again.missing, again.damaged, again.warnings) == ((), 8, (), (), ())
