@@ -36,12 +36,12 @@ _migrating = threading.Lock()
 def current(database: Database) -> str | None:
     """The revision of the catalog's schema; None if there is none yet.
 
-    Raises `CatalogUnavailableError` if the database holds tables, but not ckptstore's.
+    Raises `CatalogUnavailableError` if the database holds tables, but not ckptstore's, or not all of theirs.
     """
     try:
         with database.read() as connection:
-            found: str | None = connection.execute(_VERSION).scalar()
-            return found
+            if found := connection.execute(_VERSION).scalar():
+                return str(found)
     except CatalogUnavailableError as error:
         if not _lacks_table(error.__cause__):
             raise
@@ -56,7 +56,10 @@ def _lacks_table(error: BaseException | None) -> bool:
 def _current(database: Database, connection: sa.Connection) -> str | None:
     names = sa.inspect(connection).get_table_names()  # asked once: another process may be making them just now
     if VERSION_TABLE in names:
-        return connection.execute(_VERSION).scalar()
+        found = connection.execute(_VERSION).scalar()
+        if found is None and len(names) > 1:
+            raise _in_part(database, "has tables of ckptstore, but not the number of their schema")
+        return found
     if names:
         raise CatalogUnavailableError(
             f"{database.name} holds other tables ({', '.join(sorted(names)[:3])}) and is not a catalog",
@@ -94,12 +97,13 @@ def check_tables(database: Database) -> None:
     with database.read() as connection:
         missing = sorted(metadata.tables.keys() - sa.inspect(connection).get_table_names())
     if missing:
-        rebuild = f"rebuild the catalog from the journals: {Command('scan', 'DIR')}"
-        anew = "move the file away" if database.is_sqlite else "restore the whole dump; or empty the database"
-        raise CatalogUnavailableError(
-            f"the catalog {database.name} has schema {REVISION}, but no table {', '.join(missing[:3])}",
-            f"{anew}, then {rebuild}",
-        )
+        raise _in_part(database, f"has schema {REVISION}, but no table {', '.join(missing[:3])}")
+
+
+def _in_part(database: Database, lacks: str) -> CatalogUnavailableError:
+    rebuild = f"rebuild the catalog from the journals: {Command('scan', 'DIR')}"
+    anew = "move the file away" if database.is_sqlite else "restore the whole dump; or empty the database"
+    return CatalogUnavailableError(f"the catalog {database.name} {lacks}", f"{anew}, then {rebuild}")
 
 
 def upgrade(database: Database) -> None:

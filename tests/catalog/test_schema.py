@@ -124,6 +124,17 @@ def test_a_catalog_that_lost_a_table_is_told_with_what_to_do(database_url: str) 
             command(database_url)
 
 
+def test_a_catalog_that_lost_the_number_of_its_schema_is_not_called_empty(database_url: str) -> None:
+    """As after a dump of the tables without their rows."""
+    database = open_database(database_url)
+    schema.upgrade(database)
+    with database.write() as connection:
+        connection.exec_driver_sql(f"DELETE FROM {schema.VERSION_TABLE}")
+    for command in (versions.check, versions.upgrade, versions.current, connect):
+        with pytest.raises(CatalogUnavailableError, match="but not the number of their schema; .*scan DIR"):
+            command(database_url)
+
+
 def test_an_sqlite_catalog_lets_readers_read_while_one_writes(sqlite_url: str) -> None:
     catalog = connect(sqlite_url)
     catalog.join("run")
