@@ -28,6 +28,7 @@ class Tally:
     """Counts of the present files of one save.
 
     `ranks` have any file, `full_ranks` a complete one of the full state, `share_ranks` a complete share or part.
+    `lost_parts` are the recorded parts that are not complete at one of their paths.
     """
 
     save_id: str
@@ -41,6 +42,7 @@ class Tally:
     ranks: int
     full_ranks: int
     share_ranks: int
+    lost_parts: int
     quarantined: bool
     bytes: int
     created_at: datetime
@@ -80,6 +82,7 @@ def _tallies() -> sa.Select[Any]:
     complete = checkpoints.c.state == FileState.COMPLETE.value
     full = complete & (checkpoints.c.content == Content.FULL.value)
     share = complete & one_of(checkpoints.c.content, *_IN_PIECES)
+    lost = (checkpoints.c.content == Content.PART.value) & ~complete
     files = sa.func.sum(sa.case((IS_THERE, 1), else_=0))
     has_copies = sa.exists().where(copies.c.launch_id == launches.c.id)
     return (
@@ -96,6 +99,7 @@ def _tallies() -> sa.Select[Any]:
             sa.func.count(sa.distinct(sa.case((IS_THERE, checkpoints.c.rank)))),
             sa.func.count(sa.distinct(sa.case((full, checkpoints.c.rank)))),
             sa.func.count(sa.distinct(sa.case((share, checkpoints.c.rank)))),
+            sa.func.sum(sa.case((lost, 1), else_=0)),
             sa.func.count(checkpoints.c.quarantine),
             sa.func.sum(sa.case((IS_THERE, sa.func.coalesce(checkpoints.c.size, 0)), else_=0)),
         )
@@ -161,6 +165,21 @@ _STATES_OF_RANKS = sa.select(
 ).where(any_of(checkpoints.c.save_id, "own_ids"))
 
 
+def with_lost_parts(connection: sa.Connection, ids: Sequence[str]) -> set[str]:
+    """Of these saves, by their ids, those that have a part which is complete at none of its paths."""
+    complete: set[tuple[str, str]] = set()
+    others: set[tuple[str, str]] = set()
+    for save_id, path, state in connection.execute(_PARTS, {"own_ids": list(ids)}) if ids else ():
+        part = save_id, path.rpartition("/")[2]
+        (complete if state == FileState.COMPLETE.value else others).add(part)
+    return {save_id for save_id, _ in others - complete}
+
+
+_PARTS = sa.select(checkpoints.c.save_id, checkpoints.c.path, checkpoints.c.state).where(
+    any_of(checkpoints.c.save_id, "own_ids"), checkpoints.c.content == Content.PART.value
+)
+
+
 def has_been_whole(connection: sa.Connection, launch: Launch) -> bool:
     """Whether a launch has ever saved a whole state, whatever became of its files."""
     full = checkpoints.c.content == Content.FULL.value
@@ -203,7 +222,7 @@ def newest_of_all_ranks(connection: sa.Connection, key: LaunchKey, ranks: int) -
 
 def _tally(row: Any) -> Tally:
     save_id, run_id, launch, kind, step, created_at, epoch, step_in_epoch, *counts = row
-    files, ranks, full_ranks, share_ranks, quarantined, size = map(int, counts)
+    files, ranks, full_ranks, share_ranks, lost_parts, quarantined, size = map(int, counts)
     return Tally(
         save_id=save_id,
         run_id=run_id,
@@ -216,6 +235,7 @@ def _tally(row: Any) -> Tally:
         ranks=ranks,
         full_ranks=full_ranks,
         share_ranks=share_ranks,
+        lost_parts=lost_parts,
         quarantined=quarantined > 0,
         bytes=size,
         created_at=created_at,

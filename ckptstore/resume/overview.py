@@ -459,9 +459,12 @@ def _whole(
     """
     whole: dict[str, bool] = {}
     in_part: list[Tally] = []
+    broken = tallies.with_lost_parts(connection, [tally.save_id for tally in found if tally.lost_parts])
     for tally in found:
         launch = launches[tally.run_id, tally.launch]
         if tally.global_step == 0 or not tally.files or tally.quarantined or launch.foreign:
+            continue
+        if tally.save_id in broken:  # no file replaces a part
             continue
         if launch.world_size in (tally.full_ranks, tally.share_ranks):
             whole[tally.save_id] = True

@@ -141,3 +141,25 @@ def test_a_scan_of_a_copy_takes_no_file_of_an_iteration(catalog: Catalog, tmp_pa
     assert {Path(file.path).parents[1] for file in live} == {saves.root}
     catalog.scan(tmp_path / "backup", run="new")
     assert sorted(file.path for file in catalog.files("new")) == copies
+
+
+@pytest.mark.parametrize("name", [COMMON, "net-opt-0000001-0000002.safetensors"])
+def test_an_iteration_that_lost_a_file_is_not_called_restorable(catalog: Catalog, tmp_path: Path, name: str) -> None:
+    saves = Saves(catalog, tmp_path / "checkpoint")
+    for step in (5, 10, 15):
+        saves.save(step, 0, 1)
+    (saves.root / "iteration_00000015" / name).unlink()
+    with (saves.root / "iteration_00000010" / name).open("ab") as file:
+        file.write(b" ")
+    catalog.verify("run")
+    assert [(save.tally.global_step, save.restorable) for save in catalog.saves("run")] == [
+        (15, False),
+        (10, False),
+        (5, True),
+    ]
+    (row,) = catalog.runs()
+    assert row.newest_restorable is not None
+    assert row.newest_restorable.tally.global_step == saves.newest == 5
+    saves.root.rename(tmp_path / "moved")
+    catalog.scan(tmp_path / "moved", run="run")
+    assert [save.restorable for save in catalog.saves("run")] == [False, False, True]
