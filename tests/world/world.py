@@ -1629,9 +1629,12 @@ class World:
     ) -> set[str]:
         """As `_must_stay`, for the files on all disks, and for the files that can be seen now and are not `copied`.
 
-        A state that was saved below an empty mount point counts until a mounted disk hides it.
+        A state that was saved below an empty mount point counts until a mounted disk hides it. What a user deleted on a
+        disk that is unmounted now counts for the floor on the nodes: then a state may go there that the tier has.
         """
-        keep = {path for path in self._must_stay({**seen, **there}, floor, **given) if path in there}
+        besides = copied if self.away else ()
+        keep = {path for path in self._must_stay({**seen, **there}, floor, **given) if there.get(path) not in besides}
+        keep &= there.keys()
         return keep | {self._at(path) for path in self._must_stay(seen, floor, **given) if seen[path] not in copied}
 
     def _must_stay(
