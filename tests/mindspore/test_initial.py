@@ -299,6 +299,11 @@ def test_without_the_catalog_it_begins_from_the_same_state(
     away = tmp_path / "catalog.db"
     away.rename(tmp_path / "away.db")
     away.mkdir()
+    _, start = begin(create())
+    assert (start.by_journals, start.initial.global_step) == (True, 6)
+    for memory in Path(os.environ["XDG_STATE_HOME"]).glob("ckptstore/directories/*"):
+        if "pretrain" in memory.read_text():  # as if the parent had been trained on another machine
+            memory.unlink()
     told = "cannot be loaded now: the catalog has no run 'pretrain'; ckptstore scan DIRECTORY --run pretrain"
     with pytest.raises(NothingRestorableError, match=told):
         begin(create())
