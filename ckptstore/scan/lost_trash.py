@@ -45,15 +45,14 @@ def trash_that_is_back(database: Database, run_id: int, root: str) -> list[Item]
     """
     with database.read() as connection:
         roots = [each for each in removals.roots_of_deleted(connection, run_id) if _is_in(each, root)]
-        folders = {each: listed(f"{each.rstrip('/')}/{FOLDER}/trash") for each in roots}
-        gcs = {gc for names in folders.values() if not isinstance(names, OSError) for gc in names}
+    folders = [listed(f"{each.rstrip('/')}/{FOLDER}/trash") for each in roots]
+    gcs = {gc for names in folders if not isinstance(names, OSError) for gc in names}
+    with database.read() as connection:
         deleted = [item for gc in sorted(gcs) for item in removals.deleted_of(connection, run_id, gc)]
         homes = homes_of_trash(connection, deleted)
     back = [item for item in deleted if _is_in(item.root, root) and _is_in_trash(item)]
-    there = {
-        home: not presence.absence(home[0], homes[home]) for home in {(item.root, item.collection) for item in back}
-    }
-    return [item for item in back if there[item.root, item.collection]]
+    absent = {key for key in {(item.root, item.collection) for item in back} if presence.absence(key[0], homes[key])}
+    return [item for item in back if (item.root, item.collection) not in absent]
 
 
 def _is_in_trash(item: Item) -> bool:
