@@ -52,12 +52,12 @@ class Home(NamedTuple):
 
 
 @contextmanager
-def records_in(opened: int, name: str = FOLDER) -> Iterator[int]:
+def records_in(opened: int) -> Iterator[int]:
     """The `.ckptstore` of an opened directory. Raises `OSError`, for a link too: its files are of another directory."""
     try:
-        folder = os.open(name, _FOLDER, dir_fd=opened)
+        folder = os.open(FOLDER, _FOLDER, dir_fd=opened)
     except NotADirectoryError:
-        raise NotADirectoryError(errno.ENOTDIR, f"{name} is a link") from None
+        raise NotADirectoryError(errno.ENOTDIR, f"{FOLDER} is a link") from None
     try:
         yield folder
     finally:
@@ -269,45 +269,13 @@ def sync_above(directory: str) -> None:
 
 
 def _make_identity(opened: int) -> str:
-    """Give an opened directory an identity, and sync it to the disk.
-
-    A new folder appears with the identity in it: one without any was made by a user, and not by a launch that died.
-    """
+    """Give an opened directory an identity, and sync it to the disk."""
+    with suppress(FileExistsError):
+        os.mkdir(FOLDER, dir_fd=opened)  # never the directory: if it was removed, that was on purpose
     identity = token_hex(8)
-    if _is_at(FOLDER, opened):
-        _put_identity(opened, FOLDER, identity)
-    elif not _appears(opened, identity):
-        with suppress(FileExistsError):  # another process made it in between
-            os.mkdir(FOLDER, dir_fd=opened)
-        if known := next(iter(_identities(opened)), ""):
-            return known
-        _put_identity(opened, FOLDER, identity)
+    with records_in(opened) as folder:
+        os.close(os.open(_identity_name(identity), _NEW, 0o644, dir_fd=folder))
+        os.fsync(folder)
     with readable(opened) as above:
         os.fsync(above)
     return identity
-
-
-def _appears(opened: int, identity: str) -> bool:
-    """Whether a new folder with an identity could get its name. Some file systems rename no directory."""
-    draft = f"{FOLDER}-{identity}"
-    os.mkdir(draft, dir_fd=opened)  # never the directory: if it was removed, that was on purpose
-    is_ready = False
-    try:
-        _put_identity(opened, draft, identity)
-        is_ready = True
-        os.rename(draft, FOLDER, src_dir_fd=opened, dst_dir_fd=opened)
-    except OSError:
-        with suppress(OSError):  # NFS may report an error of a rename that was done: then the draft is not there
-            os.unlink(f"{draft}/{_identity_name(identity)}", dir_fd=opened)
-        with suppress(OSError):
-            os.rmdir(draft, dir_fd=opened)
-        if not is_ready:
-            raise
-        return False
-    return True
-
-
-def _put_identity(opened: int, folder: str, identity: str) -> None:
-    with records_in(opened, folder) as records:
-        os.close(os.open(_identity_name(identity), _NEW, 0o644, dir_fd=records))
-        os.fsync(records)

@@ -1,7 +1,5 @@
 """Whether a directory is there, and a file gone from it."""
 
-import errno
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -135,66 +133,4 @@ def test_no_directory_stays_open(tmp_path: Path) -> None:
 
 def test_nothing_is_made_where_no_recorded_file_is(tmp_path: Path) -> None:
     assert presence.identify(str(tmp_path), presence.home_of(record(tmp_path / "a.ckpt"))) == ""
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("other", ["empty", "with an identity", "with a file"])
-def test_two_processes_make_the_folder_of_a_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
-) -> None:
-    """It is there with an identity, whoever was the first; nothing else stays."""
-    home, rename = tmp_path / "home", os.rename
-    home.mkdir()
-
-    def late(*args: object, **folders: int) -> None:
-        monkeypatch.setattr(os, "rename", rename)
-        (home / ".ckptstore").mkdir()
-        if other == "with an identity":
-            made(home)
-        elif other == "with a file":
-            (home / ".ckptstore" / "shared.jsonl").touch()
-        rename(*args, **folders)
-
-    monkeypatch.setattr(os, "rename", late)
-    identity = made(home)
-    assert [path.name for path in home.iterdir()] == [".ckptstore"]
-    assert [path.name for path in home.glob(".ckptstore/identity-*")] == [f"identity-{identity}"]
-
-
-def test_a_file_system_that_renames_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As object storage that is mounted as a directory: the launch began for ever, and died of it."""
-
-    def refused(*_: object, **__: int) -> None:
-        raise OSError(errno.EPERM, "Operation not permitted")
-
-    monkeypatch.setattr(os, "rename", refused)
-    identity = made(tmp_path)
-    assert [path.name for path in tmp_path.glob(".ckptstore*/*")] == [f"identity-{identity}"]
-    assert [path.name for path in tmp_path.iterdir()] == [".ckptstore"]
-
-
-def test_a_rename_that_was_done_and_reported_as_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By NFS, if the answer of the server is lost and the client asks again."""
-    rename = os.rename
-
-    def repeated(*args: str, **folders: int) -> None:
-        rename(*args, **folders)
-        rename(*args, **folders)
-
-    monkeypatch.setattr(os, "rename", repeated)
-    identity = made(tmp_path)
-    assert [path.name for path in tmp_path.glob(".ckptstore*/*")] == [f"identity-{identity}"]
-
-
-def test_an_identity_that_finds_no_space_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each look at the directory left another folder."""
-    opens = os.open
-
-    def full(path: str, flags: int, *args: int, **folder: int) -> int:
-        if flags & os.O_CREAT:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return opens(path, flags, *args, **folder)
-
-    monkeypatch.setattr(os, "open", full)
-    assert made(tmp_path) == ""
     assert list(tmp_path.iterdir()) == []

@@ -894,7 +894,7 @@ def test_copies_between_two_transactions(world: World) -> None:
     world.finish()
 
 
-@pytest.mark.parametrize("at", [6, 7, 17], ids=["in its folder", "before its identity", "by a claim"])
+@pytest.mark.parametrize("at", [6, 7, 17])
 @history(3101793, of=TierWorld, size=2, replicas=True, disks="each")
 def test_killed_launch_below_a_mount_point(world: TierWorld, at: int) -> None:
     """It left a `.ckptstore` without an identity, as a user makes one where all files are gone for good.
