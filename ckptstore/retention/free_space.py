@@ -71,11 +71,7 @@ class Freed:
     disk: Disk
     trash: int  # bytes that were purged before their grace was over
     states: tuple[int, ...]  # steps of the states that were deleted at once
-
-    @property
-    def is_enough(self) -> bool:
-        """Whether the next save fits now."""
-        return not self.disk.is_short
+    is_enough: bool  # whether the next save fits now
 
 
 def free_space(database: Database, run: str, policy: Policy) -> list[Freed]:
@@ -108,21 +104,32 @@ def _disks(database: Database, run_id: int) -> list[Disk]:
 
 
 def _free_on(database: Database, run: str, run_id: int, policy: Policy, disk: Disk) -> Freed:
+    # Training goes on saving meanwhile: states go only if the save did not fit once all of the trash was gone.
+    trash, fits = _purge_trash(database, run, run_id, disk)
+    states: list[int] = []
+    if not fits:
+        plan = plan_gc(database, run, Policy(keep_last=max(1, policy.floor), floor=policy.floor))
+        for verdict in reversed(plan.decision.remove):
+            key = verdict.state.key
+            if not fits and _is_on(disk, plan.targets[key]):
+                # The floor's digests were taken as it was saved: to read it again may take longer than the next save.
+                done = execute(database, _only(plan, key), at_once=True, allow_mass_delete=True, trusts_floor=True)
+                states += [step for _, step in done.removed]
+                fits = not disk.is_short
+    return Freed(disk, trash, tuple(states), fits)
+
+
+def _purge_trash(database: Database, run: str, run_id: int, disk: Disk) -> tuple[int, bool]:
+    """Delete trash until the next save fits, the oldest first. Returns how many bytes went, and whether it fits."""
     with at_work(database, run, run_id) as worker:
         worker.refuse_unless_all_is_read()
         worker.recover()
+        fits = not disk.is_short
         for collection in sorted(worker.collections(), key=lambda each: each.created_at):
-            if disk.is_short and not worker.may_need({collection.id}):
+            if not fits and not worker.may_need({collection.id}):
                 worker.purge({collection.id}, disk.has)
-    states: list[int] = []
-    plan = plan_gc(database, run, Policy(keep_last=max(1, policy.floor), floor=policy.floor))
-    for verdict in reversed(plan.decision.remove):
-        key = verdict.state.key
-        if disk.is_short and _is_on(disk, plan.targets[key]):
-            # The floor's digests were taken while it was saved: to read it again may take longer than the next save.
-            done = execute(database, _only(plan, key), at_once=True, allow_mass_delete=True, trusts_floor=True)
-            states += [step for _, step in done.removed]
-    return Freed(disk, worker.done.purged["bytes"], tuple(states))
+                fits = not disk.is_short
+    return worker.done.purged["bytes"], fits
 
 
 def _only(plan: GcPlan, key: Key) -> GcPlan:

@@ -77,6 +77,31 @@ def test_the_oldest_trash_goes_first(catalog: Catalog, disk: Path) -> None:
     assert 20 in steps(catalog)
 
 
+def test_no_state_goes_while_there_is_trash__before_it_went_for_a_save_that_came_meanwhile(
+    catalog: Catalog, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training waits for room: it writes as soon as the trash that was deleted has made it."""
+    job = saved(catalog, disk, 10, 20, 30, 40)
+    catalog.execute(catalog.plan_gc("run", KEEP_3))
+    (rank,) = job.begin()
+    rank.register(large(job.write(rank, 50)), global_step=50)
+    catalog.execute(catalog.plan_gc("run", KEEP_3))
+    fill_to(disk, 0.5)
+    looks: list[bool] = []
+
+    def is_short(full: Disk) -> bool:
+        looks.append(full.free < full.needed)
+        if not looks[-1]:
+            (disk / f"saved-{len(looks)}").write_bytes(bytes(SIZE))
+        return looks[-1]
+
+    monkeypatch.setattr(Disk, "is_short", property(is_short))
+    (freed,) = free_space(catalog.database, "run", KEEP_3)
+    assert (freed.trash, freed.states, freed.is_enough) == (SIZE, (), True)
+    assert looks == [True, True, False]
+    assert steps(catalog) == [30, 40, 50]
+
+
 def test_a_disk_that_is_away_does_not_have_what_is_below_it_looked_at(disk: Path) -> None:
     """What is below a mount point may be small, and the trash would go for it."""
     full = Disk(str(disk), disk.stat().st_dev, 1 << 40)
