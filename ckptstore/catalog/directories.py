@@ -134,6 +134,13 @@ def of_sizes(connection: sa.Connection, sizes: Iterable[int]) -> list[Checkpoint
     return list(rows.files(connection.execute(query, {"own_values": list(sizes)})))
 
 
+def quarantined_of_sizes(connection: sa.Connection, sizes: Iterable[int]) -> list[Checkpoint]:
+    """The files of quarantined states, of any run, there or gone, that have a digest and one of these sizes."""
+    is_bad = checkpoints.c.quarantine.is_not(None) & checkpoints.c.digest.is_not(None)
+    query = rows.FILE_QUERY.where(is_bad, any_of(checkpoints.c.size, "own_values"))
+    return list(rows.files(connection.execute(query, {"own_values": list(sizes)})))
+
+
 def written_within(connection: sa.Connection, begin_ns: int, end_ns: int) -> Iterator[Recorded]:
     """The present files of any run written between two times, in nanoseconds since 1970, or being written now."""
     when = checkpoints.c.mtime_ns.between(begin_ns, end_ns) | checkpoints.c.mtime_ns.is_(None)

@@ -7,6 +7,7 @@ states after that one would be given up.
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from ckptstore.catalog.engine import Database
+    from ckptstore.catalog.engine import Connection, Database
     from ckptstore.core.model import Launch
     from ckptstore.disk.walk import Seen
     from ckptstore.evidence.reconstruct import Stated
@@ -76,7 +77,7 @@ def copies_of_known(
         for path, (place, seen) in {**tree.checkpoints, **tree.foreign}.items()
         if place.what in _WHOLE and path not in recorded.owners and path not in recorded.others
     }
-    for path, original in _alike(databases, tree, sizes):
+    for path, original in _alike(databases, tree, sizes, directories.of_sizes):
         is_new = path not in copies and original.path not in copies
         if is_new and is_original(original) and _has_bytes_of(path, tree.seen(path), original):
             copies[path] = original
@@ -106,18 +107,35 @@ def _is_double(own: Checkpoint, other: Checkpoint, tree: Tree) -> bool:
     return sighting is Sighting.SAME or (sighting is Sighting.CHANGED and files.same_bytes(own.path, other.path))
 
 
-def _alike(databases: Sequence[Database], tree: Tree, sizes: Mapping[str, int]) -> Iterable[tuple[str, Checkpoint]]:
+def _alike(
+    databases: Sequence[Database],
+    tree: Tree,
+    sizes: Mapping[str, int],
+    recorded: Callable[[Connection, Iterable[int]], Iterable[Checkpoint]],
+) -> Iterable[tuple[str, Checkpoint]]:
     """Pairs of an unrecorded file and a recorded one of the same size and rank, and of the same name or time."""
     named: dict[tuple[int | None, object], dict[str, Checkpoint]] = defaultdict(dict)
     for database in databases if sizes else ():
         with database.read() as connection:
-            for file in directories.of_sizes(connection, set(sizes.values())):
+            for file in recorded(connection, set(sizes.values())):
                 named[file.size, file.path.rpartition("/")[2]][file.path] = file
                 named[file.size, file.mtime_ns][file.path] = file
     for path, size in sorted(sizes.items()) if named else ():
         place, seen = tree.checkpoints.get(path) or tree.foreign[path]
         likely = {**named.get((size, seen.name), {}), **named.get((size, seen.mtime_ns), {})}
         yield from ((path, file) for file in likely.values() if place.rank in (None, file.rank))
+
+
+def quarantines(databases: Sequence[Database], tree: Tree, new: Iterable[Checkpoint]) -> dict[str, str]:
+    """Why new files are quarantined, by path: they have the bytes of a file of a quarantined state that is gone."""
+    there = {**tree.checkpoints, **tree.foreign}
+    sizes = {file.path: file.size for file in new if file.size is not None and file.path in there}
+    found: dict[str, str] = {}
+    for path, original in _alike(databases, tree, sizes, directories.quarantined_of_sizes):
+        with suppress(OSError):
+            if path not in found and files.digest(path) == original.digest:
+                found[path] = original.quarantine
+    return found
 
 
 def _has_bytes_of(path: str, seen: Seen | None, original: Checkpoint) -> bool:

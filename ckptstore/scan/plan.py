@@ -29,7 +29,7 @@ from ckptstore.outside import Path
 from ckptstore.resume.join import check_name
 from ckptstore.resume.reconcile import Reconciled, reconcile
 from ckptstore.resume.resolve import check_stated_layout, stated_layout
-from ckptstore.scan.copies import LIVE, among_new, as_a_run, copies_of_known, not_taken
+from ckptstore.scan.copies import LIVE, among_new, as_a_run, copies_of_known, not_taken, quarantines
 from ckptstore.scan.experiments import apart, are_several, commands, strangers
 from ckptstore.scan.foreign import Foreign
 from ckptstore.scan.iteration_saves import saves_in_parts
@@ -484,7 +484,9 @@ class _Planner:
         regraded, moved = _placed_anew(self.launches, self.kept, self.asked.said)
         files = [file for launch in self.launches for file in launch.files]
         launches = self._launches_to_record(self._too_small(files))
-        adopted = (*(file for file in files if file.path in self.is_new), *moved)
+        new = [file for file in files if file.path in self.is_new]
+        bad = quarantines(self.databases, self.tree, new)
+        adopted = (*(replace(file, quarantine=bad.get(file.path, file.quarantine)) for file in new), *moved)
         is_recorded = {*(self.known.keys() - self.rewritten), *self.recorded.others, *(file.path for file in adopted)}
         is_recorded |= self.copies.keys()
         has_others = bool(self.tree.checkpoints or self.known or adopted)

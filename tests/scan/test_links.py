@@ -185,4 +185,4 @@ def test_history_costs_no_statement(catalog: Catalog, tmp_path: Path, saves: int
     catalog.scan(tmp_path / "new", world_size=1, dry_run=True)
     sa.event.remove(sa.Engine, "before_cursor_execute", note)
     assert sum("rtrim" in statement for statement in asked) == 1
-    assert len(asked) == 8
+    assert len(asked) == 9

@@ -913,3 +913,30 @@ def test_killed_launch_below_a_mount_point(world: TierWorld, at: int) -> None:
     world.start(kill_rank=3, place=1)
     world.gc()
     world.finish()
+
+
+@history(3216834, of=TierWorld, size=1)
+def test_copy_of_a_lost_quarantined_file(world: TierWorld) -> None:
+    """A power loss took the file and the journals of its backup, and a scan placed the backup's file by its name.
+
+    The state was in quarantine, the scanned one was not, and a start went on from it.
+    """
+    world.start()
+    world.save()
+    world.declare()
+    world.quarantine()
+    world.gc()
+    world.free_nodes()
+    world.purge()
+    world.start(kill_rank=0, plain=True)
+    world.replicate()
+    world.free_nodes()
+    world.purge()
+    world.start()
+    world.undo()
+    world.free_nodes()
+    world.gc()
+    world.back_up()
+    world.power_loss()
+    world.scan()
+    world.finish()
