@@ -14,6 +14,7 @@ from ckptstore.catalog.tables import (
     FILES_OF_LAUNCHES,
     FILES_OF_RUNS,
     IS_THERE,
+    REMOVED_PATH,
     checkpoints,
     launches,
     runs,
@@ -114,16 +115,15 @@ def below(connection: sa.Connection, directory: str) -> set[str]:
 
 def there_or_removed(connection: sa.Connection, ids: Iterable[str]) -> list[Checkpoint]:
     """Those of these files that are complete, and those that gc moved to the trash or deleted."""
-    query = rows.FILE_QUERY.where(any_of(checkpoints.c.id, "own_ids"), _is_there_or_removed(checkpoints))
+    here = one_of(checkpoints.c.state, FileState.COMPLETE.value, FileState.TRASHED.value)
+    # Subqueries without a reference to the outer row: else the trash is read once for each file.
+    went = checkpoints.c.id.in_(_REMOVED_IDS) | checkpoints.c.path.in_(sa.select(REMOVED_PATH))
+    is_either = here | ((checkpoints.c.state == FileState.MISSING.value) & went)
+    query = rows.FILE_QUERY.where(any_of(checkpoints.c.id, "own_ids"), is_either)
     return list(rows.files(connection.execute(query, {"own_ids": list(ids)})))
 
 
-def _is_there_or_removed(file: sa.FromClause) -> sa.ColumnElement[bool]:
-    """Whether a file is at its path, or gc removed it from there."""
-    removed_path = sa.func.rtrim(trash.c.root, "/") + "/" + trash.c.place  # in a moved tree the ids are others
-    went = sa.select(trash.c.id).where((trash.c.checkpoint_id == file.c.id) | (removed_path == file.c.path)).exists()
-    here = one_of(file.c.state, FileState.COMPLETE.value, FileState.TRASHED.value)
-    return here | ((file.c.state == FileState.MISSING.value) & went)
+_REMOVED_IDS = sa.select(trash.c.checkpoint_id).where(trash.c.checkpoint_id.is_not(None))
 
 
 def of_sizes(connection: sa.Connection, sizes: Iterable[int]) -> list[Checkpoint]:

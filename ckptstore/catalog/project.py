@@ -19,6 +19,7 @@ from ckptstore.catalog import layouts, leases, reads, user_events
 from ckptstore.catalog.any_of import any_of
 from ckptstore.catalog.tables import (
     IS_REMOVED,
+    REMOVED_PATH,
     checkpoints,
     collections,
     copies,
@@ -568,11 +569,10 @@ def _refer_to_own_paths(connection: sa.Connection, named: Iterable[str]) -> set[
     return {row.path for row in found}
 
 
-_REMOVED_PATH = sa.func.rtrim(trash.c.root, "/") + "/" + trash.c.place
 _OF_OTHER_PATHS = (
-    sa.select(trash.c.id, trash.c.checkpoint_id, _REMOVED_PATH.label("path"))
+    sa.select(trash.c.id, trash.c.checkpoint_id, REMOVED_PATH.label("path"))
     .join(checkpoints, checkpoints.c.id == trash.c.checkpoint_id)
-    .where(any_of(trash.c.checkpoint_id, "own_ids"), checkpoints.c.path != _REMOVED_PATH)
+    .where(any_of(trash.c.checkpoint_id, "own_ids"), checkpoints.c.path != REMOVED_PATH)
 )
 
 

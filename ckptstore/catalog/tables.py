@@ -459,6 +459,9 @@ event changes nothing. A removal may be recorded before its file.
 IS_REMOVED = sa.or_(sa.not_(trash.c.settled), sa.and_(trash.c.settled, trash.c.wanted == "trash"))
 """Whether retention has a file: it is in the trash, or on its way to or from it. In this form the index is used."""
 
+REMOVED_PATH = sa.func.rtrim(trash.c.root, "/") + "/" + trash.c.place
+"""Where a file was that retention has given up. In a tree that was moved, its record there has another id."""
+
 IS_THERE = one_of(checkpoints.c.state, FileState.COMPLETE.value, FileState.IN_PROGRESS.value, FileState.DAMAGED.value)
 """Whether a file is where it was recorded, as far as the catalog knows."""
 
