@@ -8,7 +8,7 @@ deletes them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ckptstore.catalog import live, reads
@@ -439,6 +439,11 @@ def adopt(
 
     `recorded` has the catalog's records at their paths, and at the paths that files of TTP had before.
     """
+
+    @cache
+    def expected(rank: int, share_of: LaunchKey | None) -> frozenset[str]:
+        return register.parameters_of(database, run_id, rank, share_of=share_of)
+
     reader = ContentsReader()
     moved = grouped(((file.launch, file.rank, file.size, file.mtime_ns), file) for file in gone)
     for new in found:
@@ -477,8 +482,7 @@ def adopt(
             yield replace(same, path=new.path, state=FileState.COMPLETE)
         else:
             replaced = bool(before) and not any(is_as_recorded(file, here.size, here.mtime_ns) for file in before)
-            expected = partial(register.parameters_of, database, run_id, new.source.rank, but=new.path)
-            record = _adopted(new, here, facts, reader, expected, replaced=replaced)
+            record = _adopted(new, here, facts, reader, partial(expected, new.source.rank), replaced=replaced)
             yield from _if_as_recorded(database, facts, record, records)
 
 
@@ -593,14 +597,14 @@ def _adopted(
     here: FileFacts,
     facts: LaunchFacts,
     reader: ContentsReader,
-    expected: Callable[..., frozenset[str]],
+    expected: Callable[[LaunchKey | None], frozenset[str]],
     *,
     replaced: bool,
 ) -> Checkpoint | Skipped:
     """The record of an unregistered file, with a proven step: the name alone proves none.
 
-    `expected` returns the parameters that other files of its kind have. `replaced`: it is not the file recorded at this
-    place before the directory was renamed.
+    `expected` returns the parameters that whole files of its rank have; of shares, those in a launch. `replaced`: it is
+    not the file recorded at this place before the directory was renamed.
     """
     launch = facts.launches[new.source.launch_key]
     if new.source.content is Content.PART:
@@ -614,7 +618,7 @@ def _adopted(
     header = read.header
     doubt = ""
     if read.content is not Content.WEIGHTS:
-        doubt = cut(header, expected(share_of=launch.key if read.content is Content.SHARE else None))
+        doubt = cut(header, expected(launch.key if read.content is Content.SHARE else None))
     doubt = doubt or doubt_of(new, header, here, facts, replaced=replaced)
     step = None if doubt else _step(launch, new, header, facts)
     if step is None:

@@ -146,7 +146,7 @@ def _is_what_was_recorded(file: Checkpoint, expected: frozenset[str]) -> bool:
 
 
 def parameters_of(
-    database: Database, run_id: int, rank: int, *, but: str, share_of: LaunchKey | None = None
+    database: Database, run_id: int, rank: int, *, but: str = "", share_of: LaunchKey | None = None
 ) -> frozenset[str]:
     """The parameters of the newest whole file of this rank, or of its share in launch `share_of`; empty if none.
 

@@ -178,11 +178,9 @@ class _Planner:
             and path not in self.unheard
             and (path in self.recorded.replaced or is_rewritten(self.known[path], tree))
         }
-        self.kept = {  # the records that still hold, by path
-            path: file
-            for path, file in self.known.items()
-            if path not in {*self.rewritten, *self.recorded.replaced, *self.recorded.doubtful}
-        }
+        others = {*self.rewritten, *self.recorded.replaced, *self.recorded.doubtful}
+        # The records that still hold, by path.
+        self.kept = {path: file for path, file in self.known.items() if path not in others}
 
     def _run_to_fill(self) -> tuple[str, int | None]:
         """The run that the tree's files may join, and its id (None: it is new)."""

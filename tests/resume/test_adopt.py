@@ -24,6 +24,7 @@ from tests import ckpt_bytes
 from tests.jobs import Job, begun, set_ending, started
 from tests.projecting import put_files
 from tests.resume import builders
+from tests.resume.wide import statements
 
 pytestmark = pytest.mark.of_files
 
@@ -550,3 +551,14 @@ def test_of_records_with_one_size_and_time_the_counter_tells_which_the_file_is(t
     records = [replace(builders.file(builders.launch(), 0, at), digest=None, optimizer_step=at) for at in (10, 15)]
     assert reconcile._same(str(path), records) == next(each for each in records if each.global_step == step)
     assert reconcile._same(str(ckpt_bytes.write(tmp_path / "other.ckpt", 20)), records) is None
+
+
+def test_the_file_to_compare_with_is_looked_for_once__before_for_each_file(catalog: Catalog, tmp_path: Path) -> None:
+    """Each look may read all files of the rank: of 32,000 adopted files, a scan took 150 seconds."""
+    job, (rank,) = begun(catalog, tmp_path / "run", 10, world_size=1)
+    for step in range(20, 32):
+        job.write(rank, step)
+    with statements() as asked:
+        catalog.scan(tmp_path / "run")
+    assert len(catalog.files("run")) == 13
+    assert sum("launch_order DESC, saves.global_step DESC" in each.text for each in asked) == 1
