@@ -147,6 +147,12 @@ def backlog(connection: sa.Connection, run: int, tier: Tier) -> Backlog:
     return Backlog(count, int(size), oldest)
 
 
+def undigested(connection: sa.Connection, run: int) -> int:
+    """How many files of a run would be copied to tiers if their digests were recorded."""
+    query = rows.FILE_QUERY.where(launches.c.run_id == run, checkpoints.c.digest.is_(None), _may_be_copied(1))
+    return int(connection.execute(query.with_only_columns(sa.func.count())).scalar_one())
+
+
 def only_on_nodes(connection: sa.Connection, run: int) -> tuple[int, int]:
     """How many states of a run have a file that is in no tier beyond the nodes, and how many states there are."""
     of_state = states_by_place().where(launches.c.run_id == run).subquery()
@@ -214,13 +220,16 @@ def is_lacking(tier: sa.ColumnElement[str] | str, level: sa.ColumnElement[int] |
         copies.c.digest == checkpoints.c.digest,
         one_of(copies.c.state, *(state.value for state in MADE)),
     )
+    return sa.and_(checkpoints.c.digest.is_not(None), _may_be_copied(level), ~has_one)
+
+
+def _may_be_copied(level: sa.ColumnElement[int] | int) -> sa.ColumnElement[bool]:
+    """Whether a file with a digest would be copied to a tier of this level."""
     return sa.and_(
         checkpoints.c.state == FileState.COMPLETE.value,
-        checkpoints.c.digest.is_not(None),
         checkpoints.c.content != Content.PART.value,
         ~one_of(checkpoints.c.format, *SEVERAL),
         ~_is_in_tier(level),
-        ~has_one,
     )
 
 

@@ -50,10 +50,19 @@ def of_run(database: Database, run: str, run_id: int, now: datetime) -> list[Che
         return []
     with database.read() as connection:
         lacking, states = copies.only_on_nodes(connection, run_id)
+        undigested = copies.undigested(connection, run_id)
     found = [_waiting(run, tier, left, now) for tier, left in waiting.items() if left.files]
     if lacking:
         detail = f"{lacking} of {count(states, 'state', 'states')} {'is' if lacking == 1 else 'are'} on nodes only"
-        found.append(Check(_NAME, Status.NOTE, detail, f"{Command('replicate', run)} copies them", run=run))
+        remedy = ""
+        if found:
+            remedy = f"{Command('replicate', run)} copies them"
+        elif undigested:
+            detail += f": {count(undigested, 'file has', 'files have')} no recorded digest, and cannot be copied yet"
+            remedy = f"{Command('verify', run, '--digest')} records it, then {Command('replicate', run)} copies them"
+        else:
+            detail += ", and nothing waits to be copied: gc removed the copies, or such files are never copied"
+        found.append(Check(_NAME, Status.NOTE, detail, remedy, run=run))
     if states and not found:
         found.append(Check(_NAME, Status.OK, f"each of {count(states, 'state', 'states')} is in a tier", run=run))
     return found

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from ckptstore.api import Catalog
 from ckptstore.catalog import copies, gauges
+from ckptstore.catalog.tables import checkpoints
 from ckptstore.cli.main import cli
 from ckptstore.core.copies import Tier
 from ckptstore.core.copy_keys import key_of
@@ -26,6 +27,7 @@ from ckptstore.retention import in_tier as retention
 from ckptstore.retention.policy import Policy
 from ckptstore.tiers import facts
 from ckptstore.verify import in_tier
+from ckptstore.verify.verify import verify
 from tests.jobs import Job, begun
 from tests.tiers.jobs import copied, declared
 
@@ -82,6 +84,31 @@ def test_doctor_says_what_waits_and_what_is_on_nodes_only(job: Job, tier: Tier) 
     assert told(job, later=timedelta(hours=2))[1].status is Status.WARNING
     copied(job.catalog, tier, job.catalog.show("run", 10))
     assert [each.detail for each in told(job)[1:]] == ["each of 2 states is in a tier"]
+
+
+def test_doctor_advises_no_copying_where_nothing_waits__before_replicate_that_copies_nothing(
+    job: Job, tier: Tier
+) -> None:
+    database = job.catalog.database
+    copied(job.catalog, tier, job.catalog.files("run"))
+    retention.execute(database, retention.plan_tier(database, "run", tier, Policy(keep_last=1, floor=1)))
+    nodes = told(job)[1]
+    assert (nodes.status, nodes.hint) == (Status.NOTE, "")
+    assert nodes.detail.startswith("1 of 2 states is on nodes only, and nothing waits to be copied: gc removed ")
+
+
+def test_doctor_names_verify_for_files_without_a_digest__before_replicate_that_copies_nothing(
+    job: Job, tier: Tier
+) -> None:
+    """As a scan adopts them."""
+    database = job.catalog.database
+    database.in_write(lambda connection: connection.execute(checkpoints.update().values(digest=None)))
+    nodes = told(job)[1]
+    assert nodes.detail == "2 of 2 states are on nodes only: 4 files have no recorded digest, and cannot be copied yet"
+    assert nodes.hint.index("verify run --digest") < nodes.hint.index("replicate run")
+    assert verify(database, "run", digest=True).new_digests == 4
+    assert told(job)[1].detail.startswith("4 files, ")
+    assert len(facts.lacking(database, "run", tier)) == 4
 
 
 def test_a_file_in_a_tier_waits_for_farther_tiers_only(job: Job, tier: Tier, tmp_path: Path) -> None:
