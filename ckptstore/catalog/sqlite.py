@@ -56,7 +56,8 @@ def begin(connection: sa.Connection, *, writes: bool, wait: float, answer_within
         if not _locked(driver, wait, answer_within):
             raise
     finally:
-        driver.execute(f"PRAGMA busy_timeout={1000 * wait:.0f}")
+        if not connection.invalidated:  # SQLAlchemy has closed it if Ctrl-C came
+            driver.execute(f"PRAGMA busy_timeout={1000 * wait:.0f}")
 
 
 def _locked(driver: sqlite3.Connection, wait: float, answer_within: float) -> bool:

@@ -151,6 +151,25 @@ def test_a_lock_is_waited_for_while_others_get_it(
     assert random.getstate() == users, "the training's own random numbers are not as undisturbed"
 
 
+def test_ctrl_c_at_the_begin_of_a_write_ends_it_as_ctrl_c__before_with_an_error_of_sqlite(sqlite_url: str) -> None:
+    """SQLAlchemy has closed the connection by then."""
+    database = open_database(sqlite_url)
+    connect(sqlite_url).runs()
+
+    def press(_cursor: object, statement: str, *_: object) -> None:
+        if statement == "BEGIN IMMEDIATE":
+            raise KeyboardInterrupt
+
+    with database.read() as connection:
+        of_all = connection.engine
+    sa.event.listen(of_all, "do_execute", press)
+    with pytest.raises(KeyboardInterrupt), database.write():
+        pass
+    sa.event.remove(of_all, "do_execute", press)
+    with database.write() as connection:
+        assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() != 0, "the next one waits for a lock again"
+
+
 def test_what_fails_inside_a_transaction_is_rolled_back(database_url: str) -> None:
     catalog = connect(database_url)
     with pytest.raises(ZeroDivisionError), catalog.database.write() as connection:
