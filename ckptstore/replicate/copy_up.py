@@ -10,7 +10,7 @@ from ckptstore.core.naming import companion_of
 from ckptstore.disk.files import digest as digest_of
 from ckptstore.disk.files import facts
 from ckptstore.errors import reason_of
-from ckptstore.objects.errors import SourceError
+from ckptstore.objects.errors import SourceError, StoreError
 from ckptstore.objects.store import read_pieces
 from ckptstore.outside import time
 
@@ -24,20 +24,31 @@ if TYPE_CHECKING:
 def copy_up(store: Store, file: Checkpoint, limit: Limit | None = None, *, anew: bool = False) -> tuple[Beside, ...]:
     """Copy the companion of a recorded file, then the file; return the companion. Their bytes are proven in the store.
 
-    `anew`: the copy in the store was found damaged, which the store's checksum may not show. It is deleted after the
-    local file was proven. Raises `StoreError`; `SourceError` if the file is not as recorded.
+    `anew`: the copy in the store was found damaged, which the store's checksum may not show. It is deleted if that is
+    still so, after the local file was proven. Raises `StoreError`; `SourceError` if the file is not as recorded.
     """
     if anew:
         for _ in read_pieces(file.path, file.size or 0, file.digest or ""):
             pass
-        for key in (*(each.key for each in _beside(file)), key_of(file)):
-            store.remove(key)
+        beside = ((each.key, each.size, each.digest) for each in _beside(file))
+        for key, size, digest in (*beside, (key_of(file), file.size or 0, file.digest or "")):
+            if not _is_whole(store, key, size, digest):
+                store.remove(key)
     try:
         beside = _copy_beside(store, file, limit)
     except SourceError:  # the companion was written anew during the copy
         beside = _copy_beside(store, file, limit)
     store.put(file.path, key_of(file), file.size or 0, file.digest or "", limit)
     return beside
+
+
+def _is_whole(store: Store, key: str, size: int, digest: str) -> bool:
+    """Whether an object holds these bytes: ranks share objects, and another rank may have copied it anew since."""
+    try:
+        seen = store.head(key)
+        return seen is not None and seen.size == size and store.digest_of(key, size) == digest
+    except StoreError:  # it cannot be read; if the store cannot be used, its next call says so
+        return False
 
 
 def _copy_beside(store: Store, file: Checkpoint, limit: Limit | None) -> tuple[Beside, ...]:

@@ -34,6 +34,7 @@ from ckptstore.replicate.copy_up import Rate
 from ckptstore.replicate.replicator import Done, Replicator, StoppedError
 from ckptstore.tiers import facts
 from ckptstore.training import companions
+from ckptstore.verify import in_tier
 from tests import ckpt_bytes
 from tests.jobs import Job, begun
 from tests.replicate.rounds import AT_ONCE, copies_below, files_below, one_round, states
@@ -418,6 +419,8 @@ def test_a_copy_that_another_made_anew_since_is_not_deleted(
     job, ranks = begun(catalog, tmp_path / "ckpt", 5, world_size=1)
     job.save(ranks, 10)
     assert one_round(catalog).files == 2
+    for key in copies_below(tmp_path / "far"):
+        (tmp_path / "far" / key).write_bytes(b"!")
     for file in catalog.files("run"):
         facts.record_copy(shared(catalog.database), file, far, CopyState.FAILED, detail="damaged")
     removed: list[str] = []
@@ -434,6 +437,34 @@ def test_a_copy_that_another_made_anew_since_is_not_deleted(
     assert one_round(catalog).files == 1
     assert quick == [1]
     assert len({*removed}) == len(removed) == 2
+
+
+@pytest.mark.of_files
+def test_of_ranks_that_share_a_copy_one_makes_it_anew__before_each_deleted_what_others_had_made(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts from the first on: a kill after the next deletion would leave a record of a copy that is not there."""
+    far = declared(catalog, tmp_path / "far")
+    job, ranks = begun(catalog, tmp_path / "ckpt", world_size=4)
+    files = job.save(ranks, 5)
+    assert one_round(catalog).files == 4
+    (key,) = copies_below(tmp_path / "far")
+    whole = (tmp_path / "far" / key).read_bytes()
+    (tmp_path / "far" / key).write_bytes(whole[:-1])
+    assert len(in_tier.verify(catalog.database, "run", far).damaged) == 4
+    removed: list[str] = []
+    real = DirectoryStore.remove
+
+    def remove(store: DirectoryStore, key: str) -> None:
+        removed.append(key)
+        real(store, key)
+
+    monkeypatch.setattr(DirectoryStore, "remove", remove)
+    done = one_round(catalog)
+    assert (done.files, done.bytes) == (4, files[0].size)
+    assert removed == [key]
+    assert (tmp_path / "far" / key).read_bytes() == whole
+    assert states(catalog, files) == [[CopyState.READY]] * 4
 
 
 @pytest.mark.of_files
