@@ -124,8 +124,8 @@ def named_last(target: str) -> Iterator[str]:
     killed process left there are deleted, now or by the next process that writes this target. Raises `RefusedError` if
     the target exists or another process writes it, and `OSError`.
     """
-    _refuse_taken(target)
     with _alone(target) as own:
+        _refuse_taken(target)
         os.mkdir(own)
         path = f"{own}/{os.path.basename(target)}"
         yield path
@@ -154,8 +154,9 @@ def named_once(target: str, mark: str, write: Callable[[str], object], is_there:
 
 def clear_unfinished(target: str) -> None:
     """Delete the files that a killed process left beside a target. Raises as `named_last` does."""
-    with _alone(target):
-        pass
+    if os.path.lexists(_folder_of(target)):
+        with _alone(target):
+            pass
 
 
 @contextmanager
@@ -164,8 +165,7 @@ def _alone(target: str, *, resumes: bool = False) -> Iterator[str]:
 
     If this process `resumes`, it waits for its turn. The path may exist then, and after an error it stays.
     """
-    above, name = os.path.split(target)
-    folder = f"{above}/.{name}.{_UNFINISHED}"
+    folder = _folder_of(target)
     own = f"{folder}/{FOLDER}"
     lock = _lock(folder, target, waits=resumes)
     stays = resumes
@@ -180,6 +180,12 @@ def _alone(target: str, *, resumes: bool = False) -> Iterator[str]:
             with suppress(OSError):  # the user's own folder of that name has other things in it
                 os.rmdir(folder)
         os.close(lock)
+
+
+def _folder_of(target: str) -> str:
+    """The folder beside a target for its temporary files."""
+    above, name = os.path.split(target)
+    return f"{above}/.{name}.{_UNFINISHED}"
 
 
 def _refuse_taken(target: str) -> None:

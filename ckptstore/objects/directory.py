@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from stat import S_ISREG
 from typing import TYPE_CHECKING
 
-from ckptstore.disk.aside import named_last
+from ckptstore.disk.aside import clear_unfinished, named_last
 from ckptstore.disk.files import sync
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.presence import sync_above
@@ -53,6 +53,8 @@ class DirectoryStore(Store):
         if self.head(key) is not None:
             self._prove(target, key, size, digest)
             self._keep(target, key)  # the process that copied it may have been killed before that
+            with self._named(f"take {key}"), suppress(RefusedError):  # another process is at it
+                clear_unfinished(target)
             return
         with self._named(f"take {key}"):
             self._ensure_present()

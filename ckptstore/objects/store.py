@@ -7,15 +7,16 @@ it again changes nothing.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from blake3 import blake3
 
-from ckptstore.disk.aside import named_once
+from ckptstore.disk.aside import clear_unfinished, named_once
 from ckptstore.disk.files import digest as digest_of
 from ckptstore.disk.files import facts_if_seen
-from ckptstore.errors import reason_of
+from ckptstore.errors import RefusedError, reason_of
 from ckptstore.objects.errors import NoRoomError, SourceError, WrongBytesError
 from ckptstore.outside import Path, ThreadPoolExecutor, open_file, os
 
@@ -100,6 +101,8 @@ class Store(ABC):
         `NoRoomError`, `StoreError`.
         """
         if _is_there(path, size, digest):
+            with suppress(OSError, RefusedError):  # another process is at it
+                clear_unfinished(path)
             return
         receive = partial(self._receive, key, size, digest)
         try:

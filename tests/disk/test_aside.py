@@ -88,6 +88,18 @@ def test_what_was_left_is_deleted_and_the_users_own_is_not(tmp_path: Path) -> No
     assert [each.name for each in folder.iterdir()] == ["mine"]
 
 
+def test_a_target_that_is_there_loses_what_a_kill_left_beside_it__before_that_stayed(tmp_path: Path) -> None:
+    """A kill after the target got its name leaves a link to its bytes: their space would never be free again."""
+    target, folder = tmp_path / "target", tmp_path / ".target.unfinished"
+    target.write_text("whole")
+    (folder / ".ckptstore").mkdir(parents=True)
+    (folder / ".ckptstore" / "target").hardlink_to(target)
+    with pytest.raises(RefusedError, match="is there already"), named_last(str(target)):
+        pytest.fail("nothing is written over it")
+    assert [each.name for each in tmp_path.iterdir()] == ["target"]
+    assert target.stat().st_nlink == 1
+
+
 def test_a_link_in_the_place_of_the_folder(tmp_path: Path) -> None:
     (tmp_path / "elsewhere" / ".ckptstore").mkdir(parents=True)
     (tmp_path / ".target.unfinished").symlink_to(tmp_path / "elsewhere")

@@ -135,6 +135,27 @@ def test_a_part_that_was_left_with_other_bytes_is_fetched_anew(
     assert files_below(target.parent) == ["net.ckpt"]
 
 
+def test_what_a_kill_left_beside_a_whole_file_goes__before_it_held_the_bytes_of_a_purged_copy(
+    store: Store, file: Path, tmp_path: Path, content: bytes
+) -> None:
+    """The kill came after the file got its name: a second link to its bytes is left."""
+    fetched = tmp_path / "node" / "net.ckpt"
+
+    def kill(target: Path) -> None:
+        aside = target.parent / f".{target.name}.unfinished" / ".ckptstore"
+        aside.mkdir(parents=True)
+        (aside / target.name).hardlink_to(target)
+
+    put(store, file, content)
+    kill(tmp_path / "tier" / KEY)
+    put(store, file, content)
+    get(store, fetched, content)
+    kill(fetched)
+    get(store, fetched, content)
+    assert files_below(tmp_path / "tier") == [KEY]
+    assert files_below(fetched.parent) == ["net.ckpt"]
+
+
 def test_a_damaged_object_is_never_given(store: Store, file: Path, tmp_path: Path, content: bytes) -> None:
     put(store, file, content)
     (tmp_path / "tier" / KEY).write_bytes(content[:-1] + b"!")
