@@ -43,6 +43,7 @@ class Fetched:
     def __init__(self) -> None:
         self._paths: set[Path] = set()
         self._origins: dict[str, Checkpoint] = {}
+        self._own_folder: str | None = None  # the name of the folder for this state; None: no start chose one
 
     def local(self, database: Database, plan: RestorePlan, files: Iterable[Checkpoint]) -> RestorePlan:
         """The plan with local paths for these files. A file that is not at its own path is fetched.
@@ -50,6 +51,7 @@ class Fetched:
         It comes with its companion from the nearest tier that can give it, and is proved by its digest. A missing or
         damaged copy is recorded as failed. Raises `NothingRestorableError` for a file that no tier gives.
         """
+        self._own_folder = _name_of_folder(plan.ranks[0].source)
         if not plan.copies:
             return plan
         far = [file for file in files if file.id in plan.copies and not _is_here(file)]
@@ -62,8 +64,11 @@ class Fetched:
         """The record of the file that was fetched to this path; None if no file was."""
         return self._origins.get(file.path)
 
-    def remove(self) -> None:
-        """Delete the fetched files: the launch has saved a state of its own. Other ranks may still use the folder."""
+    def remove(self, saved: Iterable[Checkpoint]) -> None:
+        """Delete the fetched files: the launch has saved a state of its own. Other ranks may still use the folder.
+
+        In the directories of the `saved` files, what earlier launches fetched of other states is deleted too.
+        """
         for path in self._paths:
             with suppress(OSError):  # a replica has deleted it
                 remove_own(str(path.parent), path.name)
@@ -71,6 +76,10 @@ class Fetched:
             with suppress(OSError):
                 os.rmdir(folder)
         self._paths.clear()
+        if self._own_folder is not None:
+            for home, run in {(Path(file.path).parent, derived_id(file.run, size=8)) for file in saved}:
+                with suppress(OSError):
+                    clear_beside(home / FOLDER / _FETCHED / self._own_folder, f"{run}-")
 
     def _fetch(self, database: Database, file: Checkpoint, copies: Sequence[Copy]) -> Checkpoint:
         folder = _folder_of(file)
@@ -115,8 +124,11 @@ def _is_here(file: Checkpoint) -> bool:
 
 def _folder_of(file: Checkpoint) -> Path:
     """The folder for a fetched file: one for each state of a run."""
-    run, launch = derived_id(file.run, size=8), derived_id(file.launch, size=8)
-    return Path(file.path).parent / FOLDER / _FETCHED / f"{run}-{launch}-{file.global_step}"
+    return Path(file.path).parent / FOLDER / _FETCHED / _name_of_folder(file)
+
+
+def _name_of_folder(file: Checkpoint) -> str:
+    return f"{derived_id(file.run, size=8)}-{derived_id(file.launch, size=8)}-{file.global_step}"
 
 
 def _note_failure(database: Database, file: Checkpoint, copy: Copy, error: CkptstoreError) -> None:

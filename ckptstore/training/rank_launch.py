@@ -306,7 +306,7 @@ class RankLaunch:
         saved = self._outcome(LoadResult.SAVED) if proves else None
         recorded = self.recorder.record_files([self._dated(file) for file in files], saved)
         if not self._has_saved:
-            self._fetched.remove()
+            self._fetched.remove(recorded)
         self._has_saved = True
         self.live_files.add(recorded)
         self._summarise()

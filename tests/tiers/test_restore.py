@@ -170,6 +170,21 @@ def test_what_an_earlier_launch_fetched_is_removed(job: Job, tier: Tier) -> None
     assert (Path(before).exists(), Path(after).exists()) == (False, True)
 
 
+def test_what_a_killed_launch_fetched_goes_with_the_next_save__before_it_stayed_unless_something_was_fetched(
+    job: Job, tier: Tier
+) -> None:
+    copied(job.catalog, tier, job.catalog.files("run"))
+    Path(of(job, 10, 1).path).unlink()
+    fetched = Path(job.start(resume=False)[1].resolve().ranks[1].source.path)
+    ranks = job.start(resume=False)
+    assert [each.resolve(step=5).global_step for each in ranks] == [5, 5]
+    assert fetched.exists()
+    for each in ranks:
+        job.announce(each)
+    job.save(ranks, 6)
+    assert not fetched.parent.exists()
+
+
 def test_what_a_rank_still_fetches_is_not_removed_by_one_that_has_saved(
     catalog: Catalog, tmp_path: Path, tier: Tier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
