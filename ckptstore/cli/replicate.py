@@ -10,6 +10,7 @@ import click
 from ckptstore.cli import values
 from ckptstore.cli.commands import Parsed, as_json, catalog, optional_run
 from ckptstore.cli.terminal import first, line
+from ckptstore.core.hints import Command
 from ckptstore.core.text import count, size
 from ckptstore.errors import UsageError
 from ckptstore.resume.dicts import fields, reasons
@@ -60,7 +61,8 @@ def replicate(
         _watch(replicator, run, as_json=as_json)
         return 0
     done = replicator.round(run)
-    _report(done, as_json=as_json)
+    done.undigested = replicator.undigested(run)
+    _report(done, run, as_json=as_json)
     return 1 if done.troubles else 0
 
 
@@ -74,6 +76,8 @@ def _watch(replicator: Replicator, run: str | None, *, as_json: bool) -> None:
     while True:
         try:
             done = replicator.round(run)
+            if done.files:
+                done.undigested = replicator.undigested(run)
             complained = ""
         except StoppedError:
             return
@@ -83,19 +87,23 @@ def _watch(replicator: Replicator, run: str | None, *, as_json: bool) -> None:
                 logging.getLogger("ckptstore").warning("%s. Trying again; this is logged once.", error)
             done = None
         if done is not None and done.files:
-            _report(done, as_json=as_json)
+            _report(done, run, as_json=as_json)
         if replicator.stop.wait(_PAUSE_SECONDS):
             return
 
 
-def _report(done: Done, *, as_json: bool) -> None:
+def _report(done: Done, run: str | None, *, as_json: bool) -> None:
     if as_json:
-        values.write({**fields(done, "files bytes held elsewhere"), "troubles": reasons(done.troubles)})
+        values.write({**fields(done, "files bytes held elsewhere undigested"), "troubles": reasons(done.troubles)})
         return
     line(f"{count(done.files, 'file', 'files')} copied, {size(done.bytes)} sent")
     if done.held:
         line(f"{count(done.held, 'file', 'files')} being copied by others")
     if done.elsewhere:
         line(f"{count(done.elsewhere, 'file is', 'files are')} not on this node, or of another size than recorded")
+    if done.undigested:
+        have = f"{count(done.undigested, 'file has', 'files have')} no recorded digest"
+        again = Command("verify", *([run] if run else []), "--digest")
+        line(f"{have}, and {'is' if done.undigested == 1 else 'are'} not copied: {again} records it")
     for each in first(done.troubles, "not copied"):
         line(f"not copied: {each.path}: {each.reason}")

@@ -66,6 +66,7 @@ class Done:
     bytes: int = 0
     held: int = 0  # files that another process copies
     elsewhere: int = 0  # files that are not on this node
+    undigested: int = 0  # files that are copied only once their digests are recorded; `round` does not count them
     troubles: list[Skipped] = field(default_factory=list)
 
 
@@ -118,6 +119,13 @@ class Replicator:
                 if (tier, each) not in self._caught_up and self._copy_journals(tier, self._copied(each, tier), done):
                     self._caught_up.add((tier, each))
         return done
+
+    def undigested(self, run: str | None) -> int:
+        """How many files of a run, or of all, are copied only once their digests are recorded."""
+        of = None if run is None else find_run(self._database, run)
+        with self._database.read() as connection:
+            ids = reads.names_of_runs(connection) if of is None else (of,)
+            return sum(copies.undigested(connection, each) for each in ids)
 
     def _settled(self, files: Sequence[Checkpoint], settled_for: timedelta) -> Iterator[Checkpoint]:
         """Yield each of these files as soon as its companion should be beside it.

@@ -80,7 +80,7 @@ FIELDS = {
     "TierChanged": "name:string url:string level:integer changed:boolean",
     "TierListed": "name:string url:string level:integer declared:boolean ready:integer bytes:integer pending:integer "
     "failed:integer",
-    "Replicated": "files:integer bytes:integer held:integer elsewhere:integer troubles:PathReason[]",
+    "Replicated": "files:integer bytes:integer held:integer elsewhere:integer undigested:integer troubles:PathReason[]",
     "Verified": "checked:integer bytes:integer damaged:Damage[] troubles:PathReason[] skipped:PathReason[] "
     "unknown:PathReason[] whole_again:string[] new_digests:integer missing_before:integer",
     "Damage": "path:string rule:string detail:string",

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog import copies, copying
 from ckptstore.catalog.engine import clock
+from ckptstore.catalog.tables import checkpoints
 from ckptstore.cli.main import cli
 from ckptstore.core.copies import Beside, CopyState
 from ckptstore.core.model import Checkpoint
@@ -383,8 +384,27 @@ def test_the_command(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(UnknownRunError, match="no run 'rum'"):
         told("rum")
     assert "2 files copied" in told("run", "--tier", "far", "--rate-limit", "100M")
-    assert json.loads(told("--json")) == {"files": 0, "bytes": 0, "held": 0, "elsewhere": 0, "troubles": []}
+    nothing = {"files": 0, "bytes": 0, "held": 0, "elsewhere": 0, "undigested": 0, "troubles": []}
+    assert json.loads(told("--json")) == nothing
     assert "2 files copied" not in told()
+
+
+@pytest.mark.of_files
+def test_files_without_a_digest_are_named__before_replicate_was_silent(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who had adopted a tree took it for copied."""
+    declared(catalog, tmp_path / "far")
+    begun(catalog, tmp_path / "ckpt", 5)
+    catalog.database.in_write(lambda connection: connection.execute(checkpoints.update().values(digest=None)))
+    assert Replicator(catalog.database).undigested(None) == 2
+    monkeypatch.setattr(Replicator.round, "__kwdefaults__", {"settled_for": AT_ONCE})
+    url = catalog.database.url.render_as_string(hide_password=False)
+    told = CliRunner().invoke(cli, [f"--db={url}", "replicate", "run"], catch_exceptions=False)
+    assert told.exit_code == 0
+    assert told.stdout.splitlines()[1:] == [
+        f"2 files have no recorded digest, and are not copied: ckptstore --db {url} verify run --digest records it"
+    ]
 
 
 def test_a_copy_that_a_start_found_damaged_is_made_anew(catalog: Catalog, tmp_path: Path) -> None:
