@@ -30,8 +30,8 @@ def copy_up(store: Store, file: Checkpoint, limit: Limit | None = None, *, anew:
     if anew:
         for _ in read_pieces(file.path, file.size or 0, file.digest or ""):
             pass
-        beside = ((each.key, each.size, each.digest) for each in _beside(file))
-        for key, size, digest in (*beside, (key_of(file), file.size or 0, file.digest or "")):
+        others = [(each.key, each.size, each.digest) for each in _beside(file)]
+        for key, size, digest in (*others, (key_of(file), file.size or 0, file.digest or "")):
             if not _is_whole(store, key, size, digest):
                 store.remove(key)
     try:
