@@ -6,7 +6,7 @@ import re
 import weakref
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import Connection as Connection  # noqa: PLC0414 — the type that others pass on
@@ -158,21 +158,28 @@ class Database:
                 yield connection
         except sa.exc.DBAPIError as error:  # a violated constraint too: the catalog was replaced by another
             raise self._unavailable(error) from error
+        except Exception:
+            raise
+        except BaseException:
+            self._drop_interrupted()
+            raise
 
     @contextmanager
     def _connection(self) -> Iterator[sa.Connection]:
         own = self._own
         if self.is_sqlite:
             with self._engine.connect() as connection:
+                own.in_use = connection.connection.dbapi_connection
                 yield connection
             return
         if own.is_busy:
             raise RuntimeError("a transaction inside another one of the same thread")
         self.let_go_if_idle()  # the server or a proxy may have closed it since
-        own.connection = own.connection or self._connect()
-        own.is_busy = True
         done = False
         try:
+            own.connection = own.connection or self._connect()
+            own.in_use = own.connection.connection.dbapi_connection
+            own.is_busy = True
             yield own.connection
             done = True
         finally:
@@ -180,6 +187,19 @@ class Database:
             own.used_at = time.monotonic()
             if not (done and own.shares):
                 self._close(is_usable=done)
+
+    def _drop_interrupted(self) -> None:
+        """Close the connection of an interrupted transaction, and begin with new ones.
+
+        Ctrl-C or a signal's exception may come in the middle of SQLAlchemy's own clean-up. Then the connection would
+        keep its lock, and its place in the pool, as long as a notebook holds the traceback.
+        """
+        own = self._own
+        own.connection, own.is_busy = None, False
+        self._engine.dispose()
+        if own.in_use is not None:
+            own.in_use.close()
+            own.in_use = None
 
     def _connect(self) -> sa.Connection:
         """Connect. Try again for a while if the server cannot accept connections at the moment."""
@@ -252,10 +272,12 @@ class Database:
 class _Own(threading.local):
     """A thread's PostgreSQL connection, and when it was last used.
 
-    `shares`: the transactions of a `connected` block share it. `is_busy`: a transaction is under way.
+    `shares`: the transactions of a `connected` block share it. `is_busy`: a transaction is under way. `in_use` is the
+    driver's connection of the last transaction, SQLite's too.
     """
 
     connection: sa.Connection | None = None
+    in_use: Any = None
     used_at: float = 0.0
     shares: bool = False
     is_busy: bool = False

@@ -5,8 +5,10 @@ import os
 import random
 import signal
 import sqlite3
+import sys
 import threading
 from pathlib import Path
+from types import FrameType
 
 import pytest
 import sqlalchemy as sa
@@ -267,3 +269,42 @@ def test_a_thread_that_waits_too_long_for_another_one_gives_up(postgres: str, mo
     assert [error.message.endswith("(other threads of this process use it)") for error in failures] == [True]
     ask()
     assert len(failures) == 1
+
+
+_WHERE_CTRL_C_COMES = [
+    ("sqlalchemy/engine/default.py", "do_execute"),
+    ("sqlalchemy/pool/base.py", "_checkout"),
+    ("sqlalchemy/pool/base.py", "_finalize_fairy"),
+    ("sqlalchemy/pool/impl.py", "_do_return_conn"),
+]
+
+
+@pytest.mark.parametrize(("file", "function"), _WHERE_CTRL_C_COMES)
+def test_ctrl_c_leaves_no_lock_and_no_used_up_pool__before_every_later_call_failed(
+    catalog: Catalog, database_url: str, file: str, function: str
+) -> None:
+    """A notebook keeps the traceback of an interrupted call, and goes on with the same catalog."""
+
+    def write(database: Database) -> None:
+        with database.write() as connection:
+            connection.execute(sa.text("UPDATE runs SET name = name"))
+
+    def interrupt(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_name == function and code.co_filename.endswith(file):
+            sys.settrace(before)
+            raise KeyboardInterrupt
+
+    database, before = catalog.database, sys.gettrace()
+    database._wait = 0.2
+    write(database)  # the first one compiles the statement
+    sys.settrace(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt) as kept:
+            write(database)
+    finally:
+        sys.settrace(before)
+    write(open_database(database_url))
+    write(database)
+    write(database)
+    assert kept.tb is not None
