@@ -22,7 +22,7 @@ from ckptstore.core.hints import Command
 from ckptstore.core.model import FileState, Location, Skipped
 from ckptstore.disk import presence
 from ckptstore.disk.files import FileFacts
-from ckptstore.disk.owner import is_dead, shown, this_process
+from ckptstore.disk.owner import is_dead, is_this_process, shown, this_process
 from ckptstore.disk.presence import Home
 from ckptstore.disk.trash import Trash
 from ckptstore.errors import CatalogUnavailableError, RefusedError, reason_of
@@ -381,6 +381,9 @@ LOCK = timedelta(minutes=15)
 RENEWED_EVERY = timedelta(minutes=1)
 """The greatest age of a holder's last renewal at which it may change a file."""
 
+_at_work: set[str] = set()
+"""The owners of the locks that this process holds or is taking."""
+
 
 class GcLock:
     """The lock of a run, from the beginning of the block to its end.
@@ -397,15 +400,17 @@ class GcLock:
         self._renewed = 0.0
 
     def __enter__(self) -> GcLock:
-        self._renewed = time.time()
-        with self._database.write() as connection:
-            reads.lock_run(connection, self.run_id)
-            now = clock(connection)
-            other = removals.take_lock(connection, self.run_id, self._owner, now, now + LOCK)
-            if other is not None and is_dead(other):
-                removals.release_lock(connection, self.run_id, other)
-                other = removals.take_lock(connection, self.run_id, self._owner, now, now + LOCK)
+        _at_work.add(self._owner)
+        try:
+            other = self._take()
+        except Exception:
+            _at_work.discard(self._owner)
+            raise
+        except BaseException:
+            self._release()  # the interrupted commit may have taken it
+            raise
         if other is not None:
+            _at_work.discard(self._owner)
             raise RefusedError(
                 f"another gc, undo or purge of run {self.run!r} is at work ({shown(other)})",
                 "wait for it; if it has died, its lock ends within 15 minutes",
@@ -414,6 +419,22 @@ class GcLock:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Release the lock; if the catalog is unreachable, the lock expires by itself."""
+        self._release()
+
+    def _take(self) -> str | None:
+        """Take the lock. Returns another holder, or None."""
+        self._renewed = time.time()
+        with self._database.write() as connection:
+            reads.lock_run(connection, self.run_id)
+            now = clock(connection)
+            other = removals.take_lock(connection, self.run_id, self._owner, now, now + LOCK)
+            if other is not None and (is_dead(other) or _was_left(other)):
+                removals.release_lock(connection, self.run_id, other)
+                other = removals.take_lock(connection, self.run_id, self._owner, now, now + LOCK)
+        return other
+
+    def _release(self) -> None:
+        _at_work.discard(self._owner)  # first: if the release is interrupted, this process can take the lock again
         with suppress(CatalogUnavailableError), self._database.write() as connection:
             removals.release_lock(connection, self.run_id, self._owner)
 
@@ -432,6 +453,11 @@ class GcLock:
                 f"another process has taken over the files of run {self.run!r} since this one last renewed its lock",
                 "this one stops here; check the run, then run the command again",
             )
+
+
+def _was_left(owner: str) -> bool:
+    """Whether this process took the lock, and was interrupted when it released it."""
+    return is_this_process(owner) and owner not in _at_work
 
 
 _NOTHING = Home(set(), set())

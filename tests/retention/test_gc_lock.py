@@ -172,3 +172,37 @@ def test_a_living_gc_in_another_container(sqlite_url: str, tmp_path: Path) -> No
     with GcLock(catalog.database, "run", 1):
         done = subprocess.run(inside, capture_output=True, text=True, check=True)
     assert f"is at work (process {os.getpid()} on {socket.gethostname()})" in done.stdout
+
+
+def test_ctrl_c_while_the_lock_is_given_back_leaves_it_to_this_process__before_for_15_minutes_to_nobody(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A notebook lives on, so its lock was another living process's lock, also for the notebook itself."""
+    saved(catalog, tmp_path, 10)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(removals, "release_lock", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            catalog.purge("run", now=True)
+    catalog.purge("run", now=True)
+
+
+def test_ctrl_c_while_the_lock_is_taken_gives_it_back__before_other_processes_waited_15_minutes(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(catalog, tmp_path, 10)
+    take = GcLock._take
+
+    def interrupted(lock: GcLock) -> None:
+        take(lock)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(GcLock, "_take", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            catalog.purge("run", now=True)
+    with catalog.database.read() as connection:
+        assert connection.execute(sa.select(gc_locks)).all() == []
