@@ -18,7 +18,7 @@ from ckptstore.disk.files import make_durable, names_in, sync
 from ckptstore.disk.name_claims import FOLDER, NO_LINKS
 from ckptstore.disk.several import members_at, status_of
 from ckptstore.errors import RefusedError, UsageError
-from ckptstore.outside import Path, fcntl, os, shutil
+from ckptstore.outside import Path, fcntl, os, shutil, threading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,6 +37,7 @@ class Aside:
         self.directory = directory
         self._whose = f"rank_{rank}-{derived_id(run, size=8)}-"
         self._folder = Path(directory, FOLDER, _SAVING, f"{self._whose}{derived_id(launch, size=8)}")
+        self._in_turn = threading.RLock()  # of threads that save at once: each clears the folder
 
     def clear_others(self) -> None:
         """Delete the files that earlier launches of the rank left: they ended before this one began."""
@@ -47,20 +48,21 @@ class Aside:
 
         `write` may leave a file, a directory, or a prefix of TensorFlow. If the name is taken, `_1`, `_2` … is put
         before its suffixes. `before` is called with the new path before the move. Raises what these two raise,
-        `UsageError` if `write` left nothing at its path, and `OSError`.
+        `UsageError` if `write` left nothing at its path, and `OSError`. Threads that save at once wait for each other.
         """
-        self.clear()
-        self._folder.mkdir(parents=True)
-        try:
-            path = str(self._folder / name)
-            write(path)
-            there = names_in(self.directory)
-            taken = there | {parsed.prefix for each in there if (parsed := parse_tensorflow(each))}
-            final = f"{self.directory}/{next(free for free in _names(name) if free not in taken)}"
-            before(final)
-            _give(path, final)
-        finally:
+        with self._in_turn:
             self.clear()
+            self._folder.mkdir(parents=True)
+            try:
+                path = str(self._folder / name)
+                write(path)
+                there = names_in(self.directory)
+                taken = there | {parsed.prefix for each in there if (parsed := parse_tensorflow(each))}
+                final = f"{self.directory}/{next(free for free in _names(name) if free not in taken)}"
+                before(final)
+                _give(path, final)
+            finally:
+                self.clear()
         return final
 
     def clear(self) -> None:

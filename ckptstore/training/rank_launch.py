@@ -206,8 +206,15 @@ class RankLaunch:
             raise UsageError(f"name is {chosen!r}, which names no file in {where}", "give the name of a file")
         self._look_in(where)
         began = time.monotonic()
+
+        def written(path: str) -> None:
+            write(path)
+            if Path(path).is_file() and is_cut(Path(path)):
+                what = f"the function given to save wrote {chosen}, which is empty or cut: nothing was saved to {where}"
+                raise UsageError(what, "write all of it before the function returns")
+
         try:
-            path = self.aside(where).save(chosen, write)
+            path = self.aside(where).save(chosen, written)
         except OSError as error:
             raise CkptstoreError(f"nothing was saved to {where}: {reason_of(error)}", "look at that disk") from error
         took = time.monotonic() - began
@@ -260,8 +267,9 @@ class RankLaunch:
         """The folder for this rank's unfinished saves to a directory; leftovers of its earlier launches are deleted."""
         if directory not in self._asides:
             self.exit_request.look_in(directory)
-            self._asides[directory] = Aside(directory, self.run, self.id, self.rank)
-            self._asides[directory].clear_others()
+            made = Aside(directory, self.run, self.id, self.rank)
+            made.clear_others()
+            self._asides.setdefault(directory, made)  # another thread may have been first
         return self._asides[directory]
 
     def _try_the_catalog(self) -> None:

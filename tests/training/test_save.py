@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from ckptstore.api import Catalog, connect
 from ckptstore.core.model import FileState
 from ckptstore.disk import aside
-from ckptstore.errors import CkptstoreError, RefusedError
+from ckptstore.errors import CkptstoreError, RefusedError, UsageError
 from ckptstore.training.rank_launch import RankLaunch
 from tests.starting import LIBRARY, warm_python
 
@@ -326,3 +327,31 @@ def test_a_scan_brings_files_of_any_name_back_once_their_disk_is_mounted_again(
     (tmp_path / "disk").rename(directory)
     catalog.scan(directory, run="run")
     assert [file.state for file in catalog.files("run")] == [FileState.COMPLETE]
+
+
+def test_threads_that_save_at_once_wait_for_each_other__before_each_deleted_the_others_unfinished_files(
+    catalog: Catalog, directory: Path
+) -> None:
+    launch = joined(catalog)
+
+    def five(thread: int) -> list[int]:
+        steps = range(10 * thread, 10 * thread + 5)
+        return [launch.save(folder, global_step=step, directory=directory).global_step for step in steps]
+
+    with ThreadPoolExecutor(4) as threads:
+        saved = [step for some in threads.map(five, range(4)) for step in some]
+    assert visible(directory) == sorted(f"step-{step}" for step in saved)
+    assert {file.global_step for file in catalog.files("run")} == set(saved)
+
+
+def test_an_empty_file_gets_no_name__before_it_stayed_beside_the_checkpoints(catalog: Catalog, directory: Path) -> None:
+    launch = joined(catalog)
+    with pytest.raises(
+        UsageError, match=r"wrote model\.ckpt, which is empty or cut: nothing was saved to .*; write all"
+    ):
+        launch.save(lambda path: Path(path).touch(), global_step=1, directory=directory, name="model.ckpt")
+    assert visible(directory) == []
+    saved = launch.save(
+        lambda path: Path(path).write_bytes(b"w" * 9), global_step=1, directory=directory, name="model.bin"
+    )
+    assert Path(saved.path).name == "model.bin"
