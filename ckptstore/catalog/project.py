@@ -434,8 +434,8 @@ def _state() -> sa.ColumnElement[str]:
     """The state of a file: as it was reported, unless retention removed it or another record took its path.
 
     A path holds one file. Of several records of a run at one path, the file of the last one is there, or that of an
-    earlier one that was seen again after the last one was gone. Records of other runs may be of the same file: they are
-    ignored.
+    earlier one that was seen again after the last one was gone. If both records are of the same bytes, the last one
+    counts alone. Records of other runs may be of the same file: they are ignored.
     """
     own, other = checkpoints, checkpoints.alias("other")
     of_own, of_other = launches.alias("launch_of_own"), launches.alias("launch_of_other")
@@ -492,6 +492,10 @@ def _state() -> sa.ColumnElement[str]:
         is_later, sa.not_(sa.func.coalesce(is_seen_after_it, sa.false())), sa.not_(is_only_seen)
     ).exists()
     is_registered_now = at_the_path.where(is_the_same, own.c.grade.is_not(None), other.c.grade.is_(None)).exists()
+    # The caller has named another step for the file since: it is not lost, and it does not hold this step.
+    is_renamed = at_the_path.where(
+        is_later, is_the_same, own.c.digest == other.c.digest, sa.not_(is_only_seen)
+    ).exists()
     is_told_moved = own.c.reported == FileState.MOVED.value
 
     def has_removal(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
@@ -513,7 +517,7 @@ def _state() -> sa.ColumnElement[str]:
     return sa.case(
         (has_removal(IS_REMOVED), FileState.TRASHED.value),
         (has_removal(trash.c.settled & (trash.c.wanted == Location.GONE.value)), FileState.MISSING.value),
-        (is_told_moved | is_registered_now, FileState.MOVED.value),
+        (is_told_moved | is_registered_now | is_renamed, FileState.MOVED.value),
         (is_overwritten, FileState.MISSING.value),
         else_=own.c.reported,
     )

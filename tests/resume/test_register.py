@@ -59,6 +59,24 @@ def test_a_path_that_was_overwritten_no_longer_holds_the_older_step(catalog: Cat
     assert [save.tally.global_step for save in catalog.saves("run")] == [10]
 
 
+def test_the_last_step_that_is_given_for_a_file_counts__before_a_start_took_the_corrected_one(
+    catalog: Catalog, other: Catalog, tmp_path: Path
+) -> None:
+    launch = catalog.join("run")
+    path = tmp_path / "model.bin"
+    path.write_bytes(os.urandom(50))
+    launch.register(path, global_step=1000)  # a mistake
+    launch.register(path, global_step=100)
+    other.scan(tmp_path, run="run")
+    for each in (catalog, other):
+        resolution = each.resolve("run")
+        assert resolution.plan is not None
+        assert (resolution.plan.global_step, resolution.rejections) == (100, ())
+    started = catalog.join("run").resolve()
+    assert started is not None
+    assert started.global_step == 100
+
+
 @pytest.mark.of_files
 @pytest.mark.parametrize(
     ("changed", "message"),
