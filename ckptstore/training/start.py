@@ -34,7 +34,7 @@ from ckptstore.errors import (
 from ckptstore.evidence.writers import wrote
 from ckptstore.journal.sync import found_below, take_up_found
 from ckptstore.resume import position
-from ckptstore.resume.join import join
+from ckptstore.resume.join import check_name, join
 from ckptstore.resume.resolver import NEWEST
 from ckptstore.training.rank_launch import RankLaunch
 
@@ -200,6 +200,7 @@ def begin_in_catalog(
 
     If the catalog does not know the run, it may have been lost: the journals in the run's known directories are read.
     """
+    check_name("run", run)
     with database.connected():
         with database.read() as connection:
             is_known = reads.called(connection, run) is not None

@@ -333,3 +333,9 @@ def test_what_is_no_checkpoint_of_several_files_is_refused(catalog: Catalog, tmp
         with pytest.raises(UsageError, match=reason):
             launch.register(path, global_step=5)
     assert [file.global_step for file in catalog.files("run")] == [1]
+
+
+@pytest.mark.parametrize("run", [Path("run"), ["run"]])
+def test_a_run_that_is_no_text_is_named__before_the_catalog_was_called_unusable(catalog: Catalog, run: object) -> None:
+    with pytest.raises(UsageError, match="the name of a run is text, not"):
+        catalog.join(run)  # type: ignore[arg-type]
