@@ -274,6 +274,9 @@ def branch(database: Database, plan: RestorePlan) -> str:
     That launch saves nothing. The next launch that asks goes on from the state, and later saves are abandoned. Until
     then the state is leased. Raises `RefusedError` if it was removed since it was chosen.
     """
+    if not isinstance(plan, RestorePlan):
+        why = "None: nothing can be restored" if plan is None else f"a {type(plan).__name__}"
+        raise UsageError(f"the plan is {why}", "give the plan of a resolution, as resolve('RUN', step=1200).plan")
     launch_id = f"{BRANCH}{plan.global_step}-{token_hex(3)}"
     run = plan.launch.run
 

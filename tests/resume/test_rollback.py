@@ -138,3 +138,11 @@ def test_to_go_back_while_a_launch_trains_is_warned_of(
     assert caplog.text == ""
     job.save(ranks, 30)
     assert [state.global_step for state in catalog.saves("run") if not state.abandoned] == [10]
+
+
+def test_a_branch_without_a_plan_says_so__before_none_had_no_global_step(catalog: Catalog) -> None:
+    catalog.join("run")
+    with pytest.raises(UsageError, match="the plan is None: nothing can be restored; give the plan of a resolution"):
+        catalog.branch(catalog.resolve("run").plan)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="the plan is a Resolution; give the plan of a resolution"):
+        catalog.branch(catalog.resolve("run"))  # type: ignore[arg-type]
