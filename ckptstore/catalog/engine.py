@@ -167,6 +167,7 @@ class Database:
     @contextmanager
     def _connection(self) -> Iterator[sa.Connection]:
         own = self._own
+        own.in_use = None  # it went back to the pool, and another thread may use it
         if self.is_sqlite:
             with self._engine.connect() as connection:
                 own.in_use = connection.connection.dbapi_connection
@@ -196,7 +197,7 @@ class Database:
         """
         own = self._own
         own.connection, own.is_busy = None, False
-        self._engine.dispose()
+        self.disconnect()
         if own.in_use is not None:
             own.in_use.close()
             own.in_use = None
@@ -273,7 +274,7 @@ class _Own(threading.local):
     """A thread's PostgreSQL connection, and when it was last used.
 
     `shares`: the transactions of a `connected` block share it. `is_busy`: a transaction is under way. `in_use` is the
-    driver's connection of the last transaction, SQLite's too.
+    driver's connection of the transaction that is under way or was the last one, SQLite's too.
     """
 
     connection: sa.Connection | None = None

@@ -9,6 +9,7 @@ import sys
 import threading
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -277,6 +278,37 @@ _WHERE_CTRL_C_COMES = [
     ("sqlalchemy/pool/base.py", "_finalize_fairy"),
     ("sqlalchemy/pool/impl.py", "_do_return_conn"),
 ]
+
+
+def test_ctrl_c_closes_no_connection_that_another_thread_has_by_now(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interrupted one waits for the place in the pool that it had before."""
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    def other() -> None:
+        with database.read() as connection:
+            used.set()
+            assert ended.wait(20)
+            found.append(connection.execute(sa.text("SELECT 1")).scalar_one())
+            drivers.append(connection.connection.dbapi_connection)
+
+    database = open_database(new_postgres_database(postgres), connections=2)
+    used, ended, found, drivers = threading.Event(), threading.Event(), list[int](), list[Any]()
+    with database.read() as connection:
+        connection.execute(sa.text("SELECT 1"))
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert used.wait(20)
+    monkeypatch.setattr(Database, "_connect", interrupted)
+    with pytest.raises(KeyboardInterrupt), database.read():
+        pass
+    ended.set()
+    thread.join()
+    assert found == [1]
+    drivers[0].close()
 
 
 @pytest.mark.parametrize(("file", "function"), _WHERE_CTRL_C_COMES)
