@@ -67,8 +67,8 @@ def copies_of_run(connection: sa.Connection, run: int) -> dict[str, tuple[Copy, 
 def lacking(connection: sa.Connection, run: int, tier: Tier, *, most: int | None = 1000) -> list[Checkpoint]:
     """The files of a run that wait to be copied to a tier, newest saves first, at most `most` (None: all).
 
-    Leaves out files that are never copied (`core.copy_keys.is_copied`), files in a tier of its level or a higher one,
-    and files whose copy retention has removed.
+    Leaves out files that are never copied (incomplete ones, those without a digest, parts, and checkpoints of several
+    files), files in a tier of its level or a higher one, and files whose copy retention has removed.
     """
     newest_first = (launches.c.launch_order.desc(), saves.c.global_step.desc(), checkpoints.c.rank)
     return list(rows.files(connection.execute(_lacking(run, tier).order_by(*newest_first).limit(most))))

@@ -1,4 +1,4 @@
-"""Which files are copied, and under which keys."""
+"""The keys under which files are copied."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from ckptstore.core.ids import derived_id
-from ckptstore.core.model import Content, FileState
-from ckptstore.core.naming import SEVERAL
 
 if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint
@@ -16,12 +14,6 @@ if TYPE_CHECKING:
 _LONGEST, _CUT = 200, 160  # the digest of a file stands before its name
 # A prefix of a ModelCheckpoint may look like a digest, but an epoch and a step follow it then.
 _COPY = re.compile(r"(?P<folder>/.+)/[0-9]+/[0-9a-f]{32}-(?![0-9]+_[0-9]+\.)[^/]+", re.DOTALL)
-
-
-def is_copied(file: Checkpoint) -> bool:
-    """Whether a file is copied: it is complete, its digest is recorded, and it is neither a part nor several files."""
-    is_single = file.format not in SEVERAL and file.content is not Content.PART
-    return file.state is FileState.COMPLETE and file.digest is not None and is_single
 
 
 def key_of(file: Checkpoint, name: str = "", digest: str = "") -> str:
