@@ -109,14 +109,13 @@ def collect(
     return TierOutcome(run, plan)
 
 
-def plan_tier(database: Database, run: str, tier: Tier, policy: Policy | None = None) -> TierPlan:
+def plan_tier(database: Database, run: str, tier: Tier, policy: Policy) -> TierPlan:
     """Plan which states of a run a tier keeps, and which copies go.
 
     Only states that the tier has complete count for the rules and for the floor. A state that also needs files outside
-    the tier to be restored stays. Raises as `plan_gc` does.
+    the tier to be restored stays. Raises `RefusedError` if no state has the metric of `keep_best`; `UnknownRunError`.
     """
     run_id = find_run(database, run)
-    policy = stated(database, run, policy)
     survey = Survey(database, run_id, tier)
     states, held = survey.judged_in(tier)
     decide.check_metric(run, policy, [state.metrics for state in states if state.counts])
