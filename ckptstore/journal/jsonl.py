@@ -24,7 +24,6 @@ from ckptstore.core.events import to_line
 from ckptstore.core.ids import derived_id
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.presence import enter_announced, records_in
-from ckptstore.disk.walk import LOST_AND_FOUND
 from ckptstore.outside import Path, os, threading, token_hex
 
 if TYPE_CHECKING:
@@ -250,30 +249,6 @@ def nearest(path: str, directories: Collection[str]) -> str:
 def journals_in(directory: str) -> list[str]:
     """The journals of one directory. Raises `OSError` if it cannot be read."""
     return sorted(sizes_in(str(Path(directory) / FOLDER)) or ())
-
-
-def journals_below(
-    root: str,
-    on_error: Callable[[str, OSError], None] | None = None,
-    on_hidden: Callable[[OSError], None] | None = None,
-) -> dict[str, int]:
-    """The journals of the root and of every directory below it, with their sizes in bytes; links are not followed.
-
-    `on_error` is called for each folder of journals that cannot be read (None: `OSError` is raised). `on_hidden` is
-    called for each other directory that cannot be read and may have journals (None: it is skipped).
-    """
-    found: dict[str, int] = {}
-    for directory, below, _ in os.walk(root, onerror=on_hidden):
-        below[:] = (name for name in below if name != LOST_AND_FOUND)
-        if FOLDER in below:
-            below.remove(FOLDER)
-            try:
-                found |= sizes_in(str(Path(directory) / FOLDER)) or {}
-            except OSError as error:
-                if on_error is None:
-                    raise
-                on_error(str(Path(directory) / FOLDER), error)
-    return found
 
 
 class JournalWriter:

@@ -29,7 +29,7 @@ from ckptstore.disk.presence import Home
 from ckptstore.disk.run_directories import root_of
 from ckptstore.disk.trust import Trust
 from ckptstore.disk.waiting import for_each, portions
-from ckptstore.disk.walk import shown
+from ckptstore.disk.walk import LOST_AND_FOUND, shown
 from ckptstore.errors import CatalogForbidsError, UnknownRunError, UsageError, reason_of
 from ckptstore.journal import jsonl, summaries
 from ckptstore.journal.accept import Acceptor, why_not
@@ -210,20 +210,27 @@ def _take_up_originals(database: Database, sizes: Mapping[str, int], trust: Trus
 def found_below(roots: Iterable[str], *, with_directories: bool = False) -> tuple[dict[str, int], tuple[Skipped, ...]]:
     """The sizes of the journals below some directories, and the journals and folders that cannot be read or named.
 
-    `with_directories`: also the unreadable directories that may have journals.
+    Links are not followed. `with_directories`: also the unreadable directories that may have journals.
     """
     hidden: list[Skipped] = []
 
-    def hide(folder: str, error: OSError) -> None:
-        hidden.append(Skipped(folder, reason_of(error)))
-
     def pass_over(error: OSError) -> None:
         if with_directories and not isinstance(error, FileNotFoundError):
-            hide(shown(str(error.filename)), error)
+            hidden.append(Skipped(shown(str(error.filename)), reason_of(error)))
 
     found: dict[str, int] = {}
     for root in roots:
-        for path, size in jsonl.journals_below(root, hide, pass_over).items():
+        there: dict[str, int] = {}
+        for directory, below, _ in os.walk(root, onerror=pass_over):
+            below[:] = (name for name in below if name != LOST_AND_FOUND)
+            if FOLDER in below:
+                below.remove(FOLDER)
+                sizes = _sizes_in(str(Path(directory) / FOLDER)) or {}
+                if isinstance(sizes, Skipped):
+                    hidden.append(sizes)
+                else:
+                    there |= sizes
+        for path, size in there.items():
             try:
                 found[limits.path(path)] = size
             except ValueError as error:  # noqa: PERF203 — the others are read all the same

@@ -23,6 +23,7 @@ from ckptstore.api import Catalog, connect
 from ckptstore.core.events import Event, FileRecorded, LaunchStarted, from_lines
 from ckptstore.core.model import Checkpoint, FileState
 from ckptstore.journal import jsonl
+from ckptstore.journal.sync import found_below
 from tests import ckpt_bytes
 from tests.crash.servers import new_database
 from tests.crash.table import Row
@@ -216,7 +217,7 @@ def look(url: str, directory: Path, returned: set[str], newest: str | None, into
     recorded = _complete(catalog)
     into.lost += [f"register returned for {path}, the catalog lacks it" for path in sorted(returned - recorded.keys())]
     told: list[Event] = []
-    for path in jsonl.journals_below(str(directory)):
+    for path in found_below([str(directory)])[0]:
         told += from_lines(jsonl.read(path).entries, jsonl.directory_of(path))[0]
     files = [event.file for event in told if isinstance(event, FileRecorded)]
     journalled = {file.path for file in files if file.state is FileState.COMPLETE}

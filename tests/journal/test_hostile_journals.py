@@ -18,6 +18,7 @@ from ckptstore.core import bounded_json
 from ckptstore.core.events import from_lines
 from ckptstore.journal import jsonl, layouts, sync
 from ckptstore.journal.accept import Acceptor
+from ckptstore.journal.sync import found_below
 from ckptstore.retention import stored_policy
 from ckptstore.retention.policy import Policy
 from tests.jobs import begun, set_ending
@@ -46,7 +47,7 @@ def journals(catalog: Catalog, directory: Path) -> list[str]:
     set_ending(ranks[0], 30, 30, "RuntimeError: x")
     job.save(job.begin(), 40)
     catalog.execute(catalog.plan_gc("run", Policy(keep_last=1, floor=1)))
-    return list(jsonl.journals_below(str(directory)))
+    return list(found_below([str(directory)])[0])
 
 
 def changed(value: Any, draw: random.Random) -> Any:

@@ -17,6 +17,7 @@ from ckptstore.core.replicas import stand_alone
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.journal import jsonl
 from ckptstore.journal.jsonl import JournalWriter
+from ckptstore.journal.sync import found_below
 from tests.command_line import no_right_to_pass_by_permissions
 
 entries = st.dictionaries(
@@ -60,7 +61,7 @@ def test_spans_say_what_is_new(tmp_path: Path) -> None:
     assert (first.begin, second.begin) == (0, first.end)
     assert jsonl.size(first.path) == second.end == jsonl.read(first.path).end
     assert steps(first.path, first.end) == [2, 3]
-    assert jsonl.journals_in(str(tmp_path)) == list(jsonl.journals_below(str(tmp_path))) == [first.path]
+    assert jsonl.journals_in(str(tmp_path)) == list(found_below([str(tmp_path)])[0]) == [first.path]
     assert jsonl.directory_of(first.path) == str(tmp_path)
 
 

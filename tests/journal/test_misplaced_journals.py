@@ -14,6 +14,7 @@ from ckptstore.core.model import Kind, launch_key
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.journal import jsonl
+from ckptstore.journal.sync import found_below
 from ckptstore.resume.resolver import Query
 from ckptstore.resume.start import Decided
 from ckptstore.retention.policy import Policy
@@ -252,7 +253,7 @@ CANNOT_BE_HELD: list[dict[str, object]] = [
 def test_lines_that_no_catalog_can_hold_stop_nobody(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
     """As another program may have written them: what is before and behind each of them counts."""
     job, (launch,) = begun(catalog, tmp_path / "ckpt", world_size=1)
-    (path,) = jsonl.journals_below(str(tmp_path))
+    (path,) = found_below([str(tmp_path)])[0]
     for step, changed in enumerate(CANNOT_BE_HELD, start=5):
         (file,) = job.save([launch], step)
         line = {**to_line(FileRecorded(replace(file, global_step=50)), str(job.folder(0))), **changed}

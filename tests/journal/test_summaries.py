@@ -12,6 +12,7 @@ from ckptstore.catalog.engine import in_memory
 from ckptstore.core.model import FileState
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.journal import jsonl, summaries, sync
+from ckptstore.journal.sync import found_below
 from ckptstore.retention.policy import Policy
 from tests.contents import WORK, contents
 from tests.jobs import Job, begun
@@ -26,7 +27,7 @@ def summarise(directory: Path) -> None:
 
 
 def segments(directory: Path) -> dict[str, int]:
-    return jsonl.journals_below(str(directory))
+    return found_below([str(directory)])[0]
 
 
 def read_by(monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> list[str]:

@@ -24,6 +24,7 @@ from ckptstore.disk.name_claims import FOLDER
 from ckptstore.errors import CatalogUnavailableError, UnknownRunError, UsageError
 from ckptstore.journal import jsonl
 from ckptstore.journal.recorder import Recorder, shared
+from ckptstore.journal.sync import found_below
 from ckptstore.resume import exits
 from ckptstore.retention import stored_policy
 from ckptstore.retention.policy import Policy
@@ -334,7 +335,7 @@ def test_a_copied_tree_is_read_where_it_is(catalog: Catalog, other: Catalog, tmp
 @pytest.mark.of_files
 def test_spoiled_journals_say_what_is_whole_in_them(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
     job, ranks = begun(catalog, tmp_path / "ckpt", 5, world_size=1)
-    (path,) = jsonl.journals_below(str(tmp_path))
+    (path,) = found_below([str(tmp_path)])[0]
     with Path(path).open("ab") as file:
         file.write(b'\n\x00\xff{"t":"file"}\nnot ours\n' + jsonl.encode({"t": "file"}) + b'{"v":1,"t":"file","la')
     job.save(ranks, 10)
@@ -350,7 +351,7 @@ def test_spoiled_journals_say_what_is_whole_in_them(catalog: Catalog, other: Cat
 def test_a_journal_cannot_tell_of_more_ranks_than_a_launch_may_have(catalog: Catalog, tmp_path: Path) -> None:
     """Seen in a catalog that a mistyped world size had reached: whatever read it needed all memory."""
     job, (launch,) = begun(catalog, tmp_path / "ckpt", 5, world_size=1)
-    (path,) = jsonl.journals_below(str(tmp_path))
+    (path,) = found_below([str(tmp_path)])[0]
     known = catalog.runs()
     entry = to_line(LaunchStarted(replace(launch.facts, id="L9")), str(job.folder(0)))
     with Path(path).open("ab") as file:
@@ -364,7 +365,7 @@ def test_a_journal_cannot_speak_of_files_elsewhere(catalog: Catalog, tmp_path: P
     (whole,) = job.save([launch], 5)
     told = [to_line(FileRecorded(replace(whole, global_step=10)), "/elsewhere")]
     told += [to_line(FileRecorded(replace(whole, global_step=15, path=str(tmp_path / "x.ckpt"))), str(job.folder(0)))]
-    (path,) = jsonl.journals_below(str(tmp_path))
+    (path,) = found_below([str(tmp_path)])[0]
     with Path(path).open("ab") as file:
         file.writelines(jsonl.encode(entry) for entry in told)
     assert catalog.sync(tmp_path).spoiled == 2
@@ -407,7 +408,7 @@ def test_pins_come_back(catalog: Catalog, other: Catalog, tmp_path: Path) -> Non
 def test_no_journal_has_a_password_or_a_url(tmp_path: Path, postgres: str) -> None:
     url = new_postgres_database(postgres).replace("postgres@", "postgres:s3cret@")
     a_long_story(Job(connect(url), tmp_path / "ckpt", layout="data_parallel"))
-    every = "".join(Path(path).read_text() for path in jsonl.journals_below(str(tmp_path)))
+    every = "".join(Path(path).read_text() for path in found_below([str(tmp_path)])[0])
     assert '"t":"file"' in every
     assert "s3cret" not in every
     assert "postgres" not in every
@@ -484,7 +485,7 @@ def test_ttp_directories_have_no_journals(catalog: Catalog, tmp_path: Path) -> N
     launch.register(path, kind="ttp", global_step=7)
     tmp.rename(tmp_path / "ckpt" / "ttp_saved_checkpoints-step_7")
     launch.moved(str(tmp), str(tmp_path / "ckpt" / "ttp_saved_checkpoints-step_7"))
-    assert {Path(each).parents[1] for each in jsonl.journals_below(str(tmp_path))} == {tmp_path / "ckpt"}
+    assert {Path(each).parents[1] for each in found_below([str(tmp_path)])[0]} == {tmp_path / "ckpt"}
     assert {file.state for file in catalog.files("run")} == {FileState.COMPLETE, FileState.MOVED}
 
 

@@ -17,6 +17,7 @@ from ckptstore.api import Catalog, connect
 from ckptstore.core.model import Kind
 from ckptstore.errors import RefusedError
 from ckptstore.journal import jsonl
+from ckptstore.journal.sync import found_below
 from ckptstore.retention.authority import ROOTS
 from ckptstore.retention.execute import execute
 from ckptstore.retention.in_trash import purge, undo
@@ -149,7 +150,7 @@ def test_an_operator_collects_below_the_directory_that_was_announced(shared: Pat
 def test_a_journal_of_somebody_else_tells_nothing(shared: Path) -> None:
     url = str(shared / "c.db")
     job = trained_by_ann(shared, 10, 20, 30, 40)
-    for journal in jsonl.journals_below(str(shared / "ckpt")):
+    for journal in found_below([str(shared / "ckpt")])[0]:
         os.chown(journal, 0, 0)
     assert f"belongs to user {ANN}, and no journal of that user" in why_nothing_goes(connect(url))
     with as_user(ANN):

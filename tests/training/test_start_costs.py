@@ -18,6 +18,7 @@ from ckptstore.core.model import Kind
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.journal import jsonl, summaries
 from ckptstore.journal.jsonl import JournalWriter
+from ckptstore.journal.sync import found_below
 from ckptstore.training.rank_launch import RankLaunch
 from ckptstore.training.recorder_thread import RecorderThread
 from ckptstore.training.save_places import SavePlaces
@@ -154,6 +155,6 @@ def test_without_a_catalog_a_start_reads_what_is_on_the_disk(
     with counted(monkeypatch) as beside:
         launch = first_steps(away, tmp_path / "full", "N")
     assert launch.facts.parent_step == 10
-    past = sum(Path(path).stat().st_size for path in jsonl.journals_below(str(tmp_path)))
+    past = sum(Path(path).stat().st_size for path in found_below([str(tmp_path)])[0])
     assert past > 500_000
     assert beside.bytes < past / 20
