@@ -211,6 +211,11 @@ def above_save(path: str) -> str:
     return above_iteration(path)
 
 
+def is_within(path: str, directory: str) -> bool:
+    """Whether a path is a directory, or is below it."""
+    return f"{path}/".startswith(f"{directory.rstrip('/')}/")
+
+
 def is_numbered(prefix: str, base: str) -> bool:
     """Whether `prefix` is `base` or `base_N`, N being the number MindSpore gives to a later file of that prefix.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import journals, reads
 from ckptstore.core.events import FileRecorded, from_lines
 from ckptstore.core.limits import HIGHEST, TOO_LATE
-from ckptstore.core.naming import ONE_FILE, SEVERAL
+from ckptstore.core.naming import ONE_FILE, SEVERAL, is_within
 from ckptstore.disk.files import FileFacts, real_directory
 from ckptstore.disk.trust import user_name
 from ckptstore.errors import UsageError, reason_of
@@ -54,7 +54,7 @@ class Authority:
 
     def beyond(self, root: str) -> str:
         """Why no file below a directory may be touched; empty if files may."""
-        if self._limits and not any(_is_in(root, limit) for limit in self._limits):
+        if self._limits and not any(is_within(root, limit) for limit in self._limits):
             return f"{root} is not below {os.pathsep.join(self._limits)} ({ROOTS})"
         if any(above in self._roots for above in _upwards(root)):
             return ""
@@ -193,7 +193,3 @@ def _upwards(directory: str) -> Iterator[str]:
         yield directory
         directory = directory.rpartition("/")[0]
     yield "/"
-
-
-def _is_in(directory: str, root: str) -> bool:
-    return directory == root or directory.startswith(f"{root.rstrip('/')}/")

@@ -16,7 +16,7 @@ from ckptstore.core.groups import grouped
 from ckptstore.core.hints import Command
 from ckptstore.core.iterations import parse_iteration, parse_part
 from ckptstore.core.model import Content
-from ckptstore.core.naming import parse_rank_directory, parse_ttp_directory
+from ckptstore.core.naming import is_within, parse_rank_directory, parse_ttp_directory
 from ckptstore.evidence.reconstruct import rank_of
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def apart(homes: Collection[tuple[Home, str]], claimed: Iterable[str] = ()) -> l
     rest = [("", homes, every)]
     while rest:
         above, inside, others = rest.pop()
-        others = [key for key in others if _is_within(key, above)]
+        others = [key for key in others if is_within(key, above)]
         if not are_several(inside) and not others:
             found.append(above or "/")
             continue
@@ -82,10 +82,6 @@ def apart(homes: Collection[tuple[Home, str]], claimed: Iterable[str] = ()) -> l
             found.append(above or "/")
         rest += ((f"{above}/{below}", members, others) for below, members in children.items())
     return sorted(found, key=lambda directory: (-directory.count("/"), directory))
-
-
-def _is_within(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(f"{directory.rstrip('/')}/")
 
 
 def commands(
@@ -108,7 +104,7 @@ def commands(
                 number += 1
                 free = f"{base}-{number}"
         used.add(free)
-        has_others = any(each != directory and _is_within(each, directory) for each in (*directories, *claimed))
+        has_others = any(each != directory and is_within(each, directory) for each in (*directories, *claimed))
         chosen = ("--run", free) if free != name or has_others else ()
         shown.append(str(Command("scan", directory, *chosen, *flags)))
     more = f" … and so on, {len(directories)} in all" if len(directories) > len(shown) else ""

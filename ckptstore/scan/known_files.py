@@ -13,7 +13,7 @@ from ckptstore.core.classify import Named, What
 from ckptstore.core.groups import grouped
 from ckptstore.core.hints import Command
 from ckptstore.core.model import SCANNED, Content, FileState, Kind, Skipped
-from ckptstore.core.naming import FOREIGN, above_save
+from ckptstore.core.naming import FOREIGN, above_save, is_within
 from ckptstore.core.sighting import Sighting, is_as_recorded
 from ckptstore.disk import files
 from ckptstore.disk.files import real_directory
@@ -22,7 +22,6 @@ from ckptstore.disk.walk import Seen
 from ckptstore.evidence.reconstruct import rank_of
 from ckptstore.evidence.writers import wrote
 from ckptstore.journal.jsonl import directory_of
-from ckptstore.outside import Path
 from ckptstore.scan.experiments import are_several, home_of
 from ckptstore.scan.tree import Tree, read_files, sighted
 
@@ -68,7 +67,7 @@ class KnownFiles:
         self.skipped = [each for each in self.skipped if each.path not in paths]
 
 
-def recorded_below(connection: Connection, root: Path) -> tuple[list[Checkpoint], dict[str, Checkpoint]]:
+def recorded_below(connection: Connection, root: str) -> tuple[list[Checkpoint], dict[str, Checkpoint]]:
     """All records below a directory; and, by their paths there, files recorded in a directory that is a link to it now.
 
     The data of a run may have been moved, and a link left in its place.
@@ -76,23 +75,23 @@ def recorded_below(connection: Connection, root: Path) -> tuple[list[Checkpoint]
     moved = {}
     for directory in directories.every_directory(connection):
         real = real_directory(directory)
-        if real != directory and (real == str(root) or root in Path(real).parents):
+        if real != directory and is_within(real, root):
             moved[directory] = real
     elsewhere = {}
     for file in directories.files_in(connection, moved):
         directory, _, name = file.path.rpartition("/")
         elsewhere[f"{moved[directory].rstrip('/')}/{name}"] = file
-    return directories.files_below(connection, str(root)), elsewhere
+    return directories.files_below(connection, root), elsewhere
 
 
-def known_files(database: Database, run: str, root: Path, tree: Tree, *, is_named: bool) -> KnownFiles:
-    """The records below the root, compared with the files that are there.
+def known_files(database: Database, run: str, tree: Tree, *, is_named: bool) -> KnownFiles:
+    """The records below the root of a tree, compared with the files that are there.
 
     If the user names the run, files of runs that were only scanned and then forgotten can be adopted again. This is how
     a wrong scan is corrected.
     """
     with database.read() as connection:
-        recorded, moved = recorded_below(connection, root)
+        recorded, moved = recorded_below(connection, tree.root)
         free = reads.given_up(connection) - {run} if is_named else ()
     recorded = [file for file in recorded if file.run not in free]
     moved = {path: file for path, file in moved.items() if file.run not in free}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import removals
 from ckptstore.core.groups import grouped
+from ckptstore.core.naming import is_within
 from ckptstore.core.text import count, size
 from ckptstore.disk import presence
 from ckptstore.disk.files import FileFacts, facts_if_seen, listed
@@ -31,7 +32,7 @@ def lost_trash(database: Database, run_id: int, root: str) -> tuple[Item, ...]:
     lost = {
         (directory, gc)
         for (directory, gc), home in found.items()
-        if _is_in(directory, root)
+        if is_within(directory, root)
         and presence.absence(directory, home)
         and is_gone_for_good(directory, home.identities, root)
     }
@@ -44,13 +45,13 @@ def trash_that_is_back(database: Database, run_id: int, root: str) -> list[Item]
     An earlier scan gave them up, and only their disk was not mounted.
     """
     with database.read() as connection:
-        roots = [each for each in removals.roots_of_deleted(connection, run_id) if _is_in(each, root)]
+        roots = [each for each in removals.roots_of_deleted(connection, run_id) if is_within(each, root)]
     folders = [listed(f"{each.rstrip('/')}/{FOLDER}/trash") for each in roots]
     gcs = {gc for names in folders if not isinstance(names, OSError) for gc in names}
     with database.read() as connection:
         deleted = [item for gc in sorted(gcs) for item in removals.deleted_of(connection, run_id, gc)]
         homes = homes_of_trash(connection, deleted)
-    back = [item for item in deleted if _is_in(item.root, root) and _is_in_trash(item)]
+    back = [item for item in deleted if is_within(item.root, root) and _is_in_trash(item)]
     absent = {key for key in {(item.root, item.collection) for item in back} if presence.absence(key[0], homes[key])}
     return [item for item in back if (item.root, item.collection) not in absent]
 
@@ -58,10 +59,6 @@ def trash_that_is_back(database: Database, run_id: int, root: str) -> list[Item]
 def _is_in_trash(item: Item) -> bool:
     path = f"{item.root.rstrip('/')}/{FOLDER}/trash/{item.collection}/{item.place}"
     return facts_if_seen(path) == FileFacts(item.size, item.mtime_ns)
-
-
-def _is_in(directory: str, root: str) -> bool:
-    return f"{directory}/".startswith(f"{root.rstrip('/')}/")
 
 
 def told_lost(items: Iterable[Item]) -> Iterator[str]:

@@ -17,6 +17,7 @@ from ckptstore.core.classify import What
 from ckptstore.core.hints import Command
 from ckptstore.core.limits import MOST_RANKS
 from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Grade, Skipped, Unplaced, moment
+from ckptstore.core.naming import is_within
 from ckptstore.core.replicas import stand_alone
 from ckptstore.core.text import count
 from ckptstore.disk.presence import directory_of
@@ -159,7 +160,7 @@ class _Planner:
         self.reconciled = (
             Reconciled() if is_tried else reconcile(database, self.run_id or 0, synced=self.synced, of_all=True)
         )
-        self.recorded = known_files(database, self.run, Path(tree.root), tree, is_named=asked.run is not None)
+        self.recorded = known_files(database, self.run, tree, is_named=asked.run is not None)
         self.copies = copies_of_known(self.databases, tree, self.recorded, heard_before, dict(self.synced.copies))
         self.is_run_of_copies = (
             asked.run is not None
@@ -193,7 +194,7 @@ class _Planner:
                 which = f"the files in {root} would be of run {name!r}, which was forgotten"
                 raise RefusedError(which, f"{how_back(name)}; or give another name with --run")
             homes = set() if found is None or self.asked.run else reads.directories_of(connection, found.id)
-        if homes and not any(Path(home) == root or root in Path(home).parents for home in homes):
+        if homes and not any(is_within(home, self.tree.root) for home in homes):
             raise RefusedError(
                 f"the catalog has a run {name!r} whose files are elsewhere, as in {min(homes)}",
                 "give this one another name with --run, or that name if it is the same run",

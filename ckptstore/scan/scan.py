@@ -20,6 +20,7 @@ from ckptstore.core.events import FileRecorded, FileUnplaced, LaunchStarted, Run
 from ckptstore.core.gc_paused import gc_paused
 from ckptstore.core.groups import grouped
 from ckptstore.core.model import FileState, Launch, Location, Rule
+from ckptstore.core.naming import is_within
 from ckptstore.disk import presence
 from ckptstore.disk.files import absolute, facts_if_seen
 from ckptstore.disk.presence import Home
@@ -135,12 +136,11 @@ def _temporary_catalog(database: Database, root: Path, run: str) -> Database:
     the plans and the ends of launches.
     """
     now = utc_now()
-    prefix = f"{str(root).rstrip('/')}/"
     with database.read() as connection:
-        below, moved = recorded_below(connection, root)
+        below, moved = recorded_below(connection, str(root))
         known = journals.every_journal(connection)
         taken = set(reads.run_names(connection))
-        told = {name for name, own in known.items() if any(path.startswith(prefix) for path in own)}
+        told = {name for name, own in known.items() if any(is_within(path, str(root)) for path in own)}
         named = {*told, *(file.run for file in (*below, *moved.values())), run}
         called = {each.first: each for name in named if (each := reads.called(connection, name)) is not None}
         ids = {name: each.id for name, each in called.items()}

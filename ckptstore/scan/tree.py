@@ -13,7 +13,7 @@ from ckptstore.core.copy_keys import folder_of_copy
 from ckptstore.core.hints import Command
 from ckptstore.core.limits import MOST_RANKS
 from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Kind, Skipped
-from ckptstore.core.naming import FOREIGN, parse_rank_directory
+from ckptstore.core.naming import FOREIGN, is_within, parse_rank_directory
 from ckptstore.core.sighting import Sighting, compare, is_as_recorded
 from ckptstore.disk import files
 from ckptstore.disk.name_claims import FOLDER
@@ -240,7 +240,7 @@ def changed(known: Mapping[str, Checkpoint], tree: Tree) -> tuple[list[Checkpoin
     for path, file in known.items():
         here = tree.seen_of_record(path)
         if here is None:
-            hidden = any(path == each or path.startswith(f"{each}/") for each in unseen)
+            hidden = any(is_within(path, each) for each in unseen)
             if file.state is FileState.COMPLETE and not hidden:
                 directory = directory_of(path)
                 identity = file.directory_id or identities.get(directory, "")
