@@ -28,7 +28,6 @@ class Place(NamedTuple):
     """The path of a file, without the rest of its record."""
 
     id: str
-    launch: LaunchKey
     rank: int
     path: str
     is_complete: bool
@@ -56,8 +55,8 @@ def unsettled(connection: sa.Connection, keys: Iterable[LaunchKey]) -> set[tuple
 
 def places(connection: sa.Connection, key: LaunchKey, ranks: Iterable[int]) -> list[Place]:
     """Where the files of these ranks of a launch are."""
-    query = sa.select(checkpoints.c.id, saves.c.launch_id, checkpoints.c.rank, checkpoints.c.path)
-    query = query.add_columns(checkpoints.c.state == FileState.COMPLETE.value).join(saves)
+    is_complete = checkpoints.c.state == FileState.COMPLETE.value
+    query = sa.select(checkpoints.c.id, checkpoints.c.rank, checkpoints.c.path, is_complete).join(saves)
     query = query.where(saves.c.launch_id == key, _LIVE, any_of(checkpoints.c.rank, "own_ranks"))
     return list(map(Place._make, rows.many(connection.execute(query, {"own_ranks": list(ranks)}))))
 

@@ -371,8 +371,9 @@ def _places(database: Database, of_ranks: Iterable[_OfRank]) -> dict[_OfRank, li
     if not ranks:
         return {}
     with database.read() as connection:
-        places = (place for key, some in ranks.items() for place in live.places(connection, key, some))
-        return grouped(((place.launch, place.rank), place) for place in places)
+        return grouped(
+            ((key, place.rank), place) for key, some in ranks.items() for place in live.places(connection, key, some)
+        )
 
 
 def _launch_facts(
