@@ -102,7 +102,7 @@ def project(connection: sa.Connection, events: Iterable[Event], layout_of: Layou
     done.launches |= _put_launches(connection, started)
     named = {launch for event in others if (launch := launch_of(event)) is not None}
     files = [event.file for event in others if isinstance(event, FileRecorded)]
-    removed = [path for event in others if isinstance(event, FilesRemoved) for path in _removed_paths(event)]
+    removed = [path for event in others if isinstance(event, FilesRemoved) for path in event.paths]
     _lock_paths(connection, [*(file.path for file in files), *removed])
     known, are_new = _looked_up(connection, named, files)
     done.launches |= known
@@ -504,7 +504,7 @@ def _state() -> sa.ColumnElement[str]:
             .where(
                 trash.c.checkpoint_id == own.c.id,
                 trash.c.run_id == own_run,
-                own.c.path == sa.func.rtrim(trash.c.root, "/") + "/" + trash.c.place,  # it counts at its own path only
+                own.c.path == REMOVED_PATH,  # it counts at its own path only
                 condition,
                 is_that | (own.c.reported == FileState.MISSING.value),
             )
@@ -553,7 +553,7 @@ def _put_removals(connection: sa.Connection, events: Sequence[FilesRemoved]) -> 
         put_newest(connection, trash, rows)
         # By path, not by record: the row may have named another record of the path before.
         _refer_to_own_paths(connection, {file.checkpoint for event in events for file in event.files})
-        paths = sorted({path for event in events for path in _removed_paths(event)})
+        paths = sorted({path for event in events for path in event.paths})
         connection.execute(_SET_STATES_AT_PATHS, {"own_paths": paths})
 
 
@@ -576,11 +576,6 @@ _OF_OTHER_PATHS = (
     .join(checkpoints, checkpoints.c.id == trash.c.checkpoint_id)
     .where(any_of(trash.c.checkpoint_id, "own_ids"), checkpoints.c.path != REMOVED_PATH)
 )
-
-
-def _removed_paths(event: FilesRemoved) -> list[str]:
-    """Where the files of an event were."""
-    return [f"{event.directory.rstrip('/')}/{file.place}" for file in event.files]
 
 
 # All other events: one row for each subject, with the newest version

@@ -215,6 +215,11 @@ class FilesRemoved:
     at: Moment
     files: tuple[RemovedFile, ...]
 
+    @property
+    def paths(self) -> list[str]:
+        """Where the files were."""
+        return [f"{self.directory.rstrip('/')}/{file.place}" for file in self.files]
+
 
 @dataclass(frozen=True)
 class GcEnded:

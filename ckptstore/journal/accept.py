@@ -183,9 +183,7 @@ class Acceptor:
             case TierDeclared() if not self._trust.is_full(owner):
                 return f"tier {event.tier.name!r} is for users of this catalog to declare"
             case FilesRemoved():
-                return self._not_below(
-                    [f"{directory.rstrip('/')}/{file.place}" for file in event.files], directory, owner
-                )
+                return self._not_below(event.paths, directory, owner)
             case StepPinned() | StepTagged() | PolicySet() | RunForgotten():
                 is_new = event.run not in self._runs_before or not _takes_protection(event)
                 return "" if is_new or user_events.has(self._connection, event) else _unconfirmed(event)
