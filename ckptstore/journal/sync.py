@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ckptstore.catalog import directories, journals, reads
 from ckptstore.catalog.journals import ReadTo
 from ckptstore.catalog.project import project
-from ckptstore.catalog.runs import find_run
+from ckptstore.catalog.runs import called_in
 from ckptstore.core import limits
 from ckptstore.core.events import FileRecorded, from_lines
 from ckptstore.core.groups import grouped
@@ -91,18 +91,16 @@ def sync(database: Database, run_or_directory: str | Path | None = None, trust: 
     A string that is the name of a run is the run. `trust` is the users whose journals are believed (None: the users
     that the environment names). Raises `UnknownRunError`, and `UsageError` for a path that is no directory.
     """
-    if isinstance(run_or_directory, Path):
-        return as_called(database, sync_below(database, run_or_directory, trust))
-    if run_or_directory is not None and "/" in run_or_directory and not _is_run(database, run_or_directory):
-        return as_called(database, sync_below(database, Path(run_or_directory), trust))
+    named = run_or_directory
+    if isinstance(named, Path) or (named is not None and "/" in named and not _is_run(database, named)):
+        return as_called(database, sync_below(database, Path(named), trust))
     with database.read() as connection:
-        ids = list(reads.names_of_runs(connection)) if run_or_directory is None else []
-        is_known = run_or_directory is None or reads.run_id(connection, run_or_directory) is not None
-    if run_or_directory is not None:
-        if not is_known:
-            hint = "give the directory that its files are in"
-            raise UnknownRunError(f"no run {run_or_directory!r} in {database.name}", hint)
-        ids = [find_run(database, run_or_directory)]
+        if named is None:
+            ids = list(reads.names_of_runs(connection))
+        elif reads.run_id(connection, named) is None:
+            raise UnknownRunError(f"no run {named!r} in {database.name}", "give the directory that its files are in")
+        else:
+            ids = [called_in(connection, database, named).id]
     total = Synced()
     for run_id in ids:
         total = _added(total, sync_run(database, run_id, trust))
