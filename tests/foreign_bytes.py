@@ -30,22 +30,22 @@ def state(**numbers: object) -> dict[str, object]:
     return {"arch": "resnet50", "state_dict": weights, "best_acc1": 0.5, "optimizer": {"step": 3}, **numbers}
 
 
-def pytorch(path: Path, *, at: int = 1, protocol: int = 2, **numbers: object) -> Path:
+def pytorch(path: Path, *, at: int = 1, **numbers: object) -> Path:
     """As `torch.save` writes a file since PyTorch 1.6."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("archive/data.pkl", pickle.dumps(state(**numbers), protocol))
+        archive.writestr("archive/data.pkl", pickle.dumps(state(**numbers), 2))
         archive.writestr("archive/data/0", bytes(64))
         archive.writestr("archive/version", "3\n")
     return stamped(path, at)
 
 
-def legacy_pytorch(path: Path, *, at: int = 1, **numbers: object) -> Path:
+def legacy_pytorch(path: Path, **numbers: object) -> Path:
     """As `torch.save` wrote it before."""
     path.parent.mkdir(parents=True, exist_ok=True)
     parts = (MAGIC, 1001, {"little_endian": True, "type_sizes": {"int": 4}}, state(**numbers), ["0"])
     path.write_bytes(b"".join(pickle.dumps(part, 2) for part in parts) + bytes(64))
-    return stamped(path, at)
+    return stamped(path, 1)
 
 
 def tensorflow(prefix: Path, *, parts: int = 2, at: int = 1) -> Path:

@@ -65,11 +65,11 @@ class Job:
             files = [rank.register(self.write(rank, step), global_step=step, optimizer_step=step) for rank in ranks]
         return files
 
-    def announce(self, launch: RankLaunch, breakpoints: tuple[str, ...] = ()) -> None:
+    def announce(self, launch: RankLaunch) -> None:
         """What the registrar says when training begins: where the rank saves."""
         prefix = "net" if launch.id == "L1" else f"net_{int(launch.id[1:]) - 1}"
         folder = str(self.folder(launch.rank))
-        launch.add_source(folder, kind=Kind.PERIODIC, prefix=prefix, breakpoint_prefix="net", names_before=breakpoints)
+        launch.add_source(folder, kind=Kind.PERIODIC, prefix=prefix, breakpoint_prefix="net", names_before=())
 
 
 def set_ending(

@@ -43,8 +43,8 @@ def add(journal: Path, *lines: dict[str, Any]) -> None:
         file.write(b"".join(map(jsonl.encode, lines)))
 
 
-def file_line(path: str, step: int, run: str = "run") -> dict[str, Any]:
-    told = {"t": "file", "run": run, "launch": "L1", "global_step": step, "rank": 0, "kind": "periodic", "at": NOW}
+def file_line(path: str, step: int) -> dict[str, Any]:
+    told = {"t": "file", "run": "run", "launch": "L1", "global_step": step, "rank": 0, "kind": "periodic", "at": NOW}
     return {**told, "path": path, "content": "full", "state": "complete", "format": "ckpt", "size": 1, "mtime_ns": 1}
 
 

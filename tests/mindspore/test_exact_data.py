@@ -55,12 +55,9 @@ def rows(*, shuffle: bool = False) -> ds.Dataset:
     return ds.NumpySlicesDataset({"x": PICTURES, "i": NUMBERS}, shuffle=shuffle)
 
 
-def mapped(operation: Any, workers: int = 1, *, processes: bool = False, shuffle: bool = False) -> ds.Dataset:
+def mapped(operation: Any, workers: int = 1, *, shuffle: bool = False) -> ds.Dataset:
     operations = operation if isinstance(operation, list) else [operation]
-    mapped_rows = rows(shuffle=shuffle).map(
-        operations, ["x"], num_parallel_workers=workers, python_multiprocessing=processes
-    )
-    return mapped_rows.batch(BATCH)
+    return rows(shuffle=shuffle).map(operations, ["x"], num_parallel_workers=workers).batch(BATCH)
 
 
 def noisy(x: np.ndarray) -> np.ndarray:

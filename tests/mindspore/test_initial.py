@@ -50,14 +50,14 @@ def create(part: str = "backbone", width: int = 4, *, fill: float | None = None,
     return Model(network, loss, optimizer(network.trainable_params(), learning_rate=0.1))
 
 
-def pretrain(directory: Path, *steps: int, run: str = "pretrain") -> Model:
+def pretrain(directory: Path, *steps: int) -> Model:
     """One launch, which has saved a model at these steps, the best last."""
     model = create()
     for item in model.train_network.get_parameters():
         if item.name == "global_step" or item.name.startswith("moment"):
             item.set_data(ms.Tensor(np.full(item.shape, 7), item.dtype))
     directory.mkdir(exist_ok=True)
-    launch = connect().join(run)
+    launch = connect().join("pretrain")
     launch.resolve()
     for step in steps:
         path = directory / f"{launch.id}-{step}.ckpt"

@@ -80,8 +80,8 @@ def test_a_tier_is_declared_taken_back_and_declared_again(catalog: Catalog) -> N
     assert facts.declared(catalog.database) == []
     with pytest.raises(UsageError, match="no tier is named 's3': there is none"):
         facts.remove(catalog.database, "s3")
-    assert facts.add(catalog.database, replace_level(S3, 5))
-    assert facts.declared(catalog.database) == [replace_level(S3, 5)]
+    assert facts.add(catalog.database, S3._replace(level=5))
+    assert facts.declared(catalog.database) == [S3._replace(level=5)]
 
 
 def test_what_is_said_of_a_tier_later_counts_though_its_clock_is_behind(catalog: Catalog) -> None:
@@ -105,10 +105,6 @@ def test_what_is_said_of_a_copy_later_counts_though_its_clock_is_behind(catalog:
         facts.record_copy(shared(catalog.database), file, S3, state)
         with catalog.database.read() as connection:
             assert [each.state for each in copies.copies_of(connection, [file.id])[file.id]] == [state]
-
-
-def replace_level(tier: Tier, level: int) -> Tier:
-    return tier._replace(level=level)
 
 
 def test_a_copy_is_recorded_and_known_again(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:

@@ -30,8 +30,8 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "ckpt"
 
 
-def joined(catalog: Catalog, launch_id: str = "L1", rank: int = 0) -> RankLaunch:
-    return catalog.join("run", rank=rank, world_size=1, launch_id=launch_id)
+def joined(catalog: Catalog, launch_id: str = "L1") -> RankLaunch:
+    return catalog.join("run", rank=0, world_size=1, launch_id=launch_id)
 
 
 def weights(path: str) -> None:

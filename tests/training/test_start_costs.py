@@ -1,7 +1,7 @@
 """What a start reads follows what is new and what is on the disk, not what ever was: bytes are counted, not time."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -87,9 +87,9 @@ def first_steps(database: Database, directory: Path, launch_id: str) -> RankLaun
     return launch
 
 
-def summarised(directory: Path, make: Callable[[str, str], None] = summaries.make) -> None:
+def summarised(directory: Path) -> None:
     for folder in directory.rglob(FOLDER):
-        make(str(folder.parent), "")
+        summaries.make(str(folder.parent), "")
 
 
 @pytest.mark.parametrize("whose", ["run", "other"])
