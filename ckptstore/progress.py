@@ -18,13 +18,13 @@ SHOWN_AFTER_SECONDS = 2.0
 
 
 @contextmanager
-def count(verb: str, unit: str, *, shown: bool = True) -> Iterator[Callable[[int], None]]:
-    """Show a growing number, if `shown`. Call the yielded function with the number of further items that are done."""
+def count(verb: str, *, shown: bool = True) -> Iterator[Callable[[int], None]]:
+    """Show a growing number of files, if `shown`. Call the yielded function with the number of further ones."""
 
     def columns() -> Sequence[ProgressColumn]:
         from rich.progress import TextColumn, TimeElapsedColumn
 
-        return TextColumn(verb), TextColumn("{task.completed}"), TextColumn(unit), TimeElapsedColumn()
+        return TextColumn(verb), TextColumn("{task.completed}"), TextColumn("files"), TimeElapsedColumn()
 
     with _line(columns, shown=shown) as line:
         yield line.add

@@ -499,7 +499,7 @@ def scan(context: click.Context, /, directory: str, *, as_json: bool, verbose: b
     from ckptstore.cli import scanning
 
     asked["steps"] = dict(asked["steps"])
-    with progress.count("looked at", "files") as more:
+    with progress.count("looked at") as more:
         scanned = catalog(context).scan(directory, progress=more, **asked)
     if as_json:
         values.write(values.scanned(scanned))

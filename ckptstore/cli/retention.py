@@ -132,7 +132,7 @@ def gc(
         limits = {name: asked[name] for name in ("floor", "grace")}
         done = [in_tier.collect(database, name, of_nodes, policy, **limits, **how) for name in names]
         return text.in_tier(done, all_runs=all_runs, as_json=as_json)
-    with progress.count("removing", "files", shown=how["apply_it"]) as more:
+    with progress.count("removing", shown=how["apply_it"]) as more:
         outcomes = [
             execute.collect(
                 database,
@@ -160,7 +160,6 @@ def _tier(database: Database, name: str) -> Tier:
 
 def _tier_with_copies(database: Database, name: str, instead: Command) -> Tier:
     """The tier of that name. Raises `UsageError` if it is the nodes' disks: gc moves their files to a trash there."""
-    from ckptstore.errors import UsageError
     from ckptstore.tiers.facts import NODE_LEVEL
 
     found = _tier(database, name)
@@ -190,7 +189,7 @@ def undo(context: click.Context, run: str, *, tier: str | None, as_json: bool) -
         database = catalog(context).database
         back = in_tier.undo(database, run, _tier_with_copies(database, tier, Command("undo", run)))
         return text.of_copies(back, "brought back", as_json=as_json)
-    with progress.count("brought back", "files") as more:
+    with progress.count("brought back") as more:
         done = in_trash.undo(catalog(context).database, run, progress=more)
     values.write(dicts.undone(done)) if as_json else text.undone(done)
     return text.not_undone(done)
@@ -212,7 +211,7 @@ def purge(context: click.Context, run: str, *, at_once: bool, tier: str | None, 
         instead = Command("purge", run, *(["--now"] if at_once else []))
         done_there = in_tier.purge(database, run, _tier_with_copies(database, tier, instead), at_once=at_once)
         return text.of_copies(done_there, "deleted", as_json=as_json)
-    with progress.count("deleted", "files") as more:
+    with progress.count("deleted") as more:
         done = in_trash.purge(catalog(context).database, run, at_once=at_once, progress=more)
     values.write(dicts.purged(done)) if as_json else text.purged(done)
     return text.troubles(done.troubles, run)
