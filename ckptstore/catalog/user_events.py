@@ -106,11 +106,6 @@ def tagged_at(connection: sa.Connection, run: int, name: str) -> datetime | None
     return None if version is None else moment_of(version)
 
 
-def was_tag(connection: sa.Connection, run: int, name: str) -> bool:
-    """Whether a run has that tag, or had it once."""
-    return tagged_at(connection, run, name) is not None
-
-
 def policy_of(connection: sa.Connection, run: int) -> dict[str, Any] | None:
     """The rules that are stored for a run; None if there are none."""
     found: dict[str, Any] | None = connection.execute(

@@ -98,7 +98,7 @@ def check_was_tag(database: Database, run: str, name: str) -> None:
     check_name("tag", name)
     run_id = find_called(database, run).id
     with database.read() as connection:
-        if not user_events.was_tag(connection, run_id, name):
+        if user_events.tagged_at(connection, run_id, name) is None:
             raise UsageError(f"run {run!r} has no tag {name!r}", f"see: {Command('list', run)}")
 
 
