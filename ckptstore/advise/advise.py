@@ -82,7 +82,7 @@ class Advice:
     grace: float  # the grace period that a container of the run needs, so that its last state is saved
 
 
-def advise(database: Database, run: str, *, mtbf: timedelta | None = None) -> Advice:
+def advise(database: Database, run: str, *, mtbf: timedelta | None) -> Advice:
     """How often `run` should save. `mtbf` is the mean time between failures (None: by the failures in the catalog).
 
     Raises `UnknownRunError`, and `CkptstoreError` if the cost of its saves was not measured.

@@ -64,7 +64,7 @@ def copies_of_run(connection: sa.Connection, run: int) -> dict[str, tuple[Copy, 
     return _by_file(connection.execute(_OF.select_from(joined).where(launches.c.run_id == run, IN_USE)))
 
 
-def lacking(connection: sa.Connection, run: int, tier: Tier, *, most: int | None = 1000) -> list[Checkpoint]:
+def lacking(connection: sa.Connection, run: int, tier: Tier, *, most: int | None) -> list[Checkpoint]:
     """The files of a run that wait to be copied to a tier, newest saves first, at most `most` (None: all).
 
     Leaves out files that are never copied (incomplete ones, those without a digest, parts, and checkpoints of several
@@ -91,7 +91,7 @@ class Tally(NamedTuple):
     oldest: datetime
 
 
-def tallies(connection: sa.Connection, run: int | None = None) -> list[Tally]:
+def tallies(connection: sa.Connection, run: int | None) -> list[Tally]:
     """The copies in each tier, counted by state: those of one run, or of all runs (None).
 
     Files with the same content, name and step share a copy: replicas in rank directories, or a file and its record at

@@ -113,7 +113,7 @@ def exits(connection: sa.Connection, run: int) -> list[Checkpoint]:
 
 
 def newest_whole_path(
-    connection: sa.Connection, run: int, rank: int, *, but: str, share_of: LaunchKey | None = None
+    connection: sa.Connection, run: int, rank: int, *, but: str, share_of: LaunchKey | None
 ) -> str | None:
     """The path of a rank's newest complete file of a full state, other than the path `but`.
 

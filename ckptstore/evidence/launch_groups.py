@@ -95,7 +95,7 @@ class Group:
         return any(line in mine and mine[line] < number for line, number in other.numbers.items())
 
 
-def group(files: Iterable[Ranked], *, trusts_numbers: bool = False) -> tuple[list[Group], bool]:
+def group(files: Iterable[Ranked], *, trusts_numbers: bool) -> tuple[list[Group], bool]:
     """The launches, oldest first, and whether that order is known (else it is a guess).
 
     `trusts_numbers`: the user says that no rank missed a launch. Files with equal numbers are then of one launch.

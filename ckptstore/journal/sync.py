@@ -85,7 +85,7 @@ class Synced:
     copies: tuple[tuple[str, Sequence[str]], ...] = ()
 
 
-def sync(database: Database, run_or_directory: str | Path | None = None, trust: Trust | None = None) -> Synced:
+def sync(database: Database, run_or_directory: str | Path | None, trust: Trust | None) -> Synced:
     """Sync the journals of a run, of every run (None), or below a directory: a `Path`, or a name with a slash.
 
     A string that is the name of a run is the run. `trust` is the users whose journals are believed (None: the users
@@ -179,7 +179,7 @@ def _below_here(path: str, depth: int, known: ReadTo) -> str:
     return here if length is not None and length >= known.end else ""
 
 
-def sync_below(database: Database, root: Path, trust: Trust | None = None) -> Synced:
+def sync_below(database: Database, root: Path, trust: Trust | None) -> Synced:
     """Sync all journals below a directory, finished ones too.
 
     Raises `UsageError` if the path is no directory.

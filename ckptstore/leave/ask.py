@@ -170,7 +170,7 @@ def _ask_by_catalog(database: Database, launch: Launch, reason: str) -> str:
     return ""
 
 
-def pass_on(database: Database, launch: Launch, *, home: str | None = None) -> None:
+def pass_on(database: Database, launch: Launch, *, home: str | None) -> None:
     """Put a request from the catalog into the directories of the launch's ranks, as far as this host sees them.
 
     `home` is the directory of one rank (None: those of all ranks). Ranks record their directories at different times:

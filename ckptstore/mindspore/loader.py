@@ -68,7 +68,7 @@ _FORMATS: Mapping[str, _Format] = {
 def read_plain(
     file: Checkpoint,
     places: Mapping[str, Place],
-    wanted: Collection[str] | None = None,
+    wanted: Collection[str] | None,
     told: Callable[[int], None] = lambda _: None,
 ) -> Content | None:
     """Read a checkpoint: entries that have a place go there, by name, the others into new memory.

@@ -43,7 +43,7 @@ def look(database: Database, run: str) -> RunShown:
     return RunShown(run_row(database, run), directories, len(items), sum(item.size for item in items))
 
 
-def forget(database: Database, run: str, *, forgotten: bool = True) -> bool:
+def forget(database: Database, run: str, *, forgotten: bool) -> bool:
     """Hide a run from every command, or bring it back. Returns whether that changed anything."""
     found = find_called(database, run, even_forgotten=True)
     if found.forgotten == forgotten:

@@ -150,9 +150,9 @@ def files(
     database: Database,
     run: str | None,
     *,
-    kind: str | None = None,
-    since: timedelta | None = None,
-    limit: int | None = None,
+    kind: str | None,
+    since: timedelta | None,
+    limit: int | None,
 ) -> list[Checkpoint]:
     """Every file ever recorded of a run, or of all runs, with its present state. Filters are those of `saves`."""
     _check(kind, limit)

@@ -80,8 +80,8 @@ def decide_start(
     database: Database,
     launch: Launch,
     query: Query,
-    ask_ranks: AskRanks = lambda _: None,
-    unread: Sequence[Skipped] = (),
+    ask_ranks: AskRanks,
+    unread: Sequence[Skipped],
 ) -> Decided:
     """Where this launch starts, the same for every rank that asks: the first answer stored is the launch's answer.
 

@@ -27,7 +27,6 @@ from ckptstore.disk.presence import Home
 from ckptstore.disk.run_directories import checkpoint_tree, remember, root_of
 from ckptstore.disk.trust import on_behalf_of
 from ckptstore.errors import UsageError
-from ckptstore.evidence.reconstruct import NOTHING_STATED
 from ckptstore.journal.recorder import homes, shared
 from ckptstore.journal.sync import as_called
 from ckptstore.outside import Path, os, utc_now
@@ -54,12 +53,12 @@ def scan(
     database: Database,
     directory: str | Path,
     *,
-    run: str | None = None,
-    world_size: int | None = None,
-    said: Stated = NOTHING_STATED,
-    dry_run: bool = False,
-    trust: Trust | None = None,
-    progress: Callable[[int], None] = lambda _: None,
+    run: str | None,
+    world_size: int | None,
+    said: Stated,
+    dry_run: bool,
+    trust: Trust | None,
+    progress: Callable[[int], None],
 ) -> Scanned:
     """Adopt the checkpoints below `directory` into a run. Can be repeated: then nothing changes.
 
