@@ -13,14 +13,11 @@ MAGIC = 0x1950A86A20F9469CFC6C
 class Tensor:
     """Pickled as a call, as tensors are: who loads the pickle runs it."""
 
-    ran = False
-
     def __reduce__(self) -> tuple[Any, ...]:
         return Tensor.run, ()
 
     @staticmethod
     def run() -> None:
-        Tensor.ran = True
         raise AssertionError("the file was run")
 
 

@@ -20,8 +20,6 @@ from urllib.parse import quote
 import psutil
 import psycopg
 
-PASSWORD = "s3cret"  # noqa: S105 — what tests look for in everything that is printed
-
 
 @cache
 def _home() -> Path:
@@ -109,9 +107,6 @@ class Server:
     def url(self, database: str = "postgres", *, user: str = "postgres", application: str = "") -> str:
         named = f"&application_name={application}" if application else ""
         return f"postgresql://{user}@/{database}?host={quote(self.socket, safe='')}&port={self.port}{named}"
-
-    def url_with_password(self, database: str = "postgres", *, user: str = "postgres", password: str = PASSWORD) -> str:
-        return f"postgresql://{user}:{password}@127.0.0.1:{self.port}/{database}"
 
     def new_database(self, name: str = "ckptstore") -> str:
         self.run(f"CREATE DATABASE {name}")

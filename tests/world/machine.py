@@ -113,11 +113,9 @@ class Task:
         self.result: Any = None
         self.error: BaseException | None = None
         self.is_over = False
-        self.is_daemon = True
         self.until: Callable[[], bool] | None = None
         self.deadline: int | None = None
         self.at_stop: Callable[[], None] | None = None
-        self._machine = machine
         self._work = work
         self.greenlet = greenlet(self._run, machine.hub)
 
