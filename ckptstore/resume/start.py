@@ -368,13 +368,16 @@ def _check_unplaced(resolution: Resolution, query: Query) -> None:
     if not resolution.unplaced:
         return
     what, command = remedies.of_unplaced(resolution.run, resolution.unplaced, query.steps_per_epoch)
+    raise _may_be_newer(resolution, what, f"{command} places it")
+
+
+def _may_be_newer(resolution: Resolution, what: str, remedy: str) -> RefusedError:
+    """The error for something that may be newer than the state that a start would take."""
     plan = resolution.plan
     step = f"step {plan.global_step}" if plan else "the beginning"
     other = Call("resume", step=plan.global_step) if plan else Call("resume", fresh=True)
-    raise RefusedError(
-        f"run {resolution.run!r} would start from {step}, and {what}",
-        f"{command} places it; to start from {step} all the same: {other}",
-    )
+    would = f"run {resolution.run!r} would start from {step}"
+    return RefusedError(f"{would}, and {what}", f"{remedy}; to start from {step} all the same: {other}")
 
 
 def _check_unread(
@@ -394,19 +397,14 @@ def _check_unread(
     plan = resolution.plan
     saved = max((each.source.mtime_ns or 0 for each in plan.ranks), default=0) if plan else 0
     oldest = saved - int(CLOCKS_DIFFER.total_seconds()) * 10**9
-    step = f"step {plan.global_step}" if plan else "the beginning"
-    other = Call("resume", step=plan.global_step) if plan else Call("resume", fresh=True)
     for each in unread:
         name = each.path.rpartition("/")[2]
         is_new = name.startswith("rank_") and not name.startswith(tuple(told))
         newer = [each.path] if is_new else beside_unread(Synced(skipped=(each,)), left_out)
         if all((seen := facts_if_seen(path)) is None or seen.mtime_ns < oldest for path in newer):
             continue
-        raise RefusedError(
-            f"run {resolution.run!r} would start from {step}, and {each.path}, which may tell of a newer state, cannot "
-            f"be read: {each.reason}",
-            f"make it readable; to start from {step} all the same: {other}",
-        )
+        what = f"{each.path}, which may tell of a newer state, cannot be read: {each.reason}"
+        raise _may_be_newer(resolution, what, "make it readable")
 
 
 def _check_whose(plan: RestorePlan, run: str, to_do: str) -> None:
