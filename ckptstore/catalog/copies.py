@@ -82,13 +82,12 @@ def state_in(connection: sa.Connection, file: Checkpoint, tier: Tier) -> CopySta
 
 
 class Tally(NamedTuple):
-    """How many copies in one state a tier has, their bytes, and since when the oldest is in that state."""
+    """How many copies in one state a tier has, and their bytes."""
 
     tier: str  # its id
     state: CopyState
     copies: int
     size: int
-    oldest: datetime
 
 
 def tallies(connection: sa.Connection, run: int | None) -> list[Tally]:
@@ -97,21 +96,14 @@ def tallies(connection: sa.Connection, run: int | None) -> list[Tally]:
     Files with the same content, name and step share a copy: replicas in rank directories, or a file and its record at
     the path before the tree was moved.
     """
-    own = sa.select(
-        copies.c.tier_id,
-        copies.c.state,
-        sa.func.max(copies.c.size).label("size"),
-        sa.func.min(copies.c.created_at).label("since"),
-    ).group_by(copies.c.tier_id, copies.c.state, copies.c.location)
+    own = sa.select(copies.c.tier_id, copies.c.state, sa.func.max(copies.c.size).label("size"))
+    own = own.group_by(copies.c.tier_id, copies.c.state, copies.c.location)
     if run is not None:
         own = own.join(launches, launches.c.id == copies.c.launch_id).where(launches.c.run_id == run)
     each = own.subquery().c
-    counts = (sa.func.count(), sa.func.coalesce(sa.func.sum(each.size), 0), sa.func.min(each.since))
+    counts = (sa.func.count(), sa.func.coalesce(sa.func.sum(each.size), 0))
     query = sa.select(each.tier_id, each.state, *counts).group_by(each.tier_id, each.state)
-    return [
-        Tally(tier, CopyState(state), count, int(size), oldest)
-        for tier, state, count, size, oldest in connection.execute(query)
-    ]
+    return [Tally(tier, CopyState(state), number, int(size)) for tier, state, number, size in connection.execute(query)]
 
 
 def ranks_in_tiers(connection: sa.Connection, ids: Sequence[str]) -> dict[str, dict[str, int]]:
