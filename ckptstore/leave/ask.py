@@ -46,7 +46,6 @@ class Asked:
     - `away`: why the catalog cannot be used (empty: it can).
     """
 
-    run: str
     launch: Launch
     ending: str
     reached: tuple[str, ...] = ()
@@ -78,14 +77,13 @@ def ask(database: Database, run: str, reason: str, directories: Iterable[str] = 
         for directory in homes:
             with suppress(OSError):
                 exit_flags.take_back(directory, launch.key)
-        return Asked(run=run, launch=launch, ending=ending, away=away)
+        return Asked(launch=launch, ending=ending, away=away)
     living = [note for note in of_living() if note.may_be_of(database.name)]
     notes = [note for note in living if (note.run, note.launch) == (launch.run, launch.id)]
     every = homes.union(*(note.directories for note in notes))
     unreached = put_flags(launch.key, launch.run, every, reason)
     away = away or _ask_by_catalog(database, launch, reason)
     return Asked(
-        run=run,
         launch=launch,
         ending="",
         reached=tuple(sorted(every - unreached.keys())),
