@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 from contextlib import contextmanager, suppress
-from datetime import datetime, timezone
 from stat import S_ISREG
 from typing import TYPE_CHECKING
 
@@ -75,7 +74,7 @@ class DirectoryStore(Store):
                 status = os.stat(self._at(key), follow_symlinks=False)
             except (FileNotFoundError, NotADirectoryError):
                 return None
-        return _seen(key, status) if S_ISREG(status.st_mode) else None
+        return Seen(key, status.st_size) if S_ISREG(status.st_mode) else None
 
     def list(self, prefix: str = "") -> Iterator[Seen]:
         """Every file below the directory, without those that are being written."""
@@ -92,7 +91,7 @@ class DirectoryStore(Store):
                     with suppress(FileNotFoundError):
                         status = os.stat(path, follow_symlinks=False)
                         if S_ISREG(status.st_mode):
-                            yield _seen(key, status)
+                            yield Seen(key, status.st_size)
 
     def remove(self, key: str) -> None:
         """Delete a file."""
@@ -172,7 +171,3 @@ class DirectoryStore(Store):
             hints = {FullError: "make room there", DeniedError: "give this user the right to it"}
             message = f"{self.name} cannot {what}: {reason_of(error)}"
             raise kind(message, hints.get(kind, "see that its disk is there")) from None
-
-
-def _seen(key: str, status: os.stat_result) -> Seen:
-    return Seen(key, status.st_size, datetime.fromtimestamp(status.st_mtime, timezone.utc))

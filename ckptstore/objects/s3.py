@@ -227,8 +227,7 @@ class S3Store(Store):
         return f"{self._prefix}{key}"
 
     def _seen(self, told: Any) -> Seen:
-        at = told["last_modified"]
-        return Seen(told["path"][len(self._prefix) :], told["size"], at, (told["e_tag"] or "").strip('"'))
+        return Seen(told["path"][len(self._prefix) :], told["size"], (told["e_tag"] or "").strip('"'))
 
     @contextmanager
     def _named(self, what: str) -> Iterator[None]:

@@ -22,7 +22,6 @@ from ckptstore.outside import Path, ThreadPoolExecutor, open_file, os
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from datetime import datetime
 
     from ckptstore.outside import Future
 
@@ -34,11 +33,10 @@ _THREADS = 4
 
 
 class Seen(NamedTuple):
-    """An object in a store: its size in bytes, the time when it was written, and the store's checksum, if any."""
+    """An object in a store: its size in bytes, and the store's checksum, if any."""
 
     key: str
     size: int
-    at: datetime
     tag: str = ""
 
 
