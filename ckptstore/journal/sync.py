@@ -236,10 +236,10 @@ def found_below(roots: Iterable[str], *, with_directories: bool = False) -> tupl
     return found, tuple(hidden)
 
 
-def take_up_own(database: Database, paths: Iterable[str]) -> Synced:
+def take_up_own(database: Database, paths: Iterable[str]) -> None:
     """Sync these journals, each from where the last sync ended; do not check whether the files in them exist."""
-    sizes = _sizes_of(paths)
-    return take_up_found(database, sizes, look=False) if sizes else Synced()
+    if sizes := _sizes_of(paths):
+        take_up_found(database, sizes, look=False)
 
 
 def take_up_found(

@@ -99,13 +99,13 @@ def store(database: Database, run: str, policy: Policy) -> None:
     _set(database, run, policy.to_json())
 
 
-def clear(database: Database, run: str) -> bool:
-    """Delete the policy of a run; return whether there was one."""
-    return _set(database, run, None)
+def clear(database: Database, run: str) -> None:
+    """Delete the policy of a run, if there is one."""
+    _set(database, run, None)
 
 
-def _set(database: Database, run: str, rules: Mapping[str, Any] | None) -> bool:
-    """Store rules, or delete them (None); return whether that changed anything."""
+def _set(database: Database, run: str, rules: Mapping[str, Any] | None) -> None:
+    """Store rules, or delete them (None)."""
     run_id, first, *_ = find_called(database, run)
     before = _in_journals(database, run)  # another catalog's, perhaps, from a machine whose clock is ahead
 
@@ -116,4 +116,4 @@ def _set(database: Database, run: str, rules: Mapping[str, Any] | None) -> bool:
         said = replace(said, at=later(said.at, before.at if before else None))
         return [said], user_events.files_to_tell(connection, run_id)
 
-    return record_of_run(database, decide)
+    record_of_run(database, decide)
