@@ -160,7 +160,7 @@ def execute(
     if at_once and plan.targets and not trusts_floor:
         _check_floor(plan)
         _check_digests(database, plan)
-    with at_work(database, plan.run, plan.run_id, progress=progress) as worker:
+    with at_work(database, plan.run, progress=progress) as worker:
         interrupted = worker.recover()
         if not worker.unheard:
             worker.purge_due(utc_now())

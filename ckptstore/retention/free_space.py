@@ -81,7 +81,7 @@ def free_space(database: Database, run: str, policy: Policy) -> list[Freed]:
     deleted at once. The floor and protected states stay. Raises as `execute` and `purge` do.
     """
     run_id = find_run(database, run)
-    return [_free_on(database, run, run_id, policy, disk) for disk in _disks(database, run_id) if disk.is_short]
+    return [_free_on(database, run, policy, disk) for disk in _disks(database, run_id) if disk.is_short]
 
 
 def _disks(database: Database, run_id: int) -> list[Disk]:
@@ -103,9 +103,9 @@ def _disks(database: Database, run_id: int) -> list[Disk]:
     return list(found.values())
 
 
-def _free_on(database: Database, run: str, run_id: int, policy: Policy, disk: Disk) -> Freed:
+def _free_on(database: Database, run: str, policy: Policy, disk: Disk) -> Freed:
     # Training goes on saving meanwhile: states go only if the save did not fit once all of the trash was gone.
-    trash, fits = _purge_trash(database, run, run_id, disk)
+    trash, fits = _purge_trash(database, run, disk)
     states: list[int] = []
     if not fits:
         plan = plan_gc(database, run, Policy(keep_last=max(1, policy.floor), floor=policy.floor))
@@ -119,9 +119,9 @@ def _free_on(database: Database, run: str, run_id: int, policy: Policy, disk: Di
     return Freed(disk, trash, tuple(states), fits)
 
 
-def _purge_trash(database: Database, run: str, run_id: int, disk: Disk) -> tuple[int, bool]:
+def _purge_trash(database: Database, run: str, disk: Disk) -> tuple[int, bool]:
     """Delete trash until the next save fits, the oldest first. Returns how many bytes went, and whether it fits."""
-    with at_work(database, run, run_id) as worker:
+    with at_work(database, run) as worker:
         worker.refuse_unless_all_is_read()
         worker.recover()
         fits = not disk.is_short

@@ -133,7 +133,7 @@ def execute(database: Database, plan: TierPlan, *, allow_mass_delete: bool = Fal
     decide.check_policy(plan.policy)
     decide.check(plan.decision, allow_mass_delete=allow_mass_delete)
     store = open_tier(plan.tier.url)
-    with at_work(database, plan.run, plan.run_id) as worker:
+    with at_work(database, plan.run) as worker:
         if plan.decision.remove:
             worker.refuse_unless_all_is_read()
             _check_floor(plan)
@@ -146,8 +146,8 @@ def execute(database: Database, plan: TierPlan, *, allow_mass_delete: bool = Fal
 
 def undo(database: Database, run: str, tier: Tier) -> TierCollected:
     """Bring back the copies that the last gc of a run trashed in a tier, if their objects are still there."""
-    run_id, troubles = find_run(database, run), []
-    with at_work(database, run, run_id) as worker:
+    troubles = []
+    with at_work(database, run) as worker:
         trashed = _trashed(worker, tier)
         last = max((copy.at for _, copy in trashed), default=None)
         back = []
@@ -165,8 +165,7 @@ def undo(database: Database, run: str, tier: Tier) -> TierCollected:
 
 def purge(database: Database, run: str, tier: Tier, *, at_once: bool = False) -> TierCollected:
     """Delete the objects of trashed copies whose grace is over (`at_once`: of all)."""
-    run_id = find_run(database, run)
-    with at_work(database, run, run_id) as worker:
+    with at_work(database, run) as worker:
         worker.refuse_unless_all_is_read()
         return _purge(worker, run, tier, open_tier(tier.url), due=None if at_once else utc_now())
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog.runs import find_run
 from ckptstore.core.model import Location
 from ckptstore.errors import UsageError
 from ckptstore.outside import utc_now
@@ -40,9 +39,8 @@ def undo(database: Database, run: str, *, progress: Callable[[int], None] = lamb
     are restored. Raises `UsageError` if the trash is empty, `RefusedError` while another process works on the run's
     files.
     """
-    run_id = find_run(database, run)
     passed_over: list[datetime] = []
-    with at_work(database, run, run_id, progress=progress) as worker:
+    with at_work(database, run, progress=progress) as worker:
         gcs = worker.collections()
         if not gcs:
             raise UsageError(f"nothing of run {run!r} is in the trash", "gc --now and purge leave nothing in it")
@@ -95,8 +93,7 @@ def purge(
     Files of a step that is pinned or tagged by now stay. Raises `RefusedError` if a journal of the run cannot be read,
     since it may record pins, and while another process works on the run's files.
     """
-    run_id = find_run(database, run)
-    with at_work(database, run, run_id, progress=progress) as worker:
+    with at_work(database, run, progress=progress) as worker:
         worker.refuse_unless_all_is_read()
         worker.recover()
         now = now or utc_now()

@@ -362,12 +362,10 @@ class Worker:
 
 
 @contextmanager
-def at_work(
-    database: Database, run: str, run_id: int, *, progress: Callable[[int], None] = lambda _: None
-) -> Iterator[Worker]:
-    """A worker that holds the lock of a run. Raises `RefusedError` if another process has it."""
-    first = find_called(database, run).first
-    with GcLock(database, first, run_id) as lock:
+def at_work(database: Database, run: str, *, progress: Callable[[int], None] = lambda _: None) -> Iterator[Worker]:
+    """A worker that holds the lock of a run. Raises `RefusedError` if another process has it, `UnknownRunError`."""
+    called = find_called(database, run)
+    with GcLock(database, called.first, called.id) as lock:
         yield Worker(database, lock, progress=progress)
 
 

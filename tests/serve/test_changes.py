@@ -9,7 +9,6 @@ import pytest
 from starlette.testclient import TestClient
 
 from ckptstore.api import Catalog
-from ckptstore.catalog import reads
 from ckptstore.outside import threading
 from ckptstore.retention.policy import Policy
 from ckptstore.retention.worker import at_work
@@ -91,11 +90,8 @@ def test_a_plan_that_nobody_has_seen_is_not_carried_out(catalog: Catalog, script
 
 def test_what_is_refused_has_its_hint(catalog: Catalog, script: TestClient, person: Person) -> None:
     headers = agreed(script)
-    with catalog.database.read() as connection:
-        run_id = reads.run_id(connection, "run")
-    assert run_id is not None
     forms = person.forms(f"{RETENTION}?keep_last=1&floor=1")
-    with at_work(catalog.database, "run", run_id, progress=lambda _: None):
+    with at_work(catalog.database, "run"):
         found = script.post(f"{API}/gc?keep_last=1&floor=1", json={}, headers=headers)
         page = person.client.post("/runs/run/gc", data=forms["/runs/run/gc"])
     assert (found.status_code, found.headers["content-type"]) == (409, "application/problem+json")
