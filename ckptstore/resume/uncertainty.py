@@ -114,11 +114,6 @@ def of_unmoved(run: str, waiting: Iterable[Waiting]) -> tuple[str, str] | None:
     return what, f"{Command('undo', run)}, or the next gc --apply, brings {them} back"
 
 
-def is_a_link(path: str) -> str:
-    """The reason to keep files below a link."""
-    return f"{path} is a link: no link is followed"
-
-
 def _is_repaired(file: Checkpoint, here: Observed) -> bool:
     """Whether the fault of a file has gone: a disk or a network may have failed only for a moment."""
     if file.problem is Rule.SIZE_MISMATCH:

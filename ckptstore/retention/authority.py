@@ -20,7 +20,6 @@ from ckptstore.errors import UsageError, reason_of
 from ckptstore.formats.inspect import begins_as
 from ckptstore.journal import jsonl
 from ckptstore.outside import Path, os
-from ckptstore.resume.uncertainty import is_a_link
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -184,7 +183,7 @@ def _shared(found: Found) -> str:
 def _through_a_link(path: str) -> str:
     """The reason that a file, or a directory above it, is a link; empty if none is."""
     link = next((each for each in _upwards(path) if os.path.islink(each)), "")
-    return is_a_link(link) if link else ""
+    return f"{link} is a link: no link is followed" if link else ""
 
 
 def _upwards(directory: str) -> Iterator[str]:
