@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -68,14 +69,15 @@ def test_what_a_rank_does_costs_one_connection_each_time_and_an_idle_process_hol
     assert len(job.catalog.saves("run")) == 11
 
 
-def test_threads_of_a_process_share_one_connection(url: str, opened: list[object]) -> None:
+def test_threads_of_a_process_share_one_connection(url: str, opened: list[Any]) -> None:
+    """Counted here: the server may show a connection for a moment after it was closed."""
     database = connect(url).database
     most: list[int] = []
 
     def work() -> None:
         for _ in range(5):
             with database.read():
-                most.append(connections(url))
+                most.append(sum(not each.closed for each in opened))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
