@@ -568,9 +568,7 @@ def left_at(
         names = {source.directory: files.names_in(source.directory)}
         for new in unregistered_files(source, names, {*known, *found}):
             here = files.facts(new.path) if new.is_breakpoint else None
-            record = (
-                _adopted(new, here, told, reader, lambda **_: expected, replaced=False) if here is not None else None
-            )
+            record = _adopted(new, here, told, reader, lambda _: expected, replaced=False) if here is not None else None
             if isinstance(record, Checkpoint) and record.optimizer_step == ending.optimizer_step:
                 found[record.path] = record
     return list(found.values())
