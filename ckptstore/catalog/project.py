@@ -434,16 +434,18 @@ def _state() -> sa.ColumnElement[str]:
     """The state of a file: as it was reported, unless retention removed it or another record took its path.
 
     A path holds one file. Of several records of a run at one path, the file of the last one is there, or that of an
-    earlier one that was seen again after the last one was gone. If a launch has recorded the same bytes for two steps,
-    the last one counts alone. Records of other runs may be of the same file: they are ignored.
+    earlier one that was seen again after the last one was gone. Records of other runs may be of the same file: they are
+    ignored.
     """
     own, other = checkpoints, checkpoints.alias("other")
     of_own, of_other = launches.alias("launch_of_own"), launches.alias("launch_of_other")
     save_of_own, save_of_other = saves.alias("save_of_own"), saves.alias("save_of_other")
-    from_own = save_of_own.join(of_own, of_own.c.id == save_of_own.c.launch_id)
-    own_run, own_launch = (
-        sa.select(fact).select_from(from_own).where(save_of_own.c.id == own.c.save_id).correlate(own).scalar_subquery()
-        for fact in (of_own.c.run_id, of_own.c.id)
+    own_run = (
+        sa.select(of_own.c.run_id)
+        .select_from(save_of_own.join(of_own, of_own.c.id == save_of_own.c.launch_id))
+        .where(save_of_own.c.id == own.c.save_id)
+        .correlate(own)
+        .scalar_subquery()
     )
     is_later = (other.c.created_at > own.c.created_at) | (
         (other.c.created_at == own.c.created_at) & (other.c.id > own.c.id)
@@ -490,10 +492,6 @@ def _state() -> sa.ColumnElement[str]:
         is_later, sa.not_(sa.func.coalesce(is_seen_after_it, sa.false())), sa.not_(is_only_seen)
     ).exists()
     is_registered_now = at_the_path.where(is_the_same, own.c.grade.is_not(None), other.c.grade.is_(None)).exists()
-    # The caller has named another step for the file since: it is not lost, and it does not hold this step.
-    is_corrected = at_the_path.where(
-        is_later, is_the_same, own.c.digest == other.c.digest, of_other.c.id == own_launch, sa.not_(is_only_seen)
-    ).exists()
     is_told_moved = own.c.reported == FileState.MOVED.value
 
     def has_removal(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
@@ -515,7 +513,7 @@ def _state() -> sa.ColumnElement[str]:
     return sa.case(
         (has_removal(IS_REMOVED), FileState.TRASHED.value),
         (has_removal(trash.c.settled & (trash.c.wanted == Location.GONE.value)), FileState.MISSING.value),
-        (is_told_moved | is_registered_now | is_corrected, FileState.MOVED.value),
+        (is_told_moved | is_registered_now, FileState.MOVED.value),
         (is_overwritten, FileState.MISSING.value),
         else_=own.c.reported,
     )

@@ -163,7 +163,10 @@ class RankLaunch:
         directory = str(Path(file.path).parent)
         self._look_in(directory)
         self.exit_request.look_in(directory)
+        before = self.live_files.at(file.path)
         (recorded,) = self.record_files([file])
+        if before is not None and before.save_id != recorded.save_id and _is_same_file(before, recorded):
+            self.recorder.mark([before], FileState.MOVED)  # the caller has corrected its step or kind
         self._try_the_catalog()
         return recorded
 
@@ -585,6 +588,10 @@ class LiveFiles:
             self._files[file.path] = file
             self.on_added(file)
 
+    def at(self, path: str) -> Checkpoint | None:
+        """The file at a path; None if none was registered."""
+        return self._files.get(path)
+
     def paths(self) -> list[str]:
         """The paths of the files."""
         return [file.path for file in self._all()]
@@ -627,6 +634,10 @@ class LiveFiles:
 
     def _all(self) -> list[Checkpoint]:
         return list(self._files.values())  # a copy: a script may register files in another thread
+
+
+def _is_same_file(before: Checkpoint, file: Checkpoint) -> bool:
+    return (before.size, before.mtime_ns, before.digest) == (file.size, file.mtime_ns, file.digest)
 
 
 def _counted(what: str, value: int) -> int:

@@ -507,7 +507,7 @@ def test_many_records_at_once_leave_what_is_in_the_trash_as_it_is(catalog: Catal
     launch.record_files([replace(file, global_step=file.global_step + 100, created_at=None) for file in files])
     assert {file.global_step: file.state for file in catalog.files("run")} == {
         5: FileState.TRASHED,
-        10: FileState.MOVED,  # the same bytes have a later record
+        10: FileState.MISSING,
         105: FileState.COMPLETE,
         110: FileState.COMPLETE,
     }

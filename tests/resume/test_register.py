@@ -18,6 +18,7 @@ from ckptstore.core.model import FileState, Kind
 from ckptstore.disk import files
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.resume.register import describe
+from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes
 from tests.foreign_bytes import shards, tensorflow, written
 from tests.jobs import begun, started
@@ -75,6 +76,35 @@ def test_the_last_step_that_is_given_for_a_file_counts__before_a_start_took_the_
     started = catalog.join("run").resolve()
     assert started is not None
     assert started.global_step == 100
+
+
+def test_each_rank_may_record_one_file_and_correct_its_step(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
+    """Rank 0 has written it, and every rank registers it: nothing else says that the ranks are replicas."""
+    ranks = [catalog.join("run", rank=rank, world_size=2, launch_id="L1") for rank in range(2)]
+    path = tmp_path / "model.bin"
+    path.write_bytes(os.urandom(50))
+    for launch in ranks:
+        for step in (1000, 100):  # the first is a mistake
+            launch.register(path, global_step=step)
+    other.scan(tmp_path, run="run")
+    for each in (catalog, other):
+        resolution = each.resolve("run")
+        assert resolution.plan is not None
+        assert (resolution.plan.global_step, resolution.rejections) == (100, ())
+
+
+def test_a_corrected_step_stays_so_in_the_trash(catalog: Catalog, tmp_path: Path) -> None:
+    launch = catalog.join("run")
+    for step in (10, 20, 30):
+        path = tmp_path / f"model-{step}.bin"
+        path.write_bytes(os.urandom(50))
+        if step == 10:
+            launch.register(path, global_step=1000)  # a mistake
+        launch.register(path, global_step=step)
+    catalog.execute(catalog.plan_gc("run", Policy(keep_last=2, floor=2)))
+    states = {file.global_step: file.state for file in catalog.files("run")}
+    assert (states[1000], states[10]) == (FileState.MOVED, FileState.TRASHED)
+    assert catalog.resolve("run").rejections == ()
 
 
 @pytest.mark.of_files
