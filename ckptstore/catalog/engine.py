@@ -190,7 +190,7 @@ class Database:
                 self._close(is_usable=done)
 
     def _drop_interrupted(self) -> None:
-        """Close the connection of an interrupted transaction, and begin with new ones.
+        """Close this thread's connection, whose transaction or end was interrupted, and begin with new ones.
 
         Ctrl-C or a signal's exception may come in the middle of SQLAlchemy's own clean-up. Then the connection would
         keep its lock, and its place in the pool, as long as a notebook holds the traceback.
@@ -212,10 +212,17 @@ class Database:
     def _close(self, *, is_usable: bool = True) -> None:
         """Close this thread's connection; a server's pool keeps it if it is usable."""
         connection, self._own.connection = self._own.connection, None
-        if connection is not None:
+        if connection is None:
+            return
+        try:
             if self._connections == 1 or not is_usable:
                 connection.invalidate()
             connection.close()
+        except Exception:
+            raise
+        except BaseException:  # a `connected` block closes it outside of any transaction
+            self._drop_interrupted()
+            raise
 
     def _postgres_engine(self) -> sa.Engine:
         try:

@@ -340,3 +340,30 @@ def test_ctrl_c_leaves_no_lock_and_no_used_up_pool__before_every_later_call_fail
     write(database)
     write(database)
     assert kept.tb is not None
+
+
+def test_ctrl_c_at_the_end_of_a_shared_connection_leaves_its_place__before_every_later_call_failed(
+    postgres: str,
+) -> None:
+    """A start closes it there, outside of any transaction."""
+
+    def read() -> None:
+        with database.connected(), database.read() as connection:
+            connection.execute(sa.text("SELECT 1"))
+
+    def interrupt(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_name == "_do_return_conn":
+            sys.settrace(before)
+            raise KeyboardInterrupt
+
+    database, before = open_database(new_postgres_database(postgres)), sys.gettrace()
+    database._wait = 0.2
+    read()
+    sys.settrace(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt) as kept:
+            read()
+    finally:
+        sys.settrace(before)
+    read()
+    assert kept.tb is not None
