@@ -200,7 +200,7 @@ def newest_step(connection: sa.Connection, key: LaunchKey, *, below: int | None,
 
 
 def steps_of(connection: sa.Connection, run: int) -> set[tuple[str, int]]:
-    """Every launch and step of a run that has a save."""
+    """Every launch and step of a run that has a save. If all its files have other records by now, it has none."""
     return set(kinds_beyond(connection, run, 0))
 
 
@@ -459,7 +459,8 @@ _OWNERS_OF = (
     .where(any_of(runs.c.name, "own_names"))
 )
 _KINDS_OF = sa.select(launches.c.name, saves.c.global_step, saves.c.kind).select_from(saves.join(launches))
-_KINDS_OF = _KINDS_OF.where(launches.c.run_id == _RUN)
+_IS_HELD = sa.exists().where(checkpoints.c.save_id == saves.c.id, checkpoints.c.state != FileState.MOVED.value)
+_KINDS_OF = _KINDS_OF.where(launches.c.run_id == _RUN, _IS_HELD)
 _KINDS_BEYOND = sa.union_all(_KINDS_OF.where(saves.c.global_step > _STEP), _KINDS_OF.where(saves.c.global_step == 0))
 _METRICS = sa.cast(checkpoints.c.metrics, sa.Text)
 _METRICS_OF = (
@@ -499,8 +500,11 @@ _UNPLACED_OF = (
     )
     .order_by(unplaced.c.mtime_ns.desc(), unplaced.c.path)
 )
-_NEWEST_STEP = sa.select(sa.func.max(saves.c.global_step)).where(
-    saves.c.launch_id == _LAUNCH, saves.c.global_step <= _STEP
+_NEWEST_STEP = (
+    sa.select(saves.c.global_step)
+    .where(saves.c.launch_id == _LAUNCH, saves.c.global_step <= _STEP, _IS_HELD)
+    .order_by(saves.c.global_step.desc())
+    .limit(1)
 )
 _FILES_AT = rows.STATE_QUERY.where(
     saves.c.launch_id == _LAUNCH,

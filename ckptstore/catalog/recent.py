@@ -110,7 +110,7 @@ _LAST_WRITTEN = (
 def last_saves(connection: sa.Connection, run: int) -> dict[str, tuple[int, datetime]]:
     """The highest step that each launch of a run saved, and the time of its newest record; by the launch's id."""
     query = sa.select(launches.c.name, sa.func.max(saves.c.global_step), sa.func.max(checkpoints.c.created_at))
-    query = query.select_from(FILES_OF_LAUNCHES)
+    query = query.select_from(FILES_OF_LAUNCHES).where(checkpoints.c.state != FileState.MOVED.value)
     found = connection.execute(query.where(launches.c.run_id == run).group_by(launches.c.id))
     return {launch: (step, at) for launch, step, at in found}
 

@@ -458,8 +458,7 @@ def candidates(
                     break
                 files_of = reads.files_at(connection, segment.launch, found)
             below = found
-            if files_of:  # else each of its files has another record by now, of another step
-                yield State(launch=segment.launch, global_step=found, files=files_of, failed=failed)
+            yield State(launch=segment.launch, global_step=found, files=files_of, failed=failed)
 
 
 def _states(database: Database, steps: Iterable[tuple[Launch, int]], failed: Mapping[str, str]) -> Iterator[State]:
@@ -467,8 +466,7 @@ def _states(database: Database, steps: Iterable[tuple[Launch, int]], failed: Map
     for launch, step in steps:
         with database.read() as connection:
             files_of = reads.files_at(connection, launch, step)
-        if files_of:
-            yield State(launch=launch, global_step=step, files=files_of, failed=failed)
+        yield State(launch=launch, global_step=step, files=files_of, failed=failed)
 
 
 def _best_first(

@@ -78,6 +78,23 @@ def test_the_last_step_that_is_given_for_a_file_counts__before_a_start_took_the_
     assert started.global_step == 100
 
 
+def test_nothing_names_a_corrected_step__before_resolve_advised_to_go_back_to_it(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    launch, path = catalog.join("run", launch_id="L1"), tmp_path / "model.bin"
+    path.write_bytes(os.urandom(50))
+    launch.register(path, global_step=1000)  # a mistake
+    launch.register(path, global_step=100)
+    assert [row.last_step for row in catalog.history("run")] == [100]
+    later = catalog.join("run", launch_id="L2")
+    assert later.resolve() is not None
+    (tmp_path / "later.bin").write_bytes(os.urandom(50))
+    later.register(tmp_path / "later.bin", global_step=200)
+    assert catalog.resolve("run").rejections == ()
+    asked = catalog.resolve("run", step=1000)
+    assert (asked.plan, asked.rejections, asked.steps) == (None, (), (100, 200))
+
+
 def test_each_rank_may_record_one_file_and_correct_its_step(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
     """Rank 0 has written it, and every rank registers it: nothing else says that the ranks are replicas."""
     ranks = [catalog.join("run", rank=rank, world_size=2, launch_id="L1") for rank in range(2)]
