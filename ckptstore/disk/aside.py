@@ -200,7 +200,10 @@ def _lock(folder: str, target: str, *, waits: bool = False) -> int:
     while True:
         with suppress(FileExistsError):
             os.mkdir(folder)
-        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:  # the process that held it has just removed it
+            continue
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
         except OSError as error:

@@ -157,3 +157,22 @@ def test_a_link_in_the_place_of_what_an_earlier_launch_left_is_not_followed_and_
     folders[0].symlink_to(tmp_path / "elsewhere")
     Aside(str(tmp_path), "run", "L2", 0).clear_others()
     assert (tmp_path / "elsewhere" / "mine").exists()
+
+
+def test_a_folder_that_is_removed_before_it_is_opened__before_no_such_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two ranks copy one file: the first one ends when the second one has seen its folder."""
+    folder = tmp_path / ".target.unfinished"
+    folder.mkdir()
+    opening = os.open
+
+    def opened(path: str, flags: int) -> int:
+        monkeypatch.undo()
+        folder.rmdir()
+        return opening(path, flags)
+
+    monkeypatch.setattr(aside.os, "open", opened)
+    with named_last(str(tmp_path / "target")) as path:
+        write_file(path)
+    assert [each.name for each in tmp_path.iterdir()] == ["target"]
