@@ -70,6 +70,7 @@ class RankLaunch:
         self._start_event = LaunchStarted(facts)
         self.recorder = for_rank(database, rank, facts, lambda: self._start_event)
         self.live_files = LiveFiles(self.recorder)
+        self._corrected: set[str] = set()  # ids of records whose file was registered for another step since
         self._has_saved = False
         self._newest = facts.created_at  # the moment of its last record of a file, or its beginning
         self._sources: list[Source] = []
@@ -164,9 +165,15 @@ class RankLaunch:
         self._look_in(directory)
         self.exit_request.look_in(directory)
         before = self.live_files.at(file.path)
+        if before is not None and file.id in self._corrected:
+            raise UsageError(
+                f"{file.path} was registered for step {file.global_step}, and for step {before.global_step} since",
+                "a step is corrected once: to go back to it, register a copy of the file with another name",
+            )
         (recorded,) = self.record_files([file])
         if before is not None and before.save_id != recorded.save_id and _is_same_file(before, recorded):
             self.recorder.mark([before], FileState.MOVED)  # the caller has corrected its step or kind
+            self._corrected.add(before.id)
         self._try_the_catalog()
         return recorded
 

@@ -95,6 +95,22 @@ def test_nothing_names_a_corrected_step__before_resolve_advised_to_go_back_to_it
     assert (asked.plan, asked.rejections, asked.steps) == (None, (), (100, 200))
 
 
+def test_a_step_is_corrected_once(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
+    launch, path = catalog.join("run"), tmp_path / "model.bin"
+    path.write_bytes(os.urandom(50))
+    for step in (5, 7):
+        launch.register(path, global_step=step)
+    with pytest.raises(UsageError, match="was registered for step 5, and for step 7 since"):
+        launch.register(path, global_step=5)
+    launch.register(path, global_step=7)
+    other.scan(tmp_path, run="run")
+    for each in (catalog, other):
+        assert {file.global_step: file.state for file in each.files("run")} == {
+            5: FileState.MOVED,
+            7: FileState.COMPLETE,
+        }
+
+
 def test_each_rank_may_record_one_file_and_correct_its_step(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
     """Rank 0 has written it, and every rank registers it: nothing else says that the ranks are replicas."""
     ranks = [catalog.join("run", rank=rank, world_size=2, launch_id="L1") for rank in range(2)]
