@@ -952,11 +952,7 @@ class World:
         catalog: int = 0,
     ) -> Task:
         """Run a command on a catalog, in a new process. The second catalog is made at its first command."""
-        if catalog and not self.has_other:
-            self._make_other()
-            held, self.fault, uid, self.uid = self.fault, None, self.uid, 0
-            self._operate("scan", lambda opened: opened.scan(ROOT, run=RUN), 1)
-            self.fault, self.uid = held, uid
+        self._ensure(catalog)
         program = self.machine.boot(self.nodes[0], name, self.uid)
 
         def run() -> Any:
@@ -966,6 +962,14 @@ class World:
         task = self._run(program, run, name)
         self.machine.end(program)
         return task
+
+    def _ensure(self, catalog: int) -> None:
+        """Make the second catalog if it is asked for, and is not there yet."""
+        if catalog and not self.has_other:
+            self._make_other()
+            held, self.fault, uid, self.uid = self.fault, None, self.uid, 0
+            self._operate("scan", lambda opened: opened.scan(ROOT, run=RUN), 1)
+            self.fault, self.uid = held, uid
 
     def gc(
         self,
@@ -1008,6 +1012,7 @@ class World:
             self.is_shaken |= outer.catalog != catalog
             own = Collecting(catalog, min(own.floor, outer.floor), {*own.copied, *outer.copied})
         self._collecting = own
+        self._ensure(catalog)  # what it has missed is asked now
         there, seen = self.everything(), self.there()
         has_missed = self.other_missed if catalog else self.first_missed
         is_told = self._has_heard_marks(catalog)
@@ -1097,6 +1102,7 @@ class World:
 
     def purge(self, now: bool = False, catalog: int = 0) -> None:  # noqa: FBT001, FBT002
         """Delete the files in the trash whose grace is over, or all of them with `now`."""
+        self._ensure(catalog)
         before, alone = self.everything(), not self._is_interrupted()
         marked = self._marked_contents(before) if self._has_heard_marks(catalog) else {}
         away, begun = {path for path in self.in_trash if self._is_away(path)}, self.machine.now_ns
@@ -1629,11 +1635,12 @@ class World:
     ) -> set[str]:
         """As `_must_stay`, for the files on all disks, and for the files that can be seen now and are not `copied`.
 
-        A state that was saved below an empty mount point counts until a mounted disk hides it. What a user deleted on a
-        disk that is unmounted now counts for the floor on the nodes: then a state may go there that the tier has.
+        A state that was saved below an empty mount point counts until a mounted disk hides it, also if the disk has
+        older files of the same names. What a user deleted on a disk that is unmounted now counts for the floor on the
+        nodes, and so does what a mounted disk hides: then a state may go there that the tier has.
         """
-        besides = copied if self.away else ()
-        keep = {path for path in self._must_stay({**seen, **there}, floor, **given) if there.get(path) not in besides}
+        besides = copied if self.away or self._is_hidden() else ()
+        keep = {path for path in self._must_stay({**there, **seen}, floor, **given) if there.get(path) not in besides}
         keep &= there.keys()
         return keep | {self._at(path) for path in self._must_stay(seen, floor, **given) if seen[path] not in copied}
 
