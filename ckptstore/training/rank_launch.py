@@ -130,9 +130,10 @@ class RankLaunch:
 
         `path` is a file, the prefix of a checkpoint of TensorFlow, or a directory all of which is one checkpoint.
         `global_step` counts the batches consumed since the run began. The checkpoint must be complete; its size and
-        digest are taken now. Registering the same again changes nothing. Raises `UsageError` for a missing, empty or
-        truncated checkpoint and for invalid values, `CatalogUnavailableError` if the record could not be stored, and
-        at the launch's first save `RefusedError` if `resolve` did not know of a newer state that is in that directory.
+        digest are taken now. Registering the same again changes nothing; with another step, that step replaces the one
+        before, once. Raises `UsageError` for a missing, empty or truncated checkpoint and for invalid values,
+        `CatalogUnavailableError` if the record could not be stored, and at the launch's first save `RefusedError` if
+        `resolve` did not know of a newer state that is in that directory.
         """
         described = registering.describe(
             self.facts,
