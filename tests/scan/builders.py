@@ -29,18 +29,19 @@ def save(root: Path, *steps: int, rank: int = 0, prefix: str = "net", at: int = 
     return paths
 
 
-def save_by_mindformers(output: Path, *steps: int) -> None:
+def save_by_mindformers(output: Path, *steps: int, relaunch: str = "", at: int = 0) -> None:
     """What CheckpointMonitor saves with its defaults: states, and their weights once more beside them."""
     for rank in range(2):
         for step in steps:
             place = f"{(step - 1) // LENGTH + 1}_{(step - 1) % LENGTH + 1}"
-            name = f"llama_rank_{rank}-{place}.ckpt"
-            stamp(ckpt_bytes.write(output / "checkpoint" / f"rank_{rank}" / name, step), step)
+            prefix = f"llama_rank_{rank}{relaunch}"
+            path = ckpt_bytes.write(output / "checkpoint" / f"rank_{rank}" / f"{prefix}-{place}.ckpt", step)
+            stamp(path, at + step)
             for kind, name in (("network", "network"), ("trainable", "trainable_params")):
                 weights = output / f"checkpoint_{kind}" / f"rank_{rank}" / f"llama_rank_{rank}-{name}-{place}.ckpt"
                 weights.parent.mkdir(parents=True, exist_ok=True)
                 weights.write_bytes(ckpt_bytes.value("weight", "Float32", (1,), b"1234"))
-                stamp(weights, step)
+                stamp(weights, at + step)
 
 
 def stamp(path: Path, second: int) -> None:
