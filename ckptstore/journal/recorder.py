@@ -473,14 +473,20 @@ def homes(connection: Connection, run: int) -> dict[str, Home]:
 
 
 def homes_of_trash(connection: Connection, items: Iterable[Item]) -> dict[tuple[str, str], Home]:
-    """The records of the directories that have these files in the trash, by directory and gc."""
+    """The records of the directories that have these files in the trash, by directory and gc.
+
+    A tree may have been moved since another catalog's gc. Then only the record at the file's present path is known.
+    """
     some = list(items)
     files = reads.files_by_id(connection, [item.checkpoint for item in some if item.checkpoint])
+    moved = [item.path for item in some if item.checkpoint and item.checkpoint not in files]
+    at_paths = reads.files_at_paths(connection, moved)
     found: dict[tuple[str, str], Home] = {}
     for item in some:
         home = found.setdefault((item.root, item.collection), Home(set(), set()))
-        file = files.get(item.checkpoint)
-        home.identities.update({file.directory_id} - {""} if file else ())
+        own = files.get(item.checkpoint)
+        here = [own] if own else [file for file in at_paths.get(item.path, ()) if file.run == item.run]
+        home.identities.update({file.directory_id for file in here} - {""})
         home.places.add(f"{FOLDER}/trash/{item.collection}/{item.place}")
     return found
 

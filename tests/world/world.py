@@ -1186,7 +1186,7 @@ class World:
         if catalog:
             if not self.has_other:
                 self._make_other()
-            self.other_missed &= self._is_hiding()
+            self.other_missed &= self._is_hiding() or self._is_slow()
         else:
             self.first_missed &= self._is_hiding()
         task = self._operate("scan", lambda opened: opened.scan(ROOT, run=RUN), catalog)
@@ -1560,7 +1560,7 @@ class World:
     def _make_other(self) -> None:
         self.machine.catalogs.make(self.catalogs[1])
         self.has_other = True
-        self.other_missed = self._is_hiding()
+        self.other_missed = self._is_hiding() or self._is_slow()
 
     def power_loss(self) -> None:
         """All nodes lose power. Changes that were not synced may be lost."""

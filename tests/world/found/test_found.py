@@ -940,3 +940,24 @@ def test_copy_of_a_lost_quarantined_file(world: TierWorld) -> None:
     world.power_loss()
     world.scan()
     world.finish()
+
+
+@history(3310932, of=TierWorld, size=2, replicas=True, disks="each")
+def test_purge_of_a_moved_tree_beside_an_unmounted_disk(world: TierWorld) -> None:
+    """Another catalog's gc had named records of the old place, so the trash's directory had no known identity.
+
+    A launch that began below the mount point then passed for that directory: the trash was recorded as deleted.
+    """
+    world.start()
+    world.save()
+    world.save()
+    world.save()
+    world.move_tree()
+    world.gc(keep_last=2, floor=2, catalog=1)
+    world.move_tree()
+    world.start()
+    world.unmount()
+    world.purge(now=True)
+    world.start()
+    world.undo()
+    world.finish()
