@@ -379,7 +379,7 @@ LOCK = timedelta(minutes=15)
 RENEWED_EVERY = timedelta(minutes=1)
 """The greatest age of a holder's last renewal at which it may change a file."""
 
-_at_work: set[str] = set()
+_own_locks: set[str] = set()
 """The owners of the locks that this process holds or is taking."""
 
 
@@ -398,17 +398,17 @@ class GcLock:
         self._renewed = 0.0
 
     def __enter__(self) -> GcLock:
-        _at_work.add(self._owner)
+        _own_locks.add(self._owner)
         try:
             other = self._take()
         except Exception:
-            _at_work.discard(self._owner)
+            _own_locks.discard(self._owner)
             raise
         except BaseException:
             self._release()  # the interrupted commit may have taken it
             raise
         if other is not None:
-            _at_work.discard(self._owner)
+            _own_locks.discard(self._owner)
             raise RefusedError(
                 f"another gc, undo or purge of run {self.run!r} is at work ({shown(other)})",
                 "wait for it; if it has died, its lock ends within 15 minutes",
@@ -432,7 +432,7 @@ class GcLock:
         return other
 
     def _release(self) -> None:
-        _at_work.discard(self._owner)  # first: if the release is interrupted, this process can take the lock again
+        _own_locks.discard(self._owner)  # first: if the release is interrupted, this process can take the lock again
         with suppress(CatalogUnavailableError), self._database.write() as connection:
             removals.release_lock(connection, self.run_id, self._owner)
 
@@ -455,7 +455,7 @@ class GcLock:
 
 def _was_left(owner: str) -> bool:
     """Whether this process took the lock, and was interrupted when it released it."""
-    return is_this_process(owner) and owner not in _at_work
+    return is_this_process(owner) and owner not in _own_locks
 
 
 _NOTHING = Home(set(), set())

@@ -53,6 +53,16 @@ def fill_to(home: Path, saves: float) -> None:
     (home / f"filler-{saves}").write_bytes(bytes(max(0, left)))
 
 
+def after_two_gcs(catalog: Catalog, home: Path) -> None:
+    """States of five steps, of which two gcs have moved one each to the trash; the next save does not fit."""
+    job = saved(catalog, home, 10, 20, 30, 40)
+    catalog.execute(catalog.plan_gc("run", KEEP_3))
+    (rank,) = job.begin()
+    rank.register(large(job.write(rank, 50)), global_step=50)
+    catalog.execute(catalog.plan_gc("run", KEEP_3))
+    fill_to(home, 0.5)
+
+
 def test_nothing_goes_where_the_next_save_fits(catalog: Catalog, disk: Path) -> None:
     saved(catalog, disk, 10, 20, 30, 40)
     catalog.execute(catalog.plan_gc("run", KEEP_3))
@@ -64,12 +74,7 @@ def test_nothing_goes_where_the_next_save_fits(catalog: Catalog, disk: Path) -> 
 
 def test_the_oldest_trash_goes_first(catalog: Catalog, disk: Path) -> None:
     """Before, two thirds of a full disk were trash, and every restart died the same way."""
-    job = saved(catalog, disk, 10, 20, 30, 40)
-    catalog.execute(catalog.plan_gc("run", KEEP_3))
-    (rank,) = job.begin()
-    rank.register(large(job.write(rank, 50)), global_step=50)
-    catalog.execute(catalog.plan_gc("run", KEEP_3))
-    fill_to(disk, 0.5)
+    after_two_gcs(catalog, disk)
     (freed,) = free_space(catalog.database, "run", KEEP_3)
     assert (freed.trash, freed.states, freed.is_enough) == (SIZE, (), True)
     assert steps(catalog) == [30, 40, 50]
@@ -81,12 +86,7 @@ def test_no_state_goes_while_there_is_trash__before_it_went_for_a_save_that_came
     catalog: Catalog, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Training waits for room: it writes as soon as the trash that was deleted has made it."""
-    job = saved(catalog, disk, 10, 20, 30, 40)
-    catalog.execute(catalog.plan_gc("run", KEEP_3))
-    (rank,) = job.begin()
-    rank.register(large(job.write(rank, 50)), global_step=50)
-    catalog.execute(catalog.plan_gc("run", KEEP_3))
-    fill_to(disk, 0.5)
+    after_two_gcs(catalog, disk)
     looks: list[bool] = []
 
     def is_short(full: Disk) -> bool:
