@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 PIECE = 8 << 20
 """Bytes that are read, sent and fetched at a time."""
-_THREADS = 4
 
 
 class Seen(NamedTuple):
@@ -111,7 +110,7 @@ class Store(ABC):
 
     def digest_of(self, key: str, size: int) -> str:
         """Read an object back, and return its BLAKE3. Raises `StoreError`."""
-        hasher = blake3(max_threads=_THREADS)
+        hasher = blake3()
         for piece in self.pieces(key, 0, size):
             hasher.update(piece)
         return hasher.hexdigest()
@@ -138,7 +137,7 @@ class Store(ABC):
 
     def _append(self, key: str, path: str, begin: int, end: int) -> str:
         """Append a part of an object to the file with the bytes before it; return the digest of the whole file."""
-        hasher = blake3(max_threads=_THREADS)
+        hasher = blake3()
         with open_file(path, "ab") as file, Beside(hasher.update) as hashed:
             if begin:
                 with open_file(path, "rb") as there:
@@ -192,7 +191,7 @@ def read_pieces(path: str, size: int, digest: str, use: Iterable[Callable[[bytes
 
     Raises `SourceError`.
     """
-    hasher = blake3(max_threads=_THREADS)
+    hasher = blake3()
 
     def work(piece: memoryview | bytes) -> None:
         hasher.update(piece)
