@@ -170,8 +170,10 @@ def named(opened: Catalog, reference: str, step: int | None) -> tuple[str, int]:
     return reference, step
 
 
-def catalog(context: click.Context) -> Catalog:
+def catalog(context: click.Context, *, waits: bool = False) -> Catalog:
     """The catalog that the command line names.
+
+    The transactions of a command share a connection to PostgreSQL. A command that `waits` for later events holds none.
 
     The garbage collector is off during the imports, which create no garbage. Collecting took a quarter of the time of a
     short command.
@@ -181,7 +183,10 @@ def catalog(context: click.Context) -> Catalog:
 
     gc.freeze()
     gc.enable()
-    return connect(context.obj)
+    opened = connect(context.obj)
+    if not waits:
+        context.with_resource(opened.database.connected())
+    return opened
 
 
 @click.command()
@@ -198,7 +203,7 @@ def runs(context: click.Context, *, watch: bool, as_json: bool) -> None:
 
     if watch and as_json:
         raise click.UsageError("--watch is for people: no --json with it.")
-    opened = catalog(context)
+    opened = catalog(context, waits=watch)
     if watch:
         _watch(lambda: text.runs(opened.runs()))
         return

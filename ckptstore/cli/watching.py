@@ -68,7 +68,7 @@ def watch(context: click.Context, /, *, every: float, once: bool, as_json: bool,
     room for three more saves. Each is reported once, also if several processes watch a catalog. It changes no file.
     With --json each fact is printed as it is posted, one a line.
     """
-    database = catalog(context).database
+    database = catalog(context, waits=not once).database
 
     def show(notice: Notice) -> None:
         from ckptstore.notify.watcher import as_dict

@@ -187,7 +187,8 @@ class Replicator:
         if bad == seen.mtime_ns and time.monotonic() < until:
             return True
         try:
-            copied = self._copy_if_free(file, tier, done)
+            with self._database.connected():
+                copied = self._copy_if_free(file, tier, done)
         except (SourceError, WrongBytesError) as error:
             self._bad[file.id, tier] = seen.mtime_ns, time.monotonic() + _BAD_SECONDS
             self._trouble(done, file.path, error)
@@ -211,6 +212,7 @@ class Replicator:
             state = self._state(file, tier)
             if state in MADE:  # by another process, since this one listed the files
                 return True
+            self._database.let_go()  # other threads may need the connection meanwhile
             beside = copy_up(self._store(tier), file, self._limit(lease, done), anew=state is CopyState.FAILED)
             self._record(file, tier, CopyState.READY, beside=beside)
             self._homes.setdefault((tier, file.run, directory_of(file.path)), set()).add(file.rank)

@@ -8,17 +8,22 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
+from click.testing import CliRunner
 
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog import engine as module
 from ckptstore.catalog import reads
 from ckptstore.catalog.engine import Database, open_database
+from ckptstore.cli.main import cli
 from ckptstore.errors import CatalogBusyError, CatalogUnavailableError
+from ckptstore.objects.directory import DirectoryStore
 from ckptstore.training.start import begin, follow
 from tests import ckpt_bytes
 from tests.conftest import new_postgres_database
-from tests.jobs import Job
+from tests.jobs import Job, started
 from tests.postgres_server import Server, wait_for
+from tests.replicate.rounds import one_round
+from tests.tiers.jobs import declared
 
 
 @pytest.fixture
@@ -304,3 +309,36 @@ def test_a_server_that_is_paused_is_given_up_and_found_again(server: Server, tmp
     server.go_on()
     launch.recorder.catch_up()
     assert [file.path for file in connect(url).files("run")] == [str(path)]
+
+
+def test_a_command_opens_one_connection_to_look_at_the_schema_and_one_to_work(
+    url: str, tmp_path: Path, opened: list[object]
+) -> None:
+    started(connect(url), tmp_path / "ckpt", *range(5, 55, 5))
+    for command in ("gc run --keep-last 2 --apply", "undo run", "list", "runs", "sync run", "metrics"):
+        opened.clear()
+        assert CliRunner().invoke(cli, ["--db", url, *command.split()]).exit_code == 0, command
+        assert len(opened) <= 2, command
+        assert connections(url) == 0
+
+
+def test_a_copy_to_a_tier_opens_two_connections_and_holds_none_while_it_sends(
+    url: str, tmp_path: Path, opened: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread of the process may need the only one that it may have: a save is recorded meanwhile."""
+    catalog = connect(url)
+    job, ranks = started(catalog, tmp_path / "ckpt", 5, world_size=1)
+    declared(catalog, tmp_path / "far")
+    put = DirectoryStore.put
+
+    def copied(store: DirectoryStore, *arguments: Any) -> None:
+        assert all(each.closed for each in opened)
+        put(store, *arguments)
+
+    monkeypatch.setattr(DirectoryStore, "put", copied)
+    assert one_round(catalog).files == 1
+    few = len(opened)
+    job.save(ranks, *range(10, 60, 5))
+    opened.clear()
+    assert one_round(catalog).files == 10
+    assert len(opened) - few <= 2 * 9
