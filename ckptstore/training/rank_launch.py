@@ -616,7 +616,7 @@ class LiveFiles:
         if gone:
             self._recorder.mark(gone, FileState.MISSING)
             for file in gone:
-                del self._files[file.path]
+                self._files.pop(file.path, None)  # another registrar's thread may have noticed it too
                 companion = Path(companion_of(file.path)).name
                 if companion in names:
                     with suppress(OSError):  # gc removes it later

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 from unittest.mock import ANY
 
 import numpy as np
@@ -377,6 +378,27 @@ def test_a_checkpoint_of_several_files_is_registered_and_looked_after(
     lost = next(path for path in sorted(newer.parent.rglob("*.*")) if str(path).startswith(str(newer)))
     lost.unlink()
     assert catalog.resolve("run").plan.global_step == 10
+
+
+def test_two_threads_may_notice_the_same_vanished_file(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each registrar has a thread of its own, and a launch may have several."""
+    launch = catalog.join("run")
+    path = tmp_path / "a-1_1.ckpt"
+    path.write_bytes(b"x")
+    launch.register(path, global_step=1)
+    path.unlink()
+    mark = launch.recorder.mark
+
+    def marked_by_both(*given: Any) -> None:
+        monkeypatch.setattr(launch.recorder, "mark", mark)
+        launch.live_files.notice_vanished(tmp_path)
+        mark(*given)
+
+    monkeypatch.setattr(launch.recorder, "mark", marked_by_both)
+    launch.live_files.notice_vanished(tmp_path)
+    assert [file.state for file in catalog.files("run")] == [FileState.MISSING]
 
 
 @pytest.mark.of_files
