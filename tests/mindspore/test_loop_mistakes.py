@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mindspore import Parameter, mint, nn, ops
+from mindspore import Parameter, ParameterTuple, mint, nn, ops
 from mindspore import dataset as ds
 from mindspore.experimental import optim
 
@@ -61,15 +61,27 @@ def test_every_optimizer_comes_back(tmp_path: Path, optimizer: Callable[[Any], A
     assert list(again) == []
 
 
+class Shadow(nn.Cell):
+    """Averaged weights as the tutorials have them: the clones of a network's parameters, in a cell."""
+
+    def __init__(self, network: nn.Cell) -> None:
+        super().__init__()
+        self.averages = ParameterTuple(network.get_parameters()).clone("average", "same")
+
+
 class Average:
     """A moving average of a network's parameters, kept in one of several ways; it is none of the training's state."""
 
     def __init__(self, network: nn.Cell, way: str) -> None:
         self.network = network
         first = {item.name: Parameter(item.copy(), name=item.name) for item in network.get_parameters()}
-        self.by_name = first if way != "network" else {}
+        self.by_name = first if way not in ("network", "cell") else {}
         self.copy = nn.Dense(3, 4) if way == "network" else None
         self.given = {"average": self}
+        if way == "cell":
+            shadow = Shadow(network)
+            self.by_name = dict(zip(first, shadow.averages, strict=True))
+            self.given = {"average": shadow}
         if way == "network":
             self.given["copy"] = self.copy
         if way == "of its own":
@@ -92,7 +104,7 @@ class Average:
         return {name: item.asnumpy().tobytes() for name, item in self.kept().items()}
 
 
-@pytest.mark.parametrize("way", ["dict", "network", "of its own"])
+@pytest.mark.parametrize("way", ["dict", "network", "cell", "of its own"])
 def test_an_average_of_the_weights_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture, way: str) -> None:
     def trained(run: str, epochs: int) -> Average:
         ms.set_seed(1)
