@@ -508,14 +508,24 @@ def _unseen(
     for view in views.values():
         there = next((file for file in serving.values() if sight.sees(view, file)), None)
         if there is not None and view.host != host:
-            copy = f"rsync -a --mkpath {quote(f'{view.host}:{there.path}')} {quote(there.path)}"
-            detail = f"rank {rank} on {host} lacks {there.path}, which {view.host} has; on {host}: {copy}"
+            detail = f"rank {rank} on {host} lacks {there.path}, which {view.host} has; on {host}: "
+            detail += _copy_from(view.host, there.path)
             return Reason(Rule.MISSING_FILE, rank, detail), {}
     faults = sight.faults([file for path, file in serving.items() if path in seen], seen)
     if faults:
         return next(iter(faults.values())), faults
     named = next(iter(serving), "a file that serves it")
     return Reason(Rule.MISSING_FILE, rank, f"rank {rank} on {host} does not see {named}"), {}
+
+
+def _copy_from(host: str, path: str) -> str:
+    """The command that copies a checkpoint from a host, and its companion if it has one."""
+    folder, _, name = path.rpartition("/")
+    stem = name.rpartition(".")[0]
+    if not stem:  # it has no companion
+        return f"rsync -a --mkpath {quote(f'{host}:{path}')} {quote(path)}"
+    only = f"--include={quote(f'{stem}.*')} --exclude='*'"
+    return f"rsync -a --mkpath {only} {quote(f'{host}:{folder}/')} {quote(f'{folder}/')}"
 
 
 def _preference(file: Checkpoint) -> tuple[int, str]:

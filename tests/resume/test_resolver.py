@@ -1,8 +1,10 @@
 """The resolver: tables of named cases. What they leave out is held against an oracle in test_resolver_property.py."""
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timezone
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 import pytest
@@ -21,6 +23,7 @@ from ckptstore.core.model import (
     State,
     View,
 )
+from ckptstore.core.naming import companion_of
 from ckptstore.core.replicas import Layout, data_parallel
 from ckptstore.core.strategy_layout import from_strategies
 from ckptstore.errors import UsageError
@@ -333,10 +336,21 @@ def test_what_a_host_lacks_is_named_with_who_has_it() -> None:
     verdict = rejected(of, {}, views=views(of, {0}, set()))
     assert rules(verdict) == [(Rule.MISSING_FILE, 1)]
     path = of.files[0].path
-    assert verdict.reasons[0].detail == (
-        f"rank 1 on b lacks {path}, which a has; on b: rsync -a --mkpath a:{path} {path}"
-    )
+    told, copy = verdict.reasons[0].detail.split("; on b: ")
+    assert told == f"rank 1 on b lacks {path}, which a has"
+    *_, include, exclude, source, target = shlex.split(copy)
+    assert (exclude, source, target) == ("--exclude=*", f"a:{Path(path).parent}/", f"{Path(path).parent}/")
+    copied = PurePath(path), PurePath(companion_of(path)), PurePath(path).with_name("net-1_100.ckpt")
+    assert [each.match(include.removeprefix("--include=")) for each in copied] == [True, True, False]
     assert [each.rank for each in verdict.served] == [0]
+
+
+def test_a_file_without_an_ending_is_copied_alone() -> None:
+    of = saved(BOTH)
+    of = replace(of, files=tuple(replace(each, path=f"/ckpt/step-10-of-{each.rank}") for each in of.files))
+    verdict = rejected(of, {}, views=views(of, {0}, set()))
+    path = of.files[0].path
+    assert verdict.reasons[0].detail.endswith(f"; on b: rsync -a --mkpath a:{path} {path}")
 
 
 @pytest.mark.parametrize(
