@@ -612,7 +612,7 @@ class TrainingLaunch(RankLaunch):
     @contextmanager
     def _call(self, asked: Mapping[str, Any]) -> Iterator[bool]:
         """Wrap a call of `Model.train` or `Model.fit`; yields whether it has anything to train. Raises `UsageError`."""
-        callbacks = asked["callbacks"] if isinstance(asked["callbacks"], list) else [asked["callbacks"]]
+        callbacks = _listed(asked["callbacks"])
         has_work = self._has_work(asked)
         if any(isinstance(each, Registrar) for each in callbacks):
             yield has_work
@@ -665,7 +665,7 @@ class TrainingLaunch(RankLaunch):
 
     def _stopped_by(self, asked: Mapping[str, Any]) -> str:
         """The callback that stopped the resumed training, and would stop it again; empty if there is none."""
-        callbacks = asked["callbacks"] if isinstance(asked["callbacks"], list) else []
+        callbacks = _listed(asked["callbacks"])
         registrar = next((each for each in callbacks if isinstance(each, Registrar)), None)
         if registrar is None or self._remembered is None:
             return ""
@@ -800,6 +800,11 @@ def _check_arguments(run: object, catalog: object, launch_id: object, directorie
         validate.path("one of directories", each)
     if catalog is not None and not hasattr(catalog, "database"):
         raise UsageError(f"catalog is {catalog!r}", f"write catalog={Call('ckptstore.connect', repr(catalog))}")
+
+
+def _listed(callbacks: Any) -> list[Any]:
+    """The callbacks of a call: MindSpore takes one, or several."""
+    return list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks]
 
 
 def _query(**asked: Any) -> Query:

@@ -160,6 +160,22 @@ def test_a_training_that_was_stopped_trains_no_more(
     assert train(tmp_path, epochs=30).launch.global_step == 30 * AN_EPOCH
 
 
+def test_callbacks_in_a_tuple_count_as_in_a_list(
+    tmp_path: Path, catalog: Catalog, caplog: pytest.LogCaptureFixture
+) -> None:
+    ends = []
+    for _ in range(2):
+        ms.set_seed(1)
+        job = Job()
+        ckpt_cb = saving(tmp_path / "run")
+        callbacks = (ckpt_cb, stopping(), job.registrar(ckpt_cb))
+        job.model.train(30, job.dataset, callbacks=callbacks, initial_epoch=job.start.initial_epoch)
+        ends.append(job.launch.global_step)
+    assert ends[0] == ends[1] < AN_EPOCH * 30
+    assert "training was stopped by EarlyStopping after epoch" in caplog.text
+    assert complaints(caplog) == []
+
+
 @pytest.mark.parametrize(
     "fault", [pytest.param(lambda: RaiseInEpoch(6), marks=pytest.mark.long), lambda: RaiseAt(6 * AN_EPOCH + 3)]
 )
