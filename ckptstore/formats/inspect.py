@@ -117,10 +117,15 @@ def read_unless_encrypted(path: Path) -> Header | None:
     try:
         return read_checkpoint(path)
     except UnreadableError:
-        with path.open("rb") as file:
-            if is_encrypted(file.read(4)):
-                return None
+        if begins_encrypted(path):
+            return None
         raise
+
+
+def begins_encrypted(path: Path) -> bool:
+    """Whether a checkpoint is one that MindSpore encrypted, by its first bytes. Raises `OSError` if it is missing."""
+    with path.open("rb") as file:
+        return is_encrypted(file.read(4))
 
 
 def is_broken(path: str) -> bool:

@@ -16,7 +16,7 @@ from ckptstore.core.model import Rule
 from ckptstore.disk.files import BAD_BYTES, digest
 from ckptstore.errors import CkptstoreError, DamageError, UsageError, reason_of
 from ckptstore.formats.header import OPTIMIZER_STEP
-from ckptstore.formats.inspect import is_broken
+from ckptstore.formats.inspect import begins_encrypted, is_broken
 from ckptstore.mindspore.data import check_dataset
 from ckptstore.mindspore.loader import OTHER_BYTES, ChangedError, DoesNotFitError, are_apart, places_of, read_plain
 from ckptstore.mindspore.state import (
@@ -29,7 +29,7 @@ from ckptstore.mindspore.state import (
     schedules,
     state_names,
 )
-from ckptstore.outside import os
+from ckptstore.outside import Path, os
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -216,8 +216,10 @@ def read(file: Checkpoint, decryption: Mapping[str, Any], on_failure: OnFailure)
     if is_broken(file.path):  # MindSpore would write behind the memory of a tensor, or take half of one for the whole
         on_failure(file, Rule.UNREADABLE, "it is cut or damaged")
         raise DamageError(f"{file.path} is cut or damaged: MindSpore cannot read it", _AGAIN)
+    with telling(file, on_failure):  # MindSpore refuses a key for a file that was saved without one
+        keys = decryption if begins_encrypted(Path(file.path)) else {}
     try:
-        parameters: dict[str, Any] = mindspore.load_checkpoint(file.path, format=file.format, **decryption)
+        parameters: dict[str, Any] = mindspore.load_checkpoint(file.path, format=file.format, **keys)
     except (RuntimeError, TypeError, ValueError) as error:
         raise UsageError(
             f"MindSpore cannot read {file.path}: {str(error).splitlines()[0]}",

@@ -103,6 +103,19 @@ def test_encrypted_files_are_registered_and_loaded_with_their_key(catalog: Catal
     assert_same(second, first)
 
 
+@pytest.mark.parametrize("form", ["ckpt", "safetensors"])
+def test_a_key_does_no_harm_to_a_file_that_is_not_encrypted(catalog: Catalog, tmp_path: Path, form: str) -> None:
+    """A script that encrypted changed to a saver, which does not: the older states still need the key."""
+    first = create_model()
+    train(first, saving(tmp_path, format=form))
+    second, third = create_model(), create_model()
+    start = ckptstore.mindspore.join("run").resume(second, create_dataset(), dec_key=KEY)
+    assert start.global_step == 6
+    assert_same(second, first)
+    ckptstore.mindspore.join("other").resume(third, create_dataset(), initial="run", dec_key=KEY)
+    ckptstore.mindspore.load("run", third._network, dec_key=KEY)
+
+
 def test_shares_that_a_scan_found_are_put_together_where_the_job_is_data_parallel(
     catalog: Catalog, tmp_path: Path
 ) -> None:
