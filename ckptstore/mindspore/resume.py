@@ -104,10 +104,10 @@ def load(
             prove(source, on_failure)
         for source in reversed(sources):
             parameters |= read(source, decryption, on_failure)
-    _keep_schedules(network, parameters, told=rank == 0)
     by_broadcast = plan.in_shares and len(sources) == 1
-    if not by_broadcast:
-        _check_complete(file, needed, {*parameters, *in_place})
+    present = needed if by_broadcast else {*parameters, *in_place}
+    _keep_schedules(network, parameters, present, told=rank == 0)
+    _check_complete(file, needed, {*parameters, *present})
     kept = {name: value for name, value in parameters.items() if name not in EXIT_FLAGS}
     _restore_counter(network, kept)
     on_put()
@@ -122,12 +122,17 @@ def load(
     return {name: _plain(parameters[name]) for name in unused}
 
 
-def _keep_schedules(network: Any, parameters: dict[str, Any], *, told: bool) -> None:
+def _keep_schedules(network: Any, parameters: dict[str, Any], present: set[str], *, told: bool) -> None:
     """Put the script's schedules of learning rates in the place of the saved ones: more epochs need other ones.
 
-    A schedule is a table with the rates of all steps, in the network or in the file.
+    A schedule is a table with the rates of all steps, in the network or in the file. If it is a cell that computes
+    them, the file has no rates.
     """
     own = named(network)
+    for name in sorted((schedules(network) | fixed_rates(network).keys()) - present):
+        parameters[name] = mindspore.Parameter(mindspore.Tensor(own[name].asnumpy(), own[name].dtype), name=name)
+        if told:
+            log.warning("%s is the script's: the saved state has none", name)
     fixed = {name for name in fixed_rates(network) if getattr(parameters.get(name), "size", 1) > 1}
     for name in sorted(parameters.keys() & (schedules(network) | fixed)):
         scripts = mindspore.Tensor(own[name].asnumpy(), own[name].dtype)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import mindspore as ms
 import numpy as np
@@ -67,7 +68,7 @@ def test_a_learning_rate_that_the_saved_one_replaces_is_named(
     assert values(model)["learning_rate"] == pytest.approx(0.1)
 
 
-def with_rate(rate: float | list[float]) -> Model:
+def with_rate(rate: Any) -> Model:
     network = nn.Dense(3, 4)
     optimizer = nn.Momentum(network.trainable_params(), learning_rate=rate, momentum=0.9)
     return Model(network, nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"), optimizer)
@@ -105,6 +106,22 @@ def test_a_schedule_of_learning_rates_is_the_scripts(
     assert all(np.array_equal(now[name], before[name]) for name in now)
     (told,) = (message for message in caplog.messages if "learning_rate" in message)
     assert told == "learning_rate is the script's: a schedule is not restored, and the saved one differs"
+
+
+@pytest.mark.parametrize("rate", [0.2, [0.2] * 12], ids=["a number", "a table"])
+def test_rates_may_take_the_place_of_a_cell_that_computed_them(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, rate: float | list[float]
+) -> None:
+    first = with_rate(nn.CosineDecayLR(0.0, 0.1, 6))
+    train(first, tmp_path / "ckpt")
+    again = with_rate(rate)
+    assert ckptstore.mindspore.join("run").resume(again, create_dataset()).global_step == 6
+    now, before = values(again), values(first)
+    assert now.pop("learning_rate").tolist() == np.asarray(rate, np.float32).tolist()
+    assert all(np.array_equal(now[name], before[name]) for name in now)
+    assert [message for message in caplog.messages if "learning_rate" in message] == [
+        "learning_rate is the script's: the saved state has none"
+    ]
 
 
 class Two(nn.Cell):
