@@ -103,7 +103,7 @@ class Registrar(Callback):
         self._times = StepTimes()
         self._layout_is_due = False
         self._is_training = self._is_first = self._is_wrong = False
-        self._depth = self._began_after = 0
+        self._depth = 0
         self._next_look = 0.0
         disarm()
 
@@ -143,8 +143,8 @@ class Registrar(Callback):
         given = max((watch.steps_given() for watch in self._periodic()), default=0)
         session.check_forgotten(begins_anew=not (given or params.train_dataset.get_init_step()))
         is_repair = progress.has_failed and any(isinstance(watch, TtpWatch) for watch in self._watches)
-        if not is_repair:
-            self._began_after = progress.global_step if progress.has_trained else 0
+        if not is_repair and progress.evaluated is None:  # no other registrar has begun this training
+            progress.began_after = progress.global_step if progress.has_trained else 0
         progress.has_trained, progress.has_failed = True, False
         progress.evaluated = self._evaluated
         session.record_steps_per_epoch()
@@ -183,7 +183,8 @@ class Registrar(Callback):
         listed = list(watches_for(params.list_callback))
         if self._finds_watches:
             self._watches = listed
-        given = {id(watch.callback) for watch in self._watches}
+        beside = [each for each in params.list_callback if isinstance(each, Registrar)]
+        given = {id(watch.callback) for each in (self, *beside) for watch in each._watches}
         for name in sorted({type(watch.callback).__name__ for watch in listed if id(watch.callback) not in given}):
             log.warning("%s is in the callbacks but was not given to the registrar: its files are not registered", name)
         trained_with = {id(callback) for callback in params.list_callback}
@@ -261,7 +262,7 @@ class Registrar(Callback):
         self._poll()
         counts = self._session.is_resumed and self._session.sets_count
         if counts and not run_context.get_stop_requested():
-            self._session.check_epoch(an_epoch_of(self._session.params), began_after=self._began_after)
+            self._session.check_epoch(an_epoch_of(self._session.params), began_after=self._session.progress.began_after)
         self._evaluated(self._session.params.get("eval_results") or {})  # MindSpore removes them after this hook
         with self.surviving("what callbacks keep"):
             self._keeper.end_epoch()

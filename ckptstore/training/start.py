@@ -125,6 +125,7 @@ class Progress:
 
     - `start`: the result of `resume`; None before, and if the script does not call it.
     - `global_step`: the batches consumed since the run began.
+    - `began_after`: the step after which the present training began, if it is not the first one.
     - `has_trained`: training has begun. `has_failed`: an exception ended the last training. `ending`: the step and the
       error of that end, if known.
     - `seed`: with it random layers draw in each step by the number of the step (None: as MindSpore does).
@@ -134,6 +135,7 @@ class Progress:
 
     start: Start | None = None
     global_step: int = 0
+    began_after: int = 0
     has_trained: bool = False
     has_failed: bool = False
     ending: TrainingEnded | None = None

@@ -211,6 +211,20 @@ def test_no_step_is_counted_twice(catalog: Catalog, tmp_path: Path, exits: None,
     assert [(file.global_step, file.optimizer_step) for file in catalog.files("run")] == [(6, 6), (4, 4), (2, 2)]
 
 
+def test_two_registrars_raise_no_false_alarm(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The run goes on in mid-epoch, after step 4, and each registrar knows what the other one registers."""
+    job = Job()
+    first = saving(tmp_path / "ckpt")
+    job.fail(RaiseAt(5), first, job.registrar(first))
+    job = Job()
+    first, second = saving(tmp_path / "ckpt"), saving(tmp_path / "other")
+    job.train(first, job.registrar(first), second, job.registrar(second), epochs=2)
+    assert job.start.global_step == 4
+    assert [each for each in complaints(caplog) if "epoch ended" in each or "not registered" in each] == []
+
+
 @pytest.mark.parametrize("create", [overflowing, accumulating])
 def test_a_step_that_may_or_may_not_be_done_is_not_guessed(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, create: Any, caplog: pytest.LogCaptureFixture
