@@ -113,7 +113,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 def remedy(file: Path, reason: str) -> str:
     """What to do about a file that cannot be used, by SQLite's message and a look at the file and its directories."""
     other = "or name another catalog by --db or CKPTSTORE_URL"
-    given, file = file, file.absolute()
+    file = file.absolute()
     folder = file.parent
     closed = next((each for each in reversed(file.parents) if each.is_dir() and not _may(each, os.X_OK)), None)
     if closed is not None:
@@ -121,7 +121,7 @@ def remedy(file: Path, reason: str) -> str:
     if file.is_dir():
         return "it is a directory: give a file in it"
     if not folder.is_dir():
-        return _absolute(given) or f"there is no directory {folder}: create it, {other}"
+        return _absolute(file) or f"there is no directory {folder}: create it, {other}"
     for path in (file, Path(f"{file}-wal"), Path(f"{file}-shm")):  # SQLite gives the log's files the file's rights
         if path.exists() and not _may(path, os.R_OK):
             return f"check that {path} can be read by this user, {other}"
@@ -135,10 +135,12 @@ def remedy(file: Path, reason: str) -> str:
 
 
 def _absolute(given: Path) -> str:
-    """The absolute path to write in place of a relative one, if its directory exists; else empty."""
-    if given.is_absolute() or not Path("/", given).parent.is_dir():
+    """What to write if a path below the working directory was meant from the root, where its directory is; or empty."""
+    here = Path.cwd()
+    meant = given.relative_to(here) if given.is_relative_to(here) else None
+    if meant is None or not Path("/", meant).parent.is_dir():
         return ""
-    return f"{given} is below {Path.cwd()}: for /{given} write sqlite:////{given}, with four slashes"
+    return f"{meant} is below {here}: for /{meant} write sqlite:////{meant}, with four slashes"
 
 
 def _may(path: Path, mode: int) -> bool:

@@ -19,6 +19,7 @@ _LIKE_A_URL = re.compile(r"^\w+:|:[^/]*@|\b(host|dbname|user|password)\s*=")
 def database_url(url: str | os.PathLike[str] | None) -> sa.URL:
     """The database of a URL or path, else of CKPTSTORE_URL, else the user's own file.
 
+    A file is named by its whole path: what is remembered of a catalog must not count for that of another directory.
     Raises `UsageError` for an invalid URL.
     """
     if url == "":  # a variable that is not set: the default catalog may be another one
@@ -62,7 +63,7 @@ def _parse(text: str) -> sa.URL:
             raise UsageError("an SQLite catalog needs a file: other processes must see it", _HINT)
         if url.query:
             raise UsageError("the URL of an SQLite catalog takes no options", _HINT)
-        return url.set(drivername="sqlite")
+        return url.set(drivername="sqlite", database=str(Path(url.database).absolute()))
     if backend in ("postgresql", "postgres"):
         return _without_secrets(url).set(drivername="postgresql+psycopg")
     raise UsageError(f"a catalog cannot be on {backend!r}", _HINT)

@@ -207,6 +207,19 @@ def test_a_run_that_was_scanned_does_not_start_afresh_when_its_catalog_is_lost(t
     assert found.plan.global_step == 30
 
 
+def test_two_projects_with_the_same_url_from_their_own_directories_share_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`sqlite:///catalog.db` in both: the second one went on from the first one's states before."""
+    for name in ("first", "second"):
+        project = tmp_path / name
+        project.mkdir()
+        monkeypatch.chdir(project)
+        catalog = connect("sqlite:///catalog.db")
+        assert decided(catalog.database, project / "ckpt", 1, ONE, None).plan is None
+        begun(catalog, project / "ckpt", 5, world_size=1)
+
+
 def test_what_others_left_is_no_reason_to_stop(catalog: Catalog, tmp_path: Path) -> None:
     """Files that journals tell of as another run's; and with the catalog all that it does not know of, as ever."""
     other = catalog.join("other", launch_id="O")
