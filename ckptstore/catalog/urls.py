@@ -13,6 +13,7 @@ from ckptstore.outside import Path, os
 _HINT = "use sqlite:////path/catalog.db or postgresql://user@host/name"
 _SLASHES = "write three slashes before a path from here, four before a whole one, as sqlite:////path/catalog.db"
 _PLACES = ("host", "port", "service")
+_SCHEMA = re.compile(r"-c\s*search_path=[\w,]+")
 _LIKE_A_URL = re.compile(r"^\w+:|:[^/]*@|\b(host|dbname|user|password)\s*=")
 
 
@@ -93,5 +94,9 @@ def shown(url: sa.URL) -> str:
     """
     if url.database == ":memory:":
         return "the journals that were found"
-    places = {name: value for name, value in url.query.items() if name in _PLACES}
+    places = {
+        name: value
+        for name, value in url.query.items()
+        if name in _PLACES or (name == "options" and _SCHEMA.fullmatch(str(value)))
+    }
     return url.set(drivername=url.get_backend_name(), query=places).render_as_string(hide_password=True)

@@ -19,6 +19,7 @@ from ckptstore.catalog import engine, sqlite
 from ckptstore.catalog.engine import Database, open_database
 from ckptstore.errors import CatalogBusyError, CatalogUnavailableError, UsageError
 from tests.conftest import new_postgres_database
+from tests.jobs import begun
 
 
 def test_which_catalog_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,6 +39,17 @@ def test_a_catalog_is_named_as_it_is_written() -> None:
     """Of our driver no other program knows, such as psql."""
     told = "postgresql://trainer:***@db.example/ckptstore"
     assert open_database("postgresql://trainer:s3cret@db.example/ckptstore?sslmode=require").name == told
+
+
+def test_two_schemas_of_one_database_are_two_catalogs(postgres: str, tmp_path: Path) -> None:
+    """A run of the second one went on from the states of the first one's run before."""
+    url = new_postgres_database(postgres)
+    with open_database(url).write() as connection:
+        connection.exec_driver_sql("CREATE SCHEMA a; CREATE SCHEMA b")
+    first, second = (connect(f"{url}&options=-c%20search_path%3D{schema}") for schema in "ab")
+    begun(first, tmp_path / "data", 5, world_size=1)
+    assert second.join("run").resolve() is None
+    assert len(connect(first.database.name).runs()) == 1
 
 
 @pytest.mark.parametrize(
