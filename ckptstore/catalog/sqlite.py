@@ -135,7 +135,7 @@ def remedy(file: Path, reason: str) -> str:
 
 
 def _absolute(given: Path) -> str:
-    """What to write if a path below the working directory was meant from the root, where its directory is; or empty."""
+    """What to write for a path from the root that lacks its first slash, if its directory is there; else empty."""
     here = Path.cwd()
     meant = given.relative_to(here) if given.is_relative_to(here) else None
     if meant is None or not Path("/", meant).parent.is_dir():

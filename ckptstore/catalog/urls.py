@@ -20,7 +20,7 @@ _LIKE_A_URL = re.compile(r"^\w+:|:[^/]*@|\b(host|dbname|user|password)\s*=")
 def database_url(url: str | os.PathLike[str] | None) -> sa.URL:
     """The database of a URL or path, else of CKPTSTORE_URL, else the user's own file.
 
-    A file is named by its whole path: what is remembered of a catalog must not count for that of another directory.
+    A file gets its whole path: two catalogs of one name in two directories must not share what the machine remembers.
     Raises `UsageError` for an invalid URL.
     """
     if url == "":  # a variable that is not set: the default catalog may be another one
