@@ -5,6 +5,7 @@ Rank 0 decides, and sends its decision to all ranks as one value (`Start`). `Pro
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping  # noqa: TC003 — msgspec evaluates the types of fields
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from ckptstore.resume.resolver import Query
     from ckptstore.resume.start import AskRanks
     from ckptstore.training.recorder_thread import RecorderThread
+
+log = logging.getLogger("ckptstore")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +195,7 @@ def begin(
         launch.recorder.complain(
             f"{error}. Training goes on without the catalog: journals beside the checkpoints have the records."
         )
+        _warn_of_missing(launch)
     return launch
 
 
@@ -216,6 +220,7 @@ def _begin(database: Database, run: str, sizes: Mapping[str, int], *, rank: int,
     launch = RankLaunch(database, facts, rank)
     launch.unread = unread
     _look_back(launch, database)
+    _warn_of_missing(launch)
     return launch
 
 
@@ -296,6 +301,21 @@ def _look_back(launch: RankLaunch, database: Database) -> None:
     launch.name = called.name if called else launch.run
     launch.known = known
     launch.saved_before = max((step for each, step in known.items() if each != launch.id), default=0)
+
+
+def _warn_of_missing(launch: RankLaunch) -> None:
+    """Warn if no save of a run is known, and its directory has no journal: perhaps its disk is not mounted."""
+    if launch.saved_before or launch.rank:
+        return
+    for root in remembered(launch.database.name, launch.run):
+        if not found_below([root])[0]:
+            log.warning(
+                "run %s saved to %s before, and no save of it is known now: if its disk is not mounted here, stop "
+                "the job, mount the disk, and start the job again; else training begins at step 0",
+                launch.name,
+                root,
+            )
+            return
 
 
 def _start(launch: RankLaunch, database: Database, query: Query, ask_ranks: AskRanks = lambda _: None) -> Start:

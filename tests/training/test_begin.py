@@ -207,6 +207,24 @@ def test_a_run_that_was_scanned_does_not_start_afresh_when_its_catalog_is_lost(t
     assert found.plan.global_step == 30
 
 
+def test_a_lost_catalog_and_a_disk_that_is_away_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Training began at step 0 without a word."""
+    first = connect(tmp_path / "first.db")
+    home = tmp_path / "mount" / "ckpt"
+    begun(first, home, 5, world_size=1)
+    home.rename(tmp_path / "away")
+    home.mkdir()
+    with pytest.raises(NothingRestorableError, match="is it mounted"):
+        decided(first.database, home, 1, ONE, None)
+    assert not caplog.records
+    for path in tmp_path.glob("first.db*"):
+        path.unlink()
+    for database in (connect(tmp_path / "first.db").database, connect(tmp_path / "second.db").database):
+        decided(database, home, 1, ONE, None)
+    (told,) = caplog.messages
+    assert told.startswith(f"run run saved to {home} before, and no save of it is known now")
+
+
 def test_two_projects_with_the_same_url_from_their_own_directories_share_no_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
