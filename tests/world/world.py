@@ -601,6 +601,7 @@ class World:
         path = self._path(trainer)
         own = [each for ranks in launch.saved.values() for each in ranks.get(rank, ())]
         saved = self._saved(launch, rank, path)
+        away = set(self.away)
         try:
             for each in own[: -self.keeps + 1 or None] if self.keeps else ():
                 self._dropped.add(each.content)
@@ -611,6 +612,8 @@ class World:
             return  # in MindSpore this would end the training; here training goes on
         saved.is_written = True
         trainer.progress.global_step = step
+        if self.away != away and self.there().get(path) != saved.content:
+            return  # a disk was mounted in this moment: the registrar would take an older file there for this one
         if trainer.recorder is None:
             with suppress(CkptstoreError):
                 trainer.launch.register(path, global_step=step, optimizer_step=step)
