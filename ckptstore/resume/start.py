@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.reads import Called
     from ckptstore.core.events import Event
-    from ckptstore.core.model import Checkpoint, Launch, LaunchKey, Skipped, View
+    from ckptstore.core.model import Checkpoint, Launch, LaunchKey, Rejection, Skipped, View
 
     AskRanks = Callable[[Resolution], Mapping[int, View] | None]
 
@@ -557,7 +557,7 @@ def _say_what_is_missed(decision: _Decision) -> None:
     resolution, plan, beside = decision.resolution, decision.plan, decision.beside
     run, see = resolution.run, f"see: {Command('resolve', resolution.run, '--explain')}"
     missed = [rejection for rejection in resolution.rejections if rejection.was_whole]
-    partly = [rejection for rejection in resolution.rejections if rejection.served]
+    partly = [each for each in resolution.rejections if each.served or (plan is None and _was_saved(each))]
     goes_on = f"run {run} goes on after step {plan.global_step}" if plan else f"run {run} starts from the beginning"
     if plan is not None and missed:
         newest, reason = missed[0], missed[0].reasons[0]
@@ -592,6 +592,10 @@ def _say_what_is_missed(decision: _Decision) -> None:
             beside.global_step,
             Call("resume", lineage=beside.launch.id),
         )
+
+
+def _was_saved(rejection: Rejection) -> bool:
+    return rejection.reasons[0].rule is not Rule.UNTRAINED and rejection.reasons != (NOT_LINEAGE,)
 
 
 def _note_proof(database: Database, plan: RestorePlan, launch: Launch) -> None:

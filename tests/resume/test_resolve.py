@@ -1,6 +1,7 @@
 """Where a run goes on, with real files on disk, on both databases."""
 
 import shutil
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ import sqlalchemy as sa
 
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog.engine import Connection, Database
-from ckptstore.core.model import Kind, Launch, Resolution, Rule
+from ckptstore.core.model import Content, Kind, Launch, Resolution, Rule
 from ckptstore.disk import files as storage_files
 from ckptstore.disk import name_claims
 from ckptstore.errors import NothingRestorableError, RefusedError, UnknownRunError, UsageError
@@ -24,7 +25,7 @@ from ckptstore.training.rank_launch import RankLaunch
 from ckptstore.training.start import begin, decide
 from tests.formats.layouts import write_spreads
 from tests.jobs import Job, begun, known_of, set_ending, started
-from tests.projecting import put_start
+from tests.projecting import put_files, put_start
 from tests.spreads import spread
 
 
@@ -140,6 +141,18 @@ def test_a_crash_before_the_first_whole_save_starts_fresh(
         "is incomplete; the newest one because: no file of rank 1 "
         "was recorded; see: ckptstore resolve run --explain"
     )
+
+
+def test_a_start_from_the_beginning_says_why_not_from_weights(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Training began at step 0 beside a save of the network alone, and did not say why."""
+    job, ranks = started(catalog, tmp_path, world_size=1)
+    (file,) = job.save(ranks, 5)
+    put_files(catalog, [replace(file, content=Content.WEIGHTS, mtime_ns=(file.mtime_ns or 0) + 1)])
+    job.start()
+    (said,) = caplog.messages
+    assert f"because: {file.path} holds weights without the optimizer's state; see" in said
 
 
 @pytest.mark.of_files
