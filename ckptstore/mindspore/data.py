@@ -132,6 +132,18 @@ def _shards(source: Any, world_size: int) -> int | None:
     return 1 if is_read_as_it_is and world_size == 1 else None
 
 
+def check_ends(dataset: Any) -> None:
+    """Raise `UsageError` if a dataset repeats without end: it still reports the batches of one pass as an epoch."""
+    node = dataset
+    while isinstance(node, ds.Dataset) and len(node.children) == 1 and not isinstance(node, ds.TakeDataset):
+        if isinstance(node, ds.RepeatDataset) and node.count < 0:
+            raise UsageError(
+                "the dataset repeats without end, so that no epoch of it ends",
+                "leave out .repeat(): the loop goes through the dataset epochs= times",
+            )
+        node = node.children[0]
+
+
 class Randomness(NamedTuple):
     """The random parts of a dataset, by the names of operations, sources and functions.
 

@@ -416,6 +416,19 @@ def test_a_dataset_that_is_shorter_than_it_says_costs_no_step(
     )
 
 
+def test_a_dataset_that_repeats_without_end_is_refused(tmp_path: Path) -> None:
+    """Before, the loop trained on after its last epoch without end, and a restart said that nothing was left."""
+    trained, launch = Trained(), ckptstore.mindspore.join("run")
+    asked: dict[str, Any] = {"epochs": 2, "every": 4, "directory": tmp_path / "ckpt"}
+    for endless in (create_dataset().repeat(), create_dataset(1).repeat().batch(2)):
+        with pytest.raises(UsageError, match=r"repeats without end, .*; leave out \.repeat\(\)"):
+            launch.loop(trained.network, trained.optimizer, endless, **asked)
+    loop = launch.loop(trained.network, trained.optimizer, create_dataset().repeat(2), **asked)
+    for batch in loop:
+        loop.step(loss=trained.step(*batch))
+    assert loop.global_step == 24
+
+
 def test_a_child_of_a_fork_ends_at_sigterm(tmp_path: Path) -> None:
     """A pool in the script waited for ever: its workers had the loop's handler, and no SIGTERM ended them."""
     trained = Trained()
