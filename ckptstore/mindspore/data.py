@@ -6,6 +6,7 @@ the skipped batches are computed again (mindspore.md §11).
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
@@ -20,6 +21,8 @@ from ckptstore.errors import RefusedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+log = logging.getLogger("ckptstore")
 
 Exact: TypeAlias = 'bool | Literal["auto"]'
 
@@ -62,6 +65,7 @@ def check_dataset(dataset: Any, who: str, hint: str = "give it network, optimize
 
 def steps_of(dataset: Any, world_size: int) -> Steps:
     """The steps of a dataset of which each of `world_size` ranks has its own part."""
+    _say_if_counted(dataset)
     an_epoch = int(dataset.get_dataset_size())
     batch_size: int | None = None
     in_turn = True
@@ -144,6 +148,18 @@ def check_ends(dataset: Any) -> None:
         node = node.children[0]
 
 
+def _say_if_counted(dataset: Any) -> None:
+    """Say that MindSpore counts the batches of a source without a length: that takes long, or has no end."""
+    nodes = _nodes(dataset) if getattr(dataset, "dataset_size", 0) is None else []
+    unknown = [each.source for each in nodes if isinstance(each, ds.GeneratorDataset) and each.source_len < 0]
+    if unknown:
+        log.info(
+            "%s has no __len__: MindSpore reads it to its end once to count the batches of an epoch; if it has no end, "
+            "let it end after an epoch",
+            some(_names(unknown)),
+        )
+
+
 class Randomness(NamedTuple):
     """The random parts of a dataset, by the names of operations, sources and functions.
 
@@ -164,9 +180,7 @@ class Randomness(NamedTuple):
 
 def randomness(dataset: Any) -> Randomness:
     """Find the random parts of a dataset."""
-    nodes = [dataset] if isinstance(dataset, ds.Dataset) else []
-    for node in nodes:
-        nodes += node.children
+    nodes = _nodes(dataset)
     has_buffer = any(isinstance(node, ds.ShuffleDataset) for node in nodes)
     samplers = [each for node in nodes for each in _samplers(node)]
     samples = any(isinstance(each, _RANDOM_SAMPLERS) for each in samplers)
@@ -183,6 +197,14 @@ def randomness(dataset: Any) -> Randomness:
         _names(samplers),
         sum(map(_threads, in_python)) + len(samplers),
     )
+
+
+def _nodes(dataset: Any) -> list[Any]:
+    """A dataset, and all that it is made of."""
+    nodes = [dataset] if isinstance(dataset, ds.Dataset) else []
+    for node in nodes:
+        nodes += node.children
+    return nodes
 
 
 def check_exact(exact: object) -> None:

@@ -429,6 +429,28 @@ def test_a_dataset_that_repeats_without_end_is_refused(tmp_path: Path) -> None:
     assert loop.global_step == 24
 
 
+def test_that_a_source_is_read_to_count_its_batches_is_said_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before, a start with a source without an end waited for ever, and said nothing."""
+    said_before: list[list[str]] = []
+
+    def rows() -> Any:
+        said_before.append(list(caplog.messages))
+        for _ in range(6):
+            yield np.ones((2, 3), np.float32), np.zeros(2, np.int32)
+
+    trained, launch = Trained(), ckptstore.mindspore.join("run")
+    dataset = ds.GeneratorDataset(rows, ["x", "y"])
+    launch.loop(trained.network, trained.optimizer, dataset, epochs=2, every=4, directory=tmp_path / "ckpt")
+    told = (
+        "rows has no __len__: MindSpore reads it to its end once to count the batches of an epoch; if it has no end, "
+        "let it end after an epoch"
+    )
+    assert told in said_before[0]
+    assert caplog.messages.count(told) == 1
+
+
 def test_a_child_of_a_fork_ends_at_sigterm(tmp_path: Path) -> None:
     """A pool in the script waited for ever: its workers had the loop's handler, and no SIGTERM ended them."""
     trained = Trained()
