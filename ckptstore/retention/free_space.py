@@ -38,7 +38,10 @@ class Disk:
 
     @property
     def free(self) -> int:
-        """Bytes that this user may still write. Raises `OSError`, also if another disk is at the directory by now."""
+        """Bytes that this user may still write.
+
+        Raises `OSError`, also if another disk is there by now, or if it is read-only: then nothing can be deleted.
+        """
         opened = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             if os.fstat(opened).st_dev != self.device:
@@ -46,6 +49,8 @@ class Disk:
             found = os.statvfs(opened)
         finally:
             os.close(opened)
+        if found.f_flag & os.ST_RDONLY:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         return found.f_bavail * found.f_frsize
 
     def has(self, directory: str) -> bool:

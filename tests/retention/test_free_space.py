@@ -13,7 +13,7 @@ from ckptstore.retention.free_space import Disk, free_space
 from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes
 from tests.jobs import Job, begun
-from tests.small_disks import small_disk
+from tests.small_disks import read_only, small_disk
 
 pytestmark = pytest.mark.of_files
 
@@ -107,6 +107,15 @@ def test_a_disk_that_is_away_does_not_have_what_is_below_it_looked_at(disk: Path
     full = Disk(str(disk), disk.stat().st_dev, 1 << 40)
     assert full.is_short
     assert not replace(full, device=disk.parent.stat().st_dev).is_short
+
+
+def test_nothing_goes_where_nothing_can_be_written(catalog: Catalog, disk: Path) -> None:
+    """Before, all states but the floor were said to be deleted, and one did not count, though each file was there."""
+    saved(catalog, disk, 10, 20, 30, 40, 50)
+    fill_to(disk, 0.5)
+    read_only(disk)
+    assert free_space(catalog.database, "run", Policy(keep_last=5)) == []
+    assert steps(catalog) == [10, 20, 30, 40, 50]
 
 
 def test_the_trash_of_another_disk_stays(catalog: Catalog, tmp_path: Path) -> None:
