@@ -59,8 +59,11 @@ class Steps(NamedTuple):
 
 def check_dataset(dataset: Any, who: str, hint: str = "give it network, optimizer and dataset, in this order") -> None:
     """Raise `UsageError` unless it is a dataset: `who` names the call, and `hint` says how it is written."""
-    if not hasattr(dataset, "set_init_step"):
-        raise UsageError(f"{who} needs the dataset that is trained with, not {type(dataset).__name__}", hint)
+    if hasattr(dataset, "set_init_step"):
+        return
+    if hasattr(dataset, "__iter__") and not isinstance(dataset, _COLLECTIONS):
+        hint = "give the dataset, not its iterator; make another loader a mindspore.dataset.GeneratorDataset"
+    raise UsageError(f"{who} needs a dataset of mindspore.dataset, not {type(dataset).__name__}", hint)
 
 
 def steps_of(dataset: Any, world_size: int) -> Steps:

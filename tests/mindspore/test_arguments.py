@@ -20,8 +20,8 @@ MODEL = "model = mindspore.Model(network, loss_fn, optimizer); start = launch.re
         (lambda model, data: (model.train_network, data), f"resume got a network (TrainOneStepCell); write {MODEL}"),
         (lambda model, data: (data, model), "resume got dataset and model in the wrong order; write"),
         (lambda model, data: (None, data), f"resume needs a mindspore.Model, not NoneType; write {MODEL}"),
-        (lambda model, _: (model, None), "resume needs the dataset that is trained with, not NoneType; write"),
-        (lambda model, data: (model, [data]), "resume needs the dataset that is trained with, not list; write"),
+        (lambda model, _: (model, None), "resume needs a dataset of mindspore.dataset, not NoneType; write"),
+        (lambda model, data: (model, [data]), "resume needs a dataset of mindspore.dataset, not list; write"),
     ],
     ids=["cell", "swapped", "no model", "no dataset", "list"],
 )
@@ -42,7 +42,7 @@ def test_resume_says_what_it_needs(catalog: Catalog, arguments: Any, told: str) 
 def test_restore_without_a_dataset(catalog: Catalog) -> None:
     """Before, it ended in an AttributeError."""
     model = create_model()
-    with pytest.raises(UsageError, match="restore needs the dataset that is trained with, not NoneType; give it netw"):
+    with pytest.raises(UsageError, match="restore needs a dataset of mindspore.dataset, not NoneType; give it netw"):
         ckptstore.mindspore.join("run").restore(model.train_network, model._optimizer, None)
     assert catalog.resolve("run").plan is None
 

@@ -367,7 +367,7 @@ def test_things_in_the_wrong_place(tmp_path: Path) -> None:
         launch.loop(trained.optimizer, trained.network, create_dataset(), **asked)
     with pytest.raises(UsageError, match="this is no optimizer: NumpySlicesDataset|this is no optimizer: BatchDataset"):
         launch.loop(trained.network, create_dataset(), trained.optimizer, **asked)
-    with pytest.raises(UsageError, match="needs the dataset that is trained with, not list"):
+    with pytest.raises(UsageError, match="needs a dataset of mindspore.dataset, not list"):
         launch.loop(trained.network, trained.optimizer, [], **asked)
     with pytest.raises(UsageError, match="two parameters are named weight; give networks and optimizers by name"):
         TrainState(nn.Dense(3, 4), Trained().optimizer)
@@ -449,6 +449,38 @@ def test_that_a_source_is_read_to_count_its_batches_is_said_before(
     )
     assert told in said_before[0]
     assert caplog.messages.count(told) == 1
+
+
+class Loader:
+    """Batches as loaders of other libraries give them."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __iter__(self) -> Any:
+        return iter([(np.full((2, 3), row, np.float32), np.zeros(2, np.int32)) for row in range(6)])
+
+
+def test_a_loader_that_is_not_mindspores_is_refused_and_what_is_advised_goes_on(tmp_path: Path) -> None:
+    """Before, it was told to give network, optimizer and dataset in this order, as it did."""
+    advice = "give the dataset, not its iterator; make another loader a mindspore.dataset.GeneratorDataset"
+    asked: dict[str, Any] = {"epochs": 2, "every": 4, "directory": tmp_path / "ckpt"}
+    for loader in (Loader(), iter(Loader()), create_dataset().create_tuple_iterator()):
+        trained, launch = Trained(), ckptstore.mindspore.join("run")
+        with pytest.raises(UsageError) as refused:
+            launch.loop(trained.network, trained.optimizer, loader, **asked)
+        told = f"loop needs a dataset of mindspore.dataset, not {type(loader).__name__}"
+        assert (refused.value.message, refused.value.hint) == (told, advice)
+    seen = []
+    for _ in range(2):
+        trained, launch = Trained(), ckptstore.mindspore.join("run")
+        dataset = ds.GeneratorDataset(Loader(), ["x", "y"])
+        for x, y in (loop := launch.loop(trained.network, trained.optimizer, dataset, **asked)):
+            seen.append(int(x.asnumpy()[0, 0]))
+            loop.step(loss=trained.step(x, y))
+            if loop.global_step == 8 and len(seen) == 8:
+                break
+    assert seen == [*range(6), *range(6)]
 
 
 def test_a_child_of_a_fork_ends_at_sigterm(tmp_path: Path) -> None:
