@@ -483,6 +483,26 @@ def test_a_loader_that_is_not_mindspores_is_refused_and_what_is_advised_goes_on(
     assert seen == [*range(6), *range(6)]
 
 
+def test_two_datasets_zipped_go_on_together(tmp_path: Path) -> None:
+    """As `own-loop.md` advises it: an iterator that the body makes of a second dataset begins anew at each start."""
+
+    def seen(run: str, stop: int) -> list[tuple[Any, Any]]:
+        ms.set_seed(1)
+        second = ds.NumpySlicesDataset({"z": np.arange(18)}, shuffle=True).batch(3)
+        both = ds.zip((create_dataset(), second))
+        trained, launch, found = Trained(), ckptstore.mindspore.join(run), []
+        directory = tmp_path / run
+        loop = launch.loop(trained.network, trained.optimizer, both, epochs=2, every=4, directory=directory)
+        for x, y, z in loop:
+            loop.step(loss=trained.step(x, y))
+            found.append((loop.global_step, z.asnumpy().tolist()))
+            if loop.global_step == stop:
+                break
+        return found
+
+    assert seen("undisturbed", 12) == seen("run", 4) + seen("run", 9) + seen("run", 12)
+
+
 def test_a_child_of_a_fork_ends_at_sigterm(tmp_path: Path) -> None:
     """A pool in the script waited for ever: its workers had the loop's handler, and no SIGTERM ended them."""
     trained = Trained()
