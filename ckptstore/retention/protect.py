@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckptstore.catalog import reads, user_events
+from ckptstore.catalog import copies, reads, user_events
 from ckptstore.catalog.runs import find_called
 from ckptstore.core import validate
 from ckptstore.core.events import StepPinned, StepTagged
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def pin(database: Database, run: str, step: int) -> bool:
     """Pin a step that has a save; return whether that is new.
 
-    Raises `RefusedError` if a file of it is in the trash, or none is left.
+    Raises `RefusedError` if a file of it is in the trash, or neither a file nor a copy is left.
     """
     return _pin(database, run, step, pinned=True)
 
@@ -103,9 +103,9 @@ def check_was_tag(database: Database, run: str, name: str) -> None:
 
 
 def _files_there(connection: Connection, run: str, run_id: int, step: int) -> Sequence[Checkpoint]:
-    """The files of a step that has present ones. Locks the run, as retention does.
+    """The files of a step that has present ones, or copies. Locks the run, as retention does.
 
-    Raises `RefusedError` if a present state of the step has files in the trash, or if no file is left.
+    Raises `RefusedError` if a present state of the step has files in the trash, or if no file and no copy is left.
     """
     reads.lock_run(connection, run_id)
     files = reads.files_of(connection, run_id, step=step)
@@ -121,6 +121,6 @@ def _files_there(connection: Connection, run: str, run_id: int, step: int) -> Se
             "a state in the trash cannot be protected",
             f"bring it back first, while it is still there: {Command('undo', run)}",
         )
-    if not there:
+    if not there and not copies.ready_copies(connection, files):
         raise RefusedError(f"nothing of step {step} of run {run!r} is left", f"see: {Command('list', run)}")
     return files

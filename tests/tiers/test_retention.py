@@ -159,6 +159,20 @@ def test_pins_and_starts_protect_what_is_in_the_tier_also_at_the_last_moment(job
     assert ready(job, tier) == {5, 10, 20}
 
 
+def test_a_state_that_only_a_tier_has_can_be_protected(job: Job, tier: Tier, tmp_path: Path) -> None:
+    """gc has freed its files on the node."""
+    database = job.catalog.database
+    copied(job.catalog, tier, job.catalog.files("run"))
+    local = facts.tier_of("local", str(tmp_path / "ckpt"), 0)
+    job.catalog.execute(plan_gc(database, "run", KEEP, tier=local), now=True)
+    assert job.catalog.pin("run", 10)
+    assert job.catalog.tag("run", 5, "final")
+    assert steps(in_tier.plan_tier(database, "run", tier, KEEP)) == ([20, 10, 5], [15])
+    facts.remove(database, tier.name)
+    with pytest.raises(RefusedError, match="nothing of step 15 of run 'run' is left"):
+        job.catalog.pin("run", 15)
+
+
 def test_a_state_that_a_launch_starts_from_stays(job: Job, tier: Tier) -> None:
     copied(job.catalog, tier, job.catalog.files("run"))
     plan = in_tier.plan_tier(job.catalog.database, "run", tier, KEEP)
