@@ -9,6 +9,7 @@ import click
 from ckptstore.cli import values
 from ckptstore.cli.commands import Parsed, as_json, optional_run, seconds
 from ckptstore.cli.terminal import error, line
+from ckptstore.core.hints import Command
 from ckptstore.core.text import count, of_ranks
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
 from ckptstore.outside import os, threading, time
@@ -255,14 +256,19 @@ class _Exit:
         if found is not None and found.is_left:
             self._line(f"run {self.run} has left: a restart goes on after step {found.step}")
             return 0
+        if found is not None and found.ending:
+            at = "" if found.step is None else f" after step {found.step}"
+            self._line(
+                f"run {self.run} has left{at} ({found.ending}), but not with the state that a restart takes: "
+                f"{self._restart(found)}; see: {Command('resolve', self.run, '--explain')}"
+            )
+            return NOT_LEFT
         self._line(f"run {self.run} has not left in time: {self._why(found)}; {self._restart(found)}")
         return NOT_LEFT
 
     def _why(self, found: Leaving | None) -> str:
         if found is None:
             return "nothing could be seen of it"
-        if found.ending:
-            return f"the launch: {found.ending}"
         if found.missing:
             # A rank sees the request only at the end of a step.
             seconds = found.step_seconds

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -427,6 +428,29 @@ def test_what_is_said(catalog: Catalog, tmp_path: Path) -> None:
     said = exit_(catalog, "run", "--cancel")
     assert (said.code, said.out) == (0, "run run no longer has a request to leave\n")
     assert exit_(catalog, "run", "--cancel", "--json").json == {"run": "run", "cancelled": False}
+
+
+@pytest.mark.of_files
+def test_a_run_that_went_back_before_it_left(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All its ranks save and leave: not in vain, but a restart goes back."""
+    job, ranks = begun(catalog, tmp_path / "ckpt", 10, 15)
+    plan = catalog.resolve("run", step=10).plan
+    assert plan is not None
+    catalog.branch(plan)
+
+    def leaves_and_is_followed(*known: Any, away: bool) -> Iterator[Leaving]:
+        leaves(job, ranks, 17)
+        yield from follow(*known, away=away)
+
+    monkeypatch.setattr("ckptstore.leave.ask.follow", leaves_and_is_followed)
+    url = catalog.database.url.render_as_string(hide_password=False)
+    assert leave._Exit(url, "run", "", (), 60.0, shown=True).seen() == 8
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "run run has left after step 17 (exited on request), but not with the state that a restart takes: a restart "
+        "goes on after step 10; see: ckptstore resolve run --explain"
+    )
 
 
 def test_a_run_that_was_only_scanned_or_imported(catalog: Catalog, tmp_path: Path) -> None:
