@@ -229,12 +229,15 @@ class SavePlaces:
                 return
 
     def _say_unregistered(self, path: str, what: str) -> None:
+        run = self._launch.name
         log.warning(
             "%s is in no journal, and %s: if the run is to go on from this file, stop the job, run %s, and start the "
-            "job again",
+            "job again; if the job has saved by then, first run %s, with the launch of the scan in %s",
             path,
             what,
-            Command("scan", root_of(path.rpartition("/")[0]), "--run", self._launch.name),
+            Command("scan", root_of(path.rpartition("/")[0]), "--run", run),
+            Command("resolve", run, "--lineage", "LAUNCH", "--branch"),
+            Command("list", run),
         )
 
     def _say_whose(self, view: View, names: frozenset[str] | OSError) -> None:

@@ -17,6 +17,7 @@ from ckptstore.training.save_places import newer_state
 from tests import ckpt_bytes
 from tests.cli.advice import follow
 from tests.contents import back_up
+from tests.jobs import newest
 from tests.mindspore.trainings import (
     DoAt,
     Job,
@@ -135,6 +136,21 @@ def test_a_first_start_beside_older_files_is_told_of_them(tmp_path: Path, caplog
     (said,) = complaints(caplog)
     assert "older-2_5.ckpt is in no journal, and the catalog knows no save of run run" in said
     assert follow(os.environ["CKPTSTORE_URL"], said[said.index("stop the job") :]).code == 0
+
+
+def test_the_message_takes_the_run_back_to_older_files_after_the_job_has_saved(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody forgot to scan, and read the message too late: the scan alone leaves the job's own states the newest."""
+    create_model().train(2, create_dataset(), callbacks=[saving(tmp_path / "ckpt", "plain")])
+    job = trained(tmp_path)
+    (said,) = complaints(caplog)
+    url = os.environ["CKPTSTORE_URL"]
+    assert "6 states of 1 launch adopted" in follow(url, said[said.index("stop the job") :]).out
+    assert newest(catalog) == 6
+    (scanned,) = {file.launch for file in catalog.files("run")} - {job.launch.id}
+    assert follow(url, said[said.index("has saved by then") :], LAUNCH=scanned).code == 0
+    assert newest(catalog) == 12
 
 
 @pytest.mark.parametrize("what", ["training", "copy"])
