@@ -85,6 +85,7 @@ class Session:
         self.check_restored = check_restored or _unchecked
         self._is_uneven = False
         self._good = GoodStates(launch.name, progress)
+        self._policy = retention
         self._retention = RetentionThread(launch, retention) if retention is not None and launch.rank == 0 else None
         self._copies = copies
 
@@ -117,6 +118,15 @@ class Session:
         """Begin retention: the directories are known, and training is not refused. `writers` ranks save (None: all)."""
         if self._retention is not None:
             self._retention.begin(writers or self.launch.world_size)
+
+    def check_limit(self, newest: int | None) -> None:
+        """Warn if MindSpore deletes files that a rule of retention keeps: it leaves a callback its `newest` files."""
+        rule = self._policy.beyond(newest) if self._policy is not None and newest and self.launch.rank == 0 else ""
+        if rule:
+            self.complaints.warn(
+                f"keep_checkpoint_max={newest} of a ModelCheckpoint deletes files that {rule} of the retention keeps: "
+                "give it a high number, as 1_000_000, and gc alone deletes"
+            )
 
     def check_forgotten(self, *, begins_anew: bool) -> None:
         """Raise `RefusedError` if the first training begins at step 0 without being asked to, though the run has saved.

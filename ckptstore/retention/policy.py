@@ -18,6 +18,7 @@ _LONGEST_SECONDS = 100 * 366 * 86400
 _MODES = ("min", "max")
 _NUMBER = "give how many states, or every how many steps"
 _RULES = ("keep_last", "keep_every", "keep_hourly", "keep_daily", "keep_weekly", "keep_best")
+_MANY = 1000  # states: no disk is expected to hold so many
 GRACE = timedelta(hours=24)
 """The default grace: how long removed states can be restored."""
 
@@ -78,6 +79,13 @@ class Policy:
     def is_empty(self) -> bool:
         """Whether no rule keeps a state by itself: only the floor and states that launches resumed from would stay."""
         return not (any(getattr(self, name) for name in _RULES) or self.keep_within or any(self.keep_kind.values()))
+
+    def beyond(self, newest: int) -> str:
+        """A rule that keeps states older than the newest so many; empty if there is none."""
+        if self.keep_last > newest:
+            return "keep_last"
+        rules = (*_RULES, "keep_within") if newest < _MANY else ()
+        return next((name for name in rules if name != "keep_last" and getattr(self, name)), "")
 
     def to_json(self) -> dict[str, Any]:
         """The settings that differ from the defaults, as the catalog and `policy --json` show them."""

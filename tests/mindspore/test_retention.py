@@ -22,3 +22,12 @@ def test_old_states_go_while_it_trains(tmp_path: Path, undisturbed: bytes) -> No
     while sorted(run.steps()) != [5, 10, 15, 20, 25, 30]:
         assert run.catalog.undo("run").files, "every gc is undone in turn"
     assert len(on_disk(run)) == 6
+    assert "keep_checkpoint_max" not in done.output
+
+
+def test_what_mindspore_would_delete_beside_the_rules_is_said(tmp_path: Path) -> None:
+    """MindSpore deleted the state of step 10, which keep_every keeps, without a word."""
+    run = Run(tmp_path / "run")
+    keep = {"retention": {"keep_last": 2, "keep_every": 10}}
+    done = run.launch(config={"keep_checkpoint_max": 3}, registrar=keep, fault="keep-up")
+    assert "keep_checkpoint_max=3 of a ModelCheckpoint deletes files that keep_every" in done.output

@@ -249,6 +249,21 @@ def test_the_most_that_can_be_meant() -> None:
         Policy(grace=century + timedelta(seconds=1))
 
 
+@pytest.mark.parametrize(
+    ("rules", "newest", "rule"),
+    [
+        ({"keep_last": 5}, 5, ""),
+        ({"keep_last": 6}, 5, "keep_last"),
+        ({"keep_last": 2, "keep_daily": 7}, 999, "keep_daily"),
+        ({"keep_within": timedelta(days=2)}, 5, "keep_within"),
+        ({"keep_last": 2, "keep_every": 100}, 1000, ""),
+        ({"keep_last": 1001, "keep_every": 100}, 1000, "keep_last"),
+    ],
+)
+def test_a_rule_that_keeps_more_than_the_newest(rules: dict[str, Any], newest: int, rule: str) -> None:
+    assert Policy(**rules).beyond(newest) == rule
+
+
 def test_a_kind_may_be_given_by_its_name() -> None:
     """What is given can be changed by its owner afterwards, and is another's all the same."""
     given = {"dying_gasp": 2, "ttp": 0}
