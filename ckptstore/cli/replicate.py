@@ -56,7 +56,7 @@ def replicate(
     """
     from ckptstore.replicate.replicator import Replicator
 
-    replicator = Replicator(catalog(context, waits=watch).database, rate_limit, tiers)
+    replicator = Replicator(catalog(context, waits=True).database, rate_limit, tiers)
     if watch:
         _watch(replicator, run, as_json=as_json)
         return 0

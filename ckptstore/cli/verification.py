@@ -81,7 +81,7 @@ def verify(
     """
     from ckptstore.verify import verify as verifying
 
-    database = catalog(context).database
+    database = catalog(context, waits=True).database
     if tier is not None:
         if sample is not None or shard is not None:
             raise click.UsageError("--tier looks at every copy: no --sample and no --shard with it.")

@@ -275,6 +275,7 @@ class Replicator:
             if self.stop.is_set():
                 raise StoppedError
             lease.renew()
+            self._database.let_go()
             done.bytes += count
 
         return limit
