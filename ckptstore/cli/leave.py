@@ -257,9 +257,10 @@ class _Exit:
             self._line(f"run {self.run} has left: a restart goes on after step {found.step}")
             return 0
         if found is not None and found.ending:
+            who = f"launch {self._asked.launch.id} of run {self.run}" if self._asked else f"run {self.run}"
             at = "" if found.step is None else f" after step {found.step}"
             self._line(
-                f"run {self.run} has left{at} ({found.ending}), but not with the state that a restart takes: "
+                f"{who} has left{at} ({found.ending}), but not with the state that a restart takes: "
                 f"{self._restart(found)}; see: {Command('resolve', self.run, '--explain')}"
             )
             return NOT_LEFT

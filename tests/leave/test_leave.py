@@ -448,8 +448,8 @@ def test_a_run_that_went_back_before_it_left(
     url = catalog.database.url.render_as_string(hide_password=False)
     assert leave._Exit(url, "run", "", (), 60.0, shown=True).seen() == 8
     assert capsys.readouterr().out.splitlines()[-1] == (
-        "run run has left after step 17 (exited on request), but not with the state that a restart takes: a restart "
-        "goes on after step 10; see: ckptstore resolve run --explain"
+        "launch L1 of run run has left after step 17 (exited on request), but not with the state that a restart "
+        "takes: a restart goes on after step 10; see: ckptstore resolve run --explain"
     )
 
 
