@@ -121,7 +121,7 @@ def remedy(file: Path, reason: str) -> str:
     if file.is_dir():
         return "it is a directory: give a file in it"
     if not folder.is_dir():
-        return _absolute(file) or f"there is no directory {folder}: create it, {other}"
+        return f"there is no directory {folder}: create it, {other}"
     for path in (file, Path(f"{file}-wal"), Path(f"{file}-shm")):  # SQLite gives the log's files the file's rights
         if path.exists() and not _may(path, os.R_OK):
             return f"check that {path} can be read by this user, {other}"
@@ -132,15 +132,6 @@ def remedy(file: Path, reason: str) -> str:
         if "is full" in reason or _is_full(folder)
         else f"check that {folder} can be written to, {other}"
     )
-
-
-def _absolute(given: Path) -> str:
-    """What to write for a path from the root that lacks its first slash, if its directory is there; else empty."""
-    here = Path.cwd()
-    meant = given.relative_to(here) if given.is_relative_to(here) else None
-    if meant is None or not Path("/", meant).parent.is_dir():
-        return ""
-    return f"{meant} is below {here}: for /{meant} write sqlite:////{meant}, with four slashes"
 
 
 def _may(path: Path, mode: int) -> bool:
