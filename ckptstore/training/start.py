@@ -305,7 +305,7 @@ def _look_back(launch: RankLaunch, database: Database) -> None:
 
 def _warn_of_missing(launch: RankLaunch) -> None:
     """Warn if no save of a run is known, and its directory has no journal: perhaps its disk is not mounted."""
-    if launch.saved_before or launch.rank:
+    if launch.rank or launch.known.keys() - {launch.id}:
         return
     for root in remembered(launch.database.name, launch.run):
         if not found_below([root])[0]:

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog.engine import Database, open_database
 from ckptstore.core.model import Kind
+from ckptstore.disk.run_directories import remember
 from ckptstore.errors import NothingRestorableError, RefusedError, UsageError
 from ckptstore.journal import jsonl
 from ckptstore.resume.resolver import Query
@@ -223,6 +225,16 @@ def test_a_lost_catalog_and_a_disk_that_is_away_are_warned_of(tmp_path: Path, ca
         decided(database, home, 1, ONE, None)
     (told,) = caplog.messages
     assert told.startswith(f"run run saved to {home} before, and no save of it is known now")
+
+
+def test_a_run_that_was_deleted_before_its_first_save_is_no_reason_to_warn(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun(catalog, tmp_path / "ckpt", world_size=1)
+    remember(catalog.database.name, ["run"], str(tmp_path / "ckpt"))
+    shutil.rmtree(tmp_path / "ckpt")
+    assert decided(catalog.database, tmp_path / "ckpt", 1, ONE, None).plan is None
+    assert "no save of it is known" not in caplog.text
 
 
 def test_two_projects_with_the_same_url_from_their_own_directories_share_no_run(
