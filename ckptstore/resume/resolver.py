@@ -59,6 +59,7 @@ _EXPLAINED = 8  # of the ranks that see no file, at most so many are explained
 _RANKS_SHOWN = 8
 _APPENDED_BYTES = 1024  # more than OnRequestExit appends: five numbers with their names
 _NOT_THERE = Observed(None)
+_GLOB = frozenset("*?[\\")
 
 _KIND_ORDER = {kind: index for index, kind in enumerate(Kind)}
 
@@ -522,10 +523,9 @@ def _copy_from(host: str, path: str) -> str:
     """The command that copies a checkpoint from a host, and its companion if it has one."""
     folder, _, name = path.rpartition("/")
     stem = name.rpartition(".")[0]
-    if not stem:  # it has no companion
+    if not stem or _GLOB.intersection(path):  # it has no companion, or a pattern would not name it
         return f"rsync -a --mkpath {quote(f'{host}:{path}')} {quote(path)}"
-    only = f"--include={quote(f'{stem}.*')} --exclude='*'"
-    return f"rsync -a --mkpath {only} {quote(f'{host}:{folder}/')} {quote(f'{folder}/')}"
+    return f"rsync -a --mkpath {quote(f'{host}:{folder}/{stem}.*')} {quote(f'{folder}/')}"
 
 
 def _preference(file: Checkpoint) -> tuple[int, str]:

@@ -338,19 +338,21 @@ def test_what_a_host_lacks_is_named_with_who_has_it() -> None:
     path = of.files[0].path
     told, copy = verdict.reasons[0].detail.split("; on b: ")
     assert told == f"rank 1 on b lacks {path}, which a has"
-    *_, include, exclude, source, target = shlex.split(copy)
-    assert (exclude, source, target) == ("--exclude=*", f"a:{Path(path).parent}/", f"{Path(path).parent}/")
+    *_, source, target = shlex.split(copy)
+    assert target == f"{Path(path).parent}/"
     copied = PurePath(path), PurePath(companion_of(path)), PurePath(path).with_name("net-1_100.ckpt")
-    assert [each.match(include.removeprefix("--include=")) for each in copied] == [True, True, False]
+    assert [each.match(source.removeprefix("a:")) for each in copied] == [True, True, False]
     assert [each.rank for each in verdict.served] == [0]
 
 
-def test_a_file_without_an_ending_is_copied_alone() -> None:
+@pytest.mark.parametrize("name", ["step-10-of-{}", "net[1]-of-{}.ckpt"])
+def test_a_file_without_an_ending_or_like_a_pattern_is_copied_alone(name: str) -> None:
     of = saved(BOTH)
-    of = replace(of, files=tuple(replace(each, path=f"/ckpt/step-10-of-{each.rank}") for each in of.files))
+    of = replace(of, files=tuple(replace(each, path=f"/ckpt/{name.format(each.rank)}") for each in of.files))
     verdict = rejected(of, {}, views=views(of, {0}, set()))
     path = of.files[0].path
-    assert verdict.reasons[0].detail.endswith(f"; on b: rsync -a --mkpath a:{path} {path}")
+    *_, source, target = shlex.split(verdict.reasons[0].detail)
+    assert (source, target) == (f"a:{path}", path)
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_a_file_that_one_host_lost_gives_the_older_state_or_the_named_copy(
         assert f"{job.folder(1)}/net-2_10.ckpt is gone" in caplog.text
         return
     path = job.folder(0) / "net-2_10.ckpt"
-    copy = f"rsync -a --mkpath --include='net-2_10.*' --exclude='*' host-0:{path.parent}/ {path.parent}/"
+    copy = f"rsync -a --mkpath 'host-0:{path.parent}/net-2_10.*' {path.parent}/"
     assert f"rank 1 on host-1 lacks {path}, which host-0 has; on host-1: {copy}" in caplog.text
     assert shlex.split(copy)[-1] == f"{path.parent}/"
 
