@@ -185,7 +185,8 @@ class Registrar(Callback):
             self._watches = listed
         beside = [each for each in params.list_callback if isinstance(each, Registrar)]
         given = {id(watch.callback) for each in (self, *beside) for watch in each._watches}
-        for name in sorted({type(watch.callback).__name__ for watch in listed if id(watch.callback) not in given}):
+        others = [] if any(each._finds_watches for each in beside) else listed
+        for name in sorted({type(watch.callback).__name__ for watch in others if id(watch.callback) not in given}):
             log.warning("%s is in the callbacks but was not given to the registrar: its files are not registered", name)
         trained_with = {id(callback) for callback in params.list_callback}
         for watch in self._watches:
