@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
+from mindspore import Tensor, nn
 from mindspore import dataset as ds
 from mindspore.dataset import transforms
 from mindspore.dataset.transforms.py_transforms_util import FuncWrapper, Implementation
@@ -41,6 +42,7 @@ _RANDOM_OPERATIONS = {
 
 _FUNCTIONS = ("per_batch_map", "batch_size_func", "element_length_function", "predicate")
 _COLLECTIONS = (list, tuple, dict, range, np.ndarray)
+_NO_LOADERS = (*_COLLECTIONS, str, Tensor, nn.Cell)  # though they can be iterated over
 
 _FAST_AGAIN = ExitStack()
 """Restores MindSpore's setting of the process, if it was changed."""
@@ -61,7 +63,7 @@ def check_dataset(dataset: Any, who: str, hint: str = "give it network, optimize
     """Raise `UsageError` unless it is a dataset: `who` names the call, and `hint` says how it is written."""
     if hasattr(dataset, "set_init_step"):
         return
-    if hasattr(dataset, "__iter__") and not isinstance(dataset, _COLLECTIONS):
+    if hasattr(dataset, "__iter__") and not isinstance(dataset, _NO_LOADERS):
         hint = "give the dataset, not its iterator; make another loader a mindspore.dataset.GeneratorDataset"
     raise UsageError(f"{who} needs a dataset of mindspore.dataset, not {type(dataset).__name__}", hint)
 
@@ -139,14 +141,14 @@ def _shards(source: Any, world_size: int) -> int | None:
     return 1 if is_read_as_it_is and world_size == 1 else None
 
 
-def check_ends(dataset: Any) -> None:
-    """Raise `UsageError` if a dataset repeats without end: it still reports the batches of one pass as an epoch."""
+def say_if_endless(dataset: Any) -> None:
+    """Warn if a dataset repeats without end: it still reports the batches of one pass as an epoch."""
     node = dataset
     while isinstance(node, ds.Dataset) and len(node.children) == 1 and not isinstance(node, ds.TakeDataset):
         if isinstance(node, ds.RepeatDataset) and node.count < 0:
-            raise UsageError(
-                "the dataset repeats without end, so that no epoch of it ends",
-                "leave out .repeat(): the loop goes through the dataset epochs= times",
+            log.warning(
+                "the dataset repeats without end, so no epoch ends, and a restart after epochs= times its batches "
+                "trains nothing: leave out .repeat(), as the loop goes through the dataset epochs= times"
             )
         node = node.children[0]
 

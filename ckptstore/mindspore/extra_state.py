@@ -651,7 +651,8 @@ def networks_left_out(known: Any, saved: Iterable[Any]) -> list[str]:
 
 def set_state_of(known: Any, state: dict[str, Any]) -> None:
     """Restore a state of `state_of` into an object; its parameters stay the same objects."""
-    if getattr(type(known), "load_state_dict", None) is mindspore.nn.Cell.load_state_dict:
+    cell, own = mindspore.nn.Cell, type(known)
+    if isinstance(known, cell) and (own.state_dict, own.load_state_dict) == (cell.state_dict, cell.load_state_dict):
         # When strict, MindSpore takes the parameters of a ParameterTuple for unexpected ones: their names have dots.
         known.load_state_dict(state, strict=state.keys() != known.state_dict().keys())
         return

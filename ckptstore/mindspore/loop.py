@@ -17,7 +17,7 @@ from ckptstore.core import validate
 from ckptstore.core.model import Kind, epoch_and_step
 from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.mindspore import extra_state
-from ckptstore.mindspore.data import batches_after, check_dataset, check_ends, randomness
+from ckptstore.mindspore.data import batches_after, check_dataset, randomness, say_if_endless
 from ckptstore.mindspore.schedule import check_every
 from ckptstore.outside import atexit
 
@@ -444,7 +444,7 @@ class Loop:
 def check_loop(dataset: Any, epochs: object, every: object, others: object) -> None:
     """Raise `UsageError` for invalid arguments of a loop."""
     check_dataset(dataset, "loop")
-    check_ends(dataset)
+    say_if_endless(dataset)
     named = dict(others) if isinstance(others, Mapping) else {}
     if not isinstance(others, Mapping) or not all(isinstance(name, str) for name in named):
         raise UsageError(f"others is {others!r}", 'give objects by name: others={"scheduler": scheduler}')

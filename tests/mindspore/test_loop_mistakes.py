@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mindspore import Parameter, ParameterTuple, mint, nn, ops
+from mindspore import Parameter, ParameterTuple, Tensor, mint, nn, ops
 from mindspore import dataset as ds
 from mindspore.experimental import optim
 
@@ -416,17 +416,20 @@ def test_a_dataset_that_is_shorter_than_it_says_costs_no_step(
     )
 
 
-def test_a_dataset_that_repeats_without_end_is_refused(tmp_path: Path) -> None:
-    """Before, the loop trained on after its last epoch without end, and a restart said that nothing was left."""
+def test_a_dataset_that_repeats_without_end_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The loop trained on after its last epoch without a word. A script may leave it by itself."""
     trained, launch = Trained(), ckptstore.mindspore.join("run")
     asked: dict[str, Any] = {"epochs": 2, "every": 4, "directory": tmp_path / "ckpt"}
     for endless in (create_dataset().repeat(), create_dataset(1).repeat().batch(2)):
-        with pytest.raises(UsageError, match=r"repeats without end, .*; leave out \.repeat\(\)"):
-            launch.loop(trained.network, trained.optimizer, endless, **asked)
+        launch.loop(trained.network, trained.optimizer, endless, **asked)
+        (told,) = [each for each in caplog.messages if "the dataset repeats without end" in each]
+        assert "leave out .repeat()" in told
+        caplog.clear()
     loop = launch.loop(trained.network, trained.optimizer, create_dataset().repeat(2), **asked)
     for batch in loop:
         loop.step(loss=trained.step(*batch))
     assert loop.global_step == 24
+    assert "without end" not in caplog.text
 
 
 def test_that_a_source_is_read_to_count_its_batches_is_said_before(
@@ -717,3 +720,19 @@ def test_what_a_script_saves_beside_the_loop_without_a_word_is_told_once(
     told = [each for each in complaints(caplog) if "was saved, but by no callback that this launch watches" in each]
     assert len(told) == 1
     assert told[0].startswith(f"{tmp_path}/best-1_")
+
+
+def test_a_cell_that_names_its_state_in_its_own_way_is_not_restored_in_part() -> None:
+    """Its parameters stayed as the script made them, without a word."""
+
+    class Named(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.average = Parameter(Tensor(0.0), name="average")
+
+        def state_dict(self, *_: Any, **__: Any) -> dict[str, Any]:
+            return {"mine": self.average}
+
+    state = extra_state.state_of(Named())
+    with pytest.raises(RuntimeError, match="average"):
+        extra_state.set_state_of(Named(), state)
