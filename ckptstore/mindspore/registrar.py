@@ -112,6 +112,10 @@ class Registrar(Callback):
         """Whether the launch restored a state, or decided to start fresh: no callback may load another one."""
         return self._session.is_resumed
 
+    def takes(self, callback: Any) -> bool:
+        """Whether this registrar watches a callback, or will find it among those of the training."""
+        return self._finds_watches or any(watch.callback is callback for watch in self._watches)
+
     def kept_of(self, callbacks: Sequence[Any]) -> dict[str, Any]:
         """The callbacks, by name, whose state is restored after a restart."""
         return self._keeper.callbacks(callbacks, self)
@@ -183,10 +187,9 @@ class Registrar(Callback):
         listed = list(watches_for(params.list_callback))
         if self._finds_watches:
             self._watches = listed
-        beside = [each for each in params.list_callback if isinstance(each, Registrar)]
-        given = {id(watch.callback) for each in (self, *beside) for watch in each._watches}
-        others = [] if any(each._finds_watches for each in beside) else listed
-        for name in sorted({type(watch.callback).__name__ for watch in others if id(watch.callback) not in given}):
+        registrars = [self, *(each for each in params.list_callback if isinstance(each, Registrar))]
+        left = [watch.callback for watch in listed if not any(each.takes(watch.callback) for each in registrars)]
+        for name in sorted({type(callback).__name__ for callback in left}):
             log.warning("%s is in the callbacks but was not given to the registrar: its files are not registered", name)
         trained_with = {id(callback) for callback in params.list_callback}
         for watch in self._watches:
