@@ -225,6 +225,15 @@ def test_two_registrars_raise_no_false_alarm(
     assert [each for each in complaints(caplog) if "epoch ended" in each or "not registered" in each] == []
 
 
+def test_what_a_later_registrar_finds_is_not_said_to_be_left_out(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job, first, second = Job(), saving(tmp_path / "ckpt"), saving(tmp_path / "other")
+    job.train(first, second, job.registrar(first), job.registrar(), epochs=1)
+    assert "not registered" not in caplog.text
+    assert {Path(file.path).parent.name for file in catalog.files("run")} == {"ckpt", "other"}
+
+
 @pytest.mark.parametrize("create", [overflowing, accumulating])
 def test_a_step_that_may_or_may_not_be_done_is_not_guessed(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, create: Any, caplog: pytest.LogCaptureFixture
