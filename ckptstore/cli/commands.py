@@ -173,7 +173,7 @@ def named(opened: Catalog, reference: str, step: int | None) -> tuple[str, int]:
 def catalog(context: click.Context, *, waits: bool = False) -> Catalog:
     """The catalog that the command line names.
 
-    The transactions of a command share a connection to PostgreSQL. One that `waits` or reads for long holds none.
+    The transactions of a command share a connection to PostgreSQL, unless it `waits` or reads for long.
 
     The garbage collector is off during the imports, which create no garbage. Collecting took a quarter of the time of a
     short command.
