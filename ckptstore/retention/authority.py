@@ -94,9 +94,12 @@ class Authority:
             return f"{target.path} does not start like a {target.format} file: gc keeps it"
         if self._is_own(target, found):
             return ""
-        if (is_known or not target.format) and found.owners <= self._owners_beside(target):
-            return ""
-        return f"{target.path} belongs to user {self._shown(found)}, and no journal of that user beside it records it"
+        belongs = f"{target.path} belongs to user {self._shown(found)}"
+        if found.owners <= self._owners_beside(target):
+            if is_known or not target.format:
+                return ""
+            return f"{belongs}: of other users' files, gc removes only {' and '.join(ONE_FILE)}"
+        return f"{belongs}, and no journal of that user beside it records it"
 
     def _is_own(self, target: Target, found: Found) -> bool:
         return found.owners == {self._user} and self._owners.get(target.launch, self._user) == self._user

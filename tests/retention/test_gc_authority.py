@@ -158,6 +158,22 @@ def test_a_journal_of_somebody_else_tells_nothing(shared: Path) -> None:
     assert len(names(job.directory)) == 2
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_what_only_its_owner_may_remove_is_said_to_be_so(shared: Path, *, several: bool) -> None:
+    """Seen before: of a recorded .npz it was said that no journal of its owner records it."""
+    job = trained_by_ann(shared)
+    with as_user(ANN):
+        (launch,) = job.begin()
+        for step in (10, 20, 30):
+            path = shared / "ckpt" / (f"net-{step}" if several else f"net-{step}.npz")
+            if several:
+                path.mkdir(mode=0o755)
+            (path / "part" if several else path).write_bytes(b"weights")
+            launch.register(path, global_step=step)
+    why = why_nothing_goes(connect(str(shared / "c.db")))
+    assert why.endswith(f"belongs to user {ANN}: of other users' files, gc removes only ckpt and safetensors")
+
+
 def test_a_hard_link_to_anothers_checkpoint(shared: Path) -> None:
     url = str(shared / "c.db")
     theirs = ckpt_bytes.write(shared / "bob" / "net-1_5.ckpt", 5, 5)
