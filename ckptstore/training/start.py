@@ -204,13 +204,15 @@ def begin_in_catalog(
 ) -> RankLaunch:
     """Make this rank part of a launch, for `Catalog.join`.
 
-    If the catalog does not know the run, it may have been lost: the journals in the run's known directories are read.
+    If the catalog knows no save of the run, it may have been lost, or away while the run saved: the journals in the
+    run's known directories are read.
     """
     check_name("run", run)
     with database.connected():
         with database.read() as connection:
-            is_known = reads.called(connection, run) is not None
-        sizes = {} if is_known else found_below(known_directories(database.name, [run]))[0]
+            called = reads.called(connection, run)
+            has_saved = called is not None and any(tallies.highest_steps(connection, called.id).values())
+        sizes = {} if has_saved else found_below(known_directories(database.name, [run]))[0]
         return _begin(database, run, sizes, rank=rank, world_size=world_size, launch_id=launch_id, layout=layout)
 
 

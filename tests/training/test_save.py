@@ -2,8 +2,10 @@
 
 import os
 import shutil
+import sqlite3
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -257,6 +259,23 @@ def test_on_the_machine_of_the_run_a_start_finds_it_without_its_catalog(
     for each in lost.parent.glob(f"{lost.name}*"):
         each.unlink()
     assert begun(connect(sqlite_url), "thesis", "L2")[1] == 6
+
+
+def test_a_start_finds_what_was_saved_while_the_catalog_that_had_the_launch_was_away(
+    catalog: Catalog, directory: Path, sqlite_url: str
+) -> None:
+    """Seen before: the catalog knew the run, so no journal was looked for, and training began at step 0."""
+    launch, _ = begun(catalog, "run", "L1")
+    file = catalog.database.file
+    assert file is not None
+    with closing(sqlite3.connect(file)) as connection, closing(sqlite3.connect(f"{file}.kept")) as kept:
+        connection.backup(kept)
+    launch.save(weights, global_step=6, directory=directory, name="w.npz")
+    catalog.close()
+    for each in file.parent.glob(f"{file.name}-*"):
+        each.unlink()
+    Path(f"{file}.kept").replace(file)
+    assert begun(connect(sqlite_url), "run", "L2")[1] == 6
 
 
 def test_what_was_overlooked_is_only_logged_once_the_launch_has_saved(
