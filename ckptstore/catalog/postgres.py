@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -194,9 +195,14 @@ def _connection_type(answer_within: float) -> type[psycopg.Connection]:
         def wait(self, gen: Generator[Any, Any, Any], *args: Any, **options: Any) -> Any:
             try:
                 return super().wait(bounded(gen), *args, **options)
-            except psycopg.OperationalError as error:
+            except psycopg.Error as error:
                 if _UNANSWERED in str(error):
                     self.pgconn.finish()  # else the rollback waits for an answer too
+                raise
+            except BaseException:  # of a signal: else the end of a pipeline fails, and its error takes this one's place
+                self.pgconn.finish()
+                with suppress(psycopg.Error):
+                    gen.close()
                 raise
 
     return Bounded

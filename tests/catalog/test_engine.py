@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -379,3 +380,33 @@ def test_ctrl_c_at_the_end_of_a_shared_connection_leaves_its_place__before_every
         sys.settrace(before)
     read()
     assert kept.tb is not None
+
+
+def test_ctrl_c_while_a_server_answers_many_rows_is_not_taken_for_a_server_that_is_away(postgres: str) -> None:
+    """Seen before: the end of the pipeline failed, and its error took the place of this one: exit code 4."""
+
+    def interrupt(frame: FrameType, _: str, __: object) -> Callable[..., Any] | None:
+        known = frame.f_locals
+        if frame.f_code.co_name != "bounded" or known["answer"].__name__ != "_exit_gen":
+            return None
+        if "wanted" in known:  # the rows were sent
+            sys.settrace(before)
+            raise KeyboardInterrupt
+        return interrupt
+
+    def write() -> None:
+        with database.write() as connection:
+            connection.execute(sa.text("INSERT INTO rows VALUES (:id)"), [{"id": each} for each in range(3)])
+
+    database, before = open_database(new_postgres_database(postgres)), sys.gettrace()
+    with database.write() as connection:
+        connection.execute(sa.text("CREATE TABLE rows (id integer)"))
+    sys.settrace(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            write()
+    finally:
+        sys.settrace(before)
+    write()
+    with database.read() as connection:
+        assert connection.scalar(sa.text("SELECT count(*) FROM rows")) == 3
