@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import mindspore
 import numpy as np
+from mindspore import amp
 from mindspore.experimental.optim import lr_scheduler
 from mindspore.train import Callback, EarlyStopping, ReduceLROnPlateau
 
@@ -49,6 +50,7 @@ _MOST_AVERAGES = 16 << 20
 _ALIKE = (EarlyStopping, ReduceLROnPlateau)
 """Callbacks with the same state on every rank: they sum up their values over the ranks, and all stop together."""
 _SCHEDULERS = (lr_scheduler.LRScheduler, lr_scheduler.SequentialLR, lr_scheduler.ReduceLROnPlateau)
+_STEPPED = (*_SCHEDULERS, amp.DynamicLossScaler)
 _OF_ONE_RANK = {
     "averages": "its moving averages of BatchNorm",
     "random": "its random numbers",
@@ -495,6 +497,32 @@ def _schedulers(callback: Any) -> dict[str, Any]:
         return any(isinstance(each, _SCHEDULERS) for each in (value if isinstance(value, (list, tuple)) else [value]))
 
     return {name: value for name, value in vars(callback).items() if has_any(value)}
+
+
+def counters_left_out(values: Mapping[str, Any], others: Iterable[Any], optimizers: Iterable[Any]) -> list[str]:
+    """The names of values that step with these optimizers, or scale the loss, and that `others` lack: no save has them.
+
+    A loss scale does not show its optimizer. `isinstance` would ask for `__class__`, at which a proxy of the script may
+    raise.
+    """
+    saved = [part for each in others for part in _with_parts(each)]
+    once = {id(value): (name, value) for name, value in values.items() if issubclass(type(value), _STEPPED)}
+    steps = {name: value for name, value in once.values() if not _is_in(saved, value)}
+    parts = [part for value in steps.values() for part in list(_with_parts(value))[1:]]
+    return sorted(
+        name
+        for name, value in steps.items()
+        if not _is_in(parts, value) and (not hasattr(value, "optimizer") or _is_in(optimizers, value.optimizer))
+    )
+
+
+def _with_parts(known: Any) -> Iterator[Any]:
+    """An object, and the schedulers and loss scales among its attributes."""
+    yield known
+    for value in getattr(known, "__dict__", {}).values():
+        for each in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(each, _STEPPED):
+                yield from _with_parts(each)
 
 
 def _borrows_scheduler(callback: Any, keeps: Sequence[Any]) -> bool:

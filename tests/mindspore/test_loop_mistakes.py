@@ -234,6 +234,30 @@ def test_a_number_as_a_name_in_keep_is_said(tmp_path: Path, caplog: pytest.LogCa
     assert Trained().loop(tmp_path, epochs=2).keep == {"best": 0.5}
 
 
+@pytest.mark.parametrize("gives", [True, False])
+def test_a_schedule_or_a_loss_scale_that_no_save_has__before_silence__now_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, gives: bool
+) -> None:
+    """It started over after a restart. One of another optimizer is not this loop's; one in another is saved with it."""
+    trained, other = Trained(lambda of: optim.SGD(of, lr=0.1)), Trained(lambda of: optim.SGD(of, lr=0.1))
+    part = optim.lr_scheduler.ExponentialLR(trained.optimizer, 0.9)
+    schedule = optim.lr_scheduler.SequentialLR(
+        trained.optimizer, [part, optim.lr_scheduler.ExponentialLR(trained.optimizer, 0.8)], [4]
+    )
+    others_schedule = optim.lr_scheduler.ExponentialLR(other.optimizer, 0.9)
+    scale = ms.amp.DynamicLossScaler(2.0, 2, 4)
+    for batch in (loop := trained.loop(tmp_path, others={"a": schedule, "b": scale} if gives else {}, epochs=1)):
+        loop.step(loss=trained.step(*batch))
+        schedule.step()
+        scale.adjust(ms.Tensor(True))  # noqa: FBT003
+    assert others_schedule.optimizer is other.optimizer
+    said = (
+        "scale, schedule of the script is not saved with the state, and starts over after a restart; if this loop "
+        "uses it, give it to others="
+    )
+    assert complaints(caplog) == ([] if gives else [said])
+
+
 def test_a_schedule_of_several_ones_goes_on(tmp_path: Path) -> None:
     def trained(run: str, epochs: int) -> Trained:
         ms.set_seed(1)
