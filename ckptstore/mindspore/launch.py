@@ -25,7 +25,7 @@ from ckptstore.disk.files import absolute
 from ckptstore.disk.run_directories import root_of
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
 from ckptstore.mindspore import communication, random_layers
-from ckptstore.mindspore.data import begin_anew, check_dataset, check_exact, complaints, go_on, steps_of
+from ckptstore.mindspore.data import begin_anew, check_dataset, check_exact, complaints, go_on, randomness, steps_of
 from ckptstore.mindspore.dying_gasp import DyingGasp
 from ckptstore.mindspore.extra_state import Keeper, Remembered, why_no_state
 from ckptstore.mindspore.initial import Warm, begin_from
@@ -640,6 +640,14 @@ class TrainingLaunch(RankLaunch):
                     f"an exception ended the last training after step {self.global_step}, and this call does not "
                     "finish its epoch: to go on with it, join and resume again"
                 )
+            elif start is not None and int(asked["initial_epoch"]) > 0:
+                data = randomness(asked.get("train_dataset"))
+                if data.shuffles or data.augments:
+                    self._complaints.warn(
+                        "each call of model.train begins the random numbers of the dataset anew: after a restart in "
+                        "mid-epoch, the rest of that epoch has another order or other augmentations, so some samples "
+                        "may be trained twice and others never; train all epochs in one call"
+                    )
             return True
         if start.fresh:
             if (first := int(asked["initial_epoch"])) > 0:

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +222,37 @@ def test_a_loop_of_single_epochs(catalog: Catalog, tmp_path: Path) -> None:
     anew.train(anew.registrar(saving(tmp_path)))
     with pytest.raises(UsageError, match="all epochs of this call were trained before .*step 6.*, and so were"):
         anew.train(anew.registrar(saving(tmp_path)))
+
+
+@pytest.mark.parametrize("shuffles", [True, False])
+def test_a_call_for_each_epoch_begins_the_shuffle_anew__before_silence__now_is_said(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, *, shuffles: bool
+) -> None:
+    """A restart in mid-epoch goes on in the order that the dataset has in one call for all epochs."""
+
+    class Watching(RaiseAt):
+        def __init__(self, step: int) -> None:
+            super().__init__(step)
+            self.rows: list[float] = []
+
+        def on_train_step_end(self, run_context: Any) -> None:
+            self.rows += run_context.original_args().train_dataset_element[0].asnumpy()[:, 0].tolist()
+            super().on_train_step_end(run_context)
+
+    def rows(step: int) -> list[float]:
+        ms.set_seed(1)
+        x = np.arange(12, dtype=np.float32).reshape(12, 1) * np.ones((12, 3), np.float32)
+        job = Job(dataset=ds.NumpySlicesDataset({"x": x, "y": np.zeros(12, np.int32)}, shuffle=shuffles).batch(2))
+        ckpt_cb, watching = saving(tmp_path / "ckpt"), Watching(step)
+        callbacks = [ckpt_cb, watching, job.registrar(ckpt_cb)]
+        with suppress(RuntimeError):
+            for epoch in range(job.start.initial_epoch, 3):
+                job.model.train(epoch + 1, job.dataset, callbacks=callbacks, initial_epoch=epoch)
+        return watching.rows
+
+    interrupted = rows(8)[12:] + rows(0)[:8]
+    assert (sorted(interrupted) == [*range(12)]) is not shuffles
+    assert any("each call of model.train begins the random numbers" in each for each in complaints(caplog)) is shuffles
 
 
 @pytest.mark.parametrize("shuffles", [True, False])
