@@ -829,9 +829,22 @@ def _check_format(form: object) -> None:
 
 
 def _let_people_see() -> None:
-    """Set up logging if the script did not, so that its user sees where training starts."""
+    """Set up logging if the script did not, so that its user sees where training starts.
+
+    Any library that calls `logging.info`, as MindSpore's AdaFactor does, sets up the root logger for warnings only.
+    """
+    root = logging.getLogger()
     if not log.hasHandlers():
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("ckptstore: %(message)s"))
         log.addHandler(handler)
         log.setLevel(logging.INFO)
+    elif log.level == logging.NOTSET and root.level == logging.WARNING and all(map(_is_basic, root.handlers)):
+        log.setLevel(logging.INFO)
+
+
+def _is_basic(handler: logging.Handler) -> bool:
+    """Whether a handler is as `logging.info` makes it if there is none."""
+    record = logging.makeLogRecord({"msg": "a message"})
+    basic = logging.Formatter(logging.BASIC_FORMAT).format(record)
+    return type(handler) is logging.StreamHandler and handler.format(record) == basic

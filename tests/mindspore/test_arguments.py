@@ -1,5 +1,6 @@
 """Wrong arguments are told at the first start, when nothing was saved yet: after a crash it is too late."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import ckptstore.mindspore
 from ckptstore.api import Catalog
 from ckptstore.errors import UsageError
-from tests.mindspore.trainings import create_dataset, create_model
+from tests.mindspore.trainings import Job, create_dataset, create_model
 
 MODEL = "model = mindspore.Model(network, loss_fn, optimizer); start = launch.resume(model, dataset)"
 
@@ -93,3 +94,26 @@ def test_what_saves_says_what_it_needs__before_a_saver_trained_without_saving(
         else:
             launch.loop(model.train_network.network, model._optimizer, create_dataset(), epochs=1, **asked)
     assert str(refused.value).startswith(told)
+
+
+@pytest.mark.parametrize("way", ["a library", "the script"])
+def test_a_library_that_logs__before_silence__now_the_start_is_said(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], way: str
+) -> None:
+    """`logging.info` sets up the root logger for warnings. What a script sets up itself stays as it is."""
+    root, log = logging.getLogger(), logging.getLogger("ckptstore")
+    monkeypatch.setattr(root, "handlers", [])
+    levels = [(each, each.level) for each in (root, log)]
+    try:
+        root.setLevel(logging.WARNING)
+        log.setLevel(logging.NOTSET)
+        if way == "a library":
+            logging.info("AdaFactor init completed")  # noqa: LOG015
+        else:
+            logging.basicConfig(format="%(message)s")
+        Job()
+    finally:
+        for each, level in levels:
+            each.setLevel(level)
+    said = "INFO:ckptstore:run run: no complete checkpoint yet: starting at step 0"
+    assert (said in capsys.readouterr().err.splitlines()) is (way == "a library")
