@@ -195,11 +195,11 @@ def _connection_type(answer_within: float) -> type[psycopg.Connection]:
         def wait(self, gen: Generator[Any, Any, Any], *args: Any, **options: Any) -> Any:
             try:
                 return super().wait(bounded(gen), *args, **options)
-            except psycopg.Error as error:
+            except psycopg.OperationalError as error:
                 if _UNANSWERED in str(error):
                     self.pgconn.finish()  # else the rollback waits for an answer too
                 raise
-            except BaseException:  # of a signal: else the end of a pipeline fails, and its error takes this one's place
+            except (KeyboardInterrupt, SystemExit):  # else the end of a pipeline fails, and its error takes the place
                 self.pgconn.finish()
                 with suppress(psycopg.Error):
                     gen.close()

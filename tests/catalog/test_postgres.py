@@ -226,6 +226,13 @@ def test_a_deadlock_is_untied(url: str) -> None:
     assert len(tries) == 3
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_text_that_cannot_be_sent_is_no_lost_connection(url: str, rows: int) -> None:
+    given = [{"name": f"run{number}\udce8"} for number in range(rows)]
+    with pytest.raises(UnicodeEncodeError), connect(url).database.write() as connection:
+        connection.execute(sa.text("INSERT INTO runs (name) VALUES (:name)"), given)
+
+
 def test_what_the_server_ended_is_done_again(url: str) -> None:
     catalog = connect(url)
     tries: list[int] = []
