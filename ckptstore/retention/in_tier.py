@@ -16,6 +16,7 @@ from ckptstore.catalog.protection import protection_of
 from ckptstore.catalog.runs import find_run
 from ckptstore.core.copies import CopyState
 from ckptstore.core.events import CopyRecorded, later
+from ckptstore.core.groups import grouped
 from ckptstore.core.hints import Command
 from ckptstore.core.limits import CLOCKS_DIFFER, purged_from
 from ckptstore.core.model import Skipped
@@ -145,19 +146,24 @@ def execute(database: Database, plan: TierPlan, *, allow_mass_delete: bool = Fal
 
 
 def undo(database: Database, run: str, tier: Tier) -> TierCollected:
-    """Bring back the copies that the last gc of a run trashed in a tier, if their objects are still there."""
+    """Bring back the copies that the last gc of a run trashed in a tier, if their objects are still there.
+
+    The next call brings back those of the gc before. So does this one if the tier has none of the last gc any more.
+    """
+    back: list[tuple[Checkpoint, Copy]] = []
     troubles = []
     with at_work(database, run) as worker:
-        trashed = _trashed(worker, tier)
-        last = max((copy.at for _, copy in trashed), default=None)
-        back = []
-        for file, copy in ((file, copy) for file, copy in trashed if copy.at == last):
-            fault = fault_of(copy)
-            if fault is None:
-                back.append((file, copy))
-            else:
-                is_gone = isinstance(fault, MissingError)
-                troubles.append(Skipped(copy.key, f"is not in tier {tier.name} any more" if is_gone else fault.message))
+        trashed = grouped((copy.at, (file, copy)) for file, copy in _trashed(worker, tier))
+        for _, some in sorted(trashed.items(), reverse=True):
+            faults = [fault_of(copy) for _, copy in some]
+            back = [each for each, fault in zip(some, faults, strict=True) if fault is None]
+            for (_, copy), fault in zip(some, faults, strict=True):
+                if fault is not None:
+                    is_gone = isinstance(fault, MissingError)
+                    told = f"is not in tier {tier.name} any more" if is_gone else fault.message
+                    troubles.append(Skipped(copy.key, told))
+            if not all(isinstance(fault, MissingError) for fault in faults):
+                break
         worker.record(lambda _: _told(back, CopyState.READY, utc_now()))
     freed = sum(copy.all_bytes for _, copy in back)
     return TierCollected(run, tier.name, copies=len(back), bytes=freed, troubles=tuple(troubles))

@@ -247,6 +247,17 @@ def test_undo_says_what_is_not_there_any_more(job: Job, tier: Tier) -> None:
     assert (done.copies, len(done.troubles)) == (4, 2)
 
 
+def test_undo_goes_on_to_the_gc_before_if_nothing_of_the_last_one_is_there(job: Job, tier: Tier) -> None:
+    """Before, every further undo looked at the last gc again, until the grace of both was over."""
+    database = job.catalog.database
+    copied(job.catalog, tier, job.catalog.files("run"))
+    for newest in (3, 2):
+        in_tier.execute(database, in_tier.plan_tier(database, "run", tier, Policy(keep_last=newest, floor=1)))
+    open_tier(tier.url).remove(key_of(job.catalog.show("run", 10)[0]))
+    done = in_tier.undo(database, "run", tier)
+    assert (done.copies, len(done.troubles), ready(job, tier)) == (2, 2, {5, 15, 20})
+
+
 def test_a_local_file_waits_until_a_tier_above_has_it(job: Job, tier: Tier, tmp_path: Path) -> None:
     database = job.catalog.database
     local = facts.tier_of("local", str(tmp_path / "ckpt"), 0)
