@@ -226,6 +226,8 @@ def of_copies(done: TierCollected, did: str, *, as_json: bool) -> int:
         values.write(dicts.of_copies(done))
     else:
         line(f"run {done.run}, tier {done.tier}: {count(done.copies + done.purged, 'copy', 'copies')} {did}")
+        for each in done.skipped:
+            line(f"{each.path} stays: {each.reason}")
     return _of_tier(done.troubles)
 
 

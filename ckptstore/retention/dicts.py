@@ -64,7 +64,11 @@ def in_tier(outcome: TierOutcome) -> dict[str, Any]:
 
 def of_copies(done: TierCollected) -> dict[str, Any]:
     """The result of a change of copies in a tier."""
-    return {**fields(done, "run tier copies bytes purged purged_bytes"), "troubles": reasons(done.troubles)}
+    return {
+        **fields(done, "run tier copies bytes purged purged_bytes"),
+        "skipped": [{"state": each.path, "reason": each.reason} for each in done.skipped],
+        "troubles": reasons(done.troubles),
+    }
 
 
 def undone(done: Undone) -> dict[str, Any]:

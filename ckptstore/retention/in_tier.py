@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.catalog import copies as known_copies
-from ckptstore.catalog import reads
+from ckptstore.catalog import reads, user_events
 from ckptstore.catalog.protection import protection_of
 from ckptstore.catalog.runs import find_run
 from ckptstore.core.copies import CopyState
@@ -49,6 +49,9 @@ if TYPE_CHECKING:
     from ckptstore.retention.worker import Worker
 
     Held = tuple[tuple[Checkpoint, Copy], ...]
+
+
+_MARKED = "pinned or tagged, so its trashed copies are not deleted: undo brings them back"
 
 
 @dataclass(frozen=True)
@@ -138,11 +141,13 @@ def execute(database: Database, plan: TierPlan, *, allow_mass_delete: bool = Fal
         if plan.decision.remove:
             worker.refuse_unless_all_is_read()
             _check_floor(plan)
-        purged = _purge(worker, plan.run, plan.tier, store, due=utc_now())
+        purged = TierCollected(plan.run, plan.tier.name)
+        if not worker.unheard:
+            purged = _purge(worker, plan.run, plan.tier, store, due=utc_now())
         skipped: list[Skipped] = []
         gone = _trash(worker, plan, skipped)
     freed = sum(copy.all_bytes for _, copy in gone)
-    return replace(purged, copies=len(gone), bytes=freed, skipped=tuple(skipped))
+    return replace(purged, copies=len(gone), bytes=freed, skipped=(*purged.skipped, *skipped))
 
 
 def undo(database: Database, run: str, tier: Tier) -> TierCollected:
@@ -229,6 +234,9 @@ def _trashed(worker: Worker, tier: Tier) -> list[tuple[Checkpoint, Copy]]:
 def _purge(worker: Worker, run: str, tier: Tier, store: Store, *, due: datetime | None) -> TierCollected:
     """Delete the objects of trashed copies that are due (None: all), and record that they are gone.
 
+    Copies of steps that are pinned or tagged by now stay. So do copies that are due while nothing else of the run can
+    be restored.
+
     Ranks whose files have the same name and bytes share an object, and so do tiers of two users with the same URL. So
     an object that another copy uses stays. So does one with the name and step of a file that waits to be copied: a
     process may be about to find the object, and to record it as that file's copy.
@@ -240,7 +248,12 @@ def _purge(worker: Worker, run: str, tier: Tier, store: Store, *, due: datetime 
     ]
     with worker.database.read() as connection:
         every = known_copies.copies_of_run(connection, run_id)
+        marked = user_events.pinned_steps(connection, run_id) | user_events.tags_of(connection, run_id).keys()
         waiting = {_named(file) for file in known_copies.lacking(connection, run_id, tier, most=None)}
+    stay = {(file.launch, file.global_step) for file, _ in over if file.global_step in marked}
+    over = [(file, copy) for file, copy in over if file.global_step not in marked]
+    if due is not None and over and worker.has_nothing_else("--tier", tier.name):
+        over = []
     going = {(file.id, tier.id, copy.key) for file, copy in over}
     needed = {
         key
@@ -273,6 +286,7 @@ def _purge(worker: Worker, run: str, tier: Tier, store: Store, *, due: datetime 
         tier.name,
         purged=len(deleted),
         purged_bytes=sum(copy.all_bytes for _, copy in deleted),
+        skipped=tuple(Skipped(f"step {step} of launch {launch}", _MARKED) for launch, step in sorted(stay)),
         troubles=tuple(troubles),
     )
 

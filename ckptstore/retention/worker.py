@@ -245,14 +245,20 @@ class Worker:
 
     def may_need(self, gcs: AbstractSet[str]) -> bool:
         """Whether these gcs have checkpoints in the trash, and the run has no other state to go on from. Then warns."""
-        if not any(item.checkpoint and item.collection in gcs for item in self.items(settled=True)):
-            return False
+        has_any = any(item.checkpoint and item.collection in gcs for item in self.items(settled=True))
+        return has_any and self.has_nothing_else()
+
+    def has_nothing_else(self, *options: str) -> bool:
+        """Whether nothing of the run can be restored, so that its trash stays. Then warns.
+
+        `options` are those with which `undo` and `purge` find that trash.
+        """
         name = find_called(self.database, self.lock.run).name
         if choose(self.database, name, self.lock.run_id, Query(fetches=True)).plan is not None:
             return False
         log.warning(
             "nothing of run %s can be restored, so its trash stays; %s brings files back, %s deletes them",
-            *(name, Command("undo", name), Command("purge", name, "--now")),
+            *(name, Command("undo", name, *options), Command("purge", name, "--now", *options)),
         )
         return True
 

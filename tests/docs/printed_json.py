@@ -60,7 +60,7 @@ FIELDS = {
     "TierGcPlan": "run:string tier:string applied:boolean keep:Kept[] remove:Removed[] bytes_freed:integer "
     "policy:Policy refused:string? skipped:Skipped[] purged_bytes:integer troubles:PathReason[]",
     "TierDone": "run:string tier:string copies:integer bytes:integer purged:integer purged_bytes:integer "
-    "troubles:PathReason[]",
+    "skipped:Skipped[] troubles:PathReason[]",
     "Purged": "run:string files:integer bytes:integer waiting:integer waiting_bytes:integer next_at:date-time? "
     "troubles:PathReason[]",
     "Renamed": "run:string before:string changed:boolean",

@@ -25,6 +25,7 @@ from ckptstore.retention.in_tier import TierPlan
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
 from ckptstore.tiers import facts
+from ckptstore.verify.in_tier import verify
 from tests.cli import advice
 from tests.command_line import ckptstore
 from tests.jobs import Job, begun
@@ -256,6 +257,39 @@ def test_undo_goes_on_to_the_gc_before_if_nothing_of_the_last_one_is_there(job: 
     open_tier(tier.url).remove(key_of(job.catalog.show("run", 10)[0]))
     done = in_tier.undo(database, "run", tier)
     assert (done.copies, len(done.troubles), ready(job, tier)) == (2, 2, {5, 15, 20})
+
+
+def test_copies_of_a_step_that_was_pinned_or_tagged_since_are_not_deleted(job: Job, tier: Tier) -> None:
+    """Before, purge deleted them, and replicate did not make them again."""
+    database = job.catalog.database
+    copied(job.catalog, tier, job.catalog.files("run"))
+    in_tier.execute(database, in_tier.plan_tier(database, "run", tier, KEEP))
+    job.catalog.pin("run", 5)
+    job.catalog.tag("run", 10, "good")
+    done = in_tier.purge(database, "run", tier, at_once=True)
+    assert (done.purged, [each.path for each in done.skipped]) == (2, ["step 5 of launch L1", "step 10 of launch L1"])
+    assert in_tier.undo(database, "run", tier).copies == 4
+    assert ready(job, tier) == {5, 10, 20}
+
+
+def test_copies_stay_after_their_grace_while_nothing_else_can_be_restored(
+    job: Job, tier: Tier, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before, the next gc of the tier deleted the last whole states of the run."""
+    database = job.catalog.database
+    copied(job.catalog, tier, job.catalog.files("run"))
+    in_tier.execute(database, in_tier.plan_tier(database, "run", tier, KEEP))
+    for file in job.catalog.files("run"):
+        Path(file.path).unlink()
+    open_tier(tier.url).remove(key_of(job.catalog.show("run", 20)[0]))
+    assert len(verify(database, "run", tier).damaged) == 2
+    with monkeypatch.context() as later:
+        later.setattr(in_tier, "utc_now", lambda: utc_now() + timedelta(days=3))
+        assert in_tier.execute(database, in_tier.plan_tier(database, "run", tier, KEEP)).purged == 0
+        assert in_tier.purge(database, "run", tier).purged == 0
+    assert "ckptstore undo run --tier far brings files back" in caplog.text
+    assert in_tier.undo(database, "run", tier).copies == 6
+    assert resolve(database, "run", Query(fetches=True)).plan is not None
 
 
 def test_a_local_file_waits_until_a_tier_above_has_it(job: Job, tier: Tier, tmp_path: Path) -> None:
