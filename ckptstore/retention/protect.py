@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import copies, reads, user_events
 from ckptstore.catalog.runs import find_called
 from ckptstore.core import validate
+from ckptstore.core.copies import CopyState
 from ckptstore.core.events import StepPinned, StepTagged
 from ckptstore.core.hints import Command
 from ckptstore.core.model import FileState
@@ -122,5 +123,11 @@ def _files_there(connection: Connection, run: str, run_id: int, step: int) -> Se
             f"bring it back first, while it is still there: {Command('undo', run)}",
         )
     if not there and not copies.ready_copies(connection, files):
+        known = copies.copies_of(connection, [file.id for file in files])
+        for copy in (copy for some in known.values() for copy in some if copy.state is CopyState.TRASHED):
+            raise RefusedError(
+                f"gc has removed the copies of step {step} of run {run!r} in tier {copy.tier.name}",
+                f"bring them back first, while they are still there: {Command('undo', run, '--tier', copy.tier.name)}",
+            )
         raise RefusedError(f"nothing of step {step} of run {run!r} is left", f"see: {Command('list', run)}")
     return files

@@ -21,6 +21,7 @@ from ckptstore.outside import utc_now
 from ckptstore.resume.resolve import resolve
 from ckptstore.resume.resolver import Query
 from ckptstore.retention import in_tier, stored_policy
+from ckptstore.retention.execute import execute
 from ckptstore.retention.in_tier import TierPlan
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
@@ -290,6 +291,17 @@ def test_copies_stay_after_their_grace_while_nothing_else_can_be_restored(
     assert "ckptstore undo run --tier far brings files back" in caplog.text
     assert in_tier.undo(database, "run", tier).copies == 6
     assert resolve(database, "run", Query(fetches=True)).plan is not None
+
+
+def test_a_step_of_which_gc_removed_the_last_copies_is_not_said_to_be_lost(job: Job, tier: Tier) -> None:
+    database = job.catalog.database
+    copied(job.catalog, tier, job.catalog.files("run"))
+    execute(database, plan_gc(database, "run", KEEP), at_once=True)
+    in_tier.execute(database, in_tier.plan_tier(database, "run", tier, KEEP))
+    with pytest.raises(RefusedError, match="has removed the copies of step 10 .* in tier far; .* undo run --tier far"):
+        job.catalog.pin("run", 10)
+    in_tier.undo(database, "run", tier)
+    assert job.catalog.pin("run", 10)
 
 
 def test_a_local_file_waits_until_a_tier_above_has_it(job: Job, tier: Tier, tmp_path: Path) -> None:
