@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 from contextlib import contextmanager, suppress
 from stat import S_ISREG
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from ckptstore.disk.aside import clear_unfinished, named_last
 from ckptstore.disk.files import sync
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.presence import sync_above
+from ckptstore.disk.walk import LOST_AND_FOUND
 from ckptstore.errors import RefusedError, reason_of
 from ckptstore.objects.errors import (
     BusyError,
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ckptstore.objects.store import Limit
+
+log = logging.getLogger("ckptstore")
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -77,12 +81,15 @@ class DirectoryStore(Store):
         return Seen(key, status.st_size) if S_ISREG(status.st_mode) else None
 
     def list(self, prefix: str = "") -> Iterator[Seen]:
-        """Every file below the directory, without those that are being written."""
+        """Every file below the directory, without those that are being written.
+
+        A directory that cannot be read is named in a warning: several users may share a tier.
+        """
         with self._named("be listed"):
             self._ensure_present()
             start = f"{self._directory}/{prefix.rpartition('/')[0]}".rstrip("/")
-            for above, folders, names in os.walk(start):
-                folders[:] = [each for each in folders if each != FOLDER]
+            for above, folders, names in os.walk(start, onerror=self._pass_over):
+                folders[:] = [each for each in folders if each not in (FOLDER, LOST_AND_FOUND)]
                 for name in names:
                     path = f"{above}/{name}"
                     key = path[len(self._directory.rstrip("/")) + 1 :]
@@ -149,6 +156,10 @@ class DirectoryStore(Store):
         except SourceError as error:
             hint = f"delete {path}, and it is copied again"
             raise WrongBytesError(f"{key} of {self.name} is damaged: {error.message}", hint) from None
+
+    def _pass_over(self, error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            log.warning("%s is passed over: it cannot be read (%s)", error.filename, reason_of(error))
 
     def _at(self, key: str) -> str:
         return f"{self._directory.rstrip('/')}/{key}"

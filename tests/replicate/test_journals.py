@@ -1,6 +1,8 @@
 """Journals are copied up with the files that they tell of: a tier is enough."""
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from ckptstore.objects.tiers import open_tier
 from ckptstore.replicate.journals import JournalCopies, bring_back
 from ckptstore.replicate.replicator import Replicator
 from ckptstore.tiers.fetch import Fetched
+from tests.command_line import no_right_to_pass_by_permissions
 from tests.jobs import begun
 from tests.replicate.rounds import AT_ONCE, files_below, one_round
 from tests.tiers.jobs import declared
@@ -159,6 +162,30 @@ def test_parts_that_overlap_or_lack_and_names_that_lead_elsewhere(
     segment.write_text("other")
     with pytest.raises(RefusedError, match="is another journal"):
         bring_back(store, str(back))
+
+
+@pytest.mark.of_files
+def test_a_directory_of_a_tier_that_may_not_be_read_is_named(tmp_path: Path) -> None:
+    """Before, its journals did not come back, and nothing said so."""
+    tier = tmp_path / "far"
+    open_tier(f"file://{tier}").prepare()
+    for identity in ("0123456789abcdef", "fedcba9876543210"):
+        part = tier / f"run/journals/{identity}/rank_0-abc.jsonl/0-1"
+        part.parent.mkdir(parents=True)
+        part.write_text("x")
+    (tier / "lost+found").mkdir()
+    closed = part.parents[1]
+    program = (
+        "import sys; from ckptstore.objects.tiers import open_tier;"
+        "from ckptstore.replicate.journals import bring_back;"
+        " bring_back(open_tier('file://' + sys.argv[1]), sys.argv[2])"
+    )
+    command = [*no_right_to_pass_by_permissions(), sys.executable, "-c", program, str(tier), str(tmp_path / "back")]
+    for each in (closed, tier / "lost+found"):
+        each.chmod(0)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr == f"{closed} is passed over: it cannot be read (Permission denied)\n"
+    assert [path.name for path in (tmp_path / "back").iterdir()] == ["0123456789abcdef"]
 
 
 @pytest.mark.of_files
