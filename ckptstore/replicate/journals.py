@@ -86,8 +86,8 @@ def bring_back(store: Store, into: str) -> list[str]:
     for each in store.list():
         if parsed := _KEY.fullmatch(each.key):
             identity, name, begin, end = parsed.groups()
-            if each.size == int(end) - int(begin):
-                found.setdefault((identity, name), []).append((int(begin), int(end), each.key))
+            is_whole = each.size == int(end) - int(begin)
+            found.setdefault((identity, name), []).append((int(begin), int(end), each.key if is_whole else ""))
     directories: dict[str, str] = {}
     for (identity, name), parts in sorted(found.items()):
         directory = directories.setdefault(identity, f"{into.rstrip('/')}/{identity}")
@@ -130,9 +130,10 @@ def _end(keys: Iterable[str]) -> int:
 
 
 def _write(store: Store, path: Path, parts: list[tuple[int, int, str]]) -> None:
+    """Write a journal of its parts: their offsets, and their keys (empty: the object is damaged)."""
     content = bytearray()
     for begin, end, key in parts:
-        if begin <= len(content) < end:
+        if key and begin <= len(content) < end:
             for piece in store.pieces(key, len(content) - begin, end - begin):
                 content += piece
     if len(content) < max(end for _, end, _ in parts):

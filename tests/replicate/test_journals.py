@@ -164,6 +164,20 @@ def test_parts_that_overlap_or_lack_and_names_that_lead_elsewhere(
         bring_back(store, str(back))
 
 
+def test_a_journal_whose_last_part_was_cut_is_said_to_lack_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Before, only a gap before another part was said, and the newest records were lost in silence."""
+    store = open_tier(f"file://{tmp_path}/far")
+    store.prepare()
+    folder = tmp_path / "far/run/journals/0123456789abcdef/rank_0-abc.jsonl"
+    folder.mkdir(parents=True)
+    (folder / "0-4").write_text("abcd")
+    (folder / "4-8").write_text("ef")
+    (directory,) = bring_back(store, str(tmp_path / "back"))
+    segment = Path(directory, ".ckptstore", "rank_0-abc.jsonl")
+    assert segment.read_text() == "abcd"
+    assert f"/far lacks a part of {segment}: its records from byte 4 on are missing" in caplog.text
+
+
 @pytest.mark.of_files
 def test_a_directory_of_a_tier_that_may_not_be_read_is_named(tmp_path: Path) -> None:
     """Before, its journals did not come back, and nothing said so."""
