@@ -232,6 +232,11 @@ def companion_of(path: str) -> str:
     return f"{path.rpartition('.')[0]}{COMPANION}"
 
 
+def checkpoints_of(companion: str) -> set[str]:
+    """The checkpoints that a companion may be of: two of different formats share its name."""
+    return {f"{companion.removesuffix(COMPANION)}.{form}" for form in ONE_FILE}
+
+
 def format_of(path: str) -> str:
     """The format that a file's ending stands for; "unknown" for any other."""
     if path.endswith(_PYTORCH):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ckptstore.core.classify import What, classify
 from ckptstore.core.groups import grouped
 from ckptstore.core.model import FileState, Kind, Skipped
-from ckptstore.core.naming import COMPANION, is_ttp_file, parse_name, parse_ttp_directory
+from ckptstore.core.naming import COMPANION, checkpoints_of, is_ttp_file, parse_name, parse_ttp_directory
 from ckptstore.disk.files import names_in, real_directory
 from ckptstore.disk.walk import is_directory, regular_file, walk
 from ckptstore.evidence.writers import wrote
@@ -128,7 +128,7 @@ class _Search:
         stem = (companion["name"] if companion else name).removesuffix(COMPANION)
         if companion or stem != name:
             is_own = any(wrote(source, f"{stem}{end}") for source in sources for end in _ENDS)
-            is_of_use = not companion and any(f"{stem}{end}" in staying for end in _ENDS)
+            is_of_use = not companion and not staying.isdisjoint(checkpoints_of(name))
             return "the checkpoint that it was beside is gone" if is_own and not is_of_use else ""
         if name.endswith(_TMP):
             stem = name.removesuffix(_TMP)
@@ -174,7 +174,7 @@ def has_checkpoint_beside(target: Target) -> bool:
     try:
         names = names_in(directory)
         if name.endswith(COMPANION):
-            return any(f"{name.removesuffix(COMPANION)}{end}" in names for end in _ENDS)
+            return not names.isdisjoint(checkpoints_of(name))
         beside = map(parse_name, names)
         return any(parsed is not None and parsed.prefix == name.removesuffix(_META) for parsed in beside)
     except OSError:

@@ -21,7 +21,7 @@ from ckptstore.core.hints import Command
 from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.core.metrics import mean_metrics
 from ckptstore.core.model import Content, FileState, Grade, Kind, Rejection, RestorePlan, Skipped, State
-from ckptstore.core.naming import FOREIGN, above_save, companion_of
+from ckptstore.core.naming import FOREIGN, above_save, checkpoints_of, companion_of
 from ckptstore.core.tabular import Tabular
 from ckptstore.disk import files as disk
 from ckptstore.disk import presence
@@ -562,11 +562,13 @@ def _targets(
         place = file.path[len(root.rstrip("/")) + 1 :]
         graphs = [str(Path(place).with_suffix(_GRAPH))] if file.kind is Kind.GRACEFUL_EXIT else []
         companion = companion_of(place)
-        companions = [companion] if companion.rpartition("/")[2] in names(directory) else []
+        beside, own = companion.rpartition("/")[2], place.rpartition("/")[2]
+        is_shared = not names(directory).isdisjoint(checkpoints_of(beside) - {own})
+        companions = [companion] if beside in names(directory) and not is_shared else []
         for other in (*graphs, *companions):  # first: after a crash they are not found without their checkpoint
-            beside = disk.facts_if_seen(f"{root}/{other}")
-            if beside is not None:
-                found.append(Target(root, other, beside.size, beside.mtime_ns, launch=file.launch))
+            there = disk.facts_if_seen(f"{root}/{other}")
+            if there is not None:
+                found.append(Target(root, other, there.size, there.mtime_ns, launch=file.launch))
         record = (file.id, file.state, file.mtime_ns, file.format, file.launch)
         found.append(Target(root, place, here.size, here.mtime_ns, *record))
     return tuple(found)

@@ -14,7 +14,7 @@ from ckptstore.core import validate
 from ckptstore.core.events import LaunchStarted, LoadOutcome, SourceAdded, later
 from ckptstore.core.limits import HIGHEST_INTEGER
 from ckptstore.core.model import FileState, Kind, LoadResult, Rule, Source, Timing
-from ckptstore.core.naming import SEVERAL, companion_of, format_of
+from ckptstore.core.naming import SEVERAL, checkpoints_of, companion_of, format_of
 from ckptstore.disk import name_claims, presence
 from ckptstore.disk.aside import Aside
 from ckptstore.disk.files import absolute, facts, is_in, listed, real_directory, remove_own
@@ -618,7 +618,7 @@ class LiveFiles:
             for file in gone:
                 self._files.pop(file.path, None)  # another registrar's thread may have noticed it too
                 companion = Path(companion_of(file.path)).name
-                if companion in names:
+                if companion in names and names.isdisjoint(checkpoints_of(companion)):
                     with suppress(OSError):  # gc removes it later
                         remove_own(str(directory), companion)
         return gone

@@ -7,12 +7,14 @@ import pytest
 
 from ckptstore.api import Catalog
 from ckptstore.core.model import Content, Kind
+from ckptstore.formats.safetensors import head_of
 from ckptstore.resume.register import describe, measured
 from ckptstore.retention.debris import Target, has_checkpoint_beside
 from ckptstore.retention.decide import Why
 from ckptstore.retention.execute import execute
 from ckptstore.retention.in_trash import undo
 from ckptstore.retention.plan import plan_gc
+from ckptstore.training import companions
 from tests.jobs import begun
 from tests.retention.builders import LAST_2, gc, names, removed, saved, tree
 from tests.retention.gc_world import LONG_AGO, build
@@ -46,6 +48,19 @@ def test_companions_and_directories_go_with_their_files(
     assert tree(job.directory) == before
     modes = {path.stat().st_mode & 0o777 for path in job.directory.rglob("*.ckpt")}
     assert modes == {0o400}
+
+
+def test_a_companion_stays_beside_a_checkpoint_of_the_other_format(catalog: Catalog, tmp_path: Path) -> None:
+    """After a return to an older state with another `format`, a name without its ending is used again."""
+    job, _ = begun(catalog, tmp_path / "data", 10, 20, 30, world_size=1)
+    (second,) = job.begin()
+    path = job.write(second, 40, name="net-1_10.safetensors")
+    path.write_bytes(head_of([("global_step", "Int32", (1,), 4)], {"format": "ms"}) + (40).to_bytes(4, "little"))
+    file = second.register(path, global_step=40, optimizer_step=40)
+    companions.write(file, {"callbacks": {}}, durable=False)
+    assert gc(catalog).troubles == ()
+    assert not (job.folder(0) / "net-1_10.ckpt").exists()
+    assert companions.read(file).content, "it is of the state that stays"
 
 
 def test_a_ttp_directory_that_cannot_complete(catalog: Catalog, tmp_path: Path) -> None:
