@@ -42,7 +42,7 @@ class JournalCopies:
     def copy(self, store: Store, tier: Tier, run: str, directory: str, ranks: set[int]) -> None:
         """Copy the parts that a store lacks: of a directory's shared journals, and of those of `ranks`.
 
-        Raises `StoreError`.
+        Raises `StoreError`; `SourceError` if a journal cannot be read, after the others were copied.
         """
         identity = identity_of(directory)
         if not identity:
@@ -55,8 +55,14 @@ class JournalCopies:
         there = store.list(folder) if new else ()
         parts = grouped((each.key[len(folder) :].partition("/")[0], each.key) for each in there)
         self._ends |= {(tier, path): _end(parts.get(paths[path], ())) for path in new}
+        unread: list[SourceError] = []
         for path, name in paths.items():
-            self._ends[tier, path] = _copy(store, path, f"{folder}{name}/", self._ends[tier, path])
+            try:
+                self._ends[tier, path] = _copy(store, path, f"{folder}{name}/", self._ends[tier, path])
+            except SourceError as error:  # noqa: PERF203 — the others are copied all the same
+                unread.append(error)
+        if unread:
+            raise unread[0]
 
 
 def brought_back(url: str, into: str | Path | None, *, dry_run: bool = False) -> str:

@@ -257,6 +257,9 @@ class Replicator:
                 return False
             try:
                 self._journals.copy(self._store(tier), tier, run, directory, ranks)
+            except SourceError as error:  # no fault of the tier
+                self._trouble(done, directory, error)
+                takes_all = False
             except StoreError as error:
                 rest.begin()
                 self._trouble(done, tier.name, error)
@@ -281,7 +284,8 @@ class Replicator:
         return limit
 
     def _trouble(self, done: Done, where: str, error: StoreError) -> None:
-        done.troubles.append(Skipped(where, str(error)))
+        trouble = Skipped(where, str(error))
+        done.troubles += [] if trouble in done.troubles else [trouble]  # each run of a round looks at all journals
         if where not in self._said:
             self._said.add(where)
             log.warning("%s. Other copies go on; this is logged once.", error)

@@ -164,6 +164,22 @@ def test_parts_that_overlap_or_lack_and_names_that_lead_elsewhere(
         bring_back(store, str(back))
 
 
+@pytest.mark.of_files
+def test_a_journal_that_cannot_be_read_keeps_nothing_else_from_the_tier(catalog: Catalog, tmp_path: Path) -> None:
+    """Before, the tier rested for it, and no file of another run was copied."""
+    declared(catalog, tmp_path / "far")
+    for run in ("a", "b"):
+        begun(catalog, tmp_path / run, 5, run=run)
+    folder = tmp_path / "a/rank_0/.ckptstore"
+    (folder / "shared-0.jsonl").symlink_to("nowhere")
+    done = one_round(catalog)
+    assert done.files == 4
+    told = (str(folder.parent), f"cannot copy {folder}/shared-0.jsonl")
+    assert [(each.path, each.reason.partition(":")[0]) for each in done.troubles] == [told]
+    copied = {each.split("/")[3] for each in files_below(tmp_path / "far") if "/journals/" in each}
+    assert copied == {path.name for run in ("a", "b") for path in (tmp_path / run).rglob("*.jsonl") if path.exists()}
+
+
 def test_a_journal_whose_last_part_was_cut_is_said_to_lack_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Before, only a gap before another part was said, and the newest records were lost in silence."""
     store = open_tier(f"file://{tmp_path}/far")
