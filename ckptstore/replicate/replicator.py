@@ -24,7 +24,7 @@ from ckptstore.disk.owner import is_dead, this_process
 from ckptstore.disk.presence import directory_of
 from ckptstore.errors import CatalogUnavailableError, UsageError
 from ckptstore.journal.recorder import Recorder, shared
-from ckptstore.objects.errors import SourceError, StoreError, WrongBytesError
+from ckptstore.objects.errors import DeniedError, SourceError, StoreError, WrongBytesError
 from ckptstore.objects.tiers import open_tier
 from ckptstore.outside import threading, time, utc_now
 from ckptstore.replicate.copy_up import Rate, copy_up
@@ -49,7 +49,7 @@ SETTLED = timedelta(seconds=10)
 """A file's companion is beside it at the latest so long after the file was recorded."""
 _RENEW_SECONDS = 20.0
 _LONGEST_REST_SECONDS = 300.0
-_BAD_SECONDS = 3600.0  # until a file that was not as recorded is read again, unless it changes
+_BAD_SECONDS = 3600.0  # until a file that could not be copied is read again, unless it changes
 _FIRST_RESTS = 50  # a rest is so many times a pause of `Backoff`
 _MOST = 100_000
 
@@ -189,19 +189,31 @@ class Replicator:
         try:
             with self._database.connected():
                 copied = self._copy_if_free(file, tier, done)
-        except (SourceError, WrongBytesError) as error:
+        except StoreError as error:
+            is_bad = isinstance(error, SourceError | WrongBytesError)
+            if not is_bad and not self._is_of_one(error, tier):
+                rest.begin()
+                self._trouble(done, tier.name, error)
+                return False
             self._bad[file.id, tier] = seen.mtime_ns, time.monotonic() + _BAD_SECONDS
             self._trouble(done, file.path, error)
-            self._record(file, tier, CopyState.FAILED, detail=error.message)
+            if is_bad:
+                self._record(file, tier, CopyState.FAILED, detail=error.message)
             return True
-        except StoreError as error:
-            rest.begin()
-            self._trouble(done, tier.name, error)
-            return False
         if copied and rest.is_over():
             log.info("tier %s takes copies again", tier.name)
             self._said.discard(tier.name)
         return copied
+
+    def _is_of_one(self, error: StoreError, tier: Tier) -> bool:
+        """Whether a tier refuses one object, and takes others: a folder in it may be another user's."""
+        if not isinstance(error, DeniedError):
+            return False
+        try:
+            self._store(tier).check()
+        except StoreError:
+            return False
+        return True
 
     def _copy_if_free(self, file: Checkpoint, tier: Tier, done: Done) -> bool:
         lease = _Lease(self._database, file, tier)
@@ -257,13 +269,13 @@ class Replicator:
                 return False
             try:
                 self._journals.copy(self._store(tier), tier, run, directory, ranks)
-            except SourceError as error:  # no fault of the tier
-                self._trouble(done, directory, error)
-                takes_all = False
             except StoreError as error:
-                rest.begin()
-                self._trouble(done, tier.name, error)
                 takes_all = False
+                if isinstance(error, SourceError) or self._is_of_one(error, tier):
+                    self._trouble(done, directory, error)
+                else:
+                    rest.begin()
+                    self._trouble(done, tier.name, error)
         return takes_all
 
     def _store(self, tier: Tier) -> Store:

@@ -3,6 +3,8 @@
 import json
 import logging
 import os
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -37,6 +39,7 @@ from ckptstore.tiers import facts
 from ckptstore.training import companions
 from ckptstore.verify import in_tier
 from tests import ckpt_bytes
+from tests.command_line import no_right_to_pass_by_permissions
 from tests.jobs import Job, begun
 from tests.replicate.rounds import AT_ONCE, copies_below, files_below, one_round, states
 from tests.tiers.jobs import declared
@@ -195,6 +198,28 @@ def test_a_tier_that_fails_rests_is_said_once_and_stops_no_other(
     assert len(messages) == 2
     assert "perhaps it is not mounted" in messages[0]
     assert messages[1] == "tier shared takes copies again"
+
+
+@pytest.mark.of_files
+def test_a_folder_in_a_tier_that_may_not_be_written_to_keeps_no_other_file_away(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    """Before, the tier rested at once, and the same file was the first of every later command too."""
+    declared(catalog, tmp_path / "far")
+    job, ranks = begun(catalog, tmp_path / "ckpt", 5)
+    files = job.save(ranks, 10)
+    begun(catalog, tmp_path / "other", 5, run="z")
+    closed = tmp_path / "far/run/L1/10"
+    closed.mkdir(parents=True)
+    closed.chmod(0o555)
+    url = catalog.database.url.render_as_string(hide_password=False)
+    program = (
+        "import sys; from ckptstore.api import connect; from tests.replicate.rounds import one_round;"
+        "done = one_round(connect(sys.argv[1])); print(done.files, *(each.path for each in done.troubles))"
+    )
+    command = [*no_right_to_pass_by_permissions(), sys.executable, "-c", program, url]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
+    assert told.stdout.split() == ["4", *(file.path for file in files)]
 
 
 def test_one_of_several_copies_a_file(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
