@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _SAVING = "saving"
 _UNFINISHED = "unfinished"
+_LONGEST = 255  # bytes of a name
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 """The errors of a file system without locks."""
 _NAME = re.compile(r"(?P<stem>.+?)(?P<suffixes>(?:\.[A-Za-z]\w*)*)", re.DOTALL)
@@ -185,9 +186,10 @@ def _alone(target: str, *, resumes: bool = False) -> Iterator[str]:
 
 
 def _folder_of(target: str) -> str:
-    """The folder beside a target for its temporary files."""
+    """The folder beside a target for its temporary files. File systems allow 255 bytes for a name."""
     above, name = os.path.split(target)
-    return f"{above}/.{name}.{_UNFINISHED}"
+    folder = f".{name}.{_UNFINISHED}"
+    return f"{above}/{folder if len(os.fsencode(folder)) <= _LONGEST else f'.{derived_id(name)}.{_UNFINISHED}'}"
 
 
 def _refuse_taken(target: str) -> None:

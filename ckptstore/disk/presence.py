@@ -23,6 +23,7 @@ from ckptstore.core.groups import grouped
 from ckptstore.core.naming import INDEX, above_save
 from ckptstore.disk.files import opened_directory, readable, sync
 from ckptstore.disk.name_claims import FOLDER, host_name
+from ckptstore.disk.several import NOTHING_THERE
 from ckptstore.errors import reason_of
 from ckptstore.outside import Path, os, token_hex
 
@@ -222,11 +223,17 @@ def _why_absent(opened: int, home: Home) -> str:
 
 def _is_at(place: str, opened: int) -> bool:
     """Whether a checkpoint is there: of a prefix of TensorFlow, the index counts."""
-    for name in (place, f"{place}{INDEX}"):
-        with suppress(FileNotFoundError, NotADirectoryError):
-            os.stat(name, dir_fd=opened, follow_symlinks=False)
-            return True
-    return False
+    return _has(place, opened) or _has(f"{place}{INDEX}", opened)
+
+
+def _has(place: str, opened: int) -> bool:
+    try:
+        os.stat(place, dir_fd=opened, follow_symlinks=False)
+    except OSError as error:
+        if error.errno in NOTHING_THERE:
+            return False
+        raise
+    return True
 
 
 def _known(opened: int, identities: set[str]) -> str:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
+"""The errors of a path at which nothing is. A companion or an index may have a longer name than any file can have."""
+
 WITHOUT_FILES = "it is a directory without files"
 
 
@@ -33,8 +36,10 @@ def status_of(path: str) -> os.stat_result | None:
     """The status of a path itself; None if nothing is there. Raises `OSError`."""
     try:
         return os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+    except OSError as error:
+        if error.errno in NOTHING_THERE:
+            return None
+        raise
 
 
 def members_at(path: str, status: os.stat_result | None) -> list[Member]:

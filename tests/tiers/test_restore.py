@@ -27,6 +27,7 @@ from ckptstore.tiers import facts
 from ckptstore.training.start import decide, start_from_json
 from tests import ckpt_bytes
 from tests.jobs import Job, begun
+from tests.replicate.rounds import one_round
 from tests.resume.wide import statements
 from tests.tiers.jobs import copied, declared
 
@@ -58,6 +59,23 @@ def of(job: Job, step: int, rank: int) -> Checkpoint:
 def step_of(job: Job, *, fetches: bool = True) -> int | None:
     plan = resolve(job.catalog.database, "run", Query(fetches=fetches)).plan
     return plan.global_step if plan else None
+
+
+@pytest.mark.parametrize("length", [244, 250, 255])
+def test_a_file_with_a_long_name_is_copied_fetched_and_missed(
+    catalog: Catalog, tier: Tier, tmp_path: Path, length: int
+) -> None:
+    """Before, the folder for the fetch, the companion or the index had a longer name than a file system allows."""
+    job, ranks = begun(catalog, tmp_path / "ckpt", 5, world_size=1)
+    path = job.write(ranks[0], 10, name="-1_10.ckpt".rjust(length, "n"))
+    ranks[0].register(path, global_step=10, optimizer_step=10)
+    content = path.read_bytes()
+    assert one_round(catalog).files == 2
+    path.unlink()
+    assert [each.path for each in catalog.verify("run").damaged] == [str(path)]
+    (rank,) = job.start(resume=False)
+    plan = rank.resolve()
+    assert (plan.global_step, Path(plan.ranks[0].source.path).read_bytes()) == (10, content)
 
 
 def test_a_replaced_node_gets_its_files_back_and_the_other_reads_nothing(job: Job, tier: Tier) -> None:
