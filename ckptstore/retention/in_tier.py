@@ -273,6 +273,7 @@ def _purge(worker: Worker, run: str, tier: Tier, store: Store, *, due: datetime 
         try:
             for key in _keys(copy):
                 if key not in needed:
+                    worker.lock.keep()
                     store.remove(key)
         except StoreError as error:
             troubles.append(Skipped(copy.key, error.message))

@@ -1,10 +1,12 @@
 """What most tests of gc do: save some steps, collect by a policy, look what is left."""
 
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
 from ckptstore.api import Catalog
+from ckptstore.catalog.tables import gc_locks
 from ckptstore.retention.execute import Collected, execute
 from ckptstore.retention.plan import GcPlan, plan_gc
 from ckptstore.retention.policy import Policy
@@ -12,6 +14,7 @@ from tests.jobs import Job, begun
 from tests.trash_calls import MOVES, failing_after
 
 LAST_2 = Policy(keep_last=2)
+LONG_AGO = datetime(2000, 1, 1, tzinfo=timezone.utc)
 
 
 def gc(catalog: Catalog, policy: Policy = LAST_2, **asked: object) -> Collected:
@@ -47,3 +50,9 @@ def interrupt(catalog: Catalog, after: int) -> None:
     """Ctrl-C after so many files were moved or deleted."""
     with failing_after(after, MOVES, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
         gc(catalog)
+
+
+def forget_the_holder(catalog: Catalog) -> None:
+    """As if it had not been heard of for too long."""
+    with catalog.database.write() as connection:
+        connection.execute(gc_locks.update().values(expires_at=LONG_AGO))

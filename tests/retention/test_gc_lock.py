@@ -20,16 +20,8 @@ from ckptstore.errors import RefusedError
 from ckptstore.retention import worker as lock
 from ckptstore.retention.in_trash import undo
 from ckptstore.retention.worker import GcLock
-from tests.retention.builders import gc, names, saved
+from tests.retention.builders import LONG_AGO, forget_the_holder, gc, names, saved
 from tests.trash_calls import at, before_each
-
-LONG_AGO = datetime(2000, 1, 1, tzinfo=timezone.utc)
-
-
-def forget_the_holder(catalog: Catalog) -> None:
-    """As if it had not been heard of for too long."""
-    with catalog.database.write() as connection:
-        connection.execute(gc_locks.update().values(expires_at=LONG_AGO))
 
 
 def expires(catalog: Catalog) -> datetime:

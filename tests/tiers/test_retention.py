@@ -16,11 +16,12 @@ from ckptstore.core.copy_keys import key_of
 from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.errors import RefusedError
 from ckptstore.journal.recorder import shared
+from ckptstore.objects.directory import DirectoryStore
 from ckptstore.objects.tiers import open_tier
 from ckptstore.outside import utc_now
 from ckptstore.resume.resolve import resolve
 from ckptstore.resume.resolver import Query
-from ckptstore.retention import in_tier, stored_policy
+from ckptstore.retention import in_tier, stored_policy, worker
 from ckptstore.retention.execute import execute
 from ckptstore.retention.in_tier import TierPlan
 from ckptstore.retention.plan import plan_gc
@@ -30,6 +31,7 @@ from ckptstore.verify.in_tier import verify
 from tests.cli import advice
 from tests.command_line import ckptstore
 from tests.jobs import Job, begun
+from tests.retention.builders import forget_the_holder
 from tests.tiers.jobs import copied, declared
 
 pytestmark = pytest.mark.of_files
@@ -302,6 +304,26 @@ def test_a_step_of_which_gc_removed_the_last_copies_is_not_said_to_be_lost(job: 
         job.catalog.pin("run", 10)
     in_tier.undo(database, "run", tier)
     assert job.catalog.pin("run", 10)
+
+
+def test_a_purge_that_lost_its_lock_deletes_nothing_more(job: Job, tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It had not renewed the lock for all its objects: another host brought back copies, and it deleted their bytes."""
+    database = job.catalog.database
+    copied(job.catalog, tier, job.catalog.files("run"))
+    in_tier.execute(database, in_tier.plan_tier(database, "run", tier, KEEP))
+    monkeypatch.setattr(worker, "RENEWED_EVERY", timedelta(0))
+    remove = DirectoryStore.remove
+
+    def undone_meanwhile(store: DirectoryStore, key: str) -> None:
+        remove(store, key)
+        forget_the_holder(job.catalog)
+        in_tier.undo(database, "run", tier)
+
+    with monkeypatch.context() as slow, pytest.raises(RefusedError, match="has taken over the files"):
+        slow.setattr(DirectoryStore, "remove", undone_meanwhile)
+        in_tier.purge(database, "run", tier, at_once=True)
+    assert len(ready(job, tier)) == 3, "one object was on its way out"
+    assert objects(tier) == 3
 
 
 def test_a_local_file_waits_until_a_tier_above_has_it(job: Job, tier: Tier, tmp_path: Path) -> None:
