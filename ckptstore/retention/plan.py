@@ -203,13 +203,18 @@ def protected_since(decision: Decision, key: Key, protection: Protection) -> str
 
 
 def fault_of(copy: Copy) -> StoreError | None:
-    """The error if a tier, when asked, does not have a copy with its recorded size; None if it does."""
+    """The error if a tier, when asked, does not have a copy, and what is beside it, with the recorded sizes; or None.
+
+    Without the companion, no start takes a copy.
+    """
     try:
-        seen = open_tier(copy.tier.url).head(copy.key)
+        store = open_tier(copy.tier.url)
+        for key, size in ((copy.key, copy.size), *((each.key, each.size) for each in copy.beside)):
+            seen = store.head(key)
+            if seen is None or seen.size != size:
+                return MissingError(f"{key} is not in tier {copy.tier.name}")
     except StoreError as error:
         return error
-    if seen is None or seen.size != copy.size:
-        return MissingError(f"{copy.key} is not in tier {copy.tier.name}")
     return None
 
 

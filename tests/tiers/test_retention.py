@@ -27,10 +27,12 @@ from ckptstore.retention.in_tier import TierPlan
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
 from ckptstore.tiers import facts
+from ckptstore.training import companions
 from ckptstore.verify.in_tier import verify
 from tests.cli import advice
 from tests.command_line import ckptstore
 from tests.jobs import Job, begun
+from tests.replicate.rounds import one_round
 from tests.retention.builders import forget_the_holder
 from tests.tiers.jobs import copied, declared
 
@@ -304,6 +306,20 @@ def test_a_step_of_which_gc_removed_the_last_copies_is_not_said_to_be_lost(job: 
         job.catalog.pin("run", 10)
     in_tier.undo(database, "run", tier)
     assert job.catalog.pin("run", 10)
+
+
+def test_a_local_file_waits_if_the_tier_has_lost_its_companion(job: Job, tier: Tier, tmp_path: Path) -> None:
+    """Before, gc removed the file, and no start could take the copy: a fetch begins with the companion."""
+    database = job.catalog.database
+    files = job.catalog.files("run")
+    for file in files:
+        companions.write(file, {"kept": file.global_step}, durable=False)
+    one_round(job.catalog)
+    facts.add(database, facts.tier_of("local", str(tmp_path / "ckpt"), 0))
+    local = facts.named(database, "local")
+    next((tmp_path / "far/run/L1/10").glob("*.companion")).unlink()
+    plan = plan_gc(database, "run", KEEP, tier=local)
+    assert [each.state.global_step for each in plan.decision.remove] == [15, 5]
 
 
 def test_a_purge_that_lost_its_lock_deletes_nothing_more(job: Job, tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
