@@ -61,6 +61,19 @@ def step_of(job: Job, *, fetches: bool = True) -> int | None:
     return plan.global_step if plan else None
 
 
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_a_fetched_file_that_was_damaged_since_is_fetched_again(job: Job, tier: Tier, *, is_cut: bool) -> None:
+    """Before, every start was refused: a file was there already, and another name was to be given."""
+    lost = of(job, 10, 1)
+    content = Path(lost.path).read_bytes()
+    copied(job.catalog, tier, job.catalog.files("run"))
+    shutil.rmtree(job.folder(1))
+    fetched = Path(job.start(resume=False)[1].resolve().ranks[1].source.path)
+    fetched.write_bytes(content[:-1] + (b"" if is_cut else bytes([content[-1] ^ 1])))
+    again = Path(job.start(resume=False)[1].resolve().ranks[1].source.path)
+    assert (again, again.read_bytes()) == (fetched, content)
+
+
 @pytest.mark.parametrize("length", [244, 250, 255])
 def test_a_file_with_a_long_name_is_copied_fetched_and_missed(
     catalog: Catalog, tier: Tier, tmp_path: Path, length: int
