@@ -229,7 +229,8 @@ def is_numbered(prefix: str, base: str) -> bool:
 
 def companion_of(path: str) -> str:
     """Where the companion of a checkpoint is: beside it, under its name without the ending."""
-    return f"{path.rpartition('.')[0]}{COMPANION}"
+    above, separator, name = path.rpartition("/")
+    return f"{above}{separator}{name.rpartition('.')[0] or name}{COMPANION}"
 
 
 def checkpoints_of(companion: str) -> set[str]:

@@ -190,6 +190,9 @@ def test_the_step_that_others_name(name: str, step: int | None) -> None:
 
 def test_a_companion_is_beside_its_checkpoint() -> None:
     assert companion_of("/d/net.v2-1_5.ckpt") == "/d/net.v2-1_5.companion"
+    assert companion_of("/d.v1/model") == "/d.v1/model.companion", "a script may choose a name without an ending"
+    assert companion_of("model") == "model.companion"
+    assert companion_of("/d/.hidden") == "/d/.hidden.companion"
 
 
 @pytest.mark.parametrize(

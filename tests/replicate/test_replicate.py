@@ -201,6 +201,19 @@ def test_a_tier_that_fails_rests_is_said_once_and_stops_no_other(
 
 
 @pytest.mark.of_files
+def test_the_companion_of_another_checkpoint_goes_with_no_file_without_an_ending(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    """Before, `bert.v1/rank_0/model` was taken to have `bert.companion` beside it, and was not copied."""
+    declared(catalog, tmp_path / "far")
+    job, (rank,) = begun(catalog, tmp_path / "bert.v1", world_size=1)
+    rank.register(job.write(rank, 5, name="model"), global_step=5)
+    (tmp_path / "bert.companion").write_text("of bert.ckpt")
+    done = one_round(catalog)
+    assert (done.files, done.troubles) == (1, [])
+
+
+@pytest.mark.of_files
 def test_a_folder_in_a_tier_that_may_not_be_written_to_keeps_no_other_file_away(
     catalog: Catalog, tmp_path: Path
 ) -> None:
