@@ -19,7 +19,7 @@ from msgspec import MsgspecError, Struct, convert, to_builtins
 
 from ckptstore.core import limits
 from ckptstore.core.copies import Beside, CopyState, Tier
-from ckptstore.core.copy_keys import key_of
+from ckptstore.core.copy_keys import folder_of, key_of
 from ckptstore.core.fields import (
     Collection,
     Index,
@@ -479,9 +479,7 @@ def _check(event: Event) -> None:
     """Check conditions that the types of fields do not express. Raises `ValueError`."""
     match event:
         case LaunchStarted():
-            _check_moments(event.launch.created_at)
-            if event.origin is not None:
-                _check_moments(event.origin.created_at)
+            _check_moments(event.launch.created_at, *(each.created_at for each in (event.origin,) if each))
             _check_moments(*(at for at in (event.at, event.data_at) if at))
         case FileRecorded(file):
             _check_moments(file.created_at)
@@ -495,10 +493,25 @@ def _check(event: Event) -> None:
                 _place(removed.place)
         case LoadOutcome(file=Checkpoint() as file) | CopyRecorded(file=file) if file.run != event.run:
             raise ValueError(f"an event of run {event.run!r} cannot be about a file of run {file.run!r}")
+        case CopyRecorded():
+            _check_copy(event)
         case LayoutFileKept():
             pass
         case _:
             _check_moments(event.at)
+
+
+def _check_copy(event: CopyRecorded) -> None:
+    """Raise `ValueError` for objects that are of another run, and for a trashed copy without the end of its grace.
+
+    purge deletes the objects of trashed copies.
+    """
+    _check_moments(event.at)
+    keys = [event.key, *(each.key for each in event.beside)]
+    if not all(key.startswith(folder_of(event.run)) for key in keys):
+        raise ValueError(f"run {event.run!r} cannot have a copy outside {folder_of(event.run)!a}")
+    if event.state is CopyState.TRASHED:
+        _check_moments(datetime.fromisoformat(event.detail))
 
 
 _FORMATS = (*ONE_FILE, *FOREIGN, "unknown")

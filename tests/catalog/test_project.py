@@ -19,6 +19,7 @@ from ckptstore.catalog.engine import in_memory
 from ckptstore.catalog.project import project
 from ckptstore.catalog.tables import metadata
 from ckptstore.core.copies import Beside, CopyState, Tier
+from ckptstore.core.copy_keys import key_of
 from ckptstore.core.events import (
     CopyRecorded,
     Event,
@@ -195,9 +196,10 @@ def copied(draw: st.DrawFn) -> CopyRecorded:
     file = replace(draw(files()), digest=draw(st.sampled_from(["a1", "b2"])))
     state, beside = (
         draw(st.sampled_from(CopyState)),
-        draw(st.sampled_from([(), (Beside("x.json", "k/x.json", 7, "c3"),)])),
+        draw(st.sampled_from([(), (Beside("x.json", key_of(file, "x.json", "c3"), 7, "c3"),)])),
     )
-    event = CopyRecorded.of(file, draw(tiers), state, draw(moments), beside=beside)
+    detail = START.isoformat() if state is CopyState.TRASHED else ""
+    event = CopyRecorded.of(file, draw(tiers), state, draw(moments), beside=beside, detail=detail)
     return replace(event, trusted=draw(st.booleans()))
 
 

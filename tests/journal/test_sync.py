@@ -88,7 +88,7 @@ def a_long_story(job: Job) -> None:
     tier = facts.tier_of("s3", "s3://bucket/prefix")
     for file, state in ((files[0], CopyState.READY), (files[1], CopyState.FAILED)):
         facts.record_copy(
-            shared(job.catalog.database), file, tier, state, beside=[Beside("x.json", "k/x.json", 7, "c3")]
+            shared(job.catalog.database), file, tier, state, beside=[Beside("x.json", "run/k/x.json", 7, "c3")]
         )
     facts.remove(job.catalog.database, "s3")
     facts.add(job.catalog.database, tier)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,8 +14,10 @@ from ckptstore.catalog import copies
 from ckptstore.cli.main import cli
 from ckptstore.core.copies import CopyState, Tier
 from ckptstore.core.copy_keys import key_of
+from ckptstore.core.events import CopyRecorded, to_line
 from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.errors import RefusedError
+from ckptstore.journal import jsonl
 from ckptstore.journal.recorder import shared
 from ckptstore.objects.directory import DirectoryStore
 from ckptstore.objects.tiers import open_tier
@@ -320,6 +323,26 @@ def test_a_local_file_waits_if_the_tier_has_lost_its_companion(job: Job, tier: T
     next((tmp_path / "far/run/L1/10").glob("*.companion")).unlink()
     plan = plan_gc(database, "run", KEEP, tier=local)
     assert [each.state.global_step for each in plan.decision.remove] == [15, 5]
+
+
+@pytest.mark.parametrize("detail", ["2026-01-01T00:00:00+00:00", "", "2026-01-01T00:00:00"])
+def test_a_journal_has_no_objects_of_another_run_deleted(job: Job, tier: Tier, tmp_path: Path, detail: str) -> None:
+    """It may be of a user who knows the tier: its run had a trashed copy under the key of another run."""
+    database = job.catalog.database
+    copied(job.catalog, tier, job.catalog.files("run"))
+    there = objects(tier)
+    begun(job.catalog, tmp_path / "other", 5, run="other", world_size=1)
+    (file,) = job.catalog.files("other")
+    told = CopyRecorded.of(file, tier, CopyState.TRASHED, utc_now(), detail=detail)
+    if detail.endswith("+00:00"):
+        told = replace(told, key=key_of(job.catalog.show("run", 20)[0]))
+    directory = Path(file.path).parent
+    journal = next((directory / ".ckptstore").glob("rank_0-*.jsonl"))
+    with journal.open("ab") as opened:
+        opened.write(jsonl.encode(to_line(told, str(directory))))
+    job.catalog.scan(directory)
+    assert in_tier.purge(database, "other", tier).purged == 0
+    assert objects(tier) == there
 
 
 def test_a_purge_that_lost_its_lock_deletes_nothing_more(job: Job, tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
