@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ckptstore.core.copies import Tier
-    from ckptstore.objects.store import Store
+    from ckptstore.objects.store import Seen, Store
 
 log = logging.getLogger("ckptstore")
 
@@ -53,8 +53,11 @@ class JournalCopies:
         folder = f"{folder_of(run)}journals/{identity}/"
         new = [path for path in paths if (tier, path) not in self._ends]
         there = store.list(folder) if new else ()
-        parts = grouped((each.key[len(folder) :].partition("/")[0], each.key) for each in there)
-        self._ends |= {(tier, path): _end(parts.get(paths[path], ())) for path in new}
+        parts = grouped((each.key[len(folder) :].partition("/")[0], each) for each in there)
+        for path in new:
+            for part in (each for each in parts.get(paths[path], ()) if _is_cut(each)):
+                store.remove(part.key)  # a part that is there is not written again
+            self._ends[tier, path] = _end(each.key for each in parts.get(paths[path], ()) if not _is_cut(each))
         unread: list[SourceError] = []
         for path, name in paths.items():
             try:
@@ -92,8 +95,7 @@ def bring_back(store: Store, into: str) -> list[str]:
     for each in store.list():
         if parsed := _KEY.fullmatch(each.key):
             identity, name, begin, end = parsed.groups()
-            is_whole = each.size == int(end) - int(begin)
-            found.setdefault((identity, name), []).append((int(begin), int(end), each.key if is_whole else ""))
+            found.setdefault((identity, name), []).append((int(begin), int(end), "" if _is_cut(each) else each.key))
     directories: dict[str, str] = {}
     for (identity, name), parts in sorted(found.items()):
         directory = directories.setdefault(identity, f"{into.rstrip('/')}/{identity}")
@@ -123,6 +125,12 @@ def _copy(store: Store, path: str, prefix: str, begin: int) -> int:
     except OSError as error:
         raise SourceError(f"cannot copy {path}: {reason_of(error)}", "it is not copied") from None
     return end
+
+
+def _is_cut(part: Seen) -> bool:
+    """Whether an object is a part of a journal that has not as many bytes as its key says."""
+    found = _KEY.fullmatch(part.key)
+    return found is not None and part.size != int(found[4]) - int(found[3])
 
 
 def _end(keys: Iterable[str]) -> int:

@@ -195,6 +195,25 @@ def test_a_journal_whose_last_part_was_cut_is_said_to_lack_it(tmp_path: Path, ca
 
 
 @pytest.mark.of_files
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_part_that_was_cut_is_copied_again_by_the_next_process(
+    catalog: Catalog, tmp_path: Path, *, goes_on: bool
+) -> None:
+    """Before, it counted as copied, and no part after it was of use."""
+    far = declared(catalog, tmp_path / "far")
+    job, ranks = begun(catalog, tmp_path / "ckpt", 5)
+    one_round(catalog)
+    for part in (tmp_path / "far/run/journals").rglob("*-*"):
+        if part.is_file():
+            part.write_bytes(part.read_bytes()[:-1])
+    if goes_on:
+        job.save(ranks, 10)
+    assert one_round(catalog).troubles == []
+    bring_back(open_tier(far.url), str(tmp_path / "back"))
+    assert lines(tmp_path / "back") == lines(tmp_path / "ckpt")
+
+
+@pytest.mark.of_files
 def test_a_directory_of_a_tier_that_may_not_be_read_is_named(tmp_path: Path) -> None:
     """Before, its journals did not come back, and nothing said so."""
     tier = tmp_path / "far"
