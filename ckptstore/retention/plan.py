@@ -203,7 +203,7 @@ def protected_since(decision: Decision, key: Key, protection: Protection) -> str
 
 
 def fault_of(copy: Copy) -> StoreError | None:
-    """The error if a tier, when asked, does not have a copy, and what is beside it, with the recorded sizes; or None.
+    """The error if a tier, when asked, does not have a copy and the files beside it with the recorded sizes; or None.
 
     Without the companion, no start takes a copy.
     """
