@@ -109,8 +109,9 @@ class TierWorld(World):
         def work(opened: Catalog) -> Any:
             return in_tier.purge(opened.database, RUN, facts.named(opened.database, SHARED), at_once=now)
 
+        marked = self._marked() & self._copies()
         self._operate("tier purge", work)
-        self._check_copies("tier purge", self.ready)
+        self._check_copies("tier purge", self.ready | marked)
 
     def free_nodes(self, keep_last: int = 2, floor: int = 2, now: bool = False) -> None:  # noqa: FBT001, FBT002
         """Remove files that have copies from the nodes' disks."""
@@ -266,15 +267,22 @@ class TierWorld(World):
         copied = self._copies()
         homes = {each.path: each.content for each in self.truth.every_file() if each.content in copied}
         sure = {path: content for path, content in homes.items() if content in self.ready}
-        is_in_doubt = self.truth.is_in_doubt() or self.truth.has_untold() or self.is_shaken or self._is_interrupted()
-        states = set() if is_in_doubt else set(self.truth.floor(sure, floor, {}, may_be=homes))
-        marks = set() if is_in_doubt or self.first_missed else self.truth.marked()
-        states |= {(each, step) for each in self.truth.launches for step in marks & each.saved.keys()}
-        keep = {each.content for launch, step in states for each in self.truth.files(launch, step)}
+        states = set() if self._is_in_doubt() else set(self.truth.floor(sure, floor, {}, may_be=homes))
+        marked = self._marked()
+        keep = marked | {each.content for launch, step in states for each in self.truth.files(launch, step)}
         self._operate(name, work)
         self._out_of_use |= copied - (self.ready & keep)
         self.ready &= keep
-        self._check_copies(name, self.ready)
+        self._check_copies(name, self.ready | (marked & copied))
+
+    def _is_in_doubt(self) -> bool:
+        return self.truth.is_in_doubt() or self.truth.has_untold() or self.is_shaken or self._is_interrupted()
+
+    def _marked(self) -> set[bytes]:
+        """The contents of steps that are surely pinned or tagged. Their copies stay, also those out of use."""
+        marks = set() if self._is_in_doubt() or self.first_missed else self.truth.marked()
+        states = [(each, step) for each in self.truth.launches for step in marks & each.saved.keys()]
+        return {each.content for launch, step in states for each in self.truth.files(launch, step)}
 
     def _check_copies(self, what: str, ready: set[bytes]) -> None:
         self.checked["copies"] += len(ready)
