@@ -80,7 +80,7 @@ class DyingGasp:
         begun = session.describe(path, kind=Kind.DYING_GASP, content=Content.FULL)
         session.launch.recorder.note(begun)
         session.recorder.call(lambda: session.launch.record_files([begun]))
-        appended = {**compat.APPEND_DICT.of(self._callback), "epoch_num": begun.epoch or 0, "step_num": step}
+        appended = {**compat.APPEND_DICT.of(self._callback), **session.counts(begun.epoch)}
         mindspore.save_checkpoint(
             session.params.train_network,
             path,

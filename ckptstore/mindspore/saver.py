@@ -204,7 +204,7 @@ class Saver(Registrar):
         epoch, step_in_epoch = epoch_and_step(step, session.steps.an_epoch)
         place = epoch or 0, step_in_epoch or 0
         beside = self._keeper.content(self._writer.path(place))
-        numbers = {**self._numbers(), "epoch_num": place[0], "step_num": step}
+        numbers = {**self._numbers(), **session.counts(epoch)}
         file = self._writer.save(kind, place, beside, numbers=numbers)
         if file is not None and self._schedule is not None:
             self._schedule.saved()

@@ -199,6 +199,11 @@ class Session:
             mtime_ns=written.mtime_ns if written is not None else None,
         )
 
+    def counts(self, epoch: int | None) -> dict[str, int]:
+        """The counts to append to a file, with MindSpore's names. A parameter of such a name keeps its own value."""
+        counted = {"epoch_num": epoch or 0, "step_num": self.progress.global_step}
+        return {name: value for name, value in counted.items() if name not in self.network.parameters}
+
     def saved(self, file: Checkpoint, *, asynchronous: bool = False, is_state: bool = True) -> None:
         """Record a file that was saved; `is_state`: a periodic one with the whole state, or a share of it."""
         self.recorder.submit(file, asynchronous=asynchronous)

@@ -73,6 +73,39 @@ def test_files_have_mindspores_names_and_numbers(catalog: Catalog, tmp_path: Pat
         again.train(again.launch.saver(tmp_path, every=6, append_info=[{"weight": 1}]), epochs=3)
 
 
+class Counting(nn.Cell):
+    """Its parameter has the name that MindSpore appends the number of steps by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Dense(3, 4)
+        self.step_num = Parameter(Tensor(7, ms.int64), name="step_num", requires_grad=False)
+
+    def construct(self, x: Any) -> Any:
+        return self.dense(x)
+
+
+def by_registrar(job: Job, form: str, directory: Path) -> list[Callback]:
+    ckpt_cb = saving(directory, save_checkpoint_steps=100, format=form)
+    return [RaiseAt(4), ckpt_cb, job.registrar(ckpt_cb, save_on_exception=True)]
+
+
+def by_saver(job: Job, form: str, directory: Path) -> list[Callback]:
+    return [RaiseAt(4), job.launch.saver(directory, every=100, format=form)]
+
+
+@pytest.mark.parametrize("form", ["safetensors", "ckpt"])
+@pytest.mark.parametrize("callbacks", [by_saver, by_registrar])
+def test_a_parameter_may_have_the_name_of_a_count(
+    catalog: Catalog, tmp_path: Path, callbacks: Callable[..., list[Callback]], form: str
+) -> None:
+    job = Job(create_model(network=Counting()))
+    job.fail(*callbacks(job, form, tmp_path))
+    again = Job(create_model(network=Counting()))
+    assert again.start.global_step == 4
+    assert_same(again.model, job.model)
+
+
 @pytest.mark.parametrize(
     ("every", "steps"), [("epoch", [6, 12]), (5, [5, 10, 12]), (timedelta(hours=1), [12]), ("auto", [12])]
 )
