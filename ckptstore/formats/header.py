@@ -25,6 +25,8 @@ MOST_DIMS = 64
 _CODES = {"Bool": "<?", "Int8": "<b", "UInt8": "<B", "Int16": "<h", "UInt16": "<H", "Int32": "<i", "UInt32": "<I"}
 _CODES |= {"Int64": "<q", "UInt64": "<Q", "Float16": "<e", "Float32": "<f", "Float64": "<d"}
 _SIZES = {"BFloat16": 2, **{dtype: struct.calcsize(code) for dtype, code in _CODES.items()}}
+_SCALARS = frozenset(_SIZES)
+_SIZES |= {"Complex64": 8, "Complex128": 16}
 _LONGEST_STRING = 4096  # bytes in the file, four a character
 
 # `CheckpointConfig(append_info=…)`, `OnRequestExit` and the TTP handler append these first, then the user's own values.
@@ -65,7 +67,7 @@ class Entry(NamedTuple):
     @property
     def is_scalar(self) -> bool:
         """Whether it is one value, or a string."""
-        return self.dtype == STRING or (self.shape == () and self.dtype in _SIZES)
+        return self.dtype == STRING or (self.shape == () and self.dtype in _SCALARS)
 
 
 @dataclass(frozen=True)

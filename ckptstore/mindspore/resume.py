@@ -226,7 +226,7 @@ def read(file: Checkpoint, decryption: Mapping[str, Any], on_failure: OnFailure)
         keys = decryption if begins_encrypted(Path(file.path)) else {}
     try:
         parameters: dict[str, Any] = mindspore.load_checkpoint(file.path, format=file.format, **keys)
-    except (RuntimeError, TypeError, ValueError) as error:
+    except (KeyError, RuntimeError, TypeError, ValueError) as error:
         raise UsageError(
             f"MindSpore cannot read {file.path}: {str(error).splitlines()[0]}",
             "if it was saved with enc_key, give that to resume as dec_key, and its enc_mode as dec_mode",
@@ -275,10 +275,10 @@ def _copy(parameter: Any, value: Any) -> None:
     else:
         try:
             mindspore.ops.assign(parameter, value)
-        except RuntimeError:
+        except (RuntimeError, TypeError):
             if parameter.requires_grad:
                 raise
-            parameter.set_data(value)  # a view of another tensor: no operator copies to one, and nothing trains it
+            parameter.set_data(value)  # a view of another tensor, or Int4: no operator copies it, and nothing trains it
 
 
 def _fits(parameter: Any, value: Any) -> bool:

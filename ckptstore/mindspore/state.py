@@ -32,6 +32,9 @@ UNCUT = ("stand_alone", "data_parallel")
 
 _OF_NUMBERS = {bool: mindspore.bool_, int: mindspore.int64, float: mindspore.float32}
 
+_PACKED = {"Int4": mindspore.qint4x2}
+"""The types whose arrays have another type: two values in a byte."""
+
 COUNTERS = (OPTIMIZER_STEP, STATE_STEP)
 """The counters that optimizers increase before an update. `mint.optim.SGD` (`step_t`) and `nn.LARS` do it after."""
 OPTIMIZERS = (nn.Optimizer, experimental.optim.Optimizer)
@@ -158,8 +161,11 @@ class Values:
             tensors = [_tensor(*each) for each in self._values]
             return write_safetensors(path, tensors, {"format": "ms", "remove_redundancy": "False"})
         values = [
-            {"name": name, "data": value if isinstance(value, Parameter) else mindspore.Tensor(value)}
-            for name, _, value in self._values
+            {
+                "name": name,
+                "data": value if isinstance(value, Parameter) else mindspore.Tensor(value, _PACKED.get(kind)),
+            }
+            for name, kind, value in self._values
         ]
         mindspore.save_checkpoint(values, path, format="ckpt")
         return None

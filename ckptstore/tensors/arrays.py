@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Array: TypeAlias = "NDArray[Any]"
 
 WHOLE = ("Int8", "UInt8", "Int16", "UInt16", "Int32", "UInt32", "Int64", "UInt64")
-TYPES = {name: name.lower() for name in ("Bool", *WHOLE, "Float16", "Float32", "Float64", "Complex64")}
+TYPES = {name: name.lower() for name in ("Bool", *WHOLE, "Float16", "Float32", "Float64", "Complex64", "Complex128")}
 TYPES |= {"BFloat16": "uint16", "Int4": "int8"}  # NumPy lacks these types: their bits. Two Int4 are in a byte
 _EIGHT_BITS = "F8_"  # the names of 8-bit floats in a .safetensors begin with it
 

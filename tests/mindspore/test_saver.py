@@ -106,6 +106,57 @@ def test_a_parameter_may_have_the_name_of_a_count(
     assert_same(again.model, job.model)
 
 
+class Frozen(nn.Cell):
+    """A layer, and a parameter of another type that nothing trains."""
+
+    def __init__(self, dtype: Any, value: Any) -> None:
+        super().__init__()
+        self.dense = nn.Dense(3, 4)
+        self.other = Parameter(Tensor(value, dtype), name="other", requires_grad=False)
+
+    def construct(self, x: Any) -> Any:
+        return self.dense(x)
+
+
+def periodic(job: Job, form: str, directory: Path) -> list[Callback]:
+    ckpt_cb = saving(directory, format=form)
+    return [ckpt_cb, job.registrar(ckpt_cb)]
+
+
+def own(job: Job, form: str, directory: Path) -> list[Callback]:
+    return [job.launch.saver(directory, every=2, format=form)]
+
+
+@pytest.mark.parametrize("callbacks", [own, periodic])
+@pytest.mark.parametrize(
+    ("form", "dtype", "value", "mode"),
+    [
+        ("safetensors", ms.complex64, [1 + 2j, -3j], ms.GRAPH_MODE),
+        ("ckpt", ms.complex64, 1 - 2j, ms.PYNATIVE_MODE),
+        ("ckpt", ms.complex128, [[1 + 2j], [-3j]], ms.GRAPH_MODE),
+        ("ckpt", ms.qint4x2, np.array([[1, -2], [127, -128]], np.int8), ms.PYNATIVE_MODE),
+    ],
+)
+def test_types_that_mindspore_does_not_train_come_back(  # noqa: PLR0917
+    catalog: Catalog,
+    tmp_path: Path,
+    set_mode: Callable[[int], None],
+    callbacks: Callable[..., list[Callback]],
+    form: str,
+    dtype: Any,
+    value: Any,
+    mode: int,
+) -> None:
+    """Complex numbers, which MindSpore saves and does not load, and pairs of numbers of 4 bits."""
+    set_mode(mode)
+    job = Job(create_model(network=Frozen(dtype, value)))
+    job.train(*callbacks(job, form, tmp_path))
+    again = Job(create_model(network=Frozen(dtype, np.zeros_like(value))))
+    assert again.start.global_step == 6
+    assert_same(again.model, job.model)
+    again.train(*callbacks(again, form, tmp_path), epochs=2)
+
+
 @pytest.mark.parametrize(
     ("every", "steps"), [("epoch", [6, 12]), (5, [5, 10, 12]), (timedelta(hours=1), [12]), ("auto", [12])]
 )
