@@ -20,7 +20,7 @@ from ckptstore.formats.header import certainly_appended
 from ckptstore.formats.inspect import read_unless_encrypted
 from ckptstore.mindspore.loader import CHANGED, ChangedError, read_plain
 from ckptstore.mindspore.resume import asks_mindspore, prove, put, read, telling, unmarked
-from ckptstore.mindspore.state import COUNTERS, RATE, UNCUT, Parameters, TrainState, is_state, named
+from ckptstore.mindspore.state import COUNTERS, RATE, UNCUT, Parameters, TrainState, is_rate, is_state, named
 from ckptstore.outside import Path
 
 if TYPE_CHECKING:
@@ -158,11 +158,10 @@ def asked_for(target: Any, asked: Warm) -> dict[str, Any]:
     """
     parameters = {name: item for name, item in named(target).items() if is_state(item)}
     if asked.optimizer:
-        last = {name: name.rpartition(".")[2] for name in parameters}
         return {
             name: item
             for name, item in parameters.items()
-            if last[name] not in COUNTERS and not last[name].startswith(RATE)
+            if name.rpartition(".")[2] not in COUNTERS and not is_rate(name)
         }
     left_out = _of_training(target)
     return {name: item for name, item in parameters.items() if id(item) not in left_out}

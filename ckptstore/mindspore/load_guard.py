@@ -13,7 +13,7 @@ from ckptstore.core.text import count
 from ckptstore.errors import RefusedError
 from ckptstore.formats.header import OPTIMIZER_STEP
 from ckptstore.mindspore.hook_code import OF_LIBRARIES
-from ckptstore.mindspore.state import RATE, first_names, is_state
+from ckptstore.mindspore.state import first_names, is_rate, is_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -132,7 +132,7 @@ def sample(network: Any) -> list[Any]:
 
 
 def _is_weight(parameter: Any) -> bool:
-    return is_state(parameter) and not parameter.name.startswith(RATE)
+    return is_state(parameter) and not is_rate(parameter.name)
 
 
 def _digests(parameters: Iterable[Any]) -> Digests:

@@ -207,9 +207,7 @@ class NetworkState:
 
     def other_than_updated(self) -> list[str]:
         """The parameters that no optimizer of a train cell updates, as the averages of batch normalization."""
-        cells = (cell for _, cell in self._network.cells_and_names())
-        optimizers = [cell for cell in cells if isinstance(cell, OPTIMIZERS)]
-        return _other_than_updated(self.parameters.values(), optimizers)
+        return _other_than_updated(self.parameters.values(), _optimizers_of(self._network))
 
     def loss(self) -> float | None:
         """The loss of the last step on this rank, as LossMonitor reads it; None if the network returns none.
@@ -315,15 +313,23 @@ def state_names(network: Any) -> set[str]:
     return {parameter.name for parameter in network.get_parameters() if is_state(parameter)}
 
 
+def is_rate(name: str) -> bool:
+    """Whether a parameter's name is that of a learning rate, perhaps after the name of one of several optimizers."""
+    return name.rpartition(".")[2].startswith(RATE)
+
+
 def fixed_rates(network: Any) -> dict[str, float]:
     """The learning rates that an optimizer holds as single numbers, by the parameter's name.
 
     MindSpore: `nn/optim/optimizer.py`; a schedule is a table or a cell instead.
     """
+    optimizers = _optimizers_of(network)
+    own = {id(item) for each in optimizers for item in (*each.get_parameters(), *_of_groups(each))}
+    own -= {id(item) for each in optimizers for item in each.parameters}  # a weight may have such a name too
     return {
         name: float(item.asnumpy().reshape(-1)[0])
         for name, item in named(network).items()
-        if name.startswith(RATE) and item.size == 1 and not item.has_init
+        if (name.startswith(RATE) or (is_rate(name) and id(item) in own)) and item.size == 1 and not item.has_init
     }
 
 
@@ -331,8 +337,15 @@ def schedules(network: Any) -> set[str]:
     """The names of the learning rates that an optimizer holds as a table of all steps (`nn/optim/optimizer.py`)."""
     cells = network.optimizers.values() if isinstance(network, TrainState) else (network,)
     inner = (cell for each in cells for _, cell in each.cells_and_names() if isinstance(cell, LearningRateSchedule))
-    tables = {id(item) for cell in inner for item in cell.get_parameters() if item.name.startswith(RATE)}
+    tables = {id(item) for cell in inner for item in cell.get_parameters() if is_rate(item.name)}
     return {name for name, item in named(network).items() if id(item) in tables and item.size > 1}
+
+
+def _optimizers_of(network: Any) -> list[Any]:
+    if isinstance(network, TrainState):
+        return list(network.optimizers.values())
+    cells = network.cells_and_names() if isinstance(network, nn.Cell) else ()
+    return [cell for _, cell in cells if isinstance(cell, OPTIMIZERS)]
 
 
 def _state_step(parameters: Mapping[str, Any]) -> Any | None:

@@ -127,13 +127,13 @@ def test_rates_may_take_the_place_of_a_cell_that_computed_them(
 class Two(nn.Cell):
     """A network and its critic, each with an optimizer: both have a `global_step`, until MindSpore renames them."""
 
-    def __init__(self) -> None:
+    def __init__(self, of_first: Any = 0.1, of_second: Any = 0.05) -> None:
         super().__init__(auto_prefix=False)
         self.first, self.second = nn.Dense(3, 4), nn.Dense(3, 4)
         for name in ("first", "second"):
             getattr(self, name).update_parameters_name(f"{name}.")
-        self.by_first = nn.Adam(self.first.trainable_params(), 0.1)
-        self.by_second = nn.Adam(self.second.trainable_params(), 0.05)
+        self.by_first = nn.Adam(self.first.trainable_params(), of_first)
+        self.by_second = nn.Adam(self.second.trainable_params(), of_second)
         self.loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
         self.grad = ms.ops.GradOperation(get_by_list=True)
 
@@ -148,6 +148,28 @@ class Two(nn.Cell):
 
     def of_second(self, x: ms.Tensor, y: ms.Tensor) -> ms.Tensor:
         return self.loss(self.second(x), y)
+
+
+def test_the_rates_of_two_optimizers_are_told_and_kept_as_that_of_one(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, way: str
+) -> None:
+    """A parameter of a network may have the name of a rate: it is restored as every other one."""
+
+    def network(*rates: Any, own: float) -> Model:
+        cell = Two(*rates)
+        cell.first.learning_rate = ms.Parameter(ms.Tensor(own), name="first.learning_rate")
+        return Model(cell)
+
+    train(network(0.1, [0.05] * 12, own=1.0), tmp_path / "ckpt")
+    again = network(0.025, [0.01] * 24, own=2.0)
+    assert ckptstore.mindspore.join("run").resume(again, create_dataset()).global_step == 6
+    now = values(again)
+    assert now["by_second.learning_rate.learning_rate"].tolist() == pytest.approx([0.01] * 24)
+    assert (now["by_first.learning_rate"], now["first.learning_rate"]) == (pytest.approx(0.1), 1.0)
+    assert [message.partition(":")[0] for message in complaints(caplog) if "learning_rate" in message] == [
+        "by_second.learning_rate.learning_rate is the script's",
+        "by_first.learning_rate is 0.1, from the saved state, not the script's 0.025",
+    ]
 
 
 @pytest.mark.parametrize("saves", ["saver", "registrar"])
