@@ -12,6 +12,7 @@ import logging
 import random
 import traceback
 from collections import deque
+from copy import copy
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import mindspore
@@ -56,7 +57,7 @@ _OF_ONE_RANK = {
     "random": "its random numbers",
     "device": "those of its device",
 }
-_ARRAY, _TENSOR = "__array__", "__tensor__"
+_ARRAY, _SCALAR, _TENSOR, _TUPLE = "__array__", "__scalar__", "__tensor__", "__tuple__"
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
 _OTHER_DATA = (*_GENERATORS, set, frozenset, bytes, bytearray, deque)
 """Data that is not stored, though a script may expect it. Other objects, as a network or a log, are no data."""
@@ -545,7 +546,7 @@ def _state_of(callback: Any, *, whole: bool) -> dict[str, Any]:
 
 
 def loaded(told: str) -> Any:
-    """The plain value in a text of `json.dumps`; tuples come back as lists."""
+    """The value that `plain` and then `json.dumps` made a text of."""
     return json.loads(told, object_hook=_array)
 
 
@@ -590,21 +591,26 @@ def plain(value: Any) -> Any:
             raise TypeError(f"it holds a dict in which {other[0]!r} is a name, and not text")
         return {name: plain(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(each) for each in value]
+        told = [plain(each) for each in value]
+        return {_TUPLE: told} if isinstance(value, tuple) else told
     array = value.asnumpy() if hasattr(value, "asnumpy") else value
     if isinstance(array, (np.ndarray, np.generic)) and array.dtype.kind in "biufc":
+        name = _TENSOR if isinstance(value, mindspore.Tensor) else _SCALAR if isinstance(array, np.generic) else _ARRAY
         array = np.asarray(array)
-        name = _TENSOR if isinstance(value, mindspore.Tensor) else _ARRAY
         return {name: [array.dtype.str, array.shape, base64.b64encode(array.tobytes()).decode()]}
     raise TypeError(f"it holds {type(value).__name__}")
 
 
 def _array(found: dict[str, Any]) -> Any:
     name = next(iter(found), "")
-    if len(found) != 1 or name not in {_ARRAY, _TENSOR}:
+    if len(found) != 1 or name not in {_ARRAY, _SCALAR, _TENSOR, _TUPLE}:
         return found
+    if name == _TUPLE:
+        return tuple(found[name])
     dtype, shape, data = found[name]
     array = np.frombuffer(base64.b64decode(data), np.dtype(dtype)).reshape(shape).copy()
+    if name == _SCALAR:
+        return array[()]
     return mindspore.Tensor(array) if name == _TENSOR else array
 
 
@@ -687,15 +693,21 @@ def set_state_of(known: Any, state: dict[str, Any]) -> None:
     if hasattr(known, "load_state_dict"):
         known.load_state_dict(state)
         return
-    for name, value in state.items():
-        setattr(known, name, _put(getattr(known, name, None), value))
+    for name, value in {name: _put(getattr(known, name, None), value) for name, value in state.items()}.items():
+        setattr(known, name, value)
 
 
 def _put(there: Any, value: Any) -> Any:
-    if isinstance(there, (list, tuple)) and isinstance(value, list) and len(there) == len(value):
-        return type(there)(_put(*pair) for pair in zip(there, value, strict=True))
+    """The value to set in place of another one: of the class of that one, as `namedtuple` and `defaultdict`."""
+    if isinstance(there, (list, tuple)) and isinstance(value, (list, tuple)) and len(there) == len(value):
+        parts = [_put(*pair) for pair in zip(there, value, strict=True)]
+        is_named = hasattr(there, "__match_args__")  # a namedtuple takes its parts one by one
+        return type(there)(*parts) if is_named else type(there)(parts)
     if isinstance(there, dict) and isinstance(value, dict):
-        return {name: _put(there.get(name), each) for name, each in value.items()}
+        put = copy(there)
+        put.clear()
+        put.update({name: _put(there.get(name), each) for name, each in value.items()})
+        return put
     if isinstance(value, dict) and _is_opened(there):
         set_state_of(there, value)
         return there

@@ -3,11 +3,12 @@
 import json
 import os
 import random
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import mindspore as ms
 import numpy as np
@@ -198,6 +199,46 @@ def test_a_callback_of_the_users_goes_on_and_draws_what_came_next(
     job = train(tmp_path, after, epochs=4, keeps=[after])
     assert (after.steps, after.epochs) == (24, 4)
     assert after.drawn[-(24 - job.start.global_step) :] == undisturbed.drawn[job.start.global_step :]
+
+
+class Best(NamedTuple):
+    step: int
+    loss: float
+
+
+class Gathering(Callback):
+    """Its data are of classes that JSON does not tell apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.best = Best(0, 1.0)
+        self.marks: dict[str, list[int]] = defaultdict(list)
+        self.steps: tuple[int, ...] = ()
+        self.sum = np.float32(0)
+        self.sums: list[Any] = []
+
+    def on_train_step_end(self, run_context: Any) -> None:
+        step = run_context.original_args().cur_step_num
+        self.best = Best(self.best.step + 1, 0.5)
+        self.marks[f"epoch {(step - 1) // AN_EPOCH}"].append(step)
+        self.steps = self.steps + (step,)  # noqa: RUF005
+        self.sum += np.float32(1)
+        self.sums.append(self.sum)
+
+
+def test_data_of_a_kept_callback_comes_back_as_it_was(
+    tmp_path: Path, catalog: Catalog, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A tuple came back as a list, and a `defaultdict` as a `dict`: the callback failed in the first steps."""
+    undisturbed, before, after = Gathering(), Gathering(), Gathering()
+    train(tmp_path, undisturbed, run="whole", epochs=4)
+    train(tmp_path, before, RaiseAt(9), epochs=4, keeps=[before])
+    train(tmp_path, after, epochs=4, keeps=[after])
+    assert vars(after) == vars(undisturbed)
+    assert {name: type(value) for name, value in vars(after).items()} == {
+        name: type(value) for name, value in vars(undisturbed).items()
+    }
+    assert complaints(caplog) == []
 
 
 class Charting(Callback):
