@@ -7,6 +7,7 @@ random numbers continue where they were at the save.
 from __future__ import annotations
 
 import base64
+import inspect
 import json
 import logging
 import random
@@ -459,8 +460,14 @@ def _part(content: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def _attributes(state: dict[str, Any], callback: Any) -> dict[str, Any]:
     """The attributes to set, without those that would replace methods: another user may have written the file."""
-    is_own = hasattr(callback, "load_state_dict")
-    return {name: value for name, value in state.items() if is_own or not hasattr(type(callback), name)}
+    if hasattr(callback, "load_state_dict"):
+        return state
+    of_class = {name: inspect.getattr_static(type(callback), name, None) for name in state}
+    return {
+        name: value
+        for name, value in state.items()
+        if not callable(of_class[name]) and not hasattr(of_class[name], "__get__")  # a default value is data
+    }
 
 
 def _is_enough(callback: Any, waited: Any) -> bool:

@@ -6,6 +6,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -239,6 +240,24 @@ def test_data_of_a_kept_callback_comes_back_as_it_was(
         name: type(value) for name, value in vars(undisturbed).items()
     }
     assert complaints(caplog) == []
+
+
+@dataclass(eq=False)
+class Defaulting(Callback):
+    """Its attribute has a default value, which is an attribute of its class."""
+
+    steps: int = 0
+
+    def on_train_step_end(self, run_context: Any) -> None:
+        self.steps += 1
+
+
+def test_attributes_with_a_default_value_go_on(tmp_path: Path, catalog: Catalog) -> None:
+    """They were taken for methods, and started over."""
+    before, after = Defaulting(), Defaulting()
+    train(tmp_path, before, RaiseAt(9), epochs=4, keeps=[before])
+    train(tmp_path, after, epochs=4, keeps=[after])
+    assert after.steps == 24
 
 
 class Charting(Callback):
