@@ -60,7 +60,7 @@ _OF_ONE_RANK = {
 }
 _ARRAY, _SCALAR, _TENSOR, _TUPLE = "__array__", "__scalar__", "__tensor__", "__tuple__"
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
-_OTHER_DATA = (*_GENERATORS, set, frozenset, bytes, bytearray, deque)
+_OTHER_DATA = (*_GENERATORS, set, frozenset, bytes, bytearray, deque, complex)
 """Data that is not stored, though a script may expect it. Other objects, as a network or a log, are no data."""
 _VALUES = (*_OTHER_DATA, dict, list, tuple, np.ndarray, mindspore.Tensor)
 """Classes whose objects are values themselves: what they hold is in none of their attributes, if they have any."""
@@ -675,7 +675,9 @@ def _is_other_data(value: Any) -> bool:
         return not all(isinstance(name, str) for name in value) or any(map(_is_other_data, value.values()))
     if isinstance(value, (list, tuple)):
         return any(map(_is_other_data, value))
-    return isinstance(value, _OTHER_DATA) or (isinstance(value, np.ndarray) and bool(why_not(value)))
+    return isinstance(value, _OTHER_DATA) or (
+        isinstance(value, (np.ndarray, mindspore.Tensor)) and bool(why_not(value))
+    )
 
 
 def networks_left_out(known: Any, saved: Iterable[Any]) -> list[str]:

@@ -281,6 +281,17 @@ def test_data_of_a_kept_callback_that_cannot_be_stored_is_named(
     assert told.startswith("Charting is kept without values: only numbers, text, arrays")
 
 
+@pytest.mark.parametrize("value", [ms.Tensor([1, 2], ms.bfloat16), [1j]], ids=["bfloat16", "complex"])
+def test_other_numbers_that_cannot_be_stored_are_named(
+    tmp_path: Path, catalog: Catalog, caplog: pytest.LogCaptureFixture, value: Any
+) -> None:
+    counting = Counting()
+    counting.average = value
+    train(tmp_path, counting, epochs=2, keeps=[counting])
+    (told,) = complaints(caplog)
+    assert told.startswith("Counting is kept without average: only numbers, text, arrays")
+
+
 def test_an_object_that_cannot_be_kept_is_refused(catalog: Catalog) -> None:
     with pytest.raises(UsageError, match="keeps has an object that cannot be kept: a Generator has no state_dict"):
         ckptstore.mindspore.join("run").registrar(keeps=[np.random.default_rng(1)])
