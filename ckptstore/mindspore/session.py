@@ -119,13 +119,18 @@ class Session:
         if self._retention is not None:
             self._retention.begin(writers or self.launch.world_size)
 
-    def check_limit(self, newest: int | None) -> None:
-        """Warn if MindSpore deletes files that a rule of retention keeps: it leaves a callback its `newest` files."""
-        rule = self._policy.beyond(newest) if self._policy is not None and newest and self.launch.rank == 0 else ""
+    def check_limit(self, newest: int | None, minutes: int | None) -> None:
+        """Warn if MindSpore deletes files that a rule of retention keeps.
+
+        It leaves a callback its `newest` files, or of those of the last `minutes` the first and the newest one.
+        """
+        setting = f"keep_checkpoint_per_n_minutes={minutes}" if minutes else f"keep_checkpoint_max={newest}"
+        left = 1 if minutes else newest
+        rule = self._policy.beyond(left) if self._policy is not None and left and self.launch.rank == 0 else ""
         if rule:
             self.complaints.warn(
-                f"keep_checkpoint_max={newest} of a ModelCheckpoint deletes files that {rule} of the retention keeps: "
-                "give it a high number, as 1_000_000, and gc alone deletes"
+                f"{setting} of a ModelCheckpoint deletes files that {rule} of the retention keeps: "
+                "give keep_checkpoint_max a high number, as 1_000_000, and gc alone deletes"
             )
 
     def check_forgotten(self, *, begins_anew: bool) -> None:

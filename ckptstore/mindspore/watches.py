@@ -44,7 +44,7 @@ class PeriodicWatch(Watch):
         self._first_directory = compat.DIRECTORY.get(self.callback, None)
         config = compat.CONFIG.of(self.callback)
         saved = config.saved_network
-        session.check_limit(config.keep_checkpoint_max)
+        session.check_limit(config.keep_checkpoint_max, config.keep_checkpoint_per_n_minutes)
         if config.remove_redundancy:
             self.content = Content.SHARE
         elif saved is not None and session.network.names - state_names(saved):
