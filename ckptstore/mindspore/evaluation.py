@@ -13,15 +13,17 @@ from ckptstore.core.gc_paused import gc_paused
 from ckptstore.core.hints import Call, Command
 from ckptstore.core.text import count, some
 from ckptstore.errors import DamageError, UsageError
+from ckptstore.formats.tensor_file import TensorFile
 from ckptstore.mindspore.load_guard import LoadGuard
 from ckptstore.mindspore.loader import CHANGED
 from ckptstore.mindspore.resume import asks_mindspore, prove, put, read, read_plain_into, telling, unmarked
 from ckptstore.mindspore.state import TrainState, is_state
+from ckptstore.outside import Path
 from ckptstore.resume.resolver import Loads
 from ckptstore.tensors.opened import open_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from ckptstore.api import Catalog
     from ckptstore.core.model import Checkpoint, RestorePlan
@@ -65,7 +67,7 @@ def load(
         opened.close()
     decryption = {"dec_key": dec_key, "dec_mode": dec_mode}
     if not asks_mindspore(decryption):
-        _check(target, {name: (entry.dtype, entry.shape) for name, entry in state.tensors.items()}, state.plan, rank)
+        _check(target, _kinds_in(state.plan.files_for(rank, state.layout)), state.plan, rank)
     try:
         _load(target, state.plan, rank, decryption)
     except DamageError as error:
@@ -121,6 +123,12 @@ def _read(
             return content.others, placed, is_writable
     prove(file, unmarked)
     return read(file, decryption, unmarked), (), True
+
+
+def _kinds_in(files: Sequence[Checkpoint]) -> _Kinds:
+    """The entries of files, with appended values: the network may have a parameter of such a name."""
+    headers = [TensorFile(Path(file.path)).header for file in reversed(files)]
+    return {entry.name: (entry.dtype, entry.shape) for header in headers for entry in header.entries}
 
 
 def _check(target: TrainState, there: _Kinds, plan: RestorePlan, rank: int) -> None:

@@ -126,7 +126,7 @@ def begin_from(
     """
     own = asked_for(target, asked)
     try:
-        entries, read_values = _opened(file, decryption)
+        entries, read_values = _opened(file, decryption, own)
         in_file = renamed(entries, asked.rename)
         fits = {name for name, item in own.items() if name in in_file and _fits(item, entries[in_file[name]])}
         passed = {in_file[name] for name in named(target) if name in in_file}  # the counter, which is not asked for
@@ -183,13 +183,18 @@ def _of_training(target: Any) -> set[int]:
     return found
 
 
-def _opened(file: Checkpoint, decryption: Mapping[str, Any]) -> tuple[dict[str, _Kind], _ReadValues]:
-    """The parameters in a file, without appended values; and a function that reads some and proves the file."""
+def _opened(
+    file: Checkpoint, decryption: Mapping[str, Any], own: Collection[str]
+) -> tuple[dict[str, _Kind], _ReadValues]:
+    """The parameters in a file, and a function that reads some and proves the file.
+
+    Appended values are left out, unless their names are among the network's `own`.
+    """
     if not asks_mindspore(decryption) and file.format in ONE_FILE:
         with telling(file, unmarked):
             header = read_unless_encrypted(Path(file.path))
         if header is not None:
-            appended = certainly_appended(header)
+            appended = certainly_appended(header) - set(own)
             entries = {each.name: _Kind(each.dtype, each.shape) for each in header.entries if each.name not in appended}
             names = frozenset(each.name for each in header.entries)
             return entries, lambda wanted: _read_some(file, names, wanted, decryption)

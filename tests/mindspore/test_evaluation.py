@@ -41,7 +41,7 @@ class Named(nn.Cell):
 @pytest.mark.parametrize("form", ["ckpt", "safetensors"])
 def test_scalars_that_look_like_appended_values(catalog: Catalog, tmp_path: Path, form: str) -> None:
     given = {"weight": np.ones(3, np.float32), "bn.num_batches_tracked": np.int64(7), "count": np.int64(8)}
-    given |= {"flag": np.bool_(1), "logit_scale": np.float32(2.5)}
+    given |= {"flag": np.bool_(1), "logit_scale": np.float32(2.5), "loss_scale": np.float32(8), "step_num": np.int64(9)}
     saved(catalog, tmp_path, 5, given, form=form)
     network = Named({name: np.zeros_like(value) for name, value in given.items()})
     ckptstore.mindspore.load("run", network)

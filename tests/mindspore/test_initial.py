@@ -141,6 +141,7 @@ class Counting(nn.Cell):
         self.layer.num_batches_tracked.set_data(ms.Tensor(count, ms.int64))
         self.count = ms.Parameter(ms.Tensor(count, ms.int64), name="count", requires_grad=False)
         self.scale = ms.Parameter(ms.Tensor(scale, ms.float32), name="scale")
+        self.step_num = ms.Parameter(ms.Tensor(count, ms.int64), name="step_num", requires_grad=False)
 
 
 @pytest.mark.parametrize("form", ["ckpt", "safetensors"])
@@ -159,8 +160,9 @@ def test_scalars_that_look_like_appended_values(
         initial="pretrain",
         strict=form == "ckpt",
     )
-    found = [item.asnumpy().item() for item in (network.layer.num_batches_tracked, network.count, network.scale)]
-    assert found == [7, 7, 2.5]
+    of_counts = (network.layer.num_batches_tracked, network.count, network.step_num)
+    found = [item.asnumpy().item() for item in (*of_counts, network.scale)]
+    assert found == [7, 7, 7, 2.5]
 
 
 def test_what_is_left_over_is_listed_and_strict_refuses_it(
