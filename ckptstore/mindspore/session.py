@@ -188,6 +188,7 @@ class Session:
         """
         step = self.progress.global_step if global_step is None else global_step
         epoch, step_in_epoch = epoch_and_step(step, self.steps.an_epoch)
+        self.network.warn_of_numbers()
         return describe(
             self.launch.facts,
             rank=self.launch.rank,

@@ -20,6 +20,7 @@ from mindspore.nn.learning_rate_schedule import LearningRateSchedule
 from ckptstore.errors import UsageError
 from ckptstore.formats.header import OPTIMIZER_STEP, STATE_STEP
 from ckptstore.formats.safetensors import Tensor, can_hold, write_safetensors
+from ckptstore.mindspore.hook_code import OF_LIBRARIES
 from ckptstore.outside import threading
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ UNCUT = ("stand_alone", "data_parallel")
 """The parallel modes in which each rank has its parameters whole."""
 
 _OF_NUMBERS = {bool: mindspore.bool_, int: mindspore.int64, float: mindspore.float32}
+
+_NOT_THE_SCRIPT = (*OF_LIBRARIES, "mindformers.")
+_NUMBERS = (int, float)
 
 _PACKED = {"Int4": mindspore.qint4x2}
 """The types whose arrays have another type: two values in a byte."""
@@ -188,6 +192,7 @@ class NetworkState:
         self.outputs: Any = None
         self.is_readable = True
         self._counter = self.parameters.get(OPTIMIZER_STEP, _state_step(self.parameters))
+        self._numbers = list(_numbers_in(network))
         self._complaints = complaints
 
     @property
@@ -208,6 +213,16 @@ class NetworkState:
     def other_than_updated(self) -> list[str]:
         """The parameters that no optimizer of a train cell updates, as the averages of batch normalization."""
         return _other_than_updated(self.parameters.values(), _optimizers_of(self._network))
+
+    def warn_of_numbers(self) -> None:
+        """Warn of numbers that the script's cells count in attributes: no file has them."""
+        for cell, name, first in self._numbers:
+            now = vars(cell).get(name)
+            if type(now) in _NUMBERS and now != first:
+                self._complaints.warn(
+                    f"training changes {type(cell).__name__}.{name}, which no file has: it starts over after a "
+                    "restart; hold it in a Parameter"
+                )
 
     def loss(self) -> float | None:
         """The loss of the last step on this rank, as LossMonitor reads it; None if the network returns none.
@@ -398,6 +413,17 @@ def outside_of(network: Any) -> dict[str, Any]:
     optimizers = ((name, each) for name, each in network.cells_and_names() if isinstance(each, OPTIMIZERS))
     found = ((name, item) for name, each in optimizers for item in (*_of_groups(each), *_in_lists(each)))
     return {f"{name}.{item.name}": item for name, item in found if id(item) not in known and item.size == 1}
+
+
+def _numbers_in(network: Any) -> Iterator[tuple[Any, str, float]]:
+    """The numbers that cells of the script's own classes have as attributes: the cell, the name, and the number."""
+    whole = (*network.networks.values(), *network.optimizers.values()) if isinstance(network, TrainState) else [network]
+    of_every_cell = vars(nn.Cell()).keys()
+    for each in whole:
+        for _, cell in each.cells_and_names() if isinstance(each, nn.Cell) else ():
+            if not type(cell).__module__.startswith(_NOT_THE_SCRIPT):
+                numbers = ((name, value) for name, value in vars(cell).items() if type(value) in _NUMBERS)
+                yield from ((cell, name, value) for name, value in numbers if name not in of_every_cell)
 
 
 def _in_lists(optimizer: Any) -> Iterator[Parameter]:

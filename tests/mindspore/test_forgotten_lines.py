@@ -255,6 +255,42 @@ def test_a_call_for_each_epoch_begins_the_shuffle_anew__before_silence__now_is_s
     assert any("each call of model.train begins the random numbers" in each for each in complaints(caplog)) is shuffles
 
 
+class Counting(nn.TrainOneStepCell):
+    """Counts its steps in a number, as one that updates in each fourth step may do in PyNative mode."""
+
+    def __init__(self, network: nn.Cell, optimizer: nn.Cell) -> None:
+        super().__init__(network, optimizer)
+        self.every, self.steps = 4, 0
+
+    def construct(self, *inputs: Any) -> Any:
+        self.steps += 1
+        return super().construct(*inputs)
+
+
+@pytest.mark.parametrize("way", ["registrar", "saver", "loop"])
+def test_a_number_that_a_cell_counts__before_silence__now_is_said(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, way: str
+) -> None:
+    """It started over after a restart. What does not change in training is the script's, and is not named."""
+    mode = ms.get_context("mode")
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    try:
+        job = Job(create_model(cell=Counting))
+        if way == "registrar":
+            job.train(ckpt_cb := saving(tmp_path), job.registrar(ckpt_cb))
+        elif way == "saver":
+            job.train(job.launch.saver(tmp_path, every=3))
+        else:
+            cell = job.model.train_network
+            loop = job.launch.loop(cell, cell.optimizer, job.dataset, epochs=1, directory=tmp_path, every=3)
+            for batch in loop:
+                loop.step(loss=cell(*batch))
+    finally:
+        ms.set_context(mode=mode)
+    told = "training changes Counting.steps, which no file has: it starts over after a restart; hold it in a Parameter"
+    assert complaints(caplog) == [told]
+
+
 @pytest.mark.parametrize("shuffles", [True, False])
 def test_a_dataset_that_shuffles_without_a_seed(
     catalog: Catalog, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, *, shuffles: bool
