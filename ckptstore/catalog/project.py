@@ -728,7 +728,8 @@ def _put_layout_files(connection: sa.Connection, events: Sequence[LayoutFileKept
         )
     for key in sorted(new):
         chosen = launches.c.id == key
-        connection.execute(sa.select(launches.c.id).where(chosen).with_for_update())
+        # Without the key: each row of a rank that refers to the launch holds its key, and all ranks would wait for all.
+        connection.execute(sa.select(launches.c.id).where(chosen).with_for_update(key_share=True))
         launch = reads.launch(connection, key)
         if launch is not None and layout_of is not None:
             layout = layout_of(launch, layouts.strategies_of(connection, key))

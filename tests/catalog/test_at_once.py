@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from ckptstore.api import Catalog, connect
-from ckptstore.catalog import exit_requests, leases
+from ckptstore.catalog import exit_requests, leases, reads
 from ckptstore.catalog.engine import Database
 from ckptstore.catalog.project import project
 from ckptstore.core.events import (
@@ -18,7 +18,9 @@ from ckptstore.core.events import (
     FileRecorded,
     FilesRemoved,
     LaunchStarted,
+    LayoutFileKept,
     RemovedFile,
+    TrainingEnded,
     generation,
     version_of_file,
 )
@@ -169,3 +171,19 @@ def test_two_who_say_the_same_first_are_both_heard(
     with catalog.database.write() as connection:
         project(connection, KNOWN)
     at_once(catalog, say, say)
+
+
+def test_a_layout_file_is_kept_beside_another_rank_that_records(new_catalog: Callable[[], Catalog]) -> None:
+    """The row of either rank locks the row of the launch. Ranks that all waited for each other were a deadlock."""
+    catalog = new_catalog()
+    with catalog.database.write() as connection:
+        project(connection, KNOWN)
+    ended = TrainingEnded("run", "L1", 0, 5, None, None, "", START)
+    kept = LayoutFileKept("run", "L1", 1, "/run/strategy.ckpt", "digest", "strategy", b"")
+    with catalog.database.write() as one, Database(catalog.database.url, answer_within=1).write() as other:
+        project(one, [ended])
+        project(other, [kept], lambda *_: data_parallel(2))
+    with catalog.database.read() as connection:
+        launch = reads.launch(connection, FIRST.key)
+    assert launch is not None
+    assert launch.layout.groups == ((0, 1),)
