@@ -447,8 +447,9 @@ def _state() -> sa.ColumnElement[str]:
         .correlate(own)
         .scalar_subquery()
     )
-    is_later = (other.c.created_at > own.c.created_at) | (
-        (other.c.created_at == own.c.created_at) & (other.c.id > own.c.id)
+    # In this form the index is used: the next record of the path comes first.
+    is_later = (other.c.created_at >= own.c.created_at) & (
+        (other.c.created_at > own.c.created_at) | (other.c.id > own.c.id)
     )
     is_seen_after_it = (other.c.reported == FileState.MISSING.value) & (
         own.c.revision > sa.func.coalesce(other.c.revision, other.c.mtime_ns)
@@ -519,7 +520,11 @@ def _state() -> sa.ColumnElement[str]:
     )
 
 
-_SET_STATES_AT_PATHS = checkpoints.update().values(state=_state()).where(any_of(checkpoints.c.path, "own_paths"))
+_SET_STATES_AT_PATHS = (
+    checkpoints.update()
+    .values(state=_state())
+    .where(any_of(checkpoints.c.path, "own_paths"), checkpoints.c.state != _state())
+)
 
 
 # What retention did

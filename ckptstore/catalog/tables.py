@@ -189,7 +189,7 @@ checkpoints = sa.Table(
     sa.Column("id", ID, primary_key=True),
     sa.Column("save_id", sa.ForeignKey("saves.id"), nullable=False),
     sa.Column("rank", sa.Integer, nullable=False),
-    sa.Column("path", sa.Text, nullable=False, index=True),
+    sa.Column("path", sa.Text, nullable=False),
     sa.Column("optimizer_step", sa.BigInteger),
     sa.Column("epoch", sa.Integer),
     sa.Column("step_in_epoch", sa.Integer),
@@ -213,6 +213,7 @@ checkpoints = sa.Table(
     sa.Column("step_took", sa.Double),
     sa.Column("directory_id", sa.String(16)),
     sa.Column("version", sa.String(64), nullable=False),
+    sa.Index(None, "path", "created_at"),  # a path may be written at each save: its next record must be found at once
     sa.Index(None, "save_id", "state"),  # queries for present files must not read deleted ones
 )
 """`reported` is the state in the newest record. `project` derives `state` from it, from what retention did with the

@@ -353,6 +353,6 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_checkpoints")),
     )
     op.create_index(op.f("ix_checkpoints_mtime_ns"), "checkpoints", ["mtime_ns"], unique=False)
-    op.create_index(op.f("ix_checkpoints_path"), "checkpoints", ["path"], unique=False)
+    op.create_index(op.f("ix_checkpoints_path_created_at"), "checkpoints", ["path", "created_at"], unique=False)
     op.create_index(op.f("ix_checkpoints_save_id_state"), "checkpoints", ["save_id", "state"], unique=False)
     # ### end Alembic commands ###

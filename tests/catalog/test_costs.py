@@ -70,6 +70,37 @@ def test_it_does_not_grow_with_what_others_did(work: Cost) -> None:
     assert instructions(work, 1000) <= instructions(work, 20) + 2
 
 
+def saved_over(before: int) -> int:
+    """What SQLite does, in hundreds of instructions, of a save to a path that was saved to so often before."""
+    launch = Launch(id="L1", run="run", order=0, world_size=1, layout=stand_alone(), created_at=START)
+    first = Checkpoint(run="run", launch="L1", kind=Kind.PERIODIC, global_step=0, rank=0, path="/d/latest", size=1)
+    counted = 0
+
+    def count() -> int:
+        nonlocal counted
+        counted += 1
+        return 0
+
+    with in_memory().write() as connection:
+        project(connection, [LaunchStarted(launch)])
+        for step in range(before + 1):
+            at = START + timedelta(minutes=step)
+            file = replace(first, global_step=step, mtime_ns=step * HOUR_NS, state=FileState.COMPLETE, created_at=at)
+            if step == before:
+                driver: Any = connection.connection.dbapi_connection
+                driver.set_progress_handler(count, EACH)
+            project(connection, [FileRecorded(file)])
+        driver.set_progress_handler(None, 0)
+        states = connection.execute(sa.select(checkpoints.c.state).order_by(checkpoints.c.created_at)).scalars().all()
+    assert states == [FileState.MISSING.value] * before + [FileState.COMPLETE.value]
+    return counted
+
+
+def test_a_save_over_the_last_one_does_not_compare_all_earlier_ones_with_each_other() -> None:
+    """With 3,000 saves to `latest.pt`, each more took three seconds, in which no other rank could record anything."""
+    assert saved_over(200) <= 3 * saved_over(100)
+
+
 def originals(connection: Connection, _: list[Checkpoint]) -> None:
     """A backup is read: which of the files that it tells of are here, or were moved away by gc?"""
     connection.execute(checkpoints.update().values(state=FileState.MISSING.value))  # MindSpore deletes most
