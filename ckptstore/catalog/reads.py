@@ -89,20 +89,8 @@ def renamed_to(connection: sa.Connection, name: str) -> list[str]:
 
 
 def names_of_runs(connection: sa.Connection) -> dict[int, str]:
-    """The present name of each run, by its id; forgotten runs are left out.
-
-    Two users may give two runs the same name without knowing of each other. Then one of the runs has its first name.
-    """
-    found = connection.execute(_CALLED_BY_ORDER).all()
-    taken = {row.first for row in found}
-    names: dict[int, str] = {}
-    for row in found:
-        is_free = row.renamed is not None and row.renamed not in taken
-        name = row.renamed if is_free else row.first
-        taken.add(name)
-        if not row.forgotten:
-            names[row.id] = name
-    return names
+    """The present name of each run, by its id; forgotten runs are left out."""
+    return {row.id: row.renamed or row.first for row in connection.execute(_CALLED_BY_ORDER) if not row.forgotten}
 
 
 def run_names(connection: sa.Connection) -> list[str]:
@@ -472,18 +460,28 @@ _METRICS_OF = (
 _FILES_BY_ID = rows.FILE_QUERY.where(any_of(checkpoints.c.id, "own_ids"))
 _FILES_AT_PATHS = rows.FILE_QUERY.where(any_of(checkpoints.c.path, "own_paths"))
 _DIRECTORIES_OF = sa.select(sources.c.directory).distinct().join(launches).where(launches.c.run_id == _RUN)
-_RUN_ID = sa.select(
-    sa.func.coalesce(
-        sa.select(runs.c.id).where(runs.c.name == _NAME).scalar_subquery(),
-        sa.select(sa.func.min(renamed.c.run_id)).where(renamed.c.name == _NAME).scalar_subquery(),
-    )
-)
+
+
+def _id_of(name: sa.ColumnElement[str]) -> sa.ColumnElement[int]:
+    """The id of the run with a name; NULL if there is none.
+
+    Two users may give two runs the same name without knowing of each other. Then it is the name of the run that has it
+    as its first name, else of the first run by first names. The other run is called by its first name.
+    """
+    of, new = runs.alias("named"), renamed.alias("renamed_to_it")
+    first = sa.select(of.c.id).where(of.c.name == name)
+    later = sa.select(of.c.id).join(new, new.c.run_id == of.c.id).where(new.c.name == name).order_by(of.c.name).limit(1)
+    return sa.func.coalesce(*(each.correlate(renamed).scalar_subquery() for each in (first, later)))
+
+
+_RUN_ID = sa.select(_id_of(_NAME))
 _RENAMED_TO = (
     sa.select(runs.c.name).select_from(renamed.join(runs)).where(renamed.c.name == _NAME, runs.c.name != _NAME)
 )
+_HAS_NEW_NAME = (renamed.c.run_id == runs.c.id) & (_id_of(renamed.c.name) == runs.c.id)
 _CALLED = sa.select(
     runs.c.id, runs.c.name.label("first"), renamed.c.name.label("renamed"), forgotten.c.forgotten
-).select_from(runs.outerjoin(renamed).outerjoin(forgotten, forgotten.c.run_id == runs.c.id))
+).select_from(runs.outerjoin(renamed, _HAS_NEW_NAME).outerjoin(forgotten, forgotten.c.run_id == runs.c.id))
 _CALLED_BY_ORDER = _CALLED.order_by(runs.c.name)
 _CALLED_BY_NAME = _CALLED.where(runs.c.id == _RUN_ID.scalar_subquery())
 _GIVEN_UP_NAMES = sa.select(runs.c.name).where(runs.c.id.in_(GIVEN_UP))

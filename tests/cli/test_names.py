@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from ckptstore.api import Catalog, connect
+from ckptstore.catalog import reads
 from ckptstore.errors import CatalogUnavailableError, RefusedError
 from ckptstore.retention import stored_policy
 from ckptstore.retention.policy import Policy
@@ -91,3 +92,22 @@ def test_a_script_that_joins_the_old_name_goes_on_with_the_run_and_is_told(
     assert job.begin()[0].facts.parent_step == 40
     assert caplog.text == ""
     assert [(row.run, row.launches) for row in catalog.runs()] == [("thesis", 3)]
+
+
+def test_a_name_that_two_users_gave_is_everywhere_that_of_one_run(tmp_path: Path) -> None:
+    """Each had a catalog of their own. What `runs` calls `thesis` is what every command finds by that name."""
+    anew = connect(str(tmp_path / "anew.db"))
+    for run, step in (("later", 10), ("earlier", 20)):
+        own = connect(str(tmp_path / f"{run}.db"))
+        job = Job(own, tmp_path / run, run=run)
+        job.save(job.start(), step)
+        own.rename(run, "thesis")
+        anew.scan(tmp_path / run)
+    newest = {row.run: row.last.global_step for row in anew.runs()}
+    assert newest == {name: anew.resolve(name).plan.global_step for name in newest}
+    assert newest == {"thesis": 20, "later": 10}
+    with anew.database.read() as connection:
+        assert {name: called.name for name in ("thesis", "later") if (called := reads.called(connection, name))} == {
+            "thesis": "thesis",
+            "later": "later",
+        }
