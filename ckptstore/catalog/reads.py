@@ -109,7 +109,11 @@ def first_names(connection: sa.Connection) -> frozenset[str]:
 
 
 def lock_run(connection: sa.Connection, run: int) -> None:
-    """Lock the run until the transaction ends. SQLite has one writer at a time anyway."""
+    """Lock the run until the transaction ends. SQLite has one writer at a time anyway.
+
+    Rows that refer to the run can be added by others: a rank that records holds the lock of its path, and the holder of
+    this lock may wait for that.
+    """
     connection.execute(_LOCK_RUN, {"own_run": run})
 
 
@@ -556,7 +560,7 @@ def _first_save(*finished: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:
     )
 
 
-_LOCK_RUN = sa.select(runs.c.id).where(runs.c.id == _RUN).with_for_update()
+_LOCK_RUN = sa.select(runs.c.id).where(runs.c.id == _RUN).with_for_update(key_share=True)
 _HAS_SAVED = (
     sa.select(checkpoints.c.id)
     .join(saves)

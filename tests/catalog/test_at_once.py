@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from ckptstore.api import Catalog, connect
-from ckptstore.catalog import exit_requests, leases, reads
+from ckptstore.catalog import exit_requests, journals, leases, reads
 from ckptstore.catalog.engine import Database
 from ckptstore.catalog.project import project
 from ckptstore.core.events import (
@@ -187,3 +187,14 @@ def test_a_layout_file_is_kept_beside_another_rank_that_records(new_catalog: Cal
         launch = reads.launch(connection, FIRST.key)
     assert launch is not None
     assert launch.layout.groups == ((0, 1),)
+
+
+def test_a_run_is_locked_beside_a_rank_that_begins_a_journal(new_catalog: Callable[[], Catalog]) -> None:
+    """Both lock paths too, the one after the run and the other before it: that was a deadlock."""
+    catalog = new_catalog()
+    with catalog.database.write() as connection:
+        project(connection, KNOWN)
+        run = reads.run_id(connection, "run") or 0
+    with catalog.database.write() as one, Database(catalog.database.url, answer_within=1).write() as other:
+        assert journals.move_read_to(one, {"run"}, "/run/a/.ckptstore/rank_0-1-2.jsonl", 0, 100)
+        reads.lock_run(other, run)
