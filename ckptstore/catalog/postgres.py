@@ -62,6 +62,7 @@ _NO_RIGHT = "its user may not do that: use an operator's, for db upgrade the own
 _ANOTHERS = (
     "the run belongs to another login: name another run, or ask an operator for this one (docs/postgresql-rows.sql)"
 )
+_BUSY = "other processes keep it busy: try again"
 _FORBIDDEN = "42501"  # insufficient_privilege
 _REMEDIES = (
     (
@@ -94,6 +95,9 @@ _REMEDIES = (
         re.compile(r"in a read-only transaction"),
         "it takes no writes, as a standby: name the primary",
     ),
+    ("55P03", re.compile(r"due to lock timeout"), _BUSY),  # lock_not_available
+    ("57014", re.compile(r"due to statement timeout"), _BUSY),  # query_canceled
+    ("40", re.compile(r"deadlock detected|could not serialize"), _BUSY),  # transaction_rollback
 )
 """Remedies if the server refuses: found by SQLSTATE, or by the message if connecting failed."""
 

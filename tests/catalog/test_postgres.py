@@ -233,6 +233,20 @@ def test_a_text_that_cannot_be_sent_is_no_lost_connection(url: str, rows: int) -
         connection.execute(sa.text("INSERT INTO runs (name) VALUES (:name)"), given)
 
 
+def test_a_lock_that_others_hold_is_no_server_that_cannot_be_reached(url: str) -> None:
+    """They may be in the middle of a long change, as a dump that is restored."""
+    catalog = connect(url)
+    catalog.join("run", launch_id="L1")
+    with catalog.database.write() as holder:
+        reads.lock_run(holder, 1)
+        with (
+            pytest.raises(CatalogUnavailableError, match="refuses .* due to lock timeout") as late,
+            Database(catalog.database.url, answer_within=1).write() as other,
+        ):
+            reads.lock_run(other, 1)
+    assert late.value.hint == "other processes keep it busy: try again"
+
+
 def test_what_the_server_ended_is_done_again(url: str) -> None:
     catalog = connect(url)
     tries: list[int] = []
