@@ -38,7 +38,16 @@ class _Values(sa.types.TypeDecorator[Any]):
         return dialect.type_descriptor(sa.Text() if dialect.name == "sqlite" else sa.ARRAY(self.item))
 
     def process_bind_param(self, value: Any, dialect: sa.Dialect) -> Any:
-        return json.dumps(value) if dialect.name == "sqlite" else value
+        if dialect.name == "sqlite":
+            return json.dumps(value)
+        if isinstance(self.item, sa.String):
+            return [each for each in value if each.isascii() or _is_text(each)]
+        return value
+
+
+def _is_text(value: str) -> bool:
+    """Whether PostgreSQL can be asked for it. The name of a file need not be UTF-8: then no column has it."""
+    return value.encode("utf-8", "ignore").decode("utf-8") == value
 
 
 class _Among(sa.sql.functions.FunctionElement[bool]):

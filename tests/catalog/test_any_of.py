@@ -23,8 +23,10 @@ def test_texts(catalog: Catalog) -> None:
         found = set(connection.execute(query, {"own_names": asked}).scalars())
         none = connection.execute(query, {"own_names": []}).all()
         longer = connection.execute(query, {"own_names": [f"{LONGEST}n"]}).all()
+        not_text = connection.execute(query, {"own_names": ["mod\udce8le", "plain"]}).scalars().all()
     assert found == set(NAMES[1:])
     assert none == longer == []
+    assert not_text == ["plain"]  # the name of a file need not be UTF-8
 
 
 def test_numbers(catalog: Catalog) -> None:
