@@ -11,6 +11,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 
+from ckptstore.core.limits import is_text
+
 
 def any_of(column: sa.ColumnElement[Any], parameter: str) -> sa.ColumnElement[bool]:
     """Whether a column of texts or numbers equals one of the values in the list that `parameter` is bound to."""
@@ -41,13 +43,8 @@ class _Values(sa.types.TypeDecorator[Any]):
         if dialect.name == "sqlite":
             return json.dumps(value)
         if isinstance(self.item, sa.String):
-            return [each for each in value if each.isascii() or _is_text(each)]
+            return list(filter(is_text, value))
         return value
-
-
-def _is_text(value: str) -> bool:
-    """Whether PostgreSQL can be asked for it. The name of a file need not be UTF-8: then no column has it."""
-    return value.encode("utf-8", "ignore").decode("utf-8") == value
 
 
 class _Among(sa.sql.functions.FunctionElement[bool]):

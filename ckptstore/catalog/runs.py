@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
 from ckptstore.core.hints import Command
+from ckptstore.core.limits import is_text
 from ckptstore.core.reference import Reference, readings
 from ckptstore.errors import UnknownRunError, UsageError
 
@@ -56,8 +57,7 @@ def called_in(connection: Connection, database: Database, run: str, *, even_forg
 def _called(connection: Connection, run: str) -> Called | None:
     if not isinstance(run, str):
         raise UsageError(f"the name of a run is text, not {type(run).__name__}", f"to list the runs: {Command('runs')}")
-    is_text = run.encode("utf-8", "ignore").decode("utf-8") == run
-    return reads.called(connection, run) if is_text else None
+    return reads.called(connection, run) if is_text(run) else None
 
 
 def if_lost() -> str:

@@ -83,6 +83,14 @@ def text(value: object) -> str:
     return value
 
 
+def is_text(value: str) -> bool:
+    """Whether `text` accepts it. No column has any other: the name of a file need not be UTF-8."""
+    try:
+        return text(value) == value
+    except ValueError:
+        return False
+
+
 def path(value: object) -> str:
     """The path of a file or a directory. Raises `ValueError`."""
     found = text(value)

@@ -12,7 +12,7 @@ from ckptstore.catalog import live, reads
 from ckptstore.catalog.backoff import Backoff
 from ckptstore.core import validate
 from ckptstore.core.events import LaunchStarted, LoadOutcome, SourceAdded, later
-from ckptstore.core.limits import HIGHEST_INTEGER
+from ckptstore.core.limits import HIGHEST_INTEGER, is_text
 from ckptstore.core.model import FileState, Kind, LoadResult, Rule, Source, Timing
 from ckptstore.core.naming import SEVERAL, checkpoints_of, companion_of, format_of
 from ckptstore.disk import name_claims, presence
@@ -456,7 +456,7 @@ class RankLaunch:
             kind=kind,
             prefix=validate.path("prefix", prefix),
             breakpoint_prefix=breakpoint_prefix,
-            names_before=frozenset(names_before),
+            names_before=frozenset(filter(is_text, names_before)),  # a file of another name gets no record
             host=name_claims.host_name(),
             content=content,
         )

@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from ckptstore.api import Catalog
+from ckptstore.core.model import Kind
 from ckptstore.retention import stored_policy
 from ckptstore.retention.policy import Policy
 from ckptstore.retention.worker import Worker
 from tests.contents import WORK, contents
-from tests.jobs import begun
+from tests.jobs import Job, begun
 
 
 def test_what_gc_undo_purge_and_verify_did_is_known_again(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
@@ -32,6 +33,24 @@ def test_what_gc_undo_purge_and_verify_did_is_known_again(catalog: Catalog, othe
     other.scan(tmp_path / "ckpt")
     assert contents(other, but=WORK) == contents(catalog, but=WORK)
     assert other.undo("run").files == 2
+
+
+def test_a_directory_with_a_name_that_is_not_text_is_known_again(
+    catalog: Catalog, other: Catalog, tmp_path: Path
+) -> None:
+    """The line of its journal could not be read: the rebuilt catalog did not know that the rank saves there."""
+    job = Job(catalog, tmp_path / "ckpt", 1)
+    (launch,) = job.start()
+    launch.add_source(
+        str(job.folder(0)),
+        kind=Kind.GRACEFUL_EXIT,
+        prefix="net",
+        breakpoint_prefix="net",
+        names_before=["old.ckpt", "mod\udce8le.ckpt"],
+    )
+    job.save([launch], 5)
+    assert other.scan(tmp_path / "ckpt").synced.spoiled == 0
+    assert contents(other, but=WORK) == contents(catalog, but=WORK)
 
 
 def test_the_end_of_an_interrupted_gc_is_known_again(
