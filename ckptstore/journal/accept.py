@@ -185,7 +185,7 @@ class Acceptor:
             case FilesRemoved():
                 return self._not_below(event.paths, directory, owner)
             case StepPinned() | StepTagged() | PolicySet() | RunForgotten():
-                is_new = event.run not in self._runs_before or not _takes_protection(event)
+                is_new = event.run not in self._runs_before or not takes_protection(event)
                 return "" if is_new or user_events.has(self._connection, event) else _unconfirmed(event)
         return ""
 
@@ -237,11 +237,12 @@ def unconfirmed(connection: Connection, run: str, lines: Sequence[dict[str, Any]
                 newest[named] = event
             case RunForgotten(run=named):
                 newest[named, None] = event
-    told = [event for event in newest.values() if event.run == run and _takes_protection(event)]
+    told = [event for event in newest.values() if event.run == run and takes_protection(event)]
     return [_unconfirmed(event) for event in told if not user_events.has(connection, event)]
 
 
-def _takes_protection(event: Event) -> bool:
+def takes_protection(event: Event) -> bool:
+    """Whether an event may remove protection of states: a catalog that knows the run takes it from its users alone."""
     match event:
         case StepPinned(pinned=False) | StepTagged(global_step=None) | PolicySet() | RunForgotten(forgotten=True):
             return True

@@ -35,6 +35,7 @@ from ckptstore.disk import presence
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.presence import Home
 from ckptstore.errors import CatalogUnavailableError, reason_of
+from ckptstore.journal.accept import takes_protection
 from ckptstore.journal.jsonl import SHARED, JournalWriter, directory_of, nearest
 from ckptstore.journal.layouts import layout_by
 from ckptstore.journal.sync import home_to_json, take_up_own, write_missed
@@ -113,9 +114,10 @@ class Recorder:
 
         `decide` returns the launches of the events, too. The events are in the journals before the transaction ends. An
         error that `decide` raises is passed on, and nothing is recorded. If the catalog fails after that, the error
-        that is raised says that it takes them up later.
+        that is raised says whether it takes them up later.
         """
         journalled: list[Span] = []
+        is_taken = True
 
         def work(connection: Connection) -> list[str]:
             events, launches = decide(connection)
@@ -125,6 +127,8 @@ class Recorder:
             started = {key: LaunchStarted(launch.undecided()) for key, launch in found.items() if launch is not None}
             written = self._append(self._by_home(events), started.get, started)
             journalled.extend(written.spans)
+            nonlocal is_taken
+            is_taken = not any(map(takes_protection, events))
             return self._project(connection, written, events)
 
         try:
@@ -132,8 +136,8 @@ class Recorder:
         except CatalogUnavailableError as error:
             if not journalled:
                 raise
-            later = "the change is in the journals, and reaches the catalog later"
-            raise type(error)(f"{error.message}; {later}", error.hint) from error
+            later = "and reaches the catalog later" if is_taken else "but make it again once the catalog can be used"
+            raise type(error)(f"{error.message}; the change is in the journals, {later}", error.hint) from error
         take_up_own(self.database, lagging)
 
     def record_files(self, files: Sequence[Checkpoint], outcome: LoadOutcome | None = None) -> list[Checkpoint]:

@@ -78,6 +78,20 @@ def test_a_change_that_only_the_journals_took_is_told_as_that(tmp_path: Path) ->
         assert [row.run for row in catalog.runs()] == ["thesis"]
 
 
+def test_a_change_that_the_catalog_does_not_take_from_journals_is_to_be_made_again(tmp_path: Path) -> None:
+    """The message said that an unpin reaches the catalog later. It never did: whoever writes journals could unpin."""
+    with small_disk(tmp_path / "disk", "size=2m") as disk:
+        catalog = connect(str(disk / "catalog.db"))
+        begun(catalog, tmp_path / "data", 10)
+        catalog.pin("run", 10)
+        filler = fill(disk)
+        with pytest.raises(CatalogUnavailableError, match="make it again once the catalog can be used"):
+            catalog.unpin("run", 10)
+        filler.unlink()
+        assert len(catalog.sync("run").refused) == 1
+        assert catalog.unpin("run", 10)
+
+
 def test_a_script_that_joins_the_old_name_goes_on_with_the_run_and_is_told(
     catalog: Catalog, url: str, job: Job, caplog: pytest.LogCaptureFixture
 ) -> None:
