@@ -359,9 +359,19 @@ def sources_beside(connection: sa.Connection, run: int, directories: Iterable[st
     return _sources(connection.execute(_SOURCES_BESIDE, {"own_run": run, "own_directories": list(directories)}))
 
 
-def sources_in(connection: sa.Connection, directory: str) -> list[Source]:
-    """What the ranks of any run save to a directory."""
-    return _sources(connection.execute(_SOURCES_IN, {"own_directory": directory}))
+def sources_in(connection: sa.Connection, directories: Iterable[str]) -> list[Source]:
+    """What the ranks of any run save to these directories."""
+    return _sources(connection.execute(_SOURCES_IN, {"own_directories": list(directories)}))
+
+
+def sources_of_launches(connection: sa.Connection, keys: Iterable[LaunchKey]) -> list[Source]:
+    """Where the ranks of these launches save."""
+    return _sources(connection.execute(_SOURCES_OF_LAUNCHES, {"own_launches": list(keys)}))
+
+
+def saving(connection: sa.Connection, run: int) -> set[LaunchKey]:
+    """The launches of a run of which a rank announced where it saves."""
+    return set(connection.execute(_SAVING, {"own_run": run}).scalars())
 
 
 def _sources(found: sa.Result[Any]) -> list[Source]:
@@ -392,10 +402,15 @@ def hosts_of_run(connection: sa.Connection, run: int) -> dict[str, tuple[str, ..
     return {launch_id: tuple(hosts) for launch_id, hosts in grouped(found).items()}
 
 
-def endings_of(connection: sa.Connection, keys: Iterable[LaunchKey]) -> Mapping[tuple[LaunchKey, int], TrainingEnded]:
-    """How training ended, by launch and rank."""
+def endings_of(
+    connection: sa.Connection, keys: Iterable[LaunchKey], ranks: Iterable[int] | None = None
+) -> Mapping[tuple[LaunchKey, int], TrainingEnded]:
+    """How training ended, by launch and rank; `ranks` are those asked for (None: all)."""
     query = sa.select(endings, launches.c.name, runs.c.name.label("run")).select_from(endings.join(launches).join(runs))
     query = query.where(any_of(endings.c.launch_id, "own_launches"))
+    asked: dict[str, list[Any]] = {"own_launches": list(keys)}
+    if ranks is not None:
+        query, asked["own_ranks"] = query.where(any_of(endings.c.rank, "own_ranks")), list(ranks)
     return {
         (row.launch_id, row.rank): TrainingEnded(
             row.run,
@@ -407,7 +422,7 @@ def endings_of(connection: sa.Connection, keys: Iterable[LaunchKey]) -> Mapping[
             row.quarantine or "",
             row.created_at,
         )
-        for row in connection.execute(query, {"own_launches": list(keys)})
+        for row in connection.execute(query, asked)
     }
 
 
@@ -539,8 +554,12 @@ _SOURCES = (
     .order_by(launches.c.launch_order.desc(), sources.c.rank)
 )
 _SOURCES_OF = _SOURCES.where(launches.c.run_id == _RUN)
-_SOURCES_IN = _SOURCES.where(_IN_DIRECTORY)
-_SOURCES_BESIDE = _SOURCES.where(launches.c.run_id != _RUN, any_of(sources.c.directory, "own_directories"))
+_SOURCES_IN = _SOURCES.where(any_of(sources.c.directory, "own_directories"))
+_SOURCES_BESIDE = _SOURCES_IN.where(launches.c.run_id != _RUN)
+_SOURCES_OF_LAUNCHES = _SOURCES.where(any_of(sources.c.launch_id, "own_launches"))
+_SAVING = sa.select(launches.c.id).where(
+    launches.c.run_id == _RUN, sa.exists().where(sources.c.launch_id == launches.c.id)
+)
 
 
 def _first_save(*finished: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:

@@ -354,13 +354,14 @@ def _gather(
     database: Database, run_id: int, only: _OfRank | None, *, of_all: bool
 ) -> tuple[dict[_OfRank, list[Source]], _Known]:
     with database.read() as connection:
-        launches = reads.launches_of(connection, run_id)
-        every = reads.sources_of(connection, run_id)
+        asked = {only[0]} if only else reads.saving(connection, run_id)
+        if not (only or of_all):
+            asked = _recent(connection, reads.launches_of(connection, run_id), asked)
+        every = reads.sources_of_launches(connection, asked)  # not of all launches: each has one for each rank
+        sources = grouped(((source.launch_key, source.rank), source) for source in every)
         if only is not None:
-            every = [source for source in every if (source.launch_key, source.rank) == only]
-        asked = {source.launch_key for source in every} if of_all else _recent(connection, launches, every)
-        sources = grouped(((source.launch_key, source.rank), source) for source in every if source.launch_key in asked)
-        if not asked:
+            sources = {of_rank: own for of_rank, own in sources.items() if of_rank == only}
+        if not sources:
             return {}, _Known(set(), set())
         paths, has_unsettled = live.paths(connection, asked)
         return sources, _Known(paths, live.unsettled(connection, asked) if has_unsettled else set())
@@ -388,13 +389,13 @@ def _launch_facts(
     is_told = all(source.content for own in sources.values() for source in own if source.kind is Kind.PERIODIC)
     with database.read() as connection:
         launches = {launch.key: launch for launch in reads.launches_of(connection, run_id)}
-        beside = reads.sources_beside(connection, run_id, directories)
-        every = (*reads.sources_of(connection, run_id), *beside)
-        others = (reads.launch(connection, key) for key in {source.launch_key for source in beside})
+        every = reads.sources_in(connection, directories)
+        every.sort(key=lambda source: source.launch_key not in launches)  # those of other runs come last
+        others = (reads.launch(connection, key) for key in {source.launch_key for source in every} - launches.keys())
         launches |= {launch.key: launch for launch in others if launch is not None}
         return LaunchFacts(
             launches=launches,
-            endings=reads.endings_of(connection, launches),
+            endings=reads.endings_of(connection, launches, {source.rank for source in every}),
             lags={key: reads.lag(connection, launches[key]) for key in keys},
             sources=grouped((source.directory, source) for source in every),
             contents={} if is_told else live.contents(connection, keys),
@@ -403,13 +404,12 @@ def _launch_facts(
         )
 
 
-def _recent(connection: Connection, launches: Sequence[Launch], sources: Sequence[Source]) -> set[LaunchKey]:
+def _recent(connection: Connection, launches: Sequence[Launch], saving: set[LaunchKey]) -> set[LaunchKey]:
     """The launches since the last one that reconciled: a launch that asked where to start reconciled before.
 
     Launches before it are included until it has finished a save: the files that they were writing are the newest state.
     """
     recent: set[LaunchKey] = set()
-    saving = {source.launch_key for source in sources}
     for launch in reversed(launches):
         if launch.key in saving:
             recent.add(launch.key)

@@ -275,7 +275,7 @@ class SavePlaces:
         if not unfinished:
             return names
         with view.database.read() as connection:
-            sources = reads.sources_in(connection, directory)
+            sources = reads.sources_in(connection, [directory])
         dead = [each for each in sources if (each.run, each.rank) == (own.run, own.rank) and each.launch != own.id]
         removed: set[str] = set()
         for name in unfinished:

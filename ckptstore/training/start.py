@@ -382,7 +382,7 @@ def without_record(database: Database, directory: str, names: Sequence[str]) -> 
     A record of any run counts, also one that a scan made.
     """
     with database.read() as connection:
-        sources = reads.sources_in(connection, directory) if names else []
+        sources = reads.sources_in(connection, [directory]) if names else []
         left = [f"{directory}/{name}" for name in names if not any(wrote(source, name) for source in sources)]
         known = reads.files_at_paths(connection, left) if left else {}
     return [path for path in left if path not in known]

@@ -376,7 +376,7 @@ def known_source(told: Iterable[SourceAdded]) -> Source:
     with in_memory().write() as connection:
         for event in told:
             project(connection, [*KNOWN, event])
-        (known,) = reads.sources_in(connection, "/run/a")
+        (known,) = reads.sources_in(connection, ["/run/a"])
     return known
 
 
