@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
@@ -33,6 +34,7 @@ from ckptstore.core.groups import grouped
 from ckptstore.core.limits import HIGHEST
 from ckptstore.core.model import (
     SCANNED,
+    Announced,
     Checkpoint,
     Content,
     FileState,
@@ -354,6 +356,12 @@ def sources_of(connection: sa.Connection, run: int) -> list[Source]:
     return _sources(connection.execute(_SOURCES_OF, {"own_run": run}))
 
 
+def announced_by(connection: sa.Connection, run: int) -> set[Announced]:
+    """The directories that the ranks of a run ever announced: each once, however many launches did."""
+    found = connection.execute(_ANNOUNCED_BY, {"own_run": run})
+    return {Announced(directory, identity or "", host) for directory, identity, host in found}
+
+
 def sources_beside(connection: sa.Connection, run: int, directories: Iterable[str]) -> list[Source]:
     """Where the ranks of other runs save, if that is in one of these directories."""
     return _sources(connection.execute(_SOURCES_BESIDE, {"own_run": run, "own_directories": list(directories)}))
@@ -377,8 +385,9 @@ def saving(connection: sa.Connection, run: int) -> set[LaunchKey]:
 def _sources(found: sa.Result[Any]) -> list[Source]:
     kinds = {kind.value: kind for kind in Kind}
     contents = {content.value: content for content in Content}
+    names = cache(_names)  # most are alike
     return [
-        Source(run, name, rank, at, kinds[kind], prefix, begin, _names(before), host, contents.get(content), id_ or "")
+        Source(run, name, rank, at, kinds[kind], prefix, begin, names(before), host, contents.get(content), id_ or "")
         for run, name, rank, at, kind, prefix, begin, before, host, content, id_ in rows.many(found)
     ]
 
@@ -596,6 +605,12 @@ _ANNOUNCED = (
     .distinct()
     .select_from(sources.join(launches).join(runs))
     .where(runs.c.name == _NAME, _IN_DIRECTORY, sources.c.directory_id.is_not(None))
+)
+_ANNOUNCED_BY = (
+    sa.select(sources.c.directory, sources.c.directory_id, sources.c.host)
+    .distinct()
+    .join(launches)
+    .where(launches.c.run_id == _RUN)
 )
 _FIRST_SAVES_OF_RUNS = sa.select(
     launches.c.run_id, launches.c.name, _first_save(), _first_save(checkpoints.c.size.is_not(None))

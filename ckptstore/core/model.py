@@ -261,6 +261,14 @@ class Source:
         return self.kind is Kind.TTP or self.content is Content.PART
 
 
+class Announced(NamedTuple):
+    """A directory that ranks save to, its identity (empty: not known), and the host they ran on (None: not known)."""
+
+    directory: str
+    directory_id: str
+    host: str | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Launch:
     """One start of all ranks of a run."""

@@ -30,7 +30,7 @@ from ckptstore.outside import Path, os, token_hex
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from ckptstore.core.model import Checkpoint, Source
+    from ckptstore.core.model import Announced, Checkpoint, Source
 
 _IDENTITY = re.compile(r"identity-([0-9a-f]{16})")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -168,7 +168,7 @@ def gone(files: Iterable[Checkpoint], places: Mapping[str, set[str]]) -> list[Ch
     return [file for file in asked if not reasons[file.path]]
 
 
-def of_other_machines(sources: Iterable[Source]) -> set[tuple[str, str]]:
+def of_other_machines(sources: Iterable[Source | Announced]) -> set[tuple[str, str]]:
     """The directories, with their identities, in which other machines alone have saved, by their host names.
 
     This machine may have another directory at the same path: nodes may swap their ranks at a restart.

@@ -462,7 +462,7 @@ def homes(connection: Connection, run: int) -> dict[str, Home]:
     """The records of the directories of a run, and of those whose journals cover directories below."""
     found: dict[str, Home] = {}
     journalled = {directory_of(path) for path in journals.journals_of(connection, run)}
-    for source in reads.sources_of(connection, run):
+    for source in reads.announced_by(connection, run):
         found.setdefault(source.directory, Home(set(), set())).identities.update({source.directory_id} - {""})
     for path, identity in reads.recorded_paths(connection, run, with_gone=False):
         directory = presence.directory_of(path)

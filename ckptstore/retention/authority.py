@@ -41,7 +41,7 @@ class Authority:
 
     def __init__(self, database: Database, run: str, run_id: int) -> None:
         with database.read() as connection:
-            announced = {source.directory for source in reads.sources_of(connection, run_id)}
+            announced = {source.directory for source in reads.announced_by(connection, run_id)}
             told = {jsonl.directory_of(path) for path in journals.journals_of(connection, run_id)}
             self._owners = {launch.id: launch.owner for launch in reads.launches_of(connection, run_id)}
         self._run = run

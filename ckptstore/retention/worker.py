@@ -477,7 +477,7 @@ class Reach:
         with database.read() as connection:
             self.homes = homes(connection, run_id)
             self._of_trash = homes_of_trash(connection, removals.items_of(connection, run_id))
-            self._of_others = presence.of_other_machines(reads.sources_of(connection, run_id))
+            self._of_others = presence.of_other_machines(reads.announced_by(connection, run_id))
         self._seen: dict[tuple[str, str], str] = {}
 
     def look_again(self) -> None:

@@ -301,7 +301,7 @@ def in_shard(path: str, shard: tuple[int, int] | None) -> bool:
 def _unregistered(database: Database, run_id: int, known: set[str]) -> dict[str, int]:
     """The checkpoints in the run's directories that are not `known`, with their sizes in bytes."""
     with database.read() as connection:
-        directories = {source.directory for source in reads.sources_of(connection, run_id)}
+        directories = {source.directory for source in reads.announced_by(connection, run_id)}
     directories |= {path.rpartition("/")[0] for path in known}
     quiet_since_ns = _quiet_since_ns()  # a newer file may be about to be registered
     sizes = {

@@ -21,6 +21,7 @@ from ckptstore.journal import jsonl, summaries
 from ckptstore.journal.jsonl import JournalWriter
 from ckptstore.journal.sync import found_below
 from ckptstore.resume.reconcile import reconcile
+from ckptstore.retention.policy import Policy
 from ckptstore.training.rank_launch import RankLaunch
 from ckptstore.training.recorder_thread import RecorderThread
 from ckptstore.training.save_places import SavePlaces
@@ -162,6 +163,35 @@ def test_without_a_catalog_a_start_reads_what_is_on_the_disk(
     assert beside.bytes < past / 20
 
 
+def sources_read(monkeypatch: pytest.MonkeyPatch) -> list[Source]:
+    """The sources that are read from the catalog from now on."""
+    read: list[Source] = []
+    made = module._sources
+
+    def noted(found: sa.Result[Any]) -> list[Source]:
+        read.extend(some := made(found))
+        return some
+
+    monkeypatch.setattr(module, "_sources", noted)
+    return read
+
+
+def test_a_gc_that_is_executed_reads_each_directory_once_and_not_for_each_launch(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 512 ranks and 100 launches three seconds passed before it moved a file, after each save."""
+    job = Job(catalog, tmp_path)
+    for step in range(10, 60, 10):
+        job.save(job.begin(), step)
+    plan = catalog.plan_gc("run", Policy(keep_last=2))
+    read = sources_read(monkeypatch)
+    assert catalog.execute(plan).files
+    assert read == []
+    with catalog.database.read() as connection:
+        homes = [each.directory for each in module.announced_by(connection, 1)]
+    assert sorted(homes) == [str(job.folder(rank)) for rank in (0, 1)]
+
+
 def test_reconciling_reads_where_the_recent_launches_save_and_not_all(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,14 +201,7 @@ def test_reconciling_reads_where_the_recent_launches_save_and_not_all(
         ranks = job.begin()
         job.save(ranks, step)
     job.write(ranks[0], 51)
-    read: list[Source] = []
-    made = module._sources
-
-    def noted(found: sa.Result[Any]) -> list[Source]:
-        read.extend(some := made(found))
-        return some
-
-    monkeypatch.setattr(module, "_sources", noted)
+    read = sources_read(monkeypatch)
     of_a_run = reconcile(catalog.database, 1)
     assert [each.launch for each in read if each.launch != "L5"] == ["L4", "L3", "L2", "L1"]  # of one directory
     job.write(ranks[0], 52)
