@@ -22,8 +22,10 @@ from ckptstore.core.copies import Beside, CopyState, Tier
 from ckptstore.core.copy_keys import folder_of, key_of
 from ckptstore.core.fields import (
     Collection,
+    Id,
     Index,
     Key,
+    LayoutKind,
     Moment,
     Name,
     Nanoseconds,
@@ -139,7 +141,7 @@ class LayoutFileKept:
     rank: Index
     path: str
     digest: Word
-    kind: Word
+    kind: LayoutKind
     content: bytes
 
 
@@ -199,7 +201,7 @@ class RemovedFile(NamedTuple):
     place: str
     size: Whole
     mtime_ns: Nanoseconds
-    checkpoint: Word = ""
+    checkpoint: Id = ""
     of_version: Word = ""
 
 

@@ -16,7 +16,13 @@ _TEXT = r"[^\0\ud800-\udfff]"
 Text = Annotated[str, Meta(pattern=rf"\A{_TEXT}*\Z")]
 Name = Annotated[str, Meta(pattern=rf"\A{_TEXT}*\Z", min_length=1, max_length=LONGEST_NAME)]
 Word = Annotated[str, Meta(pattern=rf"\A{_TEXT}*\Z", max_length=64)]
-"""A digest, a version, or an id."""
+"""A digest, or a version."""
+Id = Annotated[str, Meta(pattern=rf"\A{_TEXT}*\Z", max_length=32)]
+"""A derived id; empty: none."""
+LayoutKind = Annotated[str, Meta(pattern=rf"\A{_TEXT}*\Z", max_length=16)]
+"""What a layout file is: a strategy or a group info."""
+Prefix = Annotated[str, Meta(pattern=rf"\A{_TEXT}*\Z", max_length=255)]
+"""The beginning of a file's name."""
 Collection = Annotated[str, Meta(pattern=r"\A(?!\.)[^/\0\ud800-\udfff]+\Z", max_length=32)]
 """The id of a gc, which is also the name of a directory in the trash."""
 DirectoryId = Annotated[str, Meta(pattern=r"\A([0-9a-f]{16})?\Z")]

@@ -18,6 +18,7 @@ from ckptstore.core.fields import (
     Moment,
     Name,
     Nanoseconds,
+    Prefix,
     Ranks,
     Remedy,
     Seconds,
@@ -243,7 +244,7 @@ class Source:
     rank: Index
     directory: str
     kind: Kind
-    prefix: Text
+    prefix: Prefix
     breakpoint_prefix: Text
     names_before: frozenset[Text]  # breakpoints, graceful exits and TTP directories from before the launch
     host: Text | None = None  # that the rank ran on

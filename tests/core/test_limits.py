@@ -1,6 +1,7 @@
 """What a catalog's columns hold, and nothing beyond: of what callers give, and of what journals tell."""
 
 import math
+from datetime import datetime, timezone
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,10 @@ import pytest
 from msgspec import ValidationError, convert
 
 from ckptstore.core import fields, limits
+from ckptstore.core.events import Event, FilesRemoved, LayoutFileKept, RemovedFile, SourceAdded, from_line, to_line
+from ckptstore.core.model import Kind, Location, Source
+
+NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
 @pytest.mark.parametrize("value", [0, 7, np.int64(7), limits.HIGHEST])
@@ -60,6 +65,8 @@ LARGEST = 1.7976931348623157e308
         (fields.Text, ("", "x" * 5000, "ünï ☃\n"), ("\0", "a\udcff", b"x", 5)),
         (fields.Name, ("ünï ☃", "x" * 200), ("", "x" * 201, "a\0b")),
         (fields.Word, ("", "a" * 64), ("a" * 65, "\0")),
+        (fields.Id, ("", "a" * 32), ("a" * 33, "\0")),
+        (fields.LayoutKind, ("strategy", "a" * 16), ("a" * 17, "\0")),
         (fields.Collection, ("gc1", "x" * 32), ("", ".", "..", ".x", "a/b", "x" * 33, "\0")),
         (fields.DirectoryId, ("", "0123456789abcdef"), ("0123456789ABCDEF", "0" * 15, "0" * 16 + "\n")),
         (fields.Remedy, ("", "--trust name --steps-per-epoch 28", "--step FILE=STEP"), ("--trust x", "$(y)")),
@@ -71,3 +78,18 @@ def test_the_bounds_of_what_a_journal_tells(of: Any, good: tuple[object, ...], b
     for value in bad:
         with pytest.raises(ValidationError):
             convert(value, of)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        LayoutFileKept("run", "L1", 0, "/d/x", "digest", "k" * 17, b""),
+        FilesRemoved("run", "gc", "/d", Location.GONE, settled=True, at=NOW, files=(RemovedFile("x", 1, 1, "c" * 33),)),
+        SourceAdded(Source("run", "L1", 0, "/d", Kind.PERIODIC, "p" * 256, "p", frozenset()), NOW),
+    ],
+    ids=["kind of a layout file", "id", "prefix"],
+)
+def test_a_line_that_a_column_or_an_index_cannot_hold_is_no_event(event: Event) -> None:
+    """On PostgreSQL one such line kept all others of its directory from the catalog."""
+    with pytest.raises(ValueError, match="Expected `str` of length"):
+        from_line(to_line(event, "/d"), "/d")
