@@ -7,6 +7,7 @@ random numbers continue where they were at the save.
 from __future__ import annotations
 
 import base64
+import gc
 import inspect
 import json
 import logging
@@ -507,20 +508,22 @@ def _schedulers(callback: Any) -> dict[str, Any]:
     return {name: value for name, value in vars(callback).items() if has_any(value)}
 
 
-def counters_left_out(values: Mapping[str, Any], others: Iterable[Any], optimizers: Iterable[Any]) -> list[str]:
-    """The names of values that step with these optimizers, or scale the loss, and that `others` lack: no save has them.
+def counters_left_out(others: Iterable[Any], optimizers: Iterable[Any]) -> list[str]:
+    """The classes of objects that step with these optimizers, or scale the loss, and that `others` lack.
 
-    A loss scale does not show its optimizer. `isinstance` would ask for `__class__`, at which a proxy of the script may
-    raise.
+    All objects of the process are looked at, since the script alone refers to them. A loss scale does not show its
+    optimizer.
     """
+    objects = gc.get_objects()
+    classes = {each for each in set(map(type, objects)) if issubclass(each, _STEPPED)}
+    stepped = [each for each in objects if type(each) in classes] if classes else []
     saved = [part for each in others for part in _with_parts(each)]
-    once = {id(value): (name, value) for name, value in values.items() if issubclass(type(value), _STEPPED)}
-    steps = {name: value for name, value in once.values() if not _is_in(saved, value)}
-    parts = [part for value in steps.values() for part in list(_with_parts(value))[1:]]
+    left = [each for each in stepped if not _is_in(saved, each)]
+    parts = [part for each in left for part in list(_with_parts(each))[1:]]
     return sorted(
-        name
-        for name, value in steps.items()
-        if not _is_in(parts, value) and (not hasattr(value, "optimizer") or _is_in(optimizers, value.optimizer))
+        type(each).__name__
+        for each in left
+        if not _is_in(parts, each) and (not hasattr(each, "optimizer") or _is_in(optimizers, each.optimizer))
     )
 
 

@@ -134,7 +134,7 @@ class Loop:
             self._draw_on()
             self._end_finished()
             return
-        self._warn_of_counters(inspect.currentframe())
+        self._warn_of_counters()
         self._begin()
         try:
             yield from self._batches()
@@ -244,14 +244,12 @@ class Loop:
                 "saved, and start over after a restart; hold them in parameters of an object, and give it to others="
             )
 
-    def _warn_of_counters(self, generator: FrameType | None) -> None:
-        """Warn of schedulers and loss scales in the variables of the script that `others` lack."""
-        others, optimizers = self._others.values(), self._state.optimizers.values()
-        left = extra_state.counters_left_out(_variables(generator), others, list(optimizers))
-        if left:
+    def _warn_of_counters(self) -> None:
+        """Warn of schedulers and loss scales that `others` lack."""
+        for name in extra_state.counters_left_out(self._others.values(), list(self._state.optimizers.values())):
             self._session.complaints.warn(
-                f"{', '.join(left)} of the script is not saved with the state, and starts over after a restart; if "
-                "this loop uses it, give it to others="
+                f"a {name} of the script is not saved with the state, and starts over after a restart; if this loop "
+                "uses it, give it to others="
             )
 
     def _companion(self, kept: dict[str, Any]) -> dict[str, Any]:
@@ -480,17 +478,6 @@ def _is_at_break(generator: FrameType | None) -> bool:
     while frame is not None and _instruction(frame) == "YIELD_VALUE":
         frame = frame.f_back
     return frame is not None and _instruction(frame) in ("POP_TOP", "POP_ITER")
-
-
-def _variables(generator: FrameType | None) -> dict[str, Any]:
-    """The variables of the functions that iterate a generator, of their modules, and of the objects they belong to."""
-    found: dict[str, Any] = {}
-    frame = generator.f_back if generator else None
-    while frame is not None:
-        of_self = getattr(frame.f_locals.get("self"), "__dict__", {})
-        found = {**frame.f_globals, **frame.f_locals, **{f"self.{name}": of_self[name] for name in of_self}, **found}
-        frame = frame.f_back
-    return found
 
 
 def _instruction(frame: FrameType) -> str:
