@@ -839,7 +839,9 @@ def _let_people_see() -> None:
         handler.setFormatter(logging.Formatter("ckptstore: %(message)s"))
         log.addHandler(handler)
         log.setLevel(logging.INFO)
-    elif log.level == logging.NOTSET and root.level == logging.WARNING and all(map(_is_basic, root.handlers)):
+    elif (log.handlers, log.level, root.level) == ([], logging.NOTSET, logging.WARNING) and all(
+        map(_is_basic, root.handlers)
+    ):
         log.setLevel(logging.INFO)
 
 
@@ -847,4 +849,7 @@ def _is_basic(handler: logging.Handler) -> bool:
     """Whether a handler is as `logging.info` makes it if there is none."""
     record = logging.makeLogRecord({"msg": "a message"})
     basic = logging.Formatter(logging.BASIC_FORMAT).format(record)
-    return type(handler) is logging.StreamHandler and handler.format(record) == basic
+    try:
+        return type(handler) is logging.StreamHandler and handler.format(record) == basic
+    except Exception:  # noqa: BLE001 — the script's format may name a field that only its filter adds, as the rank
+        return False
