@@ -218,7 +218,7 @@ class NetworkState:
         """Warn of numbers that the script's cells count in attributes: no file has them."""
         for cell, name, first in self._numbers:
             now = vars(cell).get(name)
-            if type(now) in _NUMBERS and now != first:
+            if type(now) in _NUMBERS and now is not first and now != first:  # NaN does not equal itself
                 self._complaints.warn(
                     f"training changes {type(cell).__name__}.{name}, which no file has: it starts over after a "
                     "restart; hold it in a Parameter"

@@ -1,5 +1,6 @@
 """A line that is forgotten is told before the first step: nothing starts over in silence."""
 
+import math
 import os
 import re
 from collections.abc import Callable
@@ -260,7 +261,7 @@ class Counting(nn.TrainOneStepCell):
 
     def __init__(self, network: nn.Cell, optimizer: nn.Cell) -> None:
         super().__init__(network, optimizer)
-        self.every, self.steps = 4, 0
+        self.every, self.steps, self.best = 4, 0, math.nan
 
     def construct(self, *inputs: Any) -> Any:
         self.steps += 1
