@@ -213,7 +213,8 @@ def _check_floor(plan: TierPlan) -> None:
     for state in plan.decision.must_stay:
         for _, copy in plan.held[state.key]:
             if fault := fault_of(copy):
-                again = f"copy it again: {Command('replicate', plan.run)}"
+                record = Command("verify", plan.run, "--tier", plan.tier.name)
+                again = f"record that with {record}, then copy it again: {Command('replicate', plan.run)}"
                 hint = again if isinstance(fault, MissingError) else fault.hint
                 raise RefusedError(f"step {state.global_step} must stay, and {fault.message}", hint)
 

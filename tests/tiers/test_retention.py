@@ -191,12 +191,15 @@ def test_a_state_that_a_launch_starts_from_stays(job: Job, tier: Tier) -> None:
     assert 10 in ready(job, tier)
 
 
-def test_nothing_goes_where_the_floor_is_not_in_the_tier(job: Job, tier: Tier) -> None:
+def test_nothing_goes_where_the_floor_is_not_in_the_tier(job: Job, database_url: str, tier: Tier) -> None:
     copied(job.catalog, tier, job.catalog.files("run"))
     open_tier(tier.url).remove(key_of(job.catalog.show("run", 20)[0]))
-    with pytest.raises(RefusedError, match="step 20 must stay, and .* is not in tier far"):
+    with pytest.raises(RefusedError, match="step 20 must stay, and .* is not in tier far") as refused:
         in_tier.execute(job.catalog.database, in_tier.plan_tier(job.catalog.database, "run", tier, KEEP))
     assert ready(job, tier) == set(STEPS)
+    for words in advice.commands_in(refused.value.hint or ""):  # before, `replicate` alone: it took the copy for there
+        advice.run(database_url, *words)
+    assert in_tier.execute(job.catalog.database, in_tier.plan_tier(job.catalog.database, "run", tier, KEEP)).copies == 6
 
 
 def test_a_tier_that_does_not_answer_is_not_said_to_lack_its_copies(job: Job, tier: Tier, tmp_path: Path) -> None:
