@@ -96,7 +96,7 @@ class CopyThread:
         is_away = False
         try:
             left = self._replicator.copy(first.file, first.tiers)
-            is_away = self._replicator.rests() > 0
+            is_away = self._replicator.cannot_copy(first.file, left)
         except StoppedError:
             return
         except CkptstoreError as error:

@@ -90,7 +90,8 @@ class Replicator:
         self._rate = Rate(rate, self.stop.wait)
         self._stores: dict[Tier, Store] = {}
         self._rests: dict[Tier, _Rest] = {}
-        self._bad: dict[tuple[str, Tier], tuple[int, float]] = {}  # the file's `mtime_ns`, and when to read it again
+        # The file's `mtime_ns`, when to read it again, and whether the tier refuses it, so that it must be tried again.
+        self._bad: dict[tuple[str, Tier], tuple[int, float, bool]] = {}
         self._said: set[str] = set()
         self._homes: _Homes = {}  # of files that this process copied: tier, run and directory, with the ranks
         self._caught_up: set[tuple[Tier, str]] = set()  # the journals of files that were copied before are copied
@@ -150,6 +151,10 @@ class Replicator:
             self._copy_journals(tier, self._homes, done)
         return left
 
+    def cannot_copy(self, file: Checkpoint, tiers: Iterable[Tier]) -> bool:
+        """Whether a tier rests, or one of these refuses this file. Otherwise another process copies it."""
+        return self.rests() > 0 or any((file.id, tier) in self._bad for tier in tiers)
+
     def rests(self) -> float:
         """Seconds until the first resting tier is tried again; 0 if no tier rests."""
         left = [rest.until - time.monotonic() for rest in self._rests.values() if rest.until]
@@ -183,9 +188,9 @@ class Replicator:
         if seen is None or seen.size != file.size:
             done.elsewhere += 1
             return True
-        bad, until = self._bad.get((file.id, tier), (None, 0.0))
+        bad, until, may_change = self._bad.get((file.id, tier), (None, 0.0, False))
         if bad == seen.mtime_ns and time.monotonic() < until:
-            return True
+            return not may_change
         try:
             with self._database.connected():
                 copied = self._copy_if_free(file, tier, done)
@@ -195,11 +200,11 @@ class Replicator:
                 rest.begin()
                 self._trouble(done, tier.name, error)
                 return False
-            self._bad[file.id, tier] = seen.mtime_ns, time.monotonic() + _BAD_SECONDS
+            self._bad[file.id, tier] = seen.mtime_ns, time.monotonic() + _BAD_SECONDS, not is_bad
             self._trouble(done, file.path, error)
             if is_bad:
                 self._record(file, tier, CopyState.FAILED, detail=error.message)
-            return True
+            return is_bad
         if copied and rest.is_over():
             log.info("tier %s takes copies again", tier.name)
             self._said.discard(tier.name)

@@ -27,7 +27,7 @@ from ckptstore.disk.owner import this_process
 from ckptstore.errors import UnknownRunError, UsageError
 from ckptstore.journal.recorder import shared
 from ckptstore.objects.directory import DirectoryStore
-from ckptstore.objects.errors import UnreachableError
+from ckptstore.objects.errors import DeniedError, UnreachableError
 from ckptstore.objects.tiers import open_tier
 from ckptstore.outside import utc_now
 from ckptstore.replicate import copy_thread, copy_up
@@ -233,6 +233,25 @@ def test_a_folder_in_a_tier_that_may_not_be_written_to_keeps_no_other_file_away(
     command = [*no_right_to_pass_by_permissions(), sys.executable, "-c", program, url]
     told = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
     assert told.stdout.split() == ["4", *(file.path for file in files)]
+
+
+def test_a_file_that_a_tier_refuses_waits_in_training_until_it_takes_it(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before, training gave it up at once, and its end did not say that it is not copied."""
+    far = declared(catalog, tmp_path / "far")
+    job, ranks = begun(catalog, tmp_path / "ckpt")
+    (file, _) = job.save(ranks, 5)
+    monkeypatch.setattr(replicating, "_BAD_SECONDS", 0.0)
+    thread, agent = CopyThread(catalog.database, [far]), Replicator(catalog.database)
+    with monkeypatch.context() as refuses:
+        refuses.setattr(DirectoryStore, "put", lambda *_: _fail(DeniedError("this user may not write there", "")))
+        thread.file_registered(file)
+        assert thread.finish(60) == 1
+        assert agent.copy(file, [far]) == [far]
+    assert "1 file is not copied" in caplog.text
+    assert agent.copy(file, [far]) == []
+    assert states(catalog, [file]) == [[CopyState.READY]]
 
 
 def test_one_of_several_copies_a_file(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
