@@ -716,9 +716,10 @@ def _put(there: Any, value: Any) -> Any:
         is_named = hasattr(there, "__match_args__")  # a namedtuple takes its parts one by one
         return type(there)(*parts) if is_named else type(there)(parts)
     if isinstance(there, dict) and isinstance(value, dict):
-        put = copy(there)
+        entries = {name: _put(there.get(name), each) for name, each in value.items()}
+        put = there if hasattr(there, "__dict__") else copy(there)  # a class of the script may not bear a copy
         put.clear()
-        put.update({name: _put(there.get(name), each) for name, each in value.items()})
+        put.update(entries)
         return put
     if isinstance(value, dict) and _is_opened(there):
         set_state_of(there, value)

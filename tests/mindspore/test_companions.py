@@ -207,6 +207,14 @@ class Best(NamedTuple):
     loss: float
 
 
+class Attributes(dict[str, Any]):
+    """Its entries are its attributes, as in many scripts."""
+
+    def __init__(self, **entries: Any) -> None:
+        super().__init__(entries)
+        self.__dict__ = self
+
+
 class Gathering(Callback):
     """Its data are of classes that JSON does not tell apart."""
 
@@ -217,6 +225,7 @@ class Gathering(Callback):
         self.steps: tuple[int, ...] = ()
         self.sum = np.float32(0)
         self.sums: list[Any] = []
+        self.own = Attributes(steps=0)
 
     def on_train_step_end(self, run_context: Any) -> None:
         step = run_context.original_args().cur_step_num
@@ -225,6 +234,7 @@ class Gathering(Callback):
         self.steps = self.steps + (step,)  # noqa: RUF005
         self.sum += np.float32(1)
         self.sums.append(self.sum)
+        self.own.steps += 1
 
 
 def test_data_of_a_kept_callback_comes_back_as_it_was(
