@@ -1,6 +1,6 @@
 """Writes files and directories under temporary paths: they get their names when they are complete and synced.
 
-They never replace another file.
+They never replace another file, unless the caller says so.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.core.ids import derived_id
 from ckptstore.core.naming import INDEX, parse_tensorflow
-from ckptstore.disk.files import make_durable, names_in, sync
+from ckptstore.disk.files import make_durable, names_in, remove_own, sync
 from ckptstore.disk.name_claims import FOLDER, NO_LINKS
 from ckptstore.disk.several import members_at, status_of
 from ckptstore.errors import RefusedError, UsageError
@@ -137,14 +137,19 @@ def named_last(target: str) -> Iterator[str]:
         _name(path, target)
 
 
-def named_once(target: str, mark: str, write: Callable[[str], object], is_there: Callable[[], bool]) -> None:
+def named_once(
+    target: str, mark: str, write: Callable[[str], object], is_there: Callable[[], bool], *, replaces: bool = False
+) -> None:
     """Like `named_last`, but if `write` is killed, its temporary files are there when it is called again.
 
     Temporary files of another `mark` are deleted. If another process writes the target, this one waits; `is_there` then
-    says whether that process has done the work. Raises as `named_last` does.
+    says whether that process has done the work. If this `replaces` another file of this user, that one is deleted while
+    no other process writes the target. Raises as `named_last` does.
     """
     with _alone(target, resumes=True) as own:
         if not is_there():
+            if replaces and os.path.lexists(target):
+                remove_own(*os.path.split(target))
             _refuse_taken(target)
             os.makedirs(own, exist_ok=True)
             for other in names_in(own) - {mark}:

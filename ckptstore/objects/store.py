@@ -90,12 +90,12 @@ class Store(ABC):
         Raises `StoreError`, and `WrongBytesError` if the object is shorter.
         """
 
-    def get(self, key: str, path: str, size: int, digest: str) -> None:
+    def get(self, key: str, path: str, size: int, digest: str, *, replaces: bool = False) -> None:
         """Fetch an object to a path. The file gets its name once all bytes are there, with this size and BLAKE3.
 
         After an interruption, the next call continues. If the file is there, nothing is fetched. If another process
-        fetches the same file, the call waits for it. Raises `RefusedError` if another file is at the path,
-        `NoRoomError`, `StoreError`.
+        fetches the same file, the call waits for it. Raises `RefusedError` if another file is at the path, unless this
+        `replaces` it; `NoRoomError`, `StoreError`.
         """
         if _is_there(path, size, digest):
             with suppress(OSError, RefusedError):  # another process is at it
@@ -104,7 +104,7 @@ class Store(ABC):
         receive = partial(self._receive, key, size, digest)
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            named_once(path, digest[:32], receive, lambda: _is_there(path, size, digest))
+            named_once(path, digest[:32], receive, lambda: _is_there(path, size, digest), replaces=replaces)
         except OSError as error:
             raise NoRoomError(f"cannot write {path}: {reason_of(error)}", "make room, or mend the disk") from None
 

@@ -14,7 +14,7 @@ from ckptstore.disk.aside import clear_beside
 from ckptstore.disk.files import observe, remove_own
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.presence import directory_of, enter_announced
-from ckptstore.errors import CatalogUnavailableError, CkptstoreError, NothingRestorableError, RefusedError, reason_of
+from ckptstore.errors import CatalogUnavailableError, CkptstoreError, NothingRestorableError, reason_of
 from ckptstore.journal.recorder import shared
 from ckptstore.objects.errors import MissingError, NoRoomError, StoreError, WrongBytesError
 from ckptstore.objects.tiers import open_tier
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
     from ckptstore.core.copies import Copy
     from ckptstore.core.model import Checkpoint, RestorePlan
-    from ckptstore.objects.store import Store
 
 log = logging.getLogger("ckptstore")
 
@@ -104,7 +103,10 @@ class Fetched:
 
 
 def _fetched(file: Checkpoint, copy: Copy, folder: Path) -> Checkpoint:
-    """Fetch a copy, its companion first. Raises `StoreError`."""
+    """Fetch a copy, its companion first, in place of files that were fetched before and damaged since.
+
+    Raises `StoreError`.
+    """
     directory, path = directory_of(file.path), folder / Path(file.path).name
     try:
         os.makedirs(directory, exist_ok=True)
@@ -112,20 +114,11 @@ def _fetched(file: Checkpoint, copy: Copy, folder: Path) -> Checkpoint:
         os.close(enter_announced(directory))
         store = open_tier(copy.tier.url)
         for each in copy.beside:
-            _get(store, each.key, folder / each.name, each.size, each.digest)
-        _get(store, copy.key, path, copy.size or 0, copy.digest or "")
+            store.get(each.key, str(folder / each.name), each.size, each.digest, replaces=True)
+        store.get(copy.key, str(path), copy.size or 0, copy.digest or "", replaces=True)
         return replace(file, path=str(path), mtime_ns=path.stat().st_mtime_ns)
     except OSError as error:
         raise NoRoomError(f"cannot write {directory}: {reason_of(error)}", "make room, or mend the disk") from None
-
-
-def _get(store: Store, key: str, path: Path, size: int, digest: str) -> None:
-    """Fetch an object into the own folder; replace a file that was fetched before, and damaged since."""
-    try:
-        store.get(key, str(path), size, digest)
-    except RefusedError:
-        remove_own(str(path.parent), path.name)
-        store.get(key, str(path), size, digest)
 
 
 def _is_here(file: Checkpoint) -> bool:

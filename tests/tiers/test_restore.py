@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from ckptstore.core.copies import CopyState, Tier
 from ckptstore.core.copy_keys import key_of
 from ckptstore.core.model import Checkpoint, Rejection, RestorePlan, Rule, State
 from ckptstore.core.naming import companion_of
+from ckptstore.disk import files
+from ckptstore.disk.aside import clear_unfinished
 from ckptstore.errors import NothingRestorableError, RefusedError
 from ckptstore.journal.recorder import shared
 from ckptstore.objects.directory import DirectoryStore
@@ -72,6 +75,29 @@ def test_a_fetched_file_that_was_damaged_since_is_fetched_again(job: Job, tier: 
     fetched.write_bytes(content[:-1] + (b"" if is_cut else bytes([content[-1] ^ 1])))
     again = Path(job.start(resume=False)[1].resolve().ranks[1].source.path)
     assert (again, again.read_bytes()) == (fetched, content)
+
+
+def test_a_damaged_file_is_deleted_while_no_other_rank_fetches_it(
+    job: Job, tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All ranks of a node may load one file. One that saw the damaged file deleted the one that another had fetched."""
+    copied(job.catalog, tier, job.catalog.files("run"))
+    shutil.rmtree(job.folder(1))
+    fetched = Path(job.start(resume=False)[1].resolve().ranks[1].source.path)
+    fetched.write_bytes(b"damaged")
+    opened_directory, asked = files.opened_directory, []
+
+    def while_another_rank_asks(directory: str) -> AbstractContextManager[int]:
+        if directory == str(fetched.parent) and not asked:
+            asked.append(directory)
+            with pytest.raises(RefusedError, match="is being written by another process"):
+                clear_unfinished(str(fetched))
+        return opened_directory(directory)
+
+    monkeypatch.setattr(files, "opened_directory", while_another_rank_asks)
+    job.start(resume=False)[1].resolve()
+    assert asked
+    assert fetched.read_bytes() != b"damaged"
 
 
 @pytest.mark.parametrize("length", [244, 250, 255])
