@@ -48,7 +48,8 @@ _RETRIES = {
 _SKEW_SECONDS = 60
 _OK = 200
 _NOT_MADE = (404, 501)  # the answers of a server that does not know the request
-_STATUS = re.compile(r"(?:status|code)\D{0,20}?\b([45]\d\d)\b|\b([45]\d\d) [A-Z]", re.IGNORECASE)
+# As obstore writes it: a key with `status/503` in it, or a port, has no space before its number.
+_STATUS = re.compile(r"(?:status|code): ([45]\d\d)\b", re.IGNORECASE)
 _CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,60})</Code>")
 _IS_FULL = re.compile(r"\b507\b|\b413\b|insufficient.?storage|storage.?full|quota|EntityTooLarge", re.IGNORECASE)
 _IS_DENIED = re.compile(r"\b40[13]\b|AccessDenied|Forbidden|InvalidAccessKeyId|SignatureDoesNotMatch", re.IGNORECASE)
@@ -324,12 +325,14 @@ def _translated(message: str, error: Exception) -> StoreError:
     said = f"{type(error).__name__} {error}"
     code = _CODE.search(said)
     status = _STATUS.search(said)
-    why = next(filter(None, (code and code[1], status and f"status {status[1] or status[2]}", _short(said))))
+    answer = [*([code[1]] if code else []), *([f"status {status[1]}"] if status else [])]
+    why = answer[0] if answer else _short(said)
+    answered = " ".join(answer)  # not all that is said: it has the key, and that the global step, as 403
     if isinstance(error, FileNotFoundError) or type(error).__name__ == "NotFoundError":
         return MissingError(f"{message}: it is not there", "see that the bucket and the prefix are the right ones")
-    if _IS_FULL.search(said):
+    if _IS_FULL.search(answered):
         return FullError(f"{message}: it is full ({why})", "make room there, or raise the quota")
-    if _IS_DENIED.search(said) or type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError"):
+    if _IS_DENIED.search(answered) or type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError"):
         return DeniedError(
             f"{message}: it refuses this user ({why})", "see AWS_ACCESS_KEY_ID and the rights of the user"
         )

@@ -170,6 +170,14 @@ def test_answers_of_500_are_asked_again(faults: Faults, use: Callable[[str], Sto
         open_tier(store.name).put(str(tmp_path / "net.ckpt"), "run/l/1/other", len(content), digest)
 
 
+@pytest.mark.parametrize("key", ["run/launch/403/net", "run/launch/507/net", "quota/launch/1/net", "status/l/413/net"])
+def test_a_key_is_not_taken_for_an_answer(faults: Faults, use: Callable[[str], Store], key: str) -> None:
+    store = use(faults.endpoint)
+    faults.failing = 99
+    with pytest.raises(UnreachableError, match=r"now \(status 500\)"):
+        store.head(key)
+
+
 @pytest.mark.parametrize("pieces", [3, 8], ids=["all are read", "some are never read"])
 def test_connections_that_are_cut_leave_nothing_to_be_seen(
     faults: Faults, use: Callable[[str], Store], tmp_path: Path, pieces: int
