@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from ckptstore.errors import UsageError
 from ckptstore.objects.directory import DirectoryStore
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ckptstore.objects.store import Store
 
 _SCHEMES = "give a path, or s3://BUCKET/PREFIX"
+_S3 = re.compile(r"s3://(?P<bucket>[A-Za-z0-9][A-Za-z0-9._:-]*)(?:/(?P<prefix>.*))?", re.DOTALL)  # Ceph: TENANT:BUCKET
 
 
 def open_tier(url: str) -> Store:
@@ -21,14 +22,16 @@ def open_tier(url: str) -> Store:
     Raises `UsageError` for a URL that names no store, or that holds a user's name or a password: credentials come from
     the environment or the usual files.
     """
-    parts = urlsplit(url)
-    if "@" in parts.netloc or parts.query or parts.fragment:
+    scheme, is_url, place = url.partition("://")
+    if "@" in place.partition("/")[0] or "?" in url or "#" in url:
         hint = "credentials come from the environment, or from ~/.aws; give the bucket and the prefix alone"
         raise UsageError("the URL of a tier holds more than a place", hint)
-    if parts.scheme == "s3" and parts.netloc:
-        return S3Store(parts.netloc, parts.path.strip("/"))
+    if (bucket := _S3.fullmatch(url)) is not None:
+        return S3Store(bucket["bucket"], (bucket["prefix"] or "").strip("/"))
     if url.startswith("file:///"):
         return DirectoryStore(url.removeprefix("file://"))
-    if not parts.scheme and url.startswith("/"):
+    if not is_url and url.startswith("/"):
         return DirectoryStore(url)
+    if scheme == "s3":  # not shown: it may be a key and its secret
+        raise UsageError("the URL of a tier has no name of a bucket: letters, digits and . _ -", _SCHEMES)
     raise UsageError(f"{url!r} names no tier", _SCHEMES)
