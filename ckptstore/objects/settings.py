@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from configparser import ConfigParser, Error
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _REGION = "us-east-1"
+_PLAIN = re.compile(r'[!"$->A-~]+')  # ASCII without spaces, # ? and @
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,8 @@ def settings(environment: Mapping[str, str] | None = None) -> Settings:
 
 
 def _is_endpoint(url: str) -> bool:
+    if not _PLAIN.fullmatch(url):  # obstore ends the process on a space, and http.client quotes a password
+        return False
     try:
         parts = urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0  # reading it may raise

@@ -75,10 +75,17 @@ def test_what_no_header_can_hold_is_named_without_its_value(home: Path, name: st
     assert value.strip() not in str(told.value)
 
 
-@pytest.mark.parametrize("endpoint", ["http://host:9x", "http://[::1", "host:9000", "https://", "http://host:99999"])
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        *("http://host:9x", "http://[::1", "host:9000", "https://", "http://host:99999", "https://me:secret@host"),
+        *("https://host/a path", "https://hóst", "https://host/?key=secret", "https://host\t"),
+    ],
+)
 def test_an_endpoint_that_is_none_is_refused(home: Path, endpoint: str) -> None:
-    with pytest.raises(UnreachableError, match="^AWS_ENDPOINT_URL, or endpoint_url in ~/.aws, is not the URL"):
+    with pytest.raises(UnreachableError, match="^AWS_ENDPOINT_URL, or endpoint_url in ~/.aws, is not the URL") as told:
         settings({"HOME": str(home), "AWS_ENDPOINT_URL": endpoint})
+    assert "secret" not in str(told.value)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("obstore") is not None, reason="its package is here")
