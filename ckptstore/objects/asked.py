@@ -34,7 +34,8 @@ class Answer(NamedTuple):
 
 def ask(settings: Settings, bucket: str, method: str, key: str = "", query: Mapping[str, str] | None = None) -> Answer:
     """Send one signed request about a bucket, or an object in it. Raises `UnreachableError` if no answer comes."""
-    endpoint = settings.endpoint or f"https://s3.{settings.region}.amazonaws.com"
+    in_host = f"{bucket}." if settings.is_in_host else ""  # a given endpoint has it
+    endpoint = settings.endpoint or f"https://{in_host}s3.{settings.region}.amazonaws.com"
     url = urlsplit(endpoint)
     place = "" if settings.is_in_host else f"/{bucket}"
     path = quote(f"{url.path}{place}/{key}" if key or settings.is_in_host else f"{url.path}{place}", safe="/-_.~")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from ckptstore.objects import asked
 from ckptstore.objects.errors import DeniedError, StoreError, UnreachableError
 from ckptstore.objects.settings import settings
 from ckptstore.objects.tiers import open_tier
@@ -86,6 +87,22 @@ def test_an_endpoint_that_is_none_is_refused(home: Path, endpoint: str) -> None:
     with pytest.raises(UnreachableError, match="^AWS_ENDPOINT_URL, or endpoint_url in ~/.aws, is not the URL") as told:
         settings({"HOME": str(home), "AWS_ENDPOINT_URL": endpoint})
     assert "secret" not in str(told.value)
+
+
+def test_a_bucket_in_the_host_is_in_that_of_aws_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, the rules of `s3.eu-1.amazonaws.com` were asked for: of no bucket."""
+    asked_of: list[str] = []
+
+    def connect(host: str, **_: object) -> None:
+        asked_of.append(host)
+        raise StopIteration
+
+    monkeypatch.setattr(asked, "HTTPSConnection", connect)
+    for in_host in ("true", "false"):
+        with pytest.raises(StopIteration):
+            found = settings({"HOME": "/none", "AWS_REGION": "eu-1", "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": in_host})
+            asked.ask(found, "bucket", "GET", query={"lifecycle": ""})
+    assert asked_of == ["bucket.s3.eu-1.amazonaws.com", "s3.eu-1.amazonaws.com"]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("obstore") is not None, reason="its package is here")
