@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from hashlib import md5
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -293,6 +294,36 @@ def test_one_without_the_right_is_told_without_his_secret(
         assert "another-secret" not in repr(told.value)
         assert "test:tester" not in repr(told.value)
         assert told.value.__cause__ is None
+
+
+def test_a_clock_that_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, it was said to set the key and the rights of the user."""
+    body = b"<Error><Code>RequestTimeTooSkewed</Code></Error>"
+
+    class Refusing(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            self.send_response(403)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_PUT = do_GET = answer  # noqa: N815 - names of http.server
+
+        def do_HEAD(self) -> None:
+            self.send_response(403)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+        with pytest.raises(DeniedError, match="the clock of this machine differs") as told:
+            open_tier("s3://bucket/x").check()
+        server.shutdown()
+    assert told.value.hint == "set the clock"
 
 
 def test_a_bucket_that_is_not_there(running: Swift, use: Callable[[str], Store], tmp_path: Path) -> None:
