@@ -77,10 +77,18 @@ def parse_safetensors(content: BytesOf, path: Path) -> SafetensorsHeader:
         raise _bad(path, f"a header of {length} bytes in a file of {end}")
     if length > MOST_JSON:
         raise _bad(path, f"a header of {length} bytes, more than any model has")
-    declared = parse_object(read(_LENGTH, length), path, "whole .safetensors file")
-    metadata = declared.pop("__metadata__", {})
+    raw = read(_LENGTH, length)
+    if not raw.startswith(b"{") or b"\0" in raw:  # the parser would take a byte order mark and UTF-16 too
+        raise _bad(path, "its header is no JSON object in UTF-8")
+    declared = parse_object(raw, path, "whole .safetensors file")
+    metadata = declared.pop("__metadata__", None)
+    metadata = {} if metadata is None else metadata
     if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
         raise _bad(path, "metadata that are not text")
+    try:
+        "".join((*declared, *metadata, *metadata.values())).encode()
+    except UnicodeEncodeError:
+        raise _bad(path, "half a character") from None
     entries = _entries(declared, metadata, _LENGTH + length, path)
     last = entries[-1].offset + entries[-1].nbytes if entries else _LENGTH + length
     if last != end:
@@ -140,7 +148,7 @@ def _entries(declared: dict[str, Any], metadata: Mapping[str, str], start: int, 
 def _entry(name: str, tensor: object, metadata: Mapping[str, str], start: int, path: Path) -> Entry:
     match tensor:
         case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(begin), int(stop)]} if (
-            max(abs(begin), abs(stop)) < _BEYOND
+            bool not in (type(begin), type(stop)) and max(abs(begin), abs(stop)) < _BEYOND
         ):
             pass
         case _:

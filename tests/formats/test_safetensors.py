@@ -127,13 +127,20 @@ def test_a_file_cut_anywhere_is_never_taken_for_the_whole(tmp_path: Path) -> Non
         read_safetensors(path)
 
 
+VALID = json.dumps({"w": tensor()}).encode()
+
 HOSTILE = [
     (b"", "is not a whole .safetensors file"),
     (b"\xff" * 8 + b"{}", "a header of 18446744073709551615 bytes in a file of 10"),
-    (content(b"[" * 100_000), "nested too deeply"),
+    (content(b"[" * 100_000), "its header is no JSON object"),
     (content(b'{"a":' * 100_000 + b"1" + b"}" * 100_000), "nested too deeply"),
     (content(b"9" * 5000), "is not a whole .safetensors file"),
-    (content([]), "its JSON is no object"),
+    (content([]), "its header is no JSON object"),
+    (content(b"\xef\xbb\xbf" + VALID, bytes(8)), "its header is no JSON object in UTF-8"),
+    (content(VALID.decode().encode("utf-16-le"), bytes(8)), "its header is no JSON object in UTF-8"),
+    (content(VALID.replace(b"w", b"\\ud800"), bytes(8)), "half a character"),
+    (content({"__metadata__": {"format": "\ud800"}, "w": tensor()}, bytes(8)), "half a character"),
+    (content({"w": tensor(dtype="U8", shape=[1], offsets=[False, True])}, bytes(1)), "not described as a tensor is"),
     (content({}), "holds no parameter"),
     (content(b'{"\xff": 1}'), "is not a whole .safetensors file"),
     (content({"__metadata__": {"format": 1}}), "metadata that are not text"),
@@ -165,6 +172,15 @@ def test_hostile_bytes(tmp_path: Path, raw: bytes, message: str) -> None:
     if message != "holds no parameter":
         with pytest.raises(safetensors.SafetensorError):
             safetensors.safe_open(path, framework="np").__enter__()
+
+
+def test_metadata_that_are_null(tmp_path: Path) -> None:
+    """The library reads them."""
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(content({"__metadata__": None, "w": tensor()}, bytes(8)))
+    assert read_safetensors(path).metadata == {}
+    with safetensors.safe_open(path, framework="np") as opened:
+        assert list(opened.keys()) == ["w"]
 
 
 def test_a_huge_file(tmp_path: Path) -> None:
