@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from ckptstore.errors import CkptstoreError, DamageError, UsageError, reason_of
@@ -28,7 +28,11 @@ class TensorFile:
     be read.
     """
 
+    _stamp: tuple[int, ...] = ()
+
     def __init__(self, path: Path) -> None:
+        with suppress(OSError):  # `look_into` tells it
+            self._stamp = _stamp_of(os.stat(path))  # before the header is read: later, it may be that of another file
         found = look_into(path)
         if not isinstance(found, Header):
             raise UsageError(f"{path} holds no tensors", "give a checkpoint; this file tells how ranks share one")
@@ -36,7 +40,6 @@ class TensorFile:
         self.header = found
         appended = certainly_appended(found)
         self.tensors = {entry.name: entry for entry in found.entries if entry.name not in appended}
-        self._stamp = _stamp(os.stat(path))
 
     @contextmanager
     def opened(self) -> Iterator[Read]:
@@ -60,7 +63,7 @@ class TensorFile:
 
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-            if _stamp(os.fstat(descriptor)) != self._stamp:
+            if _stamp_of(os.fstat(descriptor)) != self._stamp:
                 raise DamageError(f"{self.path} was replaced since its header was read", "open it again")
             yield read
         except OSError as error:
@@ -74,7 +77,7 @@ class TensorFile:
                 os.close(descriptor)
 
 
-def _stamp(status: os.stat_result) -> tuple[int, int, int, int]:
+def _stamp_of(status: os.stat_result) -> tuple[int, int, int, int]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 

@@ -9,6 +9,7 @@ import pytest
 from mindspore.train import serialization
 
 from ckptstore.errors import CkptstoreError, DamageError, UnreadableError, UsageError
+from ckptstore.formats import inspect, tensor_file
 from ckptstore.formats.tensor_file import TensorFile
 
 VALUES = {"weight": np.arange(3000, dtype=np.float32).reshape(30, 100), "global_step": np.array([7], np.int32)}
@@ -51,6 +52,21 @@ def test_a_file_that_is_another_one_by_now_is_not_read(path: Path) -> None:
         TensorFile(path)
     path.unlink()
     with pytest.raises(CkptstoreError, match="cannot read .*: No such file"), file.opened():
+        pass
+
+
+def test_a_file_that_is_replaced_right_after_its_header_was_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, the bytes of the new file were read at the places of the old one."""
+
+    def look_into(path: Path) -> object:
+        found = inspect.look_into(path)
+        path.with_suffix(".new").write_bytes(path.read_bytes()[::-1])
+        path.with_suffix(".new").replace(path)
+        return found
+
+    monkeypatch.setattr(tensor_file, "look_into", look_into)
+    file = TensorFile(path)
+    with pytest.raises(DamageError, match="was replaced since its header was read"), file.opened():
         pass
 
 
