@@ -191,7 +191,7 @@ def _copy(source: Source, new: _New, aside: str, progress: Progress) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if part.place in rewritten:
             old, file = rewritten[part.place]
-            _write_companion(_proved(source, part), replace(file, path=f"{aside}/{place_of(old.path)}"))
+            _write_companion(part.place, _proved(source, part), replace(file, path=f"{aside}/{place_of(old.path)}"))
         else:
             with path.open("xb", buffering=0) as opened:
                 _check(part, write(opened, source.read(part)))
@@ -226,12 +226,14 @@ def _proved(source: Source, part: Part) -> bytes:
     return raw
 
 
-def _write_companion(raw: bytes, file: Checkpoint) -> None:
+def _write_companion(place: str, raw: bytes, file: Checkpoint) -> None:
     """Write the companion of a checkpoint anew: a companion names the record that it belongs to."""
     try:
-        content = dict(parse(raw)["content"])
+        content = parse(raw)["content"]
     except (ValueError, TypeError, KeyError):
-        raise DamageError(f"{companion_of(file.path)} is no companion", "make the export again") from None
+        content = None
+    if not isinstance(content, dict):
+        raise DamageError(f"{place} is no companion", "make the export again")
     content.pop("of", None)
     companions.write(file, content, durable=False)
 

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from blake3 import blake3
 
 from ckptstore.api import Catalog
 from ckptstore.catalog import reads
 from ckptstore.core.model import FileState
+from ckptstore.core.naming import companion_of
 from ckptstore.errors import CkptstoreError, DamageError, UsageError
 from ckptstore.handover import manifest as manifests
 from ckptstore.handover.archive import open_source
@@ -110,6 +112,19 @@ def test_a_manifest_that_says_what_none_says(exported: Path, refused: Callable[[
             for name in ("manifest.json", *(part.place for part in manifest.parts)):
                 packed.add(exported / name, name)
         refused(tar)
+
+
+@pytest.mark.parametrize("content", [b"[[1, 2]]", b'["ab"]', b"[]", b"1", b"null"])
+def test_a_companion_that_is_none(content: bytes, exported: Path, refused: Callable[[Path], CkptstoreError]) -> None:
+    """Before, the first one ended in a `TypeError`, the next two were taken, and the others named a path of no file."""
+    with open_source(str(exported)) as opened:
+        manifest = opened.manifest
+    raw = b'{"content": %b}' % content
+    place = manifests.place_of(companion_of(manifest.files[0].path))
+    (exported / place).write_bytes(raw)
+    parts = (*manifest.parts, Part(place, len(raw), blake3(raw).hexdigest()))
+    (exported / "manifest.json").write_bytes(manifests.to_text(replace(manifest, parts=parts)))
+    assert refused(exported).message == f"{place} is no companion"
 
 
 def test_what_is_no_manifest(exported: Path, refused: Callable[[Path], CkptstoreError]) -> None:
