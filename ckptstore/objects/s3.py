@@ -67,10 +67,9 @@ class S3Store(Store):
         told: dict[str, Any] = {"region": own.region, "virtual_hosted_style_request": own.is_in_host}
         if own.endpoint:
             told["endpoint"] = own.endpoint
-        if own.key:
-            told |= {"access_key_id": own.key, "secret_access_key": own.secret}
-        if own.token:
-            told["session_token"] = own.token
+        if own.key:  # handed over as a whole: obstore adds a token of the environment to a key, also an empty one
+            whole = {"access_key_id": own.key, "secret_access_key": own.secret, "expires_at": None}
+            told["credential_provider"] = lambda: {**whole, "token": own.token or None}
         with self._named("be opened"):
             self._client = self._api.store.S3Store(
                 bucket,

@@ -4,7 +4,6 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from hashlib import md5
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,7 @@ from ckptstore.objects.errors import (
 from ckptstore.objects.settings import settings
 from ckptstore.objects.store import PIECE, Store
 from ckptstore.objects.tiers import open_tier
+from tests.objects.server.answers import answering
 from tests.objects.server.faults import Faults
 from tests.objects.server.swift import BUCKET, SECRET, Swift
 
@@ -298,32 +298,36 @@ def test_one_without_the_right_is_told_without_his_secret(
 
 def test_a_clock_that_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before, it was said to set the key and the rights of the user."""
-    body = b"<Error><Code>RequestTimeTooSkewed</Code></Error>"
-
-    class Refusing(BaseHTTPRequestHandler):
-        def answer(self) -> None:
-            self.rfile.read(int(self.headers.get("content-length", 0)))
-            self.send_response(403)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        do_PUT = do_GET = answer  # noqa: N815 - names of http.server
-
-        def do_HEAD(self) -> None:
-            self.send_response(403)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+    with answering(403, b"<Error><Code>RequestTimeTooSkewed</Code></Error>") as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
         with pytest.raises(DeniedError, match="the clock of this machine differs") as told:
             open_tier("s3://bucket/x").check()
-        server.shutdown()
     assert told.value.hint == "set the clock"
+
+
+@pytest.mark.parametrize(
+    ("environment", "key", "token"),
+    [
+        ({"AWS_ACCESS_KEY_ID": "", "AWS_SESSION_TOKEN": "old"}, "FILE", None),
+        ({"AWS_ACCESS_KEY_ID": "ENV", "AWS_SESSION_TOKEN": ""}, "ENV", None),
+        ({"AWS_ACCESS_KEY_ID": "ENV", "AWS_SESSION_TOKEN": "new"}, "ENV", "new"),
+    ],
+)
+def test_a_key_goes_with_its_own_token(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, environment: dict[str, str], key: str, token: str | None
+) -> None:
+    """Before, a token of the environment went with the key of a file, and an empty one with that of the environment."""
+    (tmp_path / "home" / ".aws").mkdir(parents=True)
+    profile = "[default]\naws_access_key_id = FILE\naws_secret_access_key = s\n"
+    (tmp_path / "home" / ".aws" / "credentials").write_text(profile)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with answering(404) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
+        assert open_tier("s3://bucket/x").head(KEY) is None
+    (asked,) = server.asked
+    assert f"Credential={key}/" in asked["authorization"]
+    assert asked.get("x-amz-security-token") == token
 
 
 def test_a_bucket_that_is_not_there(running: Swift, use: Callable[[str], Store], tmp_path: Path) -> None:
