@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import layouts, reads
+from ckptstore.core import validate
 from ckptstore.core.model import FileState
 from ckptstore.core.naming import SEVERAL, companion_of
 from ckptstore.disk.aside import named_last
@@ -93,7 +94,7 @@ def export(
         run=found.name if found else plan.launch.run,
         launch=plan.launch.undecided(),
         files=tuple(file for file, _ in pairs),
-        parts=tuple(Part(item.place, item.size, UNKNOWN) for item in items),
+        parts=tuple(Part(validate.path("a file of it", item.place), item.size, UNKNOWN) for item in items),
         made=_made(),
     )
     written = _write(path, draft, items, progress)

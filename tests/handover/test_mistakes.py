@@ -92,6 +92,16 @@ def test_what_is_written_where_there_is_no_mindspore(
         assert (opened.manifest.made.ckptstore != "", opened.manifest.made.mindspore) == (True, None)
 
 
+def test_a_name_in_a_directory_that_no_manifest_holds(catalog: Catalog, tmp_path: Path) -> None:
+    """Before, all was copied, and then the manifest was said to be damaged."""
+    shards = tmp_path / "global_step_6"
+    shards.mkdir()
+    (shards / "\udcff.distcp").write_bytes(b"data")
+    catalog.join("run").register(shards, global_step=6)
+    with pytest.raises(UsageError, match=r"a file of it is .*; give it and its directory names in UTF-8"):
+        catalog.export("run", tmp_path / "out", progress=lambda _done, _all: pytest.fail("it is copied"))
+
+
 def test_an_iteration_of_mindformers_is_refused(catalog: Catalog, tmp_path: Path) -> None:
     launch = catalog.join("run", rank=0, world_size=1, launch_id="L1")
     for path in sorted(parts_bytes.save(tmp_path / "ckpt", 5, count=1).iterdir()):
