@@ -7,9 +7,17 @@ from __future__ import annotations
 
 import hmac
 from hashlib import sha256
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPException
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, urlsplit
+from urllib.request import (
+    HTTPErrorProcessor,
+    OpenerDirector,
+    ProxyHandler,
+    Request,
+    build_opener,
+    getproxies_environment,
+)
 from xml.etree import ElementTree as ET
 
 from ckptstore.objects.errors import UnreachableError
@@ -17,6 +25,7 @@ from ckptstore.outside import utc_now
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from http.client import HTTPResponse
 
     from ckptstore.objects.settings import Settings
 
@@ -42,18 +51,30 @@ def ask(settings: Settings, bucket: str, method: str, key: str = "", query: Mapp
     told = sorted((quote(name, safe="-_.~"), quote(value, safe="-_.~")) for name, value in (query or {}).items())
     asked = "&".join(f"{name}={value}" for name, value in told)
     headers = _signed(settings, method, url.netloc, path, asked)
-    kind = HTTPSConnection if url.scheme == "https" else HTTPConnection
-    connection = kind(url.netloc, timeout=_SECONDS)
+    request = Request(f"{url.scheme}://{url.netloc}{path}{asked and '?'}{asked}", headers=headers, method=method)  # noqa: S310
     try:
-        connection.request(method, f"{path}?{asked}" if asked else path, headers=headers)
-        answer = connection.getresponse()
-        body = answer.read(_MOST_BYTES)
-        return Answer(answer.status, {name.lower(): value for name, value in answer.getheaders()}, body)
+        with _opener().open(request, timeout=_SECONDS) as answer:
+            body = answer.read(_MOST_BYTES)
+        return Answer(answer.status, {name.lower(): value for name, value in answer.headers.items()}, body)
     except (OSError, HTTPException):
         hint = "see that it runs, and that AWS_ENDPOINT_URL names it; it is tried again"
-        raise UnreachableError(f"s3://{bucket} does not answer at {url.netloc.rpartition('@')[2]}", hint) from None
-    finally:
-        connection.close()
+        raise UnreachableError(f"s3://{bucket} does not answer at {url.netloc}", hint) from None
+
+
+class _AsItIs(HTTPErrorProcessor):
+    """Returns every answer: none is an error, and no redirection is followed."""
+
+    def http_response(self, request: Request, response: HTTPResponse) -> HTTPResponse:  # noqa: ARG002
+        return response
+
+    https_response = http_response
+
+
+def _opener() -> OpenerDirector:
+    """Opens requests as obstore sends them: through the proxy that the environment names, if any."""
+    found = getproxies_environment()
+    proxies = {kind: proxy for kind in ("http", "https") if (proxy := found.get(kind) or found.get("all"))}
+    return build_opener(ProxyHandler(proxies), _AsItIs)
 
 
 def values(body: bytes, *path: str) -> Iterator[ET.Element]:

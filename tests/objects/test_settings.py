@@ -97,7 +97,8 @@ def test_a_bucket_in_the_host_is_in_that_of_aws_too(monkeypatch: pytest.MonkeyPa
         asked_of.append(host)
         raise StopIteration
 
-    monkeypatch.setattr(asked, "HTTPSConnection", connect)
+    monkeypatch.setattr("http.client.HTTPSConnection", connect)
+    monkeypatch.setenv("no_proxy", "*")
     for in_host in ("true", "false"):
         with pytest.raises(StopIteration):
             found = settings({"HOME": "/none", "AWS_REGION": "eu-1", "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": in_host})

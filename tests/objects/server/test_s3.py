@@ -330,6 +330,23 @@ def test_a_key_goes_with_its_own_token(
     assert asked.get("x-amz-security-token") == token
 
 
+@pytest.mark.parametrize("variable", ["http_proxy", "ALL_PROXY"])
+def test_a_server_behind_a_proxy(
+    running: Swift, use: Callable[[str], Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    """Before, the requests that obstore lacks went past the proxy: no file of more than one part was ever copied."""
+    use(running.endpoint)
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, running.endpoint)  # the server takes requests with a whole URL, as a proxy does
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://behind.invalid")
+    content, digest = write(tmp_path / "net.ckpt", 2 * PIECE)
+    store = open_tier(f"s3://{BUCKET}/{tmp_path.name}")
+    store.put(str(tmp_path / "net.ckpt"), KEY, len(content), digest)
+    assert store.digest_of(KEY, len(content)) == digest
+    assert [each.what.partition(" of ")[0] for each in store.check()] == ["no rule"]
+
+
 def test_a_bucket_that_is_not_there(running: Swift, use: Callable[[str], Store], tmp_path: Path) -> None:
     use(running.endpoint)
     store = open_tier("s3://not-there/x")
