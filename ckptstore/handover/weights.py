@@ -67,7 +67,10 @@ def weights_of(parameters: Sequence[Entry], path: str) -> tuple[Entry, ...]:
         prefix, some = next(iter(updated.items()))
         raise RefusedError(f"it is not certain whether {prefix}.{min(some)} of {path} belongs to the network", _WHOLE)
     own = {f"{prefix}.{rest}" for prefix, some in updated.items() for rest in some}
-    weights = tuple(entry for entry in parameters if entry.name not in own and not _is_number(entry.name))
+    trained = set().union(*updated.values())  # a network may train a `momentum` of its own
+    weights = tuple(
+        entry for entry in parameters if entry.name not in own and (entry.name in trained or not _is_number(entry.name))
+    )
     odd = next((entry.name for entry in weights if entry.name.partition(".")[0] in updated), None)
     if odd is not None:
         raise RefusedError(f"it is not certain whether {odd} of {path} belongs to the network", _WHOLE)

@@ -53,6 +53,14 @@ def test_what_optimizers_of_mindspore_have(optimizer: list[str]) -> None:
     assert {entry.name for entry in weights_of(entries(*sorted(NETWORK + optimizer)), "f")} == set(NETWORK)
 
 
+def test_a_weight_with_the_name_of_an_optimizers_number() -> None:
+    """Before, it was left out."""
+    network = [*NETWORK, "momentum"]
+    optimizer = ["global_step", "learning_rate", *of("moment1", "moment2", trained=[*TRAINED, "momentum"])]
+    of_one_shape = [entry._replace(shape=(2, 2)) for entry in entries(*network, *optimizer)]
+    assert [entry.name for entry in weights_of(of_one_shape, "f")] == network
+
+
 @pytest.mark.parametrize(
     ("others", "why"),
     [
