@@ -52,6 +52,7 @@ _NOT_MADE = (404, 501)  # the answers of a server that does not know the request
 _STATUS = re.compile(r"(?:status|code): ([45]\d\d)\b", re.IGNORECASE)
 _CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,60})</Code>")
 _IS_FULL = re.compile(r"\b507\b|\b413\b|insufficient.?storage|storage.?full|quota|EntityTooLarge", re.IGNORECASE)
+_IS_SHORT = re.compile(r"\b416\b|InvalidRange")
 _LATE = ("RequestTimeTooSkewed", "RequestInTheFuture", "RequestExpired")
 _IS_DENIED = re.compile(r"\b40[13]\b|AccessDenied|Forbidden|InvalidAccessKeyId|SignatureDoesNotMatch", re.IGNORECASE)
 
@@ -330,6 +331,8 @@ def _translated(message: str, error: Exception) -> StoreError:
     answered = " ".join(answer)  # not all that is said: it has the key, and that the global step, as 403
     if isinstance(error, FileNotFoundError) or type(error).__name__ == "NotFoundError":
         return MissingError(f"{message}: it is not there", "see that the bucket and the prefix are the right ones")
+    if _IS_SHORT.search(answered):
+        return WrongBytesError(f"{message}: it has fewer bytes ({why})", "another copy is needed")
     if why in _LATE:
         return DeniedError(f"{message}: the clock of this machine differs from the server's ({why})", "set the clock")
     if _IS_FULL.search(answered):

@@ -158,6 +158,17 @@ def test_a_fetch_that_is_cut_goes_on_where_it_was(
     assert asked == [(0, size), (2 * PIECE, size)]
 
 
+@pytest.mark.parametrize("left", [0, 3, PIECE])
+def test_an_object_that_was_cut_is_damaged(store: Store, tmp_path: Path, left: int) -> None:
+    """Before, one without bytes was a server that cannot be reached: each start tried it again, and none an older."""
+    content, digest = write(tmp_path / "net.ckpt", 2 * PIECE)
+    of_rest = blake3(content[:left]).hexdigest()
+    (tmp_path / "cut.ckpt").write_bytes(content[:left])
+    store.put(str(tmp_path / "cut.ckpt"), KEY, left, of_rest)
+    with pytest.raises(WrongBytesError, match="another copy is needed"):
+        store.get(KEY, str(tmp_path / "node" / "net.ckpt"), len(content), digest)
+
+
 def test_answers_of_500_are_asked_again(faults: Faults, use: Callable[[str], Store], tmp_path: Path) -> None:
     store = use(faults.endpoint)
     content, digest = write(tmp_path / "net.ckpt", 3 * PIECE)
