@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckptstore.errors import CkptstoreError, DamageError
+from ckptstore.errors import CkptstoreError, DamageError, UsageError
 
 
 class StoreError(CkptstoreError):
@@ -23,6 +23,12 @@ class FullError(StoreError):
 
 class DeniedError(StoreError):
     """The store refuses this user."""
+
+
+class NoStoreError(StoreError, UsageError):
+    """A URL names no store: the user gave it, or the journal of another user or of a newer ckptstore has it."""
+
+    exit_code = UsageError.exit_code
 
 
 class MissingError(StoreError):

@@ -183,6 +183,17 @@ def test_the_nearest_tier_is_read(job: Job, tier: Tier, tmp_path: Path) -> None:
     assert plan.ranks[1].source.path != file.path
 
 
+def test_another_copy_is_taken_if_the_nearest_is_in_a_store_of_an_unknown_kind(job: Job, tier: Tier) -> None:
+    """Before, the start ended: the URL, which is in the journal of another user, "names no tier"."""
+    file = of(job, 10, 1)
+    facts.record_copy(shared(job.catalog.database), file, Tier("a", "gs://bucket/x", 1), CopyState.READY)
+    copied(job.catalog, tier, [file])
+    Path(file.path).unlink()
+    plan = job.start(resume=False)[1].resolve()
+    assert [copy.tier.name for copy in plan.copies[file.id]] == ["a", "shared"]
+    assert plan.ranks[1].source.digest == file.digest
+
+
 def test_another_copy_is_taken_where_the_nearest_is_not_there(job: Job, tier: Tier, tmp_path: Path) -> None:
     far = declared(job.catalog, tmp_path / "far", "far", 2)
     file = of(job, 10, 1)
