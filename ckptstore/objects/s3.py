@@ -51,10 +51,6 @@ _NOT_MADE = (404, 501)  # the answers of a server that does not know the request
 # As obstore writes it: a key with `status/503` in it, or a port, has no space before its number.
 _STATUS = re.compile(r"(?:status|code): ([45]\d\d)\b", re.IGNORECASE)
 _CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,60})</Code>")
-_IS_FULL = re.compile(r"\b507\b|\b413\b|insufficient.?storage|storage.?full|quota|EntityTooLarge", re.IGNORECASE)
-_IS_SHORT = re.compile(r"\b416\b|InvalidRange")
-_LATE = ("RequestTimeTooSkewed", "RequestInTheFuture", "RequestExpired")
-_IS_DENIED = re.compile(r"\b40[13]\b|AccessDenied|Forbidden|InvalidAccessKeyId|SignatureDoesNotMatch", re.IGNORECASE)
 
 
 class S3Store(Store):
@@ -322,27 +318,48 @@ def _kept(pieces: Iterator[bytes], kept: list[BaseException]) -> Iterator[bytes]
         raise
 
 
+_ANSWERS: tuple[tuple[str, type[StoreError], str, str], ...] = (
+    (r"\b416\b|InvalidRange", WrongBytesError, "it has fewer bytes", "another copy is needed"),
+    (
+        r"AuthorizationHeaderMalformed|PermanentRedirect|another region",
+        UnreachableError,
+        "its region is another one",
+        "set AWS_REGION to the bucket's region",
+    ),
+    (
+        r"RequestTimeTooSkewed|RequestInTheFuture|RequestExpired",
+        DeniedError,
+        "the clock of this machine differs from the server's",
+        "set the clock",
+    ),
+    (
+        r"\b507\b|\b413\b|insufficient.?storage|storage.?full|quota|EntityTooLarge",
+        FullError,
+        "it is full",
+        "make room there, or raise the quota",
+    ),
+    (
+        r"\b40[13]\b|Denied|Unauthenticated|Forbidden|InvalidAccessKeyId|SignatureDoesNotMatch|(?:Expired|Invalid)Token",
+        DeniedError,
+        "it refuses this user",
+        "see AWS_ACCESS_KEY_ID and the rights of the user",
+    ),
+)
+"""Answers by their codes: the error that each becomes, its reason, and its hint. The first one that fits counts."""
+
+
 def _translated(message: str, error: Exception) -> StoreError:
-    said = f"{type(error).__name__} {error}"
-    code = _CODE.search(said)
-    status = _STATUS.search(said)
-    answer = [*([code[1]] if code else []), *([f"status {status[1]}"] if status else [])]
-    why = answer[0] if answer else _short(said)
-    answered = " ".join(answer)  # not all that is said: it has the key, and that the global step, as 403
-    if isinstance(error, FileNotFoundError) or type(error).__name__ == "NotFoundError":
+    kind, said = type(error).__name__, str(error)
+    if isinstance(error, FileNotFoundError) or kind == "NotFoundError":
         return MissingError(f"{message}: it is not there", "see that the bucket and the prefix are the right ones")
-    if _IS_SHORT.search(answered):
-        return WrongBytesError(f"{message}: it has fewer bytes ({why})", "another copy is needed")
-    if why in _LATE:
-        return DeniedError(f"{message}: the clock of this machine differs from the server's ({why})", "set the clock")
-    if _IS_FULL.search(answered):
-        return FullError(f"{message}: it is full ({why})", "make room there, or raise the quota")
-    if _IS_DENIED.search(answered) or type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError"):
-        return DeniedError(
-            f"{message}: it refuses this user ({why})", "see AWS_ACCESS_KEY_ID and the rights of the user"
-        )
+    code, status = _CODE.search(said), _STATUS.search(said)
+    told = [*([code[1]] if code else []), *([f"status {status[1]}"] if status else [])] or [_short(said)]
+    answer = " ".join((kind, *told))  # not all that is said: it has the key, and that the global step, as 403
+    for pattern, becomes, reason, hint in _ANSWERS:
+        if re.search(pattern, answer, re.IGNORECASE):
+            return becomes(f"{message}: {reason} ({told[0]})", hint)
     hint = "see that it runs and has room, and that AWS_ENDPOINT_URL names it"
-    return UnreachableError(f"{message} now ({why})", hint)
+    return UnreachableError(f"{message} now ({told[0]})", hint)
 
 
 def _short(said: str) -> str:
@@ -350,6 +367,8 @@ def _short(said: str) -> str:
     lower = said.lower()
     if "timed out" in lower or "timedout" in lower:
         return "no answer in time"
+    if " incorrectly configured region" in lower:
+        return "another region"
     if "dns" in lower or "resolve" in lower:
         return "its host is not known"
     return "no connection" if "connect" in lower or "error sending request" in lower else "it failed"

@@ -317,6 +317,27 @@ def test_a_clock_that_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(
+    ("status", "code", "error", "hint"),
+    [
+        (301, "PermanentRedirect", UnreachableError, "set AWS_REGION"),
+        (400, "AuthorizationHeaderMalformed", UnreachableError, "set AWS_REGION"),
+        (400, "ExpiredToken", DeniedError, "see AWS_ACCESS_KEY_ID"),
+        (400, "InvalidToken", DeniedError, "see AWS_ACCESS_KEY_ID"),
+    ],
+)
+def test_a_wrong_setting_is_named(
+    monkeypatch: pytest.MonkeyPatch, status: int, code: str, error: type[StoreError], hint: str
+) -> None:
+    """Before, it was said to see that the server runs and has room."""
+    with answering(status, f"<Error><Code>{code}</Code></Error>".encode()) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
+        with pytest.raises(error) as told:
+            list(open_tier("s3://bucket/x").pieces(KEY, 0, 1))
+    assert type(told.value) is error
+    assert told.value.hint.startswith(hint)
+
+
+@pytest.mark.parametrize(
     ("environment", "key", "token"),
     [
         ({"AWS_ACCESS_KEY_ID": "", "AWS_SESSION_TOKEN": "old"}, "FILE", None),
