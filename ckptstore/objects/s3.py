@@ -50,6 +50,7 @@ _OK = 200
 _NOT_MADE = (404, 501)  # the answers of a server that does not know the request
 # As obstore writes it: a key with `status/503` in it, or a port, has no space before its number.
 _STATUS = re.compile(r"(?:status|code): ([45]\d\d)\b", re.IGNORECASE)
+_ASKS_FOR_A_ROLE = re.compile(r"/latest/(?:api/token|meta-data/iam/)")  # without a key, obstore asks the machine
 _CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,60})</Code>")
 
 
@@ -350,6 +351,9 @@ _ANSWERS: tuple[tuple[str, type[StoreError], str, str], ...] = (
 
 def _translated(message: str, error: Exception) -> StoreError:
     kind, said = type(error).__name__, str(error)
+    if _ASKS_FOR_A_ROLE.search(said):
+        hint = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the profile in ~/.aws/credentials"
+        return DeniedError(f"{message}: no key is set, and this machine gives none", hint)
     if isinstance(error, FileNotFoundError) or kind == "NotFoundError":
         return MissingError(f"{message}: it is not there", "see that the bucket and the prefix are the right ones")
     code, status = _CODE.search(said), _STATUS.search(said)

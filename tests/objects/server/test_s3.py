@@ -337,6 +337,17 @@ def test_a_wrong_setting_is_named(
     assert told.value.hint.startswith(hint)
 
 
+def test_a_key_that_was_forgotten_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, it was said to see that the server runs: but the machine was asked for a role, and not the server."""
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with answering(404) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
+        monkeypatch.setenv("AWS_METADATA_ENDPOINT", server.endpoint)
+        with pytest.raises(DeniedError, match="no key is set, and this machine gives none; set AWS_ACCESS_KEY_ID"):
+            open_tier("s3://bucket/x").head(KEY)
+
+
 @pytest.mark.parametrize(
     ("environment", "key", "token"),
     [
