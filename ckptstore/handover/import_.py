@@ -153,7 +153,9 @@ class _New:
         for part in self.manifest.parts:
             path = f"{self.directory}/{part.place}"
             if part.place not in rewritten and digest(path) != part.digest:
-                raise DamageError(f"{path} changed since the import", f"remove {self.directory}, and import it again")
+                # Other checkpoints may be in the directory by now: nobody shall remove it.
+                hint = f"import it to another directory: {Command('import', 'SOURCE', 'DIRECTORY', '--run', 'NEW')}"
+                raise DamageError(f"{path} changed since the import", hint)
             done += part.size
             progress(done, self.manifest.size)
 

@@ -136,8 +136,9 @@ def test_an_interrupted_import_whose_files_changed(
     path = next((tmp_path / "there" / "rank_1").glob("*.ckpt"))
     raw = path.read_bytes()
     path.write_bytes(raw[:-1] + b"?")
-    with pytest.raises(DamageError, match=f"{path} changed since the import; remove {tmp_path}/there"):
+    with pytest.raises(DamageError, match=f"{path} changed since the import; import it to another") as told:
         catalog.import_(tmp_path / "out", tmp_path / "there", run="new")
+    assert "remove" not in told.value.hint, "checkpoints of another run may be there by now"
     path.write_bytes(raw)
     prove = import_._New.prove
 
