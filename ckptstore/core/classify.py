@@ -62,7 +62,8 @@ class Named:
 
     `family` is the same for the files that one callback writes on every rank in every launch: the path without the rank
     and without the number of the relaunch. `relaunch` is that number (0: none). `rank`, `epoch`, `step_in_epoch` and
-    `named_step` are None if the path does not have them. `kind` is None if the file is no checkpoint.
+    `named_step` are None if the path does not have them. `kind` is None if the file is no checkpoint. `rank_in_name` is
+    the rank that the file's own name states: a copy may lie in the directory of another rank.
     """
 
     what: What
@@ -71,6 +72,7 @@ class Named:
     family: str = ""
     relaunch: int = 0
     rank: int | None = None
+    rank_in_name: int | None = None
     epoch: int | None = None
     step_in_epoch: int | None = None
     named_step: int | None = None
@@ -190,7 +192,7 @@ def _ttp(name: str, rank: int | None, step: int | None) -> Named:
 
 def _model_checkpoint(name: str, place: _Place, beside: Mapping[str, Collection[str]]) -> Named:
     parsed = parse_name(name)
-    rank = place.rank
+    rank, own = place.rank, None
     if parsed is None:
         return Named(what=What.STRANGER, rank=rank)
     prefix, relaunch = parsed.prefix, 0
@@ -198,7 +200,7 @@ def _model_checkpoint(name: str, place: _Place, beside: Mapping[str, Collection[
     if of_rank is not None:
         prefix = f"{of_rank['prefix']}_{_RANK}"
         relaunch = int((of_rank["number"] or "_0")[1:])
-        rank = int(of_rank["rank"]) if rank is None else rank
+        own = int(of_rank["rank"])
     else:
         numbered = _NUMBERED.fullmatch(prefix)
         if numbered is not None and _is_relaunch(numbered["base"], prefix, beside):
@@ -209,7 +211,8 @@ def _model_checkpoint(name: str, place: _Place, beside: Mapping[str, Collection[
         format=parsed.format,
         family=f"{place.home}/{prefix}",
         relaunch=relaunch,
-        rank=rank,
+        rank=own if rank is None else rank,
+        rank_in_name=own,
         epoch=parsed.epoch,
         step_in_epoch=parsed.step_in_epoch,
     )

@@ -94,8 +94,7 @@ def reconstruct(
         if rank is None:
             reason = "nothing says which rank wrote it"
             uncertain.append(Uncertain(file.path, None, reason, "--world-size 1"))
-        elif _inner_rank(file) not in (None, rank):
-            reason = f"its path is of rank {rank}, its content of rank {_inner_rank(file)}"
+        elif reason := _of_another_rank(file, rank):
             uncertain.append(Uncertain(file.path, None, reason, "", contradicted=True))
         else:
             ranked.append(Ranked(file, rank, *_claimed(file)))
@@ -312,6 +311,14 @@ def _claimed(file: FoundFile) -> tuple[int | None, int | None]:
 
 def _inner_rank(file: FoundFile) -> int | None:
     return whole_number(file.info.get("cur_rank"))
+
+
+def _of_another_rank(file: FoundFile, rank: int) -> str:
+    """Why a file is not certainly of the rank that its path states; empty if nothing contradicts that."""
+    if file.rank_in_name not in (None, rank):
+        return f"its directory is of rank {rank}, its name of rank {file.rank_in_name}"
+    inner = _inner_rank(file)
+    return "" if inner in (None, rank) else f"its path is of rank {rank}, its content of rank {inner}"
 
 
 def rank_of(file: FoundFile) -> int | None:

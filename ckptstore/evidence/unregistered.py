@@ -57,6 +57,7 @@ class FoundFile:
     family: str  # how one callback of one rank names its files, without the number of the relaunch
     relaunch: int  # that number, N of `prefix_N`; 0: none
     rank: int | None  # of its directory or name
+    rank_in_name: int | None = None  # of its name
     epoch: int | None  # of its name
     step_in_epoch: int | None  # of its name
     named_step: int | None  # a global_step that its name or its directory states

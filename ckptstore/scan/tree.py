@@ -176,6 +176,7 @@ def found_file(tree: Tree, path: str, contents: Contents | None = None) -> Found
         family=named.family,
         relaunch=named.relaunch,
         rank=named.rank,
+        rank_in_name=named.rank_in_name,
         epoch=named.epoch,
         step_in_epoch=named.step_in_epoch,
         named_step=named.named_step,

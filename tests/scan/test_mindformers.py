@@ -1,6 +1,7 @@
 """Trees of MindFormers 1.0: meta.json is advice, and the weights beside the states are no states."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,19 @@ def test_meta_json_rolls_nothing_back_and_stops_nothing(catalog: Catalog, tmp_pa
         (9, "llama_rank_0-2_4.ckpt"),
         (9, "llama_rank_1-2_4.ckpt"),
     ]
+
+
+def test_a_file_in_the_directory_of_another_rank_is_no_file_of_that_rank(catalog: Catalog, tmp_path: Path) -> None:
+    output = tmp_path / "job"
+    save(output, 3, 6)
+    of_ranks = [output / "checkpoint" / f"rank_{rank}" / f"llama_rank_{rank}-2_1.ckpt" for rank in (0, 1)]
+    of_ranks[1].unlink()
+    copy = of_ranks[1].with_name(of_ranks[0].name)
+    shutil.copy2(of_ranks[0], copy)
+    done = catalog.scan(output, world_size=2)
+    reasons = {each.path: each.reason for each in done.uncertain}
+    assert reasons[str(copy)] == "its directory is of rank 1, its name of rank 0"
+    assert catalog.resolve("job").plan.global_step == 3
 
 
 def test_weights_beside_the_states_are_never_taken_for_them(catalog: Catalog, tmp_path: Path) -> None:
