@@ -135,6 +135,24 @@ def _gaps(files: Iterable[Ranked], *, of_one_launch: bool = False) -> list[int]:
     return [later[2] - earlier[2] for earlier, later in following if not of_one_launch or earlier[0] == later[0]]
 
 
+class _Save:
+    """The files of a save, in the order of their times, with the facts that decide whether another file is of it."""
+
+    def __init__(self) -> None:
+        self.files: list[Ranked] = []
+        self.counter: int | None = None  # they have one, or none
+        self.lines: set[tuple[str, str, int]] = set()
+        self.names: set[tuple[object, ...]] = set()
+        self.directories: set[str] = set()  # the finished ones of TTP
+
+    def add(self, new: Ranked) -> None:
+        self.files.append(new)
+        self.counter = new.file.optimizer_step if self.counter is None else self.counter
+        self.lines.add(new.line)
+        self.names.add(new.named)
+        self.directories |= {_finished_directory(new)} - {""}
+
+
 class _Saves:
     """Puts files, which are given in the order of their times, into saves. All times are in nanoseconds.
 
@@ -150,8 +168,8 @@ class _Saves:
     def __init__(self, near: int, wide: int, gap: int, certain: Collection[str], *, trusts_numbers: bool) -> None:
         self._near, self._wide, self._gap = near, wide, gap
         self._certain, self._trusts_numbers = certain, trusts_numbers
-        self._latest: dict[object, list[Ranked]] = {}
-        self.found: list[list[Ranked]] = []
+        self._latest: dict[object, _Save] = {}
+        self._saves: list[_Save] = []
 
     def add(self, new: Ranked) -> None:
         """Put a file into a save, or begin one with it."""
@@ -159,25 +177,29 @@ class _Saves:
         known = (self._latest[key] for key in keys if key in self._latest)
         save = next((save for save in known if self._is_of(new, save)), None)
         if save is None:
-            save = []
-            self.found.append(save)
-        save.append(new)
+            save = _Save()
+            self._saves.append(save)
+        save.add(new)
         self._latest |= dict.fromkeys(keys, save)
 
-    def _is_of(self, new: Ranked, save: Sequence[Ranked]) -> bool:
-        counters = {each.file.optimizer_step for each in (*save, new)} - {None}
-        if len(counters) > 1 or any(each.line == new.line for each in save):
+    @property
+    def found(self) -> list[list[Ranked]]:
+        return [save.files for save in self._saves]
+
+    def _is_of(self, new: Ranked, save: _Save) -> bool:
+        counter = new.file.optimizer_step
+        if (None not in (counter, save.counter) and counter != save.counter) or new.line in save.lines:
             return False
-        is_alike = any(each.named == new.named for each in save)
-        if new.file.mtime_ns - save[-1].file.mtime_ns <= self._near:
-            return is_alike or new.file.optimizer_step is not None
-        directory = _finished_directory(new)
-        if directory and any(_finished_directory(each) == directory for each in save):
-            return new.file.mtime_ns - save[-1].file.mtime_ns < self._gap
+        is_alike = new.named in save.names
+        since = new.file.mtime_ns - save.files[-1].file.mtime_ns
+        if since <= self._near:
+            return is_alike or counter is not None
+        if _finished_directory(new) in save.directories:
+            return since < self._gap
         if new.file.kind is Kind.DYING_GASP and not self._trusts_numbers:  # two starts may soon fail at one step
             return False
         is_certain = new.file.kind is Kind.PERIODIC and new.file.family in self._certain
-        return is_alike and (is_certain or new.file.mtime_ns - save[0].file.mtime_ns <= self._wide)
+        return is_alike and (is_certain or new.file.mtime_ns - save.files[0].file.mtime_ns <= self._wide)
 
 
 def _finished_directory(ranked: Ranked) -> str:

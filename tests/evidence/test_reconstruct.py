@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from ckptstore.core.model import Grade
+from ckptstore.core.model import Grade, Kind
+from ckptstore.evidence.launch_groups import Ranked
 from ckptstore.evidence.reconstruct import Reconstruction, Stated, reconstruct
 from ckptstore.evidence.unregistered import FoundFile, Trusted
 from tests.evidence.builders import B, P, T, X, found
@@ -353,6 +354,24 @@ def test_the_rank_that_the_content_says() -> None:
     differing = reconstruct([found(P, (1, 5), 5, rank=1, info={"cur_rank": 3})])
     assert differing.world_size == 4
     assert "rank 1, its content of rank 3" in differing.uncertain[0].reason
+
+
+@pytest.mark.parametrize("kind", [P, T])
+def test_the_work_for_a_file_does_not_grow_with_the_ranks(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    line = Ranked.line.fget
+    monkeypatch.setattr(Ranked, "line", property(lambda ranked: (asked.append(ranked), line(ranked))[1]))
+    works = []
+    for ranks in (4, 64):
+        path = "/out/ttp_saved_checkpoints-step_5/rank_{}/ttp_rank_{}-1_5.ckpt"
+        files = [
+            replace(found(kind, (1, 5), 5, rank=rank, path=path.format(rank, rank)), mtime_ns=rank)
+            for rank in range(ranks)
+        ]
+        asked.clear()
+        assert len(reconstruct(files).launches) == 1
+        works.append(len(asked) / ranks)
+    assert works[1] <= works[0] + 1
 
 
 def test_nothing_found() -> None:
