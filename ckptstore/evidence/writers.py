@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ckptstore.core.groups import grouped
 from ckptstore.core.iterations import COMMON, METADATA, parse_iteration, parse_part
 from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.core.model import Content, Kind, moment
@@ -28,7 +29,7 @@ from ckptstore.evidence.witnesses import is_named_after
 from ckptstore.outside import Path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from ckptstore.core.events import TrainingEnded
@@ -101,6 +102,67 @@ def _wrote_periodic(source: Source, name: str) -> bool:
     if parsed.is_breakpoint:
         return is_numbered(parsed.prefix, source.breakpoint_prefix)
     return source.kind is Kind.PERIODIC and parsed.prefix == source.prefix
+
+
+class Writers:
+    """The sources of directories, found by the name of a file: many ranks may save to one directory."""
+
+    def __init__(self, sources: Iterable[tuple[str, Source]]) -> None:
+        self._by_key = grouped(((home, key), source) for home, source in sources for key in _keys(source))
+
+    def of(self, directory: str, name: str) -> Iterator[Source]:
+        """The sources that write files of this name to a directory; of those of TTP see `of_ttp`."""
+        for key in _keys_of_name(name):
+            yield from self._by_key.get((directory, key), ())
+
+    def of_ttp(self, directory: str, rank: int) -> Sequence[Source]:
+        """The sources of TTP of one rank."""
+        return self._by_key.get((directory, (Kind.TTP, rank)), ())
+
+
+class Unknown:
+    """The names in directories that no record has, found by the source that writes files of such a name."""
+
+    def __init__(self, listed: Mapping[str, Iterable[str]], known: Container[str]) -> None:
+        self._by_key = grouped(
+            ((directory, key), name)
+            for directory, names in listed.items()
+            for name in names
+            if f"{directory}/{name}" not in known
+            for key in _keys_of_name(name)
+        )
+
+    def of(self, source: Source) -> dict[str, list[str]]:
+        """The names in its directory that a source may have written."""
+        home = source.directory
+        return {home: [name for key in _keys(source) for name in self._by_key.get((home, key), ())]}
+
+
+def _keys(source: Source) -> list[tuple[object, ...]]:
+    """Keys: of one of them is each name that a source writes."""
+    if source.kind is Kind.TTP:
+        return [(Kind.TTP, source.rank)]
+    if source.kind is Kind.GRACEFUL_EXIT:
+        return [(Kind.GRACEFUL_EXIT, source.prefix)]
+    if source.content is Content.PART:
+        return [(Content.PART, source.prefix, source.rank), *([(Content.PART,)] if source.rank == 0 else [])]
+    of_breakpoint = Kind.DYING_GASP, source.breakpoint_prefix
+    return [of_breakpoint, (Kind.PERIODIC, source.prefix)] if source.kind is Kind.PERIODIC else [of_breakpoint]
+
+
+def _keys_of_name(name: str) -> Iterator[tuple[object, ...]]:
+    if (parsed := parse_name(name)) is not None:
+        kind = Kind.DYING_GASP if parsed.is_breakpoint else Kind.PERIODIC
+        yield kind, parsed.prefix
+        base = parsed.prefix.rpartition("_")[0]
+        if parsed.is_breakpoint and is_numbered(parsed.prefix, base):
+            yield kind, base
+    elif (exit_name := parse_exit_name(name)) is not None:
+        yield Kind.GRACEFUL_EXIT, exit_name.file_name
+    elif (part := parse_part(name)) is not None:
+        yield Content.PART, part.prefix, part.index
+    elif name in (COMMON, METADATA):
+        yield (Content.PART,)
 
 
 def unregistered_files(
@@ -193,7 +255,7 @@ class LaunchFacts:
     launches: Mapping[LaunchKey, Launch]
     endings: Mapping[tuple[LaunchKey, int], TrainingEnded]  # where training ended, by launch and rank
     lags: Mapping[LaunchKey, int]  # how many batches brought no update
-    sources: Mapping[str, Sequence[Source]]  # where all launches save, by directory
+    sources: Writers  # where all launches save
     contents: Mapping[tuple[LaunchKey, int], Content]  # of a rank's periodic files, if its sources do not tell
     registered: AbstractSet[LaunchKey] = frozenset()  # the launches that have registered anything
     counters: Mapping[tuple[LaunchKey, int], int] = field(default_factory=dict)  # the optimizer's highest registered
@@ -222,7 +284,7 @@ def doubt_of(new: UnregisteredFile, header: Header, here: FileFacts, facts: Laun
         return f"the training of launch {own.id} ended with another state"
     others = [
         other
-        for other in facts.sources.get(new.source.directory, ())
+        for other in facts.sources.of(new.source.directory, new.path.rpartition("/")[2])
         if other.launch_key != own.key and _may_have_written(other, new, header, here, facts)
     ]
     if new.kind is Kind.GRACEFUL_EXIT:  # MindSpore's own count is in it, and a run uses no name twice
@@ -260,10 +322,9 @@ def _doubt_of_ttp(new: UnregisteredFile, header: Header, here: FileFacts, facts:
         return "it lacks 'step_num', which MindSpore appends: it may be cut"
     if was_there(new.source, new.path) and not replaced:
         return f"it was there before launch {own.id} began"
-    for other in facts.sources.get(new.source.directory, ()):
+    for other in facts.sources.of_ttp(new.source.directory, new.source.rank):
         launch = facts.launches[other.launch_key]
-        is_newer = (other.kind, other.rank) == (Kind.TTP, new.source.rank) and _is_newer(launch, own)
-        if is_newer and not _is_older(here, launch) and (replaced or not was_there(other, new.path)):
+        if _is_newer(launch, own) and not _is_older(here, launch) and (replaced or not was_there(other, new.path)):
             return unproven(other, own.run, own.id)
     return ""
 

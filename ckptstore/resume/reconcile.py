@@ -27,7 +27,9 @@ from ckptstore.evidence.witnesses import unwitnessed_step, witnessed_by_mindspor
 from ckptstore.evidence.writers import (
     Iterations,
     LaunchFacts,
+    Unknown,
     UnregisteredFile,
+    Writers,
     before_rename,
     doubt_of,
     ended_with,
@@ -159,17 +161,21 @@ def _doubtful(
         if not isinstance(names, OSError):
             there.update(map(f"{directory}/".__add__, names))
     missing = {path.rpartition("/")[0] for path in known.paths - there}
-    new = grouped((directory, name) for directory, _, name in (path.rpartition("/") for path in there - known.paths))
+    unknown = there - known.paths
+    writers = Writers((source.directory, source) for own in (sources.values() if unknown else ()) for source in own)
+    new = {
+        (source.launch_key, source.rank)
+        for directory, _, name in (path.rpartition("/") for path in unknown)
+        for source in writers.of(directory, name)
+        if wrote(source, name)
+    }
 
     def is_doubtful(source: Source) -> bool:
         directory = source.directory
-        if source.is_nested or directory in missing or isinstance(listings[directory], OSError):
-            return True
-        return any(wrote(source, name) for name in new.get(directory, ()))
+        return source.is_nested or directory in missing or isinstance(listings[directory], OSError)
 
-    return {
-        of_rank: own for of_rank, own in sources.items() if of_rank in known.unsettled or any(map(is_doubtful, own))
-    }
+    unsettled = known.unsettled | new
+    return {of_rank: own for of_rank, own in sources.items() if of_rank in unsettled or any(map(is_doubtful, own))}
 
 
 def _look(
@@ -179,6 +185,9 @@ def _look(
 ) -> _Seen:
     seen = _Seen()
     iterations = Iterations()
+    homes = {source.directory for own in sources.values() for source in own if not source.is_nested}
+    read = {home: names for home in homes if not isinstance(names := listings[home], OSError)}
+    unknown = Unknown(read, {place.path for own in places.values() for place in own})
     for of_rank, own_sources in sources.items():
         there: dict[str, frozenset[str]] = {}
         roots: set[str] = set()  # of directories that come and go with their files
@@ -192,7 +201,8 @@ def _look(
             there |= found
             if source.is_nested:
                 roots.add(source.directory)
-            seen.unknown += unregistered_files(source, found, (place.path for place in own))
+            likely = found if source.is_nested else unknown.of(source)
+            seen.unknown += unregistered_files(source, likely, (place.path for place in own))
         for place in own:
             directory, _, name = place.path.rpartition("/")  # not by `Path`, which takes long for many ranks
             is_listed = is_in(there.get(directory, ()), name)
@@ -254,9 +264,10 @@ def _without_later(
     with database.read() as connection:
         orders = {launch.key: launch.order for launch in reads.launches_of(connection, run_id)}
     found: dict[str, Skipped] = {}
+    writers = Writers((source.directory, source) for own in sources.values() for source in own)
     for file in growing:
         directory, _, name = file.path.rpartition("/")
-        for source in (each for own in sources.values() for each in own if each.directory == directory):
+        for source in writers.of(directory, name):
             is_later = orders.get(source.launch_key, 0) > orders.get(file.launch_key, 0)
             if is_later and wrote(source, name):
                 found[file.path] = Skipped(file.path, unproven(source, file.run, file.launch))
@@ -397,7 +408,7 @@ def _launch_facts(
             launches=launches,
             endings=reads.endings_of(connection, launches, {source.rank for source in every}),
             lags={key: reads.lag(connection, launches[key]) for key in keys},
-            sources=grouped((source.directory, source) for source in every),
+            sources=Writers((source.directory, source) for source in every),
             contents={} if is_told else live.contents(connection, keys),
             registered={each for each in keys if live.has_any(connection, each)},
             counters=live.counters(connection, ended),
@@ -561,7 +572,7 @@ def left_at(
     `sources` are its own, `known` its registered files in them, `expected` the parameters that a whole file has.
     Raises `OSError` if a directory cannot be listed.
     """
-    told = LaunchFacts({launch.key: launch}, {(launch.key, ending.rank): ending}, {launch.key: 0}, {}, {})
+    told = LaunchFacts({launch.key: launch}, {(launch.key, ending.rank): ending}, {launch.key: 0}, Writers(()), {})
     found: dict[str, Checkpoint] = {}
     reader = ContentsReader()
     for source in sources:

@@ -5,7 +5,8 @@ import struct
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ import pytest
 from ckptstore.api import Catalog
 from ckptstore.catalog import live
 from ckptstore.catalog.runs import find_run
-from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Resolution, Rule
+from ckptstore.core.events import LaunchStarted, SourceAdded
+from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, Resolution, Rule, Source
+from ckptstore.core.replicas import stand_alone
+from ckptstore.evidence import writers
 from ckptstore.journal import jsonl
 from ckptstore.resume import reconcile, register
 from ckptstore.resume.register import describe, measured
@@ -22,7 +26,7 @@ from ckptstore.retention.policy import Policy
 from ckptstore.training.rank_launch import RankLaunch
 from tests import ckpt_bytes
 from tests.jobs import Job, begun, set_ending, started
-from tests.projecting import put_files
+from tests.projecting import put, put_files
 from tests.resume import builders
 from tests.resume.wide import statements
 
@@ -562,3 +566,42 @@ def test_the_file_to_compare_with_is_looked_for_once__before_for_each_file(catal
         catalog.scan(tmp_path / "run")
     assert len(catalog.files("run")) == 13
     assert sum("launch_order DESC, saves.global_step DESC" in each.text for each in asked) == 1
+
+
+@pytest.mark.parametrize("name", ["net_rank_{}-1_5_breakpoint.ckpt", "net_rank_{}-1_5.ckpt"])
+def test_each_file_is_compared_with_its_own_writers_alone(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """All ranks may save to one directory."""
+    asked = []
+    writes = writers._writes
+    monkeypatch.setattr(writers, "_writes", lambda *about: (asked.append(about), writes(*about))[1])
+    works = []
+    for ranks in (2, 16):
+        run, home = f"job-{ranks}", tmp_path / str(ranks)
+        now = datetime.now(timezone.utc) - timedelta(seconds=5)
+        launches = [
+            Launch(id=id_, run=run, order=0, world_size=ranks, layout=stand_alone(), steps_per_epoch=5, created_at=now)
+            for id_ in ("L1", "L2")
+        ]
+        put(catalog, [LaunchStarted(launch) for launch in launches])
+        for launch, rank in product(launches, range(ranks)):
+            prefix = f"net_rank_{rank}"
+            source = Source(
+                run=run,
+                launch=launch.id,
+                rank=rank,
+                directory=str(home),
+                kind=Kind.PERIODIC,
+                prefix=prefix,
+                breakpoint_prefix=prefix,
+                names_before=frozenset(),
+            )
+            put(catalog, [SourceAdded(source, now)])
+        for rank in range(ranks):
+            ckpt_bytes.write(home / name.format(rank), 5)
+        asked.clear()
+        reconcile.reconcile(catalog.database, find_run(catalog.database, run))
+        assert asked
+        works.append(len(asked) / ranks)
+    assert works[1] <= works[0] + 1
