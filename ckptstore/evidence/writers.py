@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING
 
 from ckptstore.core.groups import grouped
@@ -178,23 +179,18 @@ def unregistered_files(
                 yield UnregisteredFile(source, path)
 
 
-def list_ttp(source: Source) -> dict[str, frozenset[str]]:
-    """The names in the directories that a source of TTP writes to. Raises `OSError` if one cannot be read."""
-    found: dict[str, frozenset[str]] = {}
-    for name in names_in(source.directory).difference(source.names_before):
-        if parse_ttp_directory(name) is not None:
-            found |= _of_rank(Path(source.directory) / name, source.rank)
-    return found
-
-
-class Iterations:
-    """The files in the directories of iterations. Each directory is listed once: all ranks write into it."""
+class Nested:
+    """The files in the directories of iterations and of TTP. Each is listed once: all ranks write into it."""
 
     def __init__(self) -> None:
+        self._names = cache(names_in)
+        self._rank_directories = cache(_rank_directories)
         self._roots: dict[str, dict[str, dict[int, set[str]]]] = {}
 
     def list(self, source: Source) -> dict[str, frozenset[str]]:
         """The names of a rank's files in each directory that was not there before. Raises `OSError`."""
+        if source.kind is Kind.TTP:
+            return self._list_ttp(source)
         if source.directory not in self._roots:
             named = (name for name in names_in(source.directory) if parse_iteration(name) is not None)
             self._roots[source.directory] = {name: _by_rank(f"{source.directory}/{name}") for name in named}
@@ -203,6 +199,19 @@ class Iterations:
             for name, ranks in self._roots[source.directory].items()
             if name not in source.names_before
         }
+
+    def _list_ttp(self, source: Source) -> dict[str, frozenset[str]]:
+        found: dict[str, frozenset[str]] = {}
+        for name in self._names(source.directory).difference(source.names_before):
+            if parse_ttp_directory(name) is not None:
+                directories = self._rank_directories(f"{source.directory}/{name}").get(source.rank, ())
+                found |= {directory: names_in(directory) for directory in directories}
+        return found
+
+
+def _rank_directories(inside: str) -> dict[int, list[str]]:
+    ranks = ((parse_rank_directory(name), f"{inside}/{name}") for name in names_in(inside))
+    return grouped((rank, directory) for rank, directory in ranks if rank is not None)
 
 
 def _by_rank(directory: str) -> dict[int, set[str]]:
@@ -226,8 +235,7 @@ def ttp_names_before(root: str, names: Iterable[str], rank: int) -> list[str]:
 
 
 def _of_rank(inside: Path, rank: int) -> dict[str, frozenset[str]]:
-    directories = (str(inside / name) for name in names_in(str(inside)) if parse_rank_directory(name) == rank)
-    return {directory: names_in(directory) for directory in directories}
+    return {directory: names_in(directory) for directory in _rank_directories(str(inside)).get(rank, ())}
 
 
 def before_rename(path: str) -> str:

@@ -25,15 +25,14 @@ from ckptstore.errors import UnreadableError, UsageError, reason_of
 from ckptstore.evidence.contents import ABNORMAL, ContentsReader, cut, read_iteration
 from ckptstore.evidence.witnesses import unwitnessed_step, witnessed_by_mindspore
 from ckptstore.evidence.writers import (
-    Iterations,
     LaunchFacts,
+    Nested,
     Unknown,
     UnregisteredFile,
     Writers,
     before_rename,
     doubt_of,
     ended_with,
-    list_ttp,
     unproven,
     unregistered_files,
     wrote,
@@ -184,7 +183,7 @@ def _look(
     places: Mapping[_OfRank, Sequence[Place]],
 ) -> _Seen:
     seen = _Seen()
-    iterations = Iterations()
+    nested = Nested()
     homes = {source.directory for own in sources.values() for source in own if not source.is_nested}
     read = {home: names for home in homes if not isinstance(names := listings[home], OSError)}
     unknown = Unknown(read, {place.path for own in places.values() for place in own})
@@ -194,7 +193,7 @@ def _look(
         own = places.get(of_rank, ())
         for source in own_sources:
             try:
-                found = _names_of(source, listings, iterations)
+                found = _names_of(source, listings, nested)
             except OSError as error:
                 seen.skipped.append(Skipped(source.directory, reason_of(error)))
                 continue
@@ -315,12 +314,10 @@ def _with_doubts(database: Database, adopted: Sequence[Checkpoint]) -> list[Chec
 
 
 def _names_of(
-    source: Source, listings: Mapping[str, frozenset[str] | OSError], iterations: Iterations
+    source: Source, listings: Mapping[str, frozenset[str] | OSError], nested: Nested
 ) -> dict[str, frozenset[str]]:
-    if source.kind is Kind.TTP:
-        return list_ttp(source)
-    if source.content is Content.PART:
-        return iterations.list(source)
+    if source.is_nested:
+        return nested.list(source)
     found = listings[source.directory]
     if isinstance(found, OSError):
         raise found

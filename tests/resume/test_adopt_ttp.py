@@ -13,6 +13,7 @@ from ckptstore.core.events import LaunchStarted
 from ckptstore.core.model import FileState, Kind, RestorePlan, Rule
 from ckptstore.core.replicas import from_groups
 from ckptstore.disk.files import names_in
+from ckptstore.evidence import writers
 from ckptstore.evidence.writers import ttp_names_before
 from ckptstore.resume.register import describe, measured
 from ckptstore.training.rank_launch import RankLaunch
@@ -194,3 +195,17 @@ def test_a_file_that_lacks_what_is_appended_last_is_cut(
     assert loaded(catalog.resolve("run").plan) == ("L1", 20, [1.0] * 4)
     assert [rank for rank, _, _ in job.states(catalog, "L1")] == [0, 1, 2]
     assert "it lacks 'step_num', which MindSpore appends: it may be cut" in caplog.text
+
+
+def test_a_directory_of_all_ranks_is_listed_once(job: Hybrid, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = job.begin()
+    job.watch(first)
+    job.save(first, 15)
+    for launch in first:
+        job.fault(launch, recorded=False)
+    job.rename(first[0])
+    listed = []
+    monkeypatch.setattr(writers, "names_in", lambda directory: (listed.append(directory), names_in(directory))[1])
+    assert job.catalog.resolve("run").plan.global_step == 20
+    shared = {str(job.root), str(job.root / LAST)}
+    assert sorted(each for each in listed if each in shared) == sorted(shared)
