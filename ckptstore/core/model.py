@@ -27,7 +27,7 @@ from ckptstore.core.fields import (
     Word,
 )
 from ckptstore.core.ids import derived_id
-from ckptstore.core.limits import HIGHEST
+from ckptstore.core.limits import HIGHEST, HIGHEST_INTEGER
 from ckptstore.core.metrics import mean_metrics
 from ckptstore.core.replicas import Layout
 from ckptstore.core.tabular import Tabular
@@ -510,13 +510,17 @@ def moment(mtime_ns: int) -> datetime:
 
 
 def epoch_and_step(global_step: int, steps_per_epoch: int | None) -> tuple[int | None, int | None]:
-    """Epoch and step in it, both from 1, of the last of `global_step` steps; (0, 0) before the first."""
+    """Epoch and step in it, both from 1, of the last of `global_step` steps; (0, 0) before the first.
+
+    Both are None if they are not known, or higher than a catalog can hold: the step is then no count of steps.
+    """
     if steps_per_epoch is None:
         return None, None
     if global_step == 0:
         return 0, 0
     done = global_step - 1
-    return done // steps_per_epoch + 1, done % steps_per_epoch + 1
+    epoch, step_in_epoch = done // steps_per_epoch + 1, done % steps_per_epoch + 1
+    return (None, None) if max(epoch, step_in_epoch) > HIGHEST_INTEGER else (epoch, step_in_epoch)
 
 
 _STEPS_SHOWN = 6

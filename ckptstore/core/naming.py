@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ckptstore.core.iterations import above_iteration
+from ckptstore.core.limits import HIGHEST
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -182,7 +183,8 @@ def step_named(name: str) -> int | None:
     (`ckpt-3`), and `tf.train.Checkpoint.save` does (`model.ckpt-3`): its `save_counter` is the same number.
     """
     match = _STEP_OF_TENSORFLOW.fullmatch(name)
-    return parse_shards(name) if match is None else int(match["step"])
+    step = parse_shards(name) if match is None else int(match["step"])
+    return None if step is None or step > HIGHEST else step
 
 
 def parse_rank_directory(name: str) -> int | None:

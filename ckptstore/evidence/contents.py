@@ -8,6 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING, TypeAlias
 
 from ckptstore.core.iterations import COMMON, Common, Iteration
+from ckptstore.core.limits import HIGHEST
 from ckptstore.core.model import Content, Skipped
 from ckptstore.errors import UnreadableError, reason_of
 from ckptstore.formats.alike import AlikeReader
@@ -156,4 +157,4 @@ def read_iteration(directory: Path, step: int, counters: Mapping[str, int | None
 
 
 def _number(value: object) -> int | None:
-    return value if type(value) is int and value >= 0 else None
+    return value if type(value) is int and 0 <= value <= HIGHEST else None

@@ -16,6 +16,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from ckptstore.core.limits import HIGHEST
 from ckptstore.core.model import Grade, Kind
 from ckptstore.core.naming import parse_name
 from ckptstore.evidence.unregistered import OF_LENGTH, PlacedFile, Trusted, Uncertain
@@ -55,8 +56,8 @@ class Claim(NamedTuple):
 
 
 def whole_number(value: object) -> int | None:
-    """An appended value as a number; None for anything else."""
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    """An appended value as a number that a catalog can hold; None for anything else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= HIGHEST else None
 
 
 def may_lag(files: Iterable[Ranked]) -> bool:
@@ -167,13 +168,14 @@ def assumed(file: Ranked, length: int | None, trusted: Collection[Trusted]) -> t
 def by_name(file: Ranked, length: int | None) -> int | None:
     """The step of a file by its name alone, as if its launch began between two epochs; None if the name has no step."""
     if file.file.named_step is not None:
-        return file.file.named_step
+        return whole_number(file.file.named_step)
     claim = _claim(file)
     if claim is None or claim.is_next or not claim.step_in_epoch:
         return None
     if claim.epoch == 1:
-        return claim.step_in_epoch
-    return None if length is None else (claim.epoch - 1) * length + (claim.step_in_epoch - 1) % length + 1
+        return whole_number(claim.step_in_epoch)
+    step = None if length is None else (claim.epoch - 1) * length + (claim.step_in_epoch - 1) % length + 1
+    return whole_number(step)
 
 
 def other_epochs(state: State, steps_per_epoch: int | None) -> str:

@@ -172,11 +172,12 @@ def counter_of(entries: Iterable[Entry]) -> Entry | None:
 
 
 def optimizer_step_of(entries: Iterable[Entry], read: Callable[[int, int], bytes]) -> int | None:
-    """The value of the optimizer's counter; None if there is none.
+    """The value of the optimizer's counter; None if there is none, or it is no count.
 
     It is an Int32, of shape (1,) for `global_step`; or an Int64 without a shape, if an appended one took its place.
     """
     entry = counter_of(entries)
     if entry is None or entry.dtype not in ("Int32", "Int64") or entry.nbytes != _SIZES[entry.dtype]:
         return None
-    return int.from_bytes(read(entry.offset, entry.nbytes), "little", signed=True)
+    number = int.from_bytes(read(entry.offset, entry.nbytes), "little", signed=True)
+    return number if number >= 0 else None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ckptstore.api import Catalog
+from ckptstore.api import Catalog, connect
 from ckptstore.core.events import FileUnplaced, from_line, to_line
 from ckptstore.core.model import Grade, Rule, Unplaced, moment
 from ckptstore.errors import NothingRestorableError, RefusedError, UsageError
@@ -263,3 +263,35 @@ def test_a_catalog_made_anew_has_grades_and_what_was_left_out(catalog: Catalog, 
     catalog.scan(tree, steps={"rank_0/net_train.ckpt": 30})
     other.scan(tree)
     assert contents(other, but=WORK) == contents(catalog, but=WORK)
+
+
+FAR = "9" * 20
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "steps"),
+    [
+        (f"x_train-step_{FAR}.ckpt", None, []),
+        (f"net-1_{FAR}.ckpt", None, []),
+        (f"net-{FAR}_1.ckpt", None, []),
+        (f"global_step{FAR}/a.pt", None, []),
+        ("net-1_20261130194047.ckpt", None, [20261130194047]),  # a date, as some scripts write it
+        ("x_train.ckpt", -7, []),
+        ("net-1_5.ckpt", -7, [5]),
+    ],
+)
+def test_a_number_that_no_catalog_holds_is_no_step(
+    catalog: Catalog, tmp_path: Path, name: str, number: int | None, steps: list[int]
+) -> None:
+    path = tmp_path / "job" / "rank_0" / name
+    path.parent.mkdir(parents=True)
+    content = ckpt_bytes.value("weight", "Float32", (1,), b"1234")
+    if number is not None:
+        content += ckpt_bytes.value("global_step", "Int32", (1,), struct.pack("<i", number))
+        content += ckpt_bytes.value("step_num", "Int64", (), struct.pack("<q", number))
+    path.write_bytes(content)
+    done = catalog.scan(tmp_path / "job", steps_per_epoch=7, trust=["name", "info", "counter"])
+    assert [file.global_step for file in done.adopted] == steps
+    anew = connect(f"sqlite:///{tmp_path / 'anew.db'}")
+    assert not anew.scan(tmp_path / "job").adopted, "the journal has it"
+    assert [file.global_step for file in anew.files("job")] == steps
