@@ -52,7 +52,7 @@ def launch(row: LaunchRow) -> dict[str, Any]:
     """One launch."""
     told = row.launch
     return {
-        "run": told.run,
+        "run": row.run,
         "launch": told.id,
         "began_at": told.created_at,
         "hosts": row.hosts,

@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 class LaunchRow:
     """One launch as `history` shows it.
 
-    `hosts` are those of its ranks, as far as recorded. `passed` are the newer states that it passed over, newest
-    first, at most `resume.start.MOST_PASSED`. `last_step` is the highest step that it saved or ended at (None: there is
-    none), `heard_at` when it was last heard of. `ending` is the text of `liveness.course`.
+    `run` is the name by which the run was asked for: a launch keeps the first one. `hosts` are those of its ranks, as
+    far as recorded. `passed` are the newer states that it passed over, newest first, at most
+    `resume.start.MOST_PASSED`. `last_step` is the highest step that it saved or ended at (None: there is none),
+    `heard_at` when it was last heard of. `ending` is the text of `liveness.course`.
     """
 
+    run: str
     launch: Launch
     hosts: tuple[str, ...]
     passed: tuple[PassedOver, ...]
@@ -68,6 +70,7 @@ def history(database: Database, run: str) -> list[LaunchRow]:
         seen = [] if seen_at is None else [seen_at]
         rows.append(
             LaunchRow(
+                run=run,
                 launch=launch,
                 hosts=hosts.get(launch.id, ()),
                 passed=passed.get(launch.id, ()),

@@ -37,6 +37,12 @@ def test_who_joins_a_forgotten_run_is_refused(catalog: Catalog, job: Job) -> Non
     assert job.begin()[0].facts.parent_step == 30
 
 
+def test_every_list_has_the_present_name(catalog: Catalog, job: Job) -> None:
+    catalog.rename("run", "thesis")
+    lists = [catalog.runs(), catalog.saves("thesis"), catalog.files("thesis"), catalog.history("thesis")]
+    assert [{row["run"] for row in each.to_dicts()} for each in lists] == [{"thesis"}] * 4
+
+
 def test_a_catalog_made_anew_knows_what_was_forgotten_and_renamed(catalog: Catalog, other: Catalog, job: Job) -> None:
     catalog.rename("run", "thesis")
     assert other.scan(job.directory).run == "thesis"
