@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import directories, reads
@@ -114,16 +115,16 @@ def _alike(
     recorded: Callable[[Connection, Iterable[int]], Iterable[Checkpoint]],
 ) -> Iterable[tuple[str, Checkpoint]]:
     """Pairs of an unrecorded file and a recorded one of the same size and rank, and of the same name or time."""
-    named: dict[tuple[int | None, object], dict[str, Checkpoint]] = defaultdict(dict)
+    named: dict[tuple[int | None, int | None, object], dict[str, Checkpoint]] = defaultdict(dict)
     for database in databases if sizes else ():
         with database.read() as connection:
             for file in recorded(connection, set(sizes.values())):
-                named[file.size, file.path.rpartition("/")[2]][file.path] = file
-                named[file.size, file.mtime_ns][file.path] = file
+                for rank, one in product((file.rank, None), (file.path.rpartition("/")[2], file.mtime_ns)):
+                    named[rank, file.size, one][file.path] = file
     for path, size in sorted(sizes.items()) if named else ():
         place, seen = tree.checkpoints.get(path) or tree.foreign[path]
-        likely = {**named.get((size, seen.name), {}), **named.get((size, seen.mtime_ns), {})}
-        yield from ((path, file) for file in likely.values() if place.rank in (None, file.rank))
+        likely = [named.get((place.rank, size, one), {}) for one in (seen.name, seen.mtime_ns)]
+        yield from ((path, file) for file in (likely[0] | likely[1]).values())
 
 
 def quarantines(databases: Sequence[Database], tree: Tree, new: Iterable[Checkpoint]) -> dict[str, str]:
@@ -161,21 +162,20 @@ def copies_among(found: Sequence[FoundFile], is_same: Callable[[str, str], bool]
     for file in sorted(found, key=lambda each: (each.mtime_ns, each.path)):
         if file.content not in (Content.FULL, Content.SHARE):
             continue
-        keys = [(file.size, file.path.rpartition("/")[2]), (file.size, file.mtime_ns)]
-        likely = {each.path: each for key in keys for each in originals[key] if _may_be_copy(file, each)}
+        rank, about = rank_of(file), (file.path.rpartition("/")[2], file.mtime_ns)
+        likely = {each.path: each for one in about for each in originals[rank, file.size, one] if _is_apart(file, each)}
         original = next((path for path in likely if is_same(file.path, path)), None)
         if original is not None:
             copies[file.path] = original
         else:
-            for key in keys:
-                originals[key].append(file)
+            for of_rank, one in product({rank, None}, about):  # a file of no known rank may be a copy of any other
+                originals[of_rank, file.size, one].append(file)
     return copies
 
 
-def _may_be_copy(file: FoundFile, other: FoundFile) -> bool:
-    rank = rank_of(file)
+def _is_apart(file: FoundFile, other: FoundFile) -> bool:
     is_beside = file.path.rpartition("/")[0] == other.path.rpartition("/")[0]
-    return rank in (None, rank_of(other)) and not is_beside and not 0 < file.mtime_ns - other.mtime_ns <= NEAR_NS
+    return not is_beside and not 0 < file.mtime_ns - other.mtime_ns <= NEAR_NS
 
 
 def among_new(found: Sequence[FoundFile]) -> dict[str, str]:

@@ -249,7 +249,7 @@ class _Planner:
     def read(self) -> None:
         """Read the new files, and scanned files that may be judged anew; drop files of other networks, and copies."""
         tree, of_mindspore = self.tree, [path for path in self.new if path not in self.tree.foreign]
-        whole = [path for path in of_mindspore if not tree.is_part(path)]
+        whole = dict.fromkeys(path for path in of_mindspore if not tree.is_part(path))
         before = [
             path
             for path, file in self.kept.items()
@@ -271,7 +271,7 @@ class _Planner:
         parts, unreadable = read_files(tree, [path for path in of_mindspore if tree.is_part(path)])
         self.unreadable = [*cut, *unreadable]
         self.reasons |= self._of_other_networks([*found, *parts])
-        self.reasons |= among_new([file for file in found if file.path in set(whole)])
+        self.reasons |= among_new([file for file in found if file.path in whole])
         self.new = [path for path in self.new if path not in self.reasons]
         self.found, self.parts = ([file for file in some if file.path not in self.reasons] for some in (found, parts))
 

@@ -10,11 +10,14 @@ import pytest
 
 from ckptstore.api import Catalog
 from ckptstore.catalog import reads
-from ckptstore.core.model import SCANNED, FileState, Grade
+from ckptstore.core.model import SCANNED, FileState, Grade, Kind
 from ckptstore.errors import RefusedError, UsageError
+from ckptstore.evidence.reconstruct import rank_of
 from ckptstore.replicate.replicator import Replicator
 from ckptstore.retention.policy import Policy
+from ckptstore.scan import copies
 from tests.cli import advice
+from tests.evidence.builders import found
 from tests.jobs import Job, begun, started
 from tests.scan.builders import save, stamp
 from tests.tiers.jobs import declared
@@ -384,3 +387,14 @@ def test_a_prefix_that_looks_like_a_digest_is_no_copy(catalog: Catalog, tmp_path
     paths = save(tmp_path / "mlruns" / "run" / "0", 4, 8, prefix="0123456789abcdef" * 2)
     done = catalog.scan(tmp_path / "mlruns", world_size=1)
     assert {file.path for file in done.adopted} == set(map(str, paths))
+
+
+def test_the_ranks_of_a_save_are_not_compared_with_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their files have the same name and size."""
+    asked = []
+    monkeypatch.setattr(copies, "rank_of", lambda file: (asked.append(file), rank_of(file))[1])
+    files = [found(Kind.PERIODIC, (1, 5), 5, rank=rank, path=f"/out/rank_{rank}/net-1_5.ckpt") for rank in range(64)]
+    files += [replace(files[0], path="/out2/rank_0/net-1_5.ckpt")]
+    told = copies.copies_among(files, lambda one, other: Path(one).parent.name == Path(other).parent.name)
+    assert told == {"/out2/rank_0/net-1_5.ckpt": "/out/rank_0/net-1_5.ckpt"}
+    assert len(asked) <= 2 * len(files)
