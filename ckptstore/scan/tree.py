@@ -13,7 +13,7 @@ from ckptstore.core.copy_keys import folder_of_copy
 from ckptstore.core.hints import Command
 from ckptstore.core.limits import MOST_RANKS
 from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Kind, Skipped
-from ckptstore.core.naming import FOREIGN, is_within, parse_rank_directory
+from ckptstore.core.naming import FOREIGN, parse_rank_directory
 from ckptstore.core.sighting import Sighting, compare, is_as_recorded
 from ckptstore.disk import files
 from ckptstore.disk.name_claims import FOLDER
@@ -230,7 +230,13 @@ def changed(known: Mapping[str, Checkpoint], tree: Tree) -> tuple[list[Checkpoin
     A file that a scan does not find is gone if its directory is there, or `is_gone_for_good`. Files below a path that
     was skipped are in no list.
     """
-    unseen = [skipped.path for skipped in tree.skipped]
+    unseen = {skipped.path.rstrip("/") for skipped in tree.skipped}
+
+    @cache
+    def is_hidden(path: str) -> bool:
+        above = path.rpartition("/")[0]
+        return path in unseen or (above != path and is_hidden(above))
+
     damaged: list[Checkpoint] = []
     missing: list[Checkpoint] = []
     back: list[Checkpoint] = []
@@ -241,8 +247,7 @@ def changed(known: Mapping[str, Checkpoint], tree: Tree) -> tuple[list[Checkpoin
     for path, file in known.items():
         here = tree.seen_of_record(path)
         if here is None:
-            hidden = any(is_within(path, each) for each in unseen)
-            if file.state is FileState.COMPLETE and not hidden:
+            if file.state is FileState.COMPLETE and not is_hidden(path):
                 directory = directory_of(path)
                 identity = file.directory_id or identities.get(directory, "")
                 is_lost = is_gone(directory, frozenset([identity] if identity else ()))

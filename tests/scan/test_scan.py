@@ -13,7 +13,7 @@ from ckptstore.api import Catalog, connect
 from ckptstore.catalog import reads
 from ckptstore.catalog.tables import launches
 from ckptstore.core.events import LaunchStarted
-from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Launch
+from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Launch, Skipped
 from ckptstore.core.replicas import stand_alone
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.errors import RefusedError, UsageError
@@ -21,11 +21,12 @@ from ckptstore.journal import jsonl
 from ckptstore.retention.policy import Policy
 from ckptstore.scan import scan as scan_module
 from ckptstore.scan.plan import Scanned
-from ckptstore.scan.tree import Tree
+from ckptstore.scan.tree import Tree, changed
 from tests import ckpt_bytes, parts_bytes
 from tests.contents import contents
 from tests.jobs import Job, begun, started
 from tests.projecting import put
+from tests.resume import builders
 from tests.retention.gc_world import NOBODY, do_apart, give_to_nobody
 from tests.scan.builders import LENGTH, save
 
@@ -660,3 +661,24 @@ def test_what_is_saved_again_while_a_scan_looks_is_not_damaged(
     monkeypatch.setattr(scan_module, "look_at", looked)
     assert catalog.scan(tmp_path, run="run").damaged == ()
     assert [file.state for file in catalog.files("run")] == [FileState.COMPLETE]
+
+
+def test_a_missing_file_is_not_compared_with_each_path_that_was_passed_over(root: Path) -> None:
+    asked = []
+
+    class Counted(str):
+        __slots__ = ()
+
+        def rstrip(self, chars: str | None = None, /) -> str:
+            asked.append(self)
+            return super().rstrip(chars)
+
+    one = builders.file(builders.launch("L1", 1), 0)
+    known = {f"{root}/rank_{rank}/net-1_5.ckpt": one for rank in range(50)}
+    tree = Tree(str(root), skipped=[Skipped(Counted(f"{root}/rank_{rank}/left.tmp"), "left") for rank in range(50)])
+    tree.skipped.append(Skipped(f"{root}/rank_7", "Permission denied"))
+    root.mkdir()
+    (root / "other").touch()
+    _, missing, _, away = changed(known, tree)
+    assert len(missing) + len(away) == 49
+    assert len(asked) == 50
