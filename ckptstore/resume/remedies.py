@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from functools import partial
 from posixpath import commonprefix
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint, State, Unplaced
 
 _PATHS_SHOWN = 4
+_RANK = re.compile(r"rank_(\d+)")
 _NO_STRATEGY = "None"
 _LOST = {Rule.MISSING_FILE, Rule.SIZE_MISMATCH, Rule.DIGEST_MISMATCH, Rule.UNREADABLE, Rule.QUARANTINED}
 
@@ -185,12 +187,16 @@ def _file_of(of_ranks: Mapping[int, str]) -> str:
     """The path of rank R's file as Python: an f-string if all paths follow one pattern, else a dict of all paths."""
     if len(of_ranks) == 1:
         return repr(next(iter(of_ranks.values())))
-    patterns = {re.sub(rf"rank_{rank}(?!\d)", "rank_{R}", path) for rank, path in of_ranks.items()}
+    patterns = {_RANK.sub(partial(_unranked, rank), path) for rank, path in of_ranks.items()}
     pattern = patterns.pop()
     literal = pattern.replace("{R}", "")
     if not patterns and literal.isprintable() and not {*literal} & {*"{}"}:
         return f"f{pattern!r}"
     return f"{dict(sorted(of_ranks.items()))!r}[R]" if len(of_ranks) <= _PATHS_SHOWN else "FILES[R]"
+
+
+def _unranked(rank: int, found: re.Match[str]) -> str:
+    return "rank_{R}" if found[1] == str(rank) else found[0]
 
 
 def as_many_ranks(state: State) -> str:

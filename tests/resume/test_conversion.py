@@ -1,5 +1,6 @@
 """What converts, filled in; that it gives the right values is shown in tests/mindspore/test_conversion.py."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -127,3 +128,15 @@ def test_of_several_files_of_a_rank_the_first_by_path_is_converted() -> None:
     files = [replace(file(OF, rank), path=f"/{name}/rank_{rank}/x.ckpt") for rank in (0, 1) for name in "bac"]
     for each in (files, files[::-1]):
         assert "{R: f'/a/rank_{R}/x.ckpt' for R in" in how_to_convert(state(OF, *each))
+
+
+def test_no_pattern_is_compiled_for_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start with other ranks rejects each save of a long history with this remedy."""
+    compiled = []
+    once = re._compiler.compile
+    re.purge()
+    monkeypatch.setattr(re._compiler, "compile", lambda *about: (compiled.append(about), once(*about))[1])
+    of = launch(world_size=40)
+    files = [replace(file(of, rank), path=f"/never/rank_{rank}/x.ckpt") for rank in range(40)]
+    assert "{R: f'/never/rank_{R}/x.ckpt' for R" in how_to_convert(state(of, *files))
+    assert len(compiled) < 40
