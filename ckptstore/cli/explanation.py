@@ -10,7 +10,7 @@ from ckptstore.core.hints import Call
 from ckptstore.core.naming import unfinished_ttp_directory
 from ckptstore.core.picture import picture
 from ckptstore.core.text import count, of_ranks, ranges, size
-from ckptstore.resume.remedies import how_to_place
+from ckptstore.resume.remedies import BY_MOVING, how_to_place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +69,7 @@ def _unplaced(found: Resolution, *, in_full: bool) -> None:
     for each in first(found.unplaced, "", _UNPLACED_SHOWN, indent="  "):
         guess = "" if each.best_guess is None else f" (perhaps step {each.best_guess})"
         line(f"  {each.path}{guess}: {each.reason}")
-        line(f"    to place it: {how_to_place(found.run, each)}")
+        line(f"    to place it: {how_to_place(found.run, each) if each.remedy else BY_MOVING}")
 
 
 def _plan(run: str, plan: RestorePlan, best: Best | None, *, is_asked: bool, in_full: bool) -> None:

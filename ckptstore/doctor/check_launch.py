@@ -62,8 +62,8 @@ def _unplaced(database: Database, facts: RunFacts, plan: RestorePlan | None) -> 
         unplaced = reads.unplaced_of(connection, reads.run_id(connection, facts.run) or 0)
     found = newer_than(plan, unplaced)
     if found:
-        what, command = of_unplaced(facts.run, found)
-        yield facts.check("unplaced", Status.WARNING, what, f"{command} places it; until then a start is refused")
+        what, remedy = of_unplaced(facts.run, found)
+        yield facts.check("unplaced", Status.WARNING, what, f"{remedy}; until then a start is refused")
 
 
 def _restorable(facts: RunFacts, found: RestorePlan | None, rejected: Sequence[Rejection]) -> Check:

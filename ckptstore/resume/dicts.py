@@ -102,7 +102,10 @@ def resolution(found: Resolution) -> dict[str, Any]:
         "to_fetch": _to_fetch(found),
         "rejected": [_rejection(rejection) for rejection in found.rejections],
         "unplaced": [
-            {**fields(each, "path best_guess reason"), "place_with": str(how_to_place(found.run, each))}
+            {
+                **fields(each, "path best_guess reason"),
+                "place_with": str(how_to_place(found.run, each)) if each.remedy else None,
+            }
             for each in found.unplaced
         ],
     }

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from ckptstore.core.model import Checkpoint, State, Unplaced
 
+BY_MOVING = "move it to the directory of its rank and scan that, or out of the run's directories"
+"""What to do about a file of which no option of `ckptstore scan` tells the rank."""
+
 _PATHS_SHOWN = 4
 _RANK = re.compile(r"rank_(\d+)")
 _NO_STRATEGY = "None"
@@ -101,13 +104,15 @@ def _paths(paths: Sequence[str]) -> str:
     return shown if len(paths) <= _PATHS_SHOWN else f"{shown} … ({len(paths)} in all)"
 
 
-def of_unplaced(run: str, found: Sequence[Unplaced], steps_per_epoch: int | None = None) -> tuple[str, Command]:
-    """The message about newer files without a certain step or rank, and the command that places them."""
+def of_unplaced(run: str, found: Sequence[Unplaced], steps_per_epoch: int | None = None) -> tuple[str, str]:
+    """The message about newer files without a certain step or rank, and what to do about the first."""
     first = found[0]
     guess = "" if first.best_guess is None else f", perhaps of step {first.best_guess}"
     many = count(len(found), "newer file has", "newer files have")
     what = f"{many} no certain step or rank: {first.path}{guess}: {first.reason}"
-    return what, how_to_place(run, first, steps_per_epoch=steps_per_epoch)
+    if not first.remedy:
+        return what, BY_MOVING
+    return what, f"{how_to_place(run, first, steps_per_epoch=steps_per_epoch)} places it"
 
 
 def how_to_place(
@@ -115,6 +120,7 @@ def how_to_place(
 ) -> Command:
     """The command that places a file, by a scan of a directory (None: the one that all ranks' files are below).
 
+    If the file has no remedy, no option of a scan places it: see `BY_MOVING`.
     `steps_per_epoch` is that of the dataset, if it is known.
     """
     step = "STEP" if file.best_guess is None else str(file.best_guess)

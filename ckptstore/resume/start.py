@@ -367,8 +367,8 @@ def _check_unplaced(resolution: Resolution, query: Query) -> None:
     """Raise `RefusedError` if the start would pass over newer files that a scan could not place."""
     if not resolution.unplaced:
         return
-    what, command = remedies.of_unplaced(resolution.run, resolution.unplaced, query.steps_per_epoch)
-    raise _may_be_newer(resolution, what, f"{command} places it")
+    what, remedy = remedies.of_unplaced(resolution.run, resolution.unplaced, query.steps_per_epoch)
+    raise _may_be_newer(resolution, what, remedy)
 
 
 def _may_be_newer(resolution: Resolution, what: str, remedy: str) -> RefusedError:

@@ -33,7 +33,7 @@ _FIELDS = {
     "Rank": "rank:integer source_rank:integer kind:string path:string size:integer? strategy_file:string?",
     "Rejected": "launch:string kind:Kinds global_step:integer reasons:RankReason[] remedies:string[]",
     "RankReason": "rank:integer? rule:string detail:string",
-    "Unplaced": "path:string best_guess:integer? reason:string place_with:string",
+    "Unplaced": "path:string best_guess:integer? reason:string place_with:string?",
     "GcPlan": "run:string applied:boolean keep:Kept[] remove:Removed[] debris:Debris[] bytes_freed:integer "
     "unknown:PathReason[] policy:Policy refused:string? skipped:Skipped[] purged_bytes:integer purge_after:date-time? "
     "trash:Trash troubles:PathReason[]",

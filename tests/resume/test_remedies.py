@@ -280,8 +280,8 @@ def test_the_steps_of_an_epoch_are_filled_in_where_they_are_known_and_asked_for(
 
 def test_of_newer_files_without_a_step_the_first_is_named_with_its_guess() -> None:
     first, *others = (unplaced(f"/d/{name}.ckpt") for name in "abc")
-    what, command = remedies.of_unplaced("model", [replace(first, best_guess=7), *others])
+    what, remedy = remedies.of_unplaced("model", [replace(first, best_guess=7), *others])
     assert what == "3 newer files have no certain step or rank: /d/a.ckpt, perhaps of step 7: nothing tells its step"
-    assert str(command) == "ckptstore scan /d --run model --step /d/a.ckpt=7"
+    assert remedy == "ckptstore scan /d --run model --step /d/a.ckpt=7 places it"
     what, _ = remedies.of_unplaced("model", [first])
     assert what == "1 newer file has no certain step or rank: /d/a.ckpt: nothing tells its step"

@@ -8,6 +8,8 @@ import pytest
 
 from ckptstore.api import Catalog
 from ckptstore.core.model import Content
+from ckptstore.errors import RefusedError
+from ckptstore.resume import dicts
 from tests.scan.builders import LENGTH
 from tests.scan.builders import save_by_mindformers as save
 
@@ -49,7 +51,13 @@ def test_a_file_in_the_directory_of_another_rank_is_no_file_of_that_rank(catalog
     done = catalog.scan(output, world_size=2)
     reasons = {each.path: each.reason for each in done.uncertain}
     assert reasons[str(copy)] == "its directory is of rank 1, its name of rank 0"
-    assert catalog.resolve("job").plan.global_step == 3
+    resolution = catalog.resolve("job")
+    assert resolution.plan.global_step == 3
+    assert [each["place_with"] for each in dicts.resolution(resolution)["unplaced"]] == [None], "no scan places it"
+    with pytest.raises(RefusedError, match=r"its name of rank 0; move it to the directory of its rank and scan that"):
+        catalog.join("job", rank=0, world_size=2, launch_id="L1").resolve()
+    copy.unlink()
+    assert catalog.join("job", rank=0, world_size=2, launch_id="L1").resolve().global_step == 3
 
 
 def test_weights_beside_the_states_are_never_taken_for_them(catalog: Catalog, tmp_path: Path) -> None:
