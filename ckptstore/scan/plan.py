@@ -26,7 +26,7 @@ from ckptstore.evidence.reconstruct import NOTHING_STATED, Reconstruction, rank_
 from ckptstore.evidence.unregistered import ScannedLaunch, launch_id, record
 from ckptstore.journal.jsonl import nearest
 from ckptstore.journal.sync import Synced, beside_unread, sync_below, unread_journals
-from ckptstore.outside import Path
+from ckptstore.outside import Path, utc_now
 from ckptstore.resume.join import check_name
 from ckptstore.resume.reconcile import Reconciled, reconcile
 from ckptstore.resume.resolve import check_stated_layout, stated_layout
@@ -36,7 +36,15 @@ from ckptstore.scan.foreign import Foreign
 from ckptstore.scan.iteration_saves import saves_in_parts
 from ckptstore.scan.known_files import is_trained, known_files, newest_elsewhere, unowned_files, unwatched
 from ckptstore.scan.lost_trash import lost_trash, told_lost, trash_that_is_back
-from ckptstore.scan.order import at_the_time_of_others, dated, fill, going_back, in_order_of_time, still_saved
+from ckptstore.scan.order import (
+    at_the_time_of_others,
+    dated,
+    fill,
+    going_back,
+    in_order_of_time,
+    not_ahead,
+    still_saved,
+)
 from ckptstore.scan.tree import changed, is_rewritten, read_files
 
 if TYPE_CHECKING:
@@ -583,9 +591,10 @@ class _Planner:
         """The new launches, and known launches with more facts now."""
         lengths = {launch.id: launch.steps_per_epoch for launch in self.launches_known}
         is_stated = self.asked.said.replicas is not None
+        ordered = dated(self.launches_known, self.launches, self._saved_but_by_originals())
         return tuple(
             launch
-            for launch in dated(self.launches_known, self.launches, self._saved_but_by_originals())
+            for launch in not_ahead(self.launches_known, ordered, utc_now())
             if launch.id not in self.sizes
             or (launch.id in too_small and launch.world_size > self.sizes[launch.id])
             or (is_stated and launch.id.startswith(SCANNED))

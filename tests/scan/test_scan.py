@@ -682,3 +682,17 @@ def test_a_missing_file_is_not_compared_with_each_path_that_was_passed_over(root
     _, missing, _, away = changed(known, tree)
     assert len(missing) + len(away) == 49
     assert len(asked) == 50
+
+
+def test_files_of_the_future_do_not_date_the_launches_after_them(catalog: Catalog, tmp_path: Path) -> None:
+    """A launch adopts no file that was written before it began."""
+    job = Job(catalog, tmp_path / "ckpt", world_size=1)
+    ahead = int(datetime.now(timezone.utc).timestamp()) + 30 * 24 * 3600
+    save(job.directory, 3, 4, prefix="old", at=ahead)
+    save(job.directory, 3, 4, prefix="old_1", at=ahead + 3600)
+    catalog.scan(job.directory, run="run", world_size=1)
+    first = job.begin()
+    assert first[0].facts.parent_step == 4
+    job.save(first, 5, 10)
+    job.write(first[0], 15)  # and is killed before it registers that
+    assert job.begin()[0].facts.parent_step == 15
