@@ -20,7 +20,7 @@ from ckptstore.disk.files import real_directory
 from ckptstore.disk.presence import absence_beside
 from ckptstore.disk.walk import Seen
 from ckptstore.evidence.reconstruct import rank_of
-from ckptstore.evidence.writers import wrote
+from ckptstore.evidence.writers import Writers, wrote
 from ckptstore.journal.jsonl import directory_of
 from ckptstore.scan.experiments import are_several, home_of
 from ckptstore.scan.tree import Tree, read_files, sighted
@@ -241,13 +241,16 @@ class _Watchers:
 
     def __init__(self, sources: Sequence[Source]) -> None:
         real = {directory: real_directory(directory) for directory in {source.directory for source in sources}}
-        self._by_home = grouped((real[source.directory], source) for source in sources)
+        self._writers = Writers((real[source.directory], source) for source in sources)
+        of_ttp = (source for source in reversed(sources) if source.kind is Kind.TTP)
+        self._of_ttp = {real[source.directory]: source for source in of_ttp}  # each writes the same names
 
     def of(self, path: str) -> Source | None:
         """A source that writes files of this name to this place; None if there is none."""
         home, _, name = path.rpartition("/")
-        above = [each for each in self._by_home.get(above_save(path), ()) if each.kind is Kind.TTP]
-        return next((each for each in (*self._by_home.get(home, ()), *above) if wrote(each, name)), None)
+        above = self._of_ttp.get(above_save(path))
+        likely = (*self._writers.of(home, name), *((above,) if above else ()))
+        return next((each for each in likely if wrote(each, name)), None)
 
 
 class Unowned(NamedTuple):

@@ -11,15 +11,18 @@ import pytest
 
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog import reads
+from ckptstore.catalog.runs import find_run
 from ckptstore.catalog.tables import launches
 from ckptstore.core.events import LaunchStarted
-from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Launch, Skipped
+from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Kind, Launch, Skipped
 from ckptstore.core.replicas import stand_alone
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.errors import RefusedError, UsageError
+from ckptstore.evidence import writers
 from ckptstore.journal import jsonl
 from ckptstore.retention.policy import Policy
 from ckptstore.scan import scan as scan_module
+from ckptstore.scan.known_files import unwatched
 from ckptstore.scan.plan import Scanned
 from ckptstore.scan.tree import Tree, changed
 from tests import ckpt_bytes, parts_bytes
@@ -696,3 +699,22 @@ def test_files_of_the_future_do_not_date_the_launches_after_them(catalog: Catalo
     job.save(first, 5, 10)
     job.write(first[0], 15)  # and is killed before it registers that
     assert job.begin()[0].facts.parent_step == 15
+
+
+@pytest.mark.parametrize(
+    "name", ["net_rank_{}-1_5.ckpt", "ttp_saved_checkpoints-step_5/rank_{0}/ttp_rank_{0}-1_5.ckpt"]
+)
+def test_a_file_is_compared_with_the_sources_that_write_its_name_alone(
+    catalog: Catalog, root: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    asked = []
+    writes = writers._writes
+    monkeypatch.setattr(writers, "_writes", lambda *about: (asked.append(about), writes(*about))[1])
+    kind, prefix = (Kind.TTP, "") if "ttp" in name else (Kind.PERIODIC, "net_rank_{}")
+    job = Job(catalog, root, world_size=30)
+    for launch in job.start():
+        of_rank = prefix.format(launch.rank)
+        launch.add_source(str(root), kind=kind, prefix=of_rank, breakpoint_prefix=of_rank, names_before=[])
+    paths = [f"{root}/{name.format(rank)}" for rank in range(30)]
+    assert unwatched(catalog.database, find_run(catalog.database, "run"), paths) == ([], {})
+    assert len(asked) == 30
