@@ -268,7 +268,7 @@ def choose(database: Database, run: str, run_id: int, query: Query, *, compares:
         for (launch, step), kinds in reads.kinds_beyond(connection, run_id, reached).items():
             is_older = step > 0 and launch in parts and parts[launch].has(step)  # an older launch may count higher
             if (launch, step) not in judged and not is_older and query.step in (None, step):
-                rejections.append(_not_a_candidate(connection, by_id[launch], step, kinds))
+                rejections.append(_not_a_candidate(connection, by_id[launch], step, kinds, query.lineage))
         has_none = query.step is not None and not resolution.plan and not rejections
         steps = {step for _, step in reads.steps_of(connection, run_id)} if has_none else ()
     rejections.sort(key=lambda each: each.global_step, reverse=True)
@@ -281,14 +281,17 @@ def choose(database: Database, run: str, run_id: int, query: Query, *, compares:
     )
 
 
-def _not_a_candidate(connection: Connection, launch: Launch, step: int, kinds: set[Kind]) -> Rejection:
+def _not_a_candidate(
+    connection: Connection, launch: Launch, step: int, kinds: set[Kind], lineage_of: str | None
+) -> Rejection:
     """Why a save was no candidate: one of a higher step than the chosen state, or of an untrained network."""
     state = State(launch=launch, global_step=step, files=())
     if launch.foreign and step:
         verdict = resolver.judge(replace(state, files=reads.files_at(connection, launch, step)), {})
         if isinstance(verdict, Rejection):
             return verdict
-    reason = resolver.NOT_LINEAGE if step else resolver.UNTRAINED
+    beside = resolver.NOT_LINEAGE if lineage_of is None else resolver.not_in_lineage_of(lineage_of)
+    reason = beside if step else resolver.UNTRAINED
     remedy = remedies.of_state(reason, state)
     return Rejection(
         launch=launch.id,

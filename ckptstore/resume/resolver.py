@@ -67,6 +67,16 @@ UNTRAINED = Reason(Rule.UNTRAINED, None, "no step had been done: the network is 
 NOT_LINEAGE = Reason(Rule.NOT_LINEAGE, None, "the run went back to an older state, and went on from that")
 
 
+def not_in_lineage_of(launch: str) -> Reason:
+    """Why a state is not taken if the history that leads to a launch is asked for."""
+    return Reason(Rule.NOT_LINEAGE, None, f"it is not in the history that leads to launch {launch}")
+
+
+def is_beside(rejection: Rejection) -> bool:
+    """Whether a state was rejected only because it is of another history."""
+    return all(reason.rule is Rule.NOT_LINEAGE for reason in rejection.reasons)
+
+
 class Loads(Enum):
     """The kinds of state that the asking program can load."""
 

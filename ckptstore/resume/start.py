@@ -30,7 +30,7 @@ from ckptstore.outside import token_hex, utc_now
 from ckptstore.resume import exits, position, remedies
 from ckptstore.resume.liveness import living
 from ckptstore.resume.resolve import bring_up_to_date, choose, choose_initial
-from ckptstore.resume.resolver import NEWEST, NOT_LINEAGE, Query
+from ckptstore.resume.resolver import NEWEST, Query, is_beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -527,7 +527,7 @@ def _highest_beside(database: Database, run_id: int, query: Query, resolution: R
     beside = {
         (each.launch, each.global_step)
         for each in resolution.rejections
-        if each.reasons == (NOT_LINEAGE,) and each.global_step > after
+        if is_beside(each) and each.global_step > after
     }
     if not beside or query.goes_back:
         return None
@@ -545,7 +545,7 @@ def _passed_over(decision: _Decision) -> tuple[PassedOver, ...]:
     whole = (beside.launch.id, beside.global_step) if beside else None
     for each in decision.resolution.rejections:
         reason = each.reasons[0]
-        is_given_up = each.reasons == (NOT_LINEAGE,) and (each.launch, each.global_step) != whole
+        is_given_up = is_beside(each) and (each.launch, each.global_step) != whole
         if not is_given_up and reason.rule is not Rule.UNTRAINED:
             detail = reason.detail.replace("\0", "").encode("utf-8", "backslashreplace").decode("utf-8")
             passed.append(PassedOver(each.launch, each.global_step, reason.rule, detail[:_LONGEST_DETAIL]))
@@ -595,7 +595,7 @@ def _say_what_is_missed(decision: _Decision) -> None:
 
 
 def _was_saved(rejection: Rejection) -> bool:
-    return rejection.reasons[0].rule is not Rule.UNTRAINED and rejection.reasons != (NOT_LINEAGE,)
+    return rejection.reasons[0].rule is not Rule.UNTRAINED and not is_beside(rejection)
 
 
 def _note_proof(database: Database, plan: RestorePlan, launch: Launch) -> None:

@@ -146,3 +146,16 @@ def test_a_branch_without_a_plan_says_so__before_none_had_no_global_step(catalog
         catalog.branch(catalog.resolve("run").plan)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="the plan is a Resolution; give the plan of a resolution"):
         catalog.branch(catalog.resolve("run"))  # type: ignore[arg-type]
+
+
+def test_no_return_is_told_of_a_run_that_only_went_on(catalog: Catalog, tmp_path: Path) -> None:
+    job, _ = started(catalog, tmp_path, 5, 10)
+    job.save(job.begin(), 15)
+    (rejected,) = catalog.resolve("run", lineage="L1").rejections
+    assert rejected.global_step == 15
+    assert [str(each.detail) for each in rejected.reasons] == ["it is not in the history that leads to launch L1"]
+    back = job.start(resume=False)[0]
+    with pytest.raises(NothingRestorableError, match="of L1 of run 'run' cannot be restored: it is not in the history"):
+        back.resolve(lineage="L1", step=15)
+    assert back.resolve(lineage="L1").global_step == 10
+    assert catalog.history("run")[-1].passed == (), "it was given up on purpose"
