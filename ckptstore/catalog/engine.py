@@ -68,6 +68,14 @@ class Database:
         """The SQLite file; None on PostgreSQL."""
         return Path(self.url.database) if self.is_sqlite and self.url.database else None
 
+    @property
+    def is_missing(self) -> bool:
+        """Whether there is no SQLite file. False if its path cannot be looked at: the first use of it says why."""
+        try:
+            return self.file is not None and not self.file.exists()
+        except OSError:
+            return False
+
     def disconnect(self) -> None:
         """Close idle connections; the next transaction opens one."""
         self._engine.dispose()

@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from ckptstore.core.hints import Command
+from ckptstore.errors import reason_of
 from ckptstore.outside import CHANCE, Path, os, time
 
 _FILE, _WAITS, _HAS_LOG = "file", "waits", "has_log"
@@ -118,8 +119,8 @@ def remedy(file: Path, reason: str) -> str:
     closed = next((each for each in reversed(file.parents) if each.is_dir() and not _may(each, os.X_OK)), None)
     if closed is not None:
         return f"check that this user may enter {closed}, {other}"
-    if file.is_dir():
-        return "it is a directory: give a file in it"
+    if fault := _fault_of(file):
+        return fault
     if not folder.is_dir():
         return f"there is no directory {folder}: create it, {other}"
     for path in (file, Path(f"{file}-wal"), Path(f"{file}-shm")):  # SQLite gives the log's files the file's rights
@@ -132,6 +133,14 @@ def remedy(file: Path, reason: str) -> str:
         if "is full" in reason or _is_full(folder)
         else f"check that {folder} can be written to, {other}"
     )
+
+
+def _fault_of(path: Path) -> str:
+    """Why a path cannot be that of a catalog; empty if it can."""
+    try:
+        return "it is a directory: give a file in it" if path.is_dir() else ""
+    except OSError as error:
+        return f"its path cannot be used ({reason_of(error)}): name another catalog by --db or CKPTSTORE_URL"
 
 
 def _may(path: Path, mode: int) -> bool:
@@ -167,7 +176,7 @@ def connect_to_look(path: Path, wait: float) -> sqlite3.Connection:
     beside it, and deletes them when the connection is closed. `wait` is how long to wait for a lock, in seconds.
     """
     # In mode "rw", the last connection to close copies the rest of a log into the file.
-    mode = "ro" if Path(f"{path}-wal").exists() or not os.access(path, os.W_OK) else "rw"
+    mode = "ro" if os.path.exists(f"{path}-wal") or not os.access(path, os.W_OK) else "rw"
     connection = sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, timeout=wait, check_same_thread=False)
     connection.execute("PRAGMA query_only=ON")
     return connection

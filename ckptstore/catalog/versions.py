@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ckptstore.catalog import schema
-from ckptstore.catalog.engine import Database, open_database
+from ckptstore.catalog.engine import open_database
 from ckptstore.errors import SchemaError
 
 
@@ -21,14 +21,14 @@ class SchemaStatus:
 def current(url: str | None) -> SchemaStatus:
     """Show which revision the schema of the catalog at `url` has."""
     database = open_database(url)
-    found = schema.current(database) if _is_there(database) else None
+    found = schema.current(database) if not database.is_missing else None
     return SchemaStatus(database.name, found, schema.REVISION)
 
 
 def check(url: str | None) -> SchemaStatus:
     """Raise `SchemaError` unless the schema is the one that this program works with, and has all its tables."""
     database = open_database(url)
-    if not _is_there(database):
+    if database.is_missing:
         raise SchemaError(f"there is no catalog {database.name}", f"run: {database.command('db', 'upgrade')}")
     schema.check(database)
     schema.check_tables(database)
@@ -41,8 +41,3 @@ def upgrade(url: str | None) -> SchemaStatus:
     schema.upgrade(database)
     schema.check_tables(database)
     return current(url)
-
-
-def _is_there(database: Database) -> bool:
-    """Whether opening the catalog creates no file."""
-    return database.file is None or database.file.exists()

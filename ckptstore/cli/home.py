@@ -25,7 +25,7 @@ def show(url: str | None) -> None:
     from ckptstore.resume.overview import runs
 
     database = open_to_look(url, answer_within=_ANSWER_SECONDS)
-    if database.file is not None and not database.file.exists():
+    if database.is_missing:
         line(f"no catalog yet: {database.name} is made by the first training, or by a command such as runs or scan")
         _first_steps()
         return

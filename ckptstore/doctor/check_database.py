@@ -32,7 +32,7 @@ _MANY_CONNECTIONS = 0.8
 
 def checks(database: Database) -> list[Check]:
     """Check the database and its schema. If the database cannot be used, there is a problem with exit code 4."""
-    if database.file is not None and not database.file.exists():
+    if database.file is not None and database.is_missing:
         return [_no_file(database, database.file)]
     try:
         found = _sqlite(database, database.file) if database.file is not None else _postgres(database)

@@ -244,6 +244,20 @@ def test_a_read_only_directory_is_one_line(tmp_path: Path) -> None:
     assert_one_line(result, 4, f"check that {tmp_path} can be written to")
 
 
+def test_a_catalog_in_a_closed_directory_or_of_an_impossible_name_is_not_a_missing_one(tmp_path: Path) -> None:
+    """Doctor ended without a page there, and other commands with a traceback."""
+    there = str(tmp_path / "catalog.db")
+    connect(there).database.disconnect()
+    tmp_path.chmod(0o600)
+    for asked in ((), ("db", "current")):
+        assert_one_line(as_who_is_not_root("--db", there, *asked), 4, f"check that this user may enter {tmp_path}")
+    page = as_who_is_not_root("--db", there, "doctor")
+    assert (page.code, page.err) == (4, "")
+    assert f"check that this user may enter {tmp_path}" in page.out
+    for asked in ((), ("runs",), ("db", "current")):
+        assert_one_line(ckptstore("--db", f"/{'a' * 300}", *asked), 4, "its path cannot be used (File name too long)")
+
+
 def test_a_catalog_that_this_user_may_not_use_is_named(sqlite_url: str, tmp_path: Path) -> None:
     job, _ = started(connect(sqlite_url), tmp_path / "ckpt", 1)
     job.catalog.database.disconnect()
