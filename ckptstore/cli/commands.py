@@ -105,12 +105,12 @@ replicas = click.option(
 
 def file_and_step(text: str) -> tuple[str, int]:
     """A file and its step, from a text such as net-3_9.ckpt=65."""
-    from ckptstore.core.validate import step_of
+    from ckptstore.core.validate import step_in
 
     path, equals, step = text.rpartition("=")
     if not (path and equals and step.isascii() and step.isdigit()):
         raise UsageError(f"{text!r} is no file and step", "write it as rank_0/net-3_9.ckpt=65")
-    return path, step_of(int(step))
+    return path, step_in(step)
 
 
 def complete_runs(context: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001

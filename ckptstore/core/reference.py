@@ -81,7 +81,7 @@ def _of_state(text: str, run: str, launch: str | None, state: str) -> Reference:
     if not state:
         raise UsageError(f"{text!r} names no state", f"write a step, a tag or {BEST} behind the @, as {run}@1200")
     if _is_number(state):
-        return Reference(run, launch, step=validate.step_of(int(state)))
+        return Reference(run, launch, step=validate.step_in(state))
     if state.partition(":")[0] == BEST:
         if state == f"{BEST}:":
             raise UsageError(f"{text!r} names no metric", f"write the metric behind {BEST}:, as {text}{LOSS}")

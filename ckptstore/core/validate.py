@@ -5,6 +5,8 @@ from __future__ import annotations
 from ckptstore.core import limits
 from ckptstore.errors import UsageError
 
+_MOST_DIGITS = 1000
+
 
 def number(what: str, value: object, hint: str, highest: int = limits.HIGHEST, *, lowest: int = 0) -> int:
     """A whole number, numpy's too. Raises `UsageError`."""
@@ -24,6 +26,11 @@ def switch(what: str, value: object) -> bool:
 def step_of(step: object) -> int:
     """A global step. Raises `UsageError`."""
     return number("step", step, "steps are counted from 0")
+
+
+def step_in(digits: str) -> int:
+    """A global step from its digits. Raises `UsageError`: Python itself reads no number of more than 4,300 digits."""
+    return step_of(int(digits) if len(digits) <= _MOST_DIGITS else digits)
 
 
 def ranks(what: str, value: object) -> int:

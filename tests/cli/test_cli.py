@@ -258,6 +258,12 @@ def test_a_catalog_in_a_closed_directory_or_of_an_impossible_name_is_not_a_missi
         assert_one_line(ckptstore("--db", f"/{'a' * 300}", *asked), 4, "its path cannot be used (File name too long)")
 
 
+def test_a_step_of_more_digits_than_python_reads(sqlite_url: str, tmp_path: Path) -> None:
+    digits = "9" * 5_000
+    for asked in (("show", f"run@{digits}"), ("scan", str(tmp_path), "--step", f"net.ckpt={digits}")):
+        assert_one_line(ckptstore("--db", sqlite_url, *asked), 2, "not a whole number from 0 to")
+
+
 def test_a_catalog_that_this_user_may_not_use_is_named(sqlite_url: str, tmp_path: Path) -> None:
     job, _ = started(connect(sqlite_url), tmp_path / "ckpt", 1)
     job.catalog.database.disconnect()

@@ -145,6 +145,7 @@ def test_very_long_names_and_values(client: TestClient) -> None:
     assert client.get("/api/v1/runs", params={"limit": "9" * 5_000}).status_code == 400
     for address in (f"/runs/run/saves/{'9' * 5_000}", f"/runs/run/gc?keep_last={'9' * 5_000}"):
         assert client.get(f"/api/v1{address}").status_code in (400, 404)
+    assert client.get(f"/api/v1/runs/run@{'9' * 5_000}/resolution").status_code == 400
     assert client.get("/api/v1/runs/%00/saves").status_code == 404
     assert client.get("/api/v1/runs/%ff%fe/saves").status_code == 404
 
