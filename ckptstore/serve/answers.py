@@ -66,7 +66,7 @@ class Answers:
 
     def _current(self, question: Hashable, work: Callable[[], Any]) -> _Answer:
         found = self._made.get(question)
-        if found is not None and found.next is not None and found.next.is_done:
+        if found is not None and found.next is not None and (found.next.is_done or found.age > _OUTDATED):
             found = self._made[question] = found.next
         if found is None or found.age > _OUTDATED:
             self._made = {each: answer for each, answer in self._made.items() if answer.age <= _OUTDATED}

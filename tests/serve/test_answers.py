@@ -149,3 +149,34 @@ def test_what_is_outdated_while_it_is_made_is_made_once_more() -> None:
         return found
 
     assert asyncio.run(ask()) == 2
+
+
+def test_no_second_query_is_started_when_an_answer_gets_old_while_it_is_made_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A catalog that hangs took two of the server's threads for each question."""
+    now, is_free, asked = [0.0], threading.Event(), list[int]()
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def work() -> int:
+        asked.append(1)
+        if len(asked) > 1:
+            is_free.wait()
+        return len(asked)
+
+    async def ask() -> int:
+        answers = Answers(patience=0.05)
+        assert await answers.get("x", work) == 1
+        now[0] = 2
+        assert await answers.get("x", work) == 1  # the next one is begun, and hangs
+        now[0] = 4
+        with pytest.raises(CatalogBusyError):
+            await answers.get("x", work)
+        is_free.set()
+        answers._patience = 60
+        found = await answers.get("x", work)
+        answers.close()
+        return found
+
+    assert asyncio.run(ask()) == 2
+    assert len(asked) == 2
