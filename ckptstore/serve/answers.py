@@ -24,9 +24,10 @@ _TIMES_AS_LONG, _OUTDATED = 10, 3
 class Answers:
     """A cache of answers: requests with the same question share one query, so many readers load the catalog like one.
 
-    An answer is valid for a second, or for ten times as long as it took to make. Then it is made anew; until the new
-    one is there, requests get the old one, up to three times that age. A question that is not answered within 5 s
-    raises `CatalogBusyError`; its query goes on, and no second query for the same question is started.
+    An answer is valid for a second, or for ten times as long as it took to make; an error for a second. Then it is made
+    anew; until the new one is there, requests get the old one, up to three times that age. A question that is not
+    answered within 5 s raises `CatalogBusyError`; its query goes on, and no second query for the same question is
+    started.
     """
 
     def __init__(self, *, patience: float = PATIENCE_SECONDS) -> None:
@@ -90,6 +91,7 @@ class _Answer:
         self.is_outdated = False
         self.begun_at = time.monotonic()
         self._done_at: float | None = None
+        self._has_failed = False
         self._future = asyncio.get_running_loop().run_in_executor(threads, work)
         self._future.add_done_callback(self._note)
 
@@ -105,7 +107,8 @@ class _Answer:
             return 0
         if self.is_outdated:
             return math.inf
-        counts_for = max(KEPT_SECONDS, _TIMES_AS_LONG * (self._done_at - self.begun_at))
+        took = 0.0 if self._has_failed else self._done_at - self.begun_at
+        counts_for = max(KEPT_SECONDS, _TIMES_AS_LONG * took)
         return (time.monotonic() - self._done_at) / counts_for
 
     async def within(self, seconds: float) -> Any:
@@ -120,4 +123,5 @@ class _Answer:
     def _note(self, future: asyncio.Future[Any]) -> None:
         self._done_at = time.monotonic()
         if not future.cancelled():
-            future.exception()  # marks it as seen: `within` raises it, and asyncio must not log it
+            # This also marks it as seen: `within` raises it, and asyncio must not log it.
+            self._has_failed = future.exception() is not None

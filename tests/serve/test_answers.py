@@ -1,11 +1,12 @@
 """An answer is made once for all who ask, and given up in time."""
 
 import asyncio
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
 
-from ckptstore.errors import CatalogBusyError
+from ckptstore.errors import CatalogBusyError, CatalogUnavailableError
 from ckptstore.outside import threading
 from ckptstore.serve import answers as module
 from ckptstore.serve.answers import Answers
@@ -180,3 +181,29 @@ def test_no_second_query_is_started_when_an_answer_gets_old_while_it_is_made_ane
 
     assert asyncio.run(ask()) == 2
     assert len(asked) == 2
+
+
+def test_an_error_counts_for_a_second_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A catalog that could not be reached for 10 s was reported as unreachable for 100 s more, though it was back."""
+    now = [0.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def fail() -> str:
+        now[0] += 10
+        raise CatalogUnavailableError("away")
+
+    async def ask() -> str:
+        answers = Answers()
+        with pytest.raises(CatalogUnavailableError, match="away"):
+            await answers.get("x", fail)
+        now[0] += 1.5
+        with suppress(CatalogUnavailableError):
+            await answers.get("x", lambda: "back")
+        renewed = answers._made["x"].next
+        if renewed is not None:
+            await renewed.within(60)
+        found = await answers.get("x", lambda: "back")
+        answers.close()
+        return found
+
+    assert asyncio.run(ask()) == "back"
