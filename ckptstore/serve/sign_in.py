@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 KEY = "form_key"
 _MOST_BYTES = 64 * 1024
+_MOST_FIELDS = 100
 _BODY_SECONDS = 10.0
 
 
@@ -95,8 +96,11 @@ async def form_of(request: Request) -> dict[str, str]:
 
 
 def _fields(body: bytes) -> dict[str, str]:
-    """The fields of a form. The last one of a name counts; empty fields are left out."""
-    return dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=100))
+    """The fields of a form. The last one of a name counts; empty fields are left out. Raises `UsageError`."""
+    try:
+        return dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=_MOST_FIELDS))
+    except ValueError:
+        raise UsageError(f"the form has more than {_MOST_FIELDS} fields", "send it as the page has it") from None
 
 
 def _own(target: str) -> str:

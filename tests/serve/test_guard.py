@@ -177,6 +177,15 @@ def test_a_browser_signs_in(guarded: TestClient) -> None:
     assert guarded.get("/").status_code == 303
 
 
+def test_a_form_of_too_many_fields(guarded: TestClient) -> None:
+    """It took no token, and each such request wrote a traceback to the log."""
+    for address in ("/sign-in", "/sign-out"):
+        guarded.cookies.clear()
+        headers = {"authorization": f"Bearer {TOKEN}", "content-type": "application/x-www-form-urlencoded"}
+        found = guarded.post(address, content="&".join(f"a{i}=1" for i in range(101)), headers=headers)
+        assert (found.status_code, "the form has more than 100 fields" in found.text) == (400, True)
+
+
 @pytest.mark.parametrize(
     "target",
     ["//evil.example", "/\\evil.example", "/\t/evil.example", "/\n\\e", "https://evil.example", "javascript:alert(1)"],
