@@ -80,7 +80,7 @@ class Posts:
 
     async def _gc(self, request: Request, asked: Mapping[str, Any]) -> dict[str, Any]:
         _check(asked)
-        agreed = request.headers.get("if-match", "").strip('"')
+        agreed = request.headers.get("if-match", "").removeprefix("W/").strip('"')  # a proxy that compresses adds it
         if not agreed:
             raise UsageError("no plan is named", "send If-Match with the ETag that a GET of the same address gives")
         return await self._changes.gc(_run(request), rules_of(request.query_params), agreed)

@@ -72,6 +72,12 @@ def test_gc_and_undo_of_a_script(catalog: Catalog, script: TestClient) -> None:
     assert trashed(catalog) == []
 
 
+def test_a_plan_whose_tag_a_proxy_made_weak(script: TestClient) -> None:
+    """As nginx does with what it compresses: the plan was said to have changed, again and again."""
+    weak = {"if-match": f"W/{agreed(script)['if-match']}"}
+    assert script.post(f"{API}/gc?keep_last=1&floor=1", json={}, headers=weak).json()["applied"]
+
+
 def test_a_plan_that_nobody_has_seen_is_not_carried_out(catalog: Catalog, script: TestClient, job: Job) -> None:
     seen = agreed(script)
     catalog.pin("run", 10)
