@@ -7,7 +7,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from ckptstore.errors import CatalogUnavailableError
 from ckptstore.resume.liveness import JOINED, SILENT_FOR
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
     from starlette.requests import Request
-    from starlette.responses import Response
 
     from ckptstore.resume.overview import RunRow
     from ckptstore.serve.questions import Questions
 
+_MEDIA_TYPE = "text/event-stream"
 _EVERY_SECONDS = 1.0
 _SAY_NOTHING_FOR = 15
 """The number of looks without news after which a comment is sent: a proxy would close a silent stream."""
@@ -32,10 +32,12 @@ class Events:
     def __init__(self, questions: Questions) -> None:
         self._ask = questions
 
-    async def stream(self, request: Request) -> Response:  # noqa: ARG002
+    async def stream(self, request: Request) -> Response:
         """Answer with the stream. It ends when the client disconnects."""
         rows = await self._ask.runs()  # an error here is a normal answer: the stream has not begun yet
-        return StreamingResponse(self._lines(rows), media_type="text/event-stream")
+        if request.method == "HEAD":  # the next request of this connection would wait for the end of the stream
+            return Response(media_type=_MEDIA_TYPE)
+        return StreamingResponse(self._lines(rows), media_type=_MEDIA_TYPE)
 
     async def _lines(self, seen: Sequence[RunRow]) -> AsyncIterator[str]:
         before = {row.run: row for row in seen}

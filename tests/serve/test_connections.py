@@ -28,9 +28,11 @@ def served(catalog: Catalog) -> Iterator[Address]:
         server = connections.server(make_app(catalog, Rules()))
         thread = threading.Thread(target=lambda: server.run(sockets=[listening]))
         thread.start()
-        yield listening.getsockname()
-        server.should_exit = True
-        thread.join()
+        try:
+            yield listening.getsockname()
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 @pytest.fixture
@@ -70,6 +72,17 @@ def is_closed(client: socket.socket) -> bool:
     except ConnectionResetError:
         pass
     return True
+
+
+def test_the_head_of_the_events_leaves_the_connection_free(catalog: Catalog) -> None:
+    """The stream went on without a body: the next request of the connection was never answered."""
+    with served(catalog) as address:
+        client = asking(address, b"HEAD /api/v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert b"text/event-stream" in told(client, b"\r\n\r\n")
+        client.settimeout(5)
+        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert told(client, b"ok\n")
+        client.close()
 
 
 @pytest.mark.usefixtures("job", "patient")
