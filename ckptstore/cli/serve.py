@@ -122,12 +122,12 @@ def metrics(context: click.Context, *, textfile: Path | None) -> None:
 
     if textfile is not None and textfile.exists() and not textfile.is_file():
         raise UsageError(f"{textfile} is no regular file", "name one; without --textfile the metrics are printed")
-    shown = text(measure(catalog(context).database)).decode()
+    shown = text(measure(catalog(context).database))
     if textfile is None:
         click.echo(shown, nl=False)
         return
     try:
-        replace_text(textfile.absolute(), shown)
+        replace_text(textfile.absolute(), shown.decode())
     except OSError as error:
         raise CkptstoreError(
             f"cannot write {textfile} ({reason_of(error)})", "check its name and permissions"

@@ -11,11 +11,13 @@ from urllib.request import urlopen
 import pytest
 from click.testing import CliRunner
 
+from ckptstore.api import connect
 from ckptstore.cli.main import cli
 from ckptstore.cli.serve import _rules
 from ckptstore.errors import CkptstoreError
 from ckptstore.serve.guard import Sessions
 from tests.command_line import COMMAND
+from tests.jobs import started
 from tests.starting import LIBRARY, warm_python
 
 
@@ -70,6 +72,14 @@ def test_metrics_take_the_place_of_no_device(sqlite_url: str, tmp_path: Path) ->
     done = CliRunner().invoke(cli, ["--db", sqlite_url, "metrics", "--textfile", str(pipe)])
     assert pipe.is_fifo()
     assert str(done.exception) == f"{pipe} is no regular file; name one; without --textfile the metrics are printed"
+
+
+def test_metrics_are_utf_8_in_every_locale(sqlite_url: str, tmp_path: Path) -> None:
+    """Prometheus reads no other encoding."""
+    started(connect(sqlite_url), tmp_path / "ckpt", 1, run="läuf 深い")
+    command = [COMMAND, "--db", sqlite_url, "metrics"]
+    done = subprocess.run(command, env=os.environ | {"PYTHONIOENCODING": "latin-1"}, capture_output=True, check=True)
+    assert 'ckptstore_restorable_step{run="läuf 深い"} 1.0' in done.stdout.decode()
 
 
 def test_ctrl_c_is_how_it_is_ended(sqlite_url: str) -> None:
