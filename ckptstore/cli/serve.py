@@ -83,7 +83,7 @@ def _listening(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # no name of a host has such a part
         raise CkptstoreError(
             f"cannot listen at {host}, port {port} ({reason_of(error)})", "give another --host or --port"
         ) from None

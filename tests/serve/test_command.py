@@ -65,6 +65,14 @@ def test_a_port_that_is_taken(sqlite_url: str) -> None:
     assert found.startswith(f"cannot listen at 127.0.0.1, port {port} (Address already in use")
 
 
+@pytest.mark.parametrize("host", ["..db", "a" * 64])
+def test_a_host_that_no_name_can_have(sqlite_url: str, host: str, tmp_path: Path) -> None:
+    """The error said that names and the locale must be UTF-8."""
+    (tmp_path / "token").write_text("s3cret")
+    found = refused(sqlite_url, "--host", host, "--token-file", str(tmp_path / "token"))
+    assert found.startswith(f"cannot listen at {host}, port 8766 (")
+
+
 def test_metrics_take_the_place_of_no_device(sqlite_url: str, tmp_path: Path) -> None:
     """Root would replace /dev/null, or the link /dev/stdout, by a file; a named pipe stands for both."""
     pipe = tmp_path / "pipe"
