@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ckptstore.catalog import schema
 from ckptstore.catalog.engine import open_database
+from ckptstore.core import validate
 from ckptstore.core.hints import Call
 from ckptstore.core.tabular import Listing
 from ckptstore.errors import UsageError
@@ -216,7 +217,7 @@ class Catalog:
             run=run,
             world_size=world_size,
             said=said,
-            dry_run=dry_run,
+            dry_run=validate.switch("dry_run", dry_run),
             trust=Trust.of(name for name in names if name not in witnesses),
             progress=progress,
         )
@@ -250,7 +251,7 @@ class Catalog:
         """
         from ckptstore.verify.verify import verify
 
-        return verify(self.database, run, digest=digest, sample=sample, shard=shard)
+        return verify(self.database, run, digest=validate.switch("digest", digest), sample=sample, shard=shard)
 
     def export(
         self,
@@ -361,7 +362,7 @@ class Catalog:
         """
         from ckptstore.resume import names
 
-        return names.forget(self.database, run, forgotten=not undo)
+        return names.forget(self.database, run, forgotten=not validate.switch("undo", undo))
 
     def pin(self, run: str, step: int) -> bool:
         """Protect a step of a run from gc; return whether it was not pinned before."""
@@ -420,7 +421,8 @@ class Catalog:
         """
         from ckptstore.retention.execute import execute
 
-        return execute(self.database, plan, at_once=now, allow_mass_delete=allow_mass_delete)
+        at_once, allowed = validate.switch("now", now), validate.switch("allow_mass_delete", allow_mass_delete)
+        return execute(self.database, plan, at_once=at_once, allow_mass_delete=allowed)
 
     def undo(self, run: str) -> Undone:
         """Bring back what the last gc of a run moved to the trash."""
@@ -432,7 +434,7 @@ class Catalog:
         """Delete the files in the trash of a run whose grace is over; with `now`, all files in the trash."""
         from ckptstore.retention.in_trash import purge
 
-        return purge(self.database, run, at_once=now)
+        return purge(self.database, run, at_once=validate.switch("now", now))
 
 
 def connect(url: str | os.PathLike[str] | None = None) -> Catalog:

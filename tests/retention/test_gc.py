@@ -8,6 +8,7 @@ import pytest
 
 import ckptstore
 from ckptstore.api import Catalog
+from ckptstore.errors import UsageError
 from ckptstore.resume.register import describe
 from ckptstore.retention.decide import Why
 from ckptstore.retention.in_trash import purge
@@ -17,6 +18,22 @@ from tests import ckpt_bytes, parts_bytes
 from tests.jobs import begun
 from tests.listings import listings
 from tests.retention.builders import LAST_2, gc, names, removed, saved, tree
+
+
+@pytest.mark.parametrize("no", ["False", "0", "", None])
+def test_a_text_that_says_no_deletes_nothing(catalog: Catalog, tmp_path: Path, no: object) -> None:
+    """As a script gets it from its arguments or from a variable. Any text counted as True: the files were gone."""
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    before = tree(job.directory)
+    plan = catalog.plan_gc("run", ckptstore.Policy(keep_last=2))
+    for name in ("now", "allow_mass_delete"):
+        with pytest.raises(UsageError, match=f"{name} is {no!r}; give True or False"):
+            catalog.execute(plan, **{name: no})
+    catalog.execute(plan)
+    with pytest.raises(UsageError, match="now is"):
+        catalog.purge("run", now=no)
+    catalog.undo("run")
+    assert tree(job.directory) == before
 
 
 def test_what_no_rule_keeps_goes_to_the_trash_and_comes_back(catalog: Catalog, tmp_path: Path) -> None:
