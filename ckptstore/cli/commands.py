@@ -215,9 +215,9 @@ _WATCHED_EVERY_SECONDS = 2.0
 
 
 def _watch(show: Callable[[], None]) -> None:
-    """Call `show` every two seconds, until Ctrl-C."""
+    """Call `show` every two seconds, until Ctrl-C, or until the reader of the output has ended."""
     with suppress(KeyboardInterrupt):
-        while True:
+        while terminal.is_read():
             click.clear()
             show()
             time.sleep(_WATCHED_EVERY_SECONDS)

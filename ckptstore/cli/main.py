@@ -165,17 +165,17 @@ class _Stream(io.FileIO):
     Any other error is raised only once. Python flushes the stream again when it ends, and would report it again.
     """
 
-    _has_failed = False
+    has_failed = False
 
     def write(self, data: Buffer, /) -> int:
         """Write, as `io.FileIO` does."""
-        if not self._has_failed:
+        if not self.has_failed:
             try:
                 return super().write(data)
             except BrokenPipeError:
-                self._has_failed = True
+                self.has_failed = True
             except OSError:
-                self._has_failed = True
+                self.has_failed = True
                 raise
         return memoryview(data).nbytes
 

@@ -72,6 +72,11 @@ class Rows:
             yield _coloured(text, self._colours[place])
 
 
+def is_read() -> bool:
+    """Whether the output may have a reader. A pipe has none after its reader has ended, as `grep -m1` does."""
+    return not getattr(getattr(getattr(sys.stdout, "buffer", None), "raw", None), "has_failed", False)
+
+
 def _is_terminal() -> bool:
     return sys.stdout is not None and sys.stdout.isatty()
 

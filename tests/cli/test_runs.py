@@ -72,6 +72,19 @@ def url(catalog: Catalog, database_url: str, tmp_path: Path) -> str:
     return database_url
 
 
+def test_watch_ends_with_its_reader(url: str) -> None:
+    """`runs --watch | grep -m1 finished` waits for a run to finish, and never ended."""
+    command = [COMMAND, "--db", url, "runs", "--watch"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as watching:
+        assert watching.stdout is not None
+        watching.stdout.readline()
+        watching.stdout.close()
+        try:
+            assert watching.wait(60) == 0
+        finally:
+            watching.kill()
+
+
 def test_watch_shows_it_until_somebody_has_seen_enough(url: str) -> None:
     assert ckptstore("--db", url, "runs", "--watch", "--json").code == 2
     command = [COMMAND, "--db", url, "runs", "--watch"]
