@@ -11,7 +11,7 @@ import click
 from ckptstore.cli.terminal import line
 from ckptstore.cli.watching import receiver_options, secret, watcher_of
 from ckptstore.errors import CkptstoreError, UsageError, reason_of
-from ckptstore.outside import Path, os, socket
+from ckptstore.outside import Path, os, signal, socket
 
 if TYPE_CHECKING:
     from ckptstore.serve.guard import Rules
@@ -60,10 +60,11 @@ def serve(context: click.Context, /, *, host: str, port: int, **asked: Any) -> N
     _log_changes()
     shown = f"[{host}]" if ":" in host else host
     line(f"http://{shown}:{listening.getsockname()[1]}/ shows {catalog.database.name}, until Ctrl-C")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the server takes both, and then raises them again
     with listening:
         if watcher is not None:
             watcher.begin()
-        with suppress(KeyboardInterrupt):  # the server handles Ctrl-C, and then raises it again
+        with suppress(KeyboardInterrupt):
             server(make_app(catalog, rules)).run(sockets=[listening])
     if watcher is not None:
         watcher.end()

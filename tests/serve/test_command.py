@@ -1,6 +1,7 @@
 """`ckptstore serve` says at once why it cannot start."""
 
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -16,7 +17,7 @@ from ckptstore.cli.main import cli
 from ckptstore.cli.serve import _rules
 from ckptstore.errors import CkptstoreError
 from ckptstore.serve.guard import Sessions
-from tests.command_line import COMMAND
+from tests.command_line import COMMAND, ckptstore
 from tests.jobs import started
 from tests.starting import LIBRARY, warm_python
 
@@ -88,6 +89,26 @@ def test_metrics_are_utf_8_in_every_locale(sqlite_url: str, tmp_path: Path) -> N
     command = [COMMAND, "--db", sqlite_url, "metrics"]
     done = subprocess.run(command, env=os.environ | {"PYTHONIOENCODING": "latin-1"}, capture_output=True, check=True)
     assert 'ckptstore_restorable_step{run="läuf 深い"} 1.0' in done.stdout.decode()
+
+
+def test_a_stopped_service_finishes_what_it_has_begun(sqlite_url: str, tmp_path: Path) -> None:
+    """SIGTERM ended it between the sending of a notice and its record: the next start sent the notice again."""
+    job, _ = started(connect(sqlite_url), tmp_path / "ckpt", 1)
+    (job.folder(0) / "net-1_1.ckpt").write_bytes(b"1")
+    job.catalog.verify("run")
+    told, go_on = tmp_path / "told", tmp_path / "go_on"
+    for each in (told, go_on):
+        os.mkfifo(each)
+    script = f"cat >/dev/null; echo got >{told}; cat {go_on} >/dev/null"
+    asked = ("--port", "0", "--command", shlex.join(("sh", "-c", script)), "--on", "damaged")
+    command = [*warm_python(*LIBRARY), COMMAND, "--db", sqlite_url, "serve", *asked]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as it:
+        told.read_text()
+        it.send_signal(signal.SIGTERM)
+        go_on.write_text("")
+        assert (it.communicate()[1], it.returncode) == ("", 0)
+    done = ckptstore("--db", sqlite_url, "watch", "--once", "--json", *asked[2:])
+    assert (done.code, done.out) == (0, "")
 
 
 def test_ctrl_c_is_how_it_is_ended(sqlite_url: str) -> None:
