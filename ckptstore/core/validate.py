@@ -59,6 +59,14 @@ def metric(name: object, value: object) -> tuple[str, float]:
         raise UsageError(f"metric {name!a} is {error}", hint) from None
 
 
+def text(what: str, value: object) -> str:
+    """A text that a catalog can hold. Raises `UsageError`."""
+    try:
+        return limits.text(value)
+    except ValueError as error:
+        raise UsageError(f"{what} is {error}", "give it in UTF-8") from None
+
+
 def path(what: str, value: object) -> str:
     """The text of a path, unchanged. Raises `UsageError`."""
     try:

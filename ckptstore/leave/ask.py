@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import exit_requests, reads, recent
 from ckptstore.catalog.engine import in_memory
 from ckptstore.catalog.runs import find_run
+from ckptstore.core import validate
 from ckptstore.core.gc_paused import gc_paused
 from ckptstore.core.model import launch_key
 from ckptstore.disk import exit_flags
@@ -65,8 +66,10 @@ def ask(database: Database, run: str, reason: str, directories: Iterable[str] = 
 
     The ranks of the run on this machine are asked first: a catalog that is locked or silent does not delay them.
     Without the catalog, the launch is found in journals, in the run's known directories and in `directories`. Raises
-    `UnknownRunError`, `UsageError` if no launch ever began, and `CatalogUnavailableError` if no journal tells either.
+    `UnknownRunError`, `UsageError` if no launch ever began or if the reason is not UTF-8, and `CatalogUnavailableError`
+    if no journal tells either.
     """
+    validate.text("the reason", reason)
     here = set()
     for note in of_living():
         if note.run == run and note.may_be_of(database.name):

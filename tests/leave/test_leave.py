@@ -49,6 +49,15 @@ def leaves(job: Job, ranks: list[RankLaunch], step: int, *, ends: bool = True) -
             set_ending(rank, step, step, None)
 
 
+def test_a_reason_that_no_catalog_can_hold_asks_nobody(catalog: Catalog, tmp_path: Path) -> None:
+    """The command failed by an error of encoding, and the launch had the request in its directories, and left."""
+    job, ranks = begun(catalog, tmp_path, 10)
+    for reason in ("\udcff", "a\0"):
+        with pytest.raises(UsageError, match="the reason is .*; give it in UTF-8"):
+            ask(catalog.database, "run", reason)
+    assert flags(job, ranks[0]) == [False, False]
+
+
 def test_every_rank_finds_the_request_and_only_this_launch(catalog: Catalog, tmp_path: Path) -> None:
     job, ranks = begun(catalog, tmp_path / "ckpt", 10)
     assert not any(rank.exit_requested for rank in ranks)
