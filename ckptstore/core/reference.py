@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from ckptstore.core import validate
+from ckptstore.core import limits, validate
 from ckptstore.errors import UsageError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _owners(name: str) -> Iterator[tuple[str, str | None]]:
 
 
 def _of_state(text: str, run: str, launch: str | None, state: str) -> Reference:
-    if not state:
+    if not (state and limits.is_text(state)):
         raise UsageError(f"{text!r} names no state", f"write a step, a tag or {BEST} behind the @, as {run}@1200")
     if _is_number(state):
         return Reference(run, launch, step=validate.step_in(state))

@@ -32,6 +32,8 @@ def test_what_a_text_may_mean(text: str, expected: list[Reference]) -> None:
     ("text", "error"),
     [
         (f"digits@{'9' * 5_000}", "not a whole number from 0 to"),
+        ("digits@\udcff", "names no state; write a step, a tag or best behind the @, as digits@1200"),
+        ("digits@a\0", "names no state; "),
         ("digits@", "names no state; write a step, a tag or best behind the @, as digits@1200"),
         ("digits@best:", "names no metric; write the metric behind best:, as digits@best:loss"),
         ("digits@best:acc", "does not say which is better; write digits@best:acc:max, or digits@best:acc:min"),
