@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
@@ -13,14 +14,13 @@ from ckptstore.catalog import reads, recent
 from ckptstore.catalog.runs import find_run
 from ckptstore.core.interval import Cost, Failures, best_steps, lost
 from ckptstore.core.model import BRANCH, IMPORTED, SCANNED
-from ckptstore.errors import CkptstoreError
+from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.resume.history import history
 from ckptstore.resume.liveness import ENDED, KILLED
 from ckptstore.retention import stored_policy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import timedelta
 
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.recent import SaveCost
@@ -85,8 +85,10 @@ class Advice:
 def advise(database: Database, run: str, *, mtbf: timedelta | None) -> Advice:
     """How often `run` should save. `mtbf` is the mean time between failures (None: by the failures in the catalog).
 
-    Raises `UnknownRunError`, and `CkptstoreError` if the cost of its saves was not measured.
+    Raises `UsageError`, `UnknownRunError`, and `CkptstoreError` if the cost of its saves was not measured.
     """
+    if mtbf is not None and not (isinstance(mtbf, timedelta) and mtbf > timedelta()):
+        raise UsageError(f"mtbf is {mtbf!r}", "give a time above 0, as datetime.timedelta(hours=12)")
     run_id = find_run(database, run)
     failures = failures_of(history(database, run))  # `history` also takes up the journals
     with database.read() as connection:

@@ -17,7 +17,7 @@ from ckptstore.core.events import Event, FileRecorded, LaunchStarted, TrainingEn
 from ckptstore.core.interval import Cost, Failures, best_steps, lost
 from ckptstore.core.model import BRANCH, IMPORTED, SCANNED, Checkpoint, Kind, Launch, Timing, launch_key
 from ckptstore.core.replicas import data_parallel
-from ckptstore.errors import CkptstoreError
+from ckptstore.errors import CkptstoreError, UsageError
 from ckptstore.retention import stored_policy
 from ckptstore.retention.policy import Policy
 from tests.command_line import assert_one_line, ckptstore
@@ -115,6 +115,14 @@ def test_a_run_that_failed_twice(catalog: Catalog, database_url: str) -> None:
         lines = ckptstore("--db", database_url, "advise", "run", "--grace", given).out.splitlines()
         assert lines[-1] == f"an exit on request takes up to 26 s, {said}"
     assert (told["grace_seconds"], told["grace_given_seconds"]) == (26, None)
+
+
+@pytest.mark.parametrize("mtbf", [timedelta(0), timedelta(hours=-1), 3600])
+def test_a_time_between_failures_that_is_none(catalog: Catalog, mtbf: object) -> None:
+    """0 was taken for one that is not given, and reported as given; the others raised errors of Python."""
+    put(catalog, trained(1))
+    with pytest.raises(UsageError, match="give a time above 0"):
+        catalog.advise("run", mtbf=mtbf)
 
 
 def test_a_run_that_never_failed_needs_to_be_told(catalog: Catalog, database_url: str) -> None:
