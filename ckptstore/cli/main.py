@@ -162,10 +162,12 @@ def _fail(message: str, code: int, hint: str = "") -> None:
 class _Stream(io.FileIO):
     """An output that discards what its reader no longer accepts: the command keeps its exit code.
 
-    Any other error is raised only once. Python flushes the stream again when it ends, and would report it again.
+    Any other error is raised only once. Python flushes the stream again when it ends, and would report it again. It is
+    not raised if it `is_for_errors`: a log on a full disk must not end the command that frees the disk.
     """
 
     has_failed = False
+    is_for_errors = False
 
     def write(self, data: Buffer, /) -> int:
         """Write, as `io.FileIO` does."""
@@ -176,7 +178,8 @@ class _Stream(io.FileIO):
                 self.has_failed = True
             except OSError:
                 self.has_failed = True
-                raise
+                if not self.is_for_errors:
+                    raise
         return memoryview(data).nbytes
 
 
@@ -200,15 +203,16 @@ def outlive_readers() -> None:
         if isinstance(stream, io.TextIOWrapper):  # None where the caller has closed it
             stream.flush()
             _replaced.append(stream)
-            setattr(sys, name, _outliving(stream))
+            setattr(sys, name, _outliving(stream, is_for_errors=name == "stderr"))
 
 
 _replaced: list[io.TextIOWrapper] = []
 """The replaced streams. A dropped one would close its descriptor, and the file opened next would get the output."""
 
 
-def _outliving(stream: io.TextIOWrapper) -> io.TextIOWrapper:
+def _outliving(stream: io.TextIOWrapper, *, is_for_errors: bool) -> io.TextIOWrapper:
     raw = _Stream(stream.fileno(), "w", closefd=False)
+    raw.is_for_errors = is_for_errors
     return io.TextIOWrapper(
         io.BufferedWriter(raw),
         encoding=stream.encoding,

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -292,6 +293,19 @@ def test_help_needs_nothing_heavy(arguments: list[str]) -> None:
 def test_the_command_line_never_imports_mindspore(sqlite_url: str, tmp_path: Path, arguments: list[str]) -> None:
     saved_once(sqlite_url, tmp_path)
     assert loaded(["--db", sqlite_url, *arguments], *HEAVY) == set()
+
+
+def test_a_log_on_a_full_disk_leaves_the_work_and_the_exit_code(sqlite_url: str, tmp_path: Path) -> None:
+    """A warning ended the command with exit code 1 in the middle of its work, and so did its own error."""
+    job, _ = started(connect(sqlite_url), tmp_path / "ckpt", 1, 2, 3, 4)
+    job.catalog.database.disconnect()
+    begin = "import logging, sys; from ckptstore.cli import main; main.outlive_readers(); main.log_lines()"
+    script = f"{begin}; logging.getLogger('ckptstore').warning('told'); main.main()"
+    with Path("/dev/full").open("w") as full:
+        for asked, code in ((("gc", "run", "--keep-last", "2", "--apply"), 0), (("list", "none"), 2)):
+            command = [sys.executable, "-c", script, "--db", sqlite_url, *asked]
+            assert subprocess.run(command, stdout=subprocess.PIPE, stderr=full, check=False).returncode == code
+    assert len(list(tmp_path.glob("ckpt/rank_*/*.ckpt"))) == 4
 
 
 def test_a_reader_that_goes_away_is_no_error(sqlite_url: str, tmp_path: Path) -> None:
