@@ -78,6 +78,13 @@ class Watcher:
             self._ended.clear()
             self._thread = start_thread(self.watch, "ckptstore-watch")
 
+    def wait(self) -> None:
+        """Wait for the end of the thread; watch here if the system allows no more threads."""
+        if self._thread is None:
+            self.watch()
+        else:
+            self._thread.join()
+
     def end(self) -> None:
         """Stop the thread after the current notice. Wait for it, 5 s at most."""
         self._ended.set()

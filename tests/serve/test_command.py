@@ -91,7 +91,11 @@ def test_metrics_are_utf_8_in_every_locale(sqlite_url: str, tmp_path: Path) -> N
     assert 'ckptstore_restorable_step{run="läuf 深い"} 1.0' in done.stdout.decode()
 
 
-def test_a_stopped_service_finishes_what_it_has_begun(sqlite_url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("service", [("serve", "--port", "0"), ("watch",)])
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_a_stopped_service_finishes_what_it_has_begun(
+    sqlite_url: str, tmp_path: Path, service: tuple[str, ...], stop: signal.Signals
+) -> None:
     """SIGTERM ended it between the sending of a notice and its record: the next start sent the notice again."""
     job, _ = started(connect(sqlite_url), tmp_path / "ckpt", 1)
     (job.folder(0) / "net-1_1.ckpt").write_bytes(b"1")
@@ -100,14 +104,15 @@ def test_a_stopped_service_finishes_what_it_has_begun(sqlite_url: str, tmp_path:
     for each in (told, go_on):
         os.mkfifo(each)
     script = f"cat >/dev/null; echo got >{told}; cat {go_on} >/dev/null"
-    asked = ("--port", "0", "--command", shlex.join(("sh", "-c", script)), "--on", "damaged")
-    command = [*warm_python(*LIBRARY), COMMAND, "--db", sqlite_url, "serve", *asked]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as it:
+    asked = ("--command", shlex.join(("sh", "-c", script)), "--on", "damaged")
+    command = [*warm_python(*LIBRARY), COMMAND, "--db", sqlite_url, *service, *asked]
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a job in the background of a shell ignores it
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heard) as it:  # noqa: PLW1509
         told.read_text()
-        it.send_signal(signal.SIGTERM)
+        it.send_signal(stop)
         go_on.write_text("")
         assert (it.communicate()[1], it.returncode) == ("", 0)
-    done = ckptstore("--db", sqlite_url, "watch", "--once", "--json", *asked[2:])
+    done = ckptstore("--db", sqlite_url, "watch", "--once", "--json", *asked)
     assert (done.code, done.out) == (0, "")
 
 
