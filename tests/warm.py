@@ -3,8 +3,8 @@
     python warm.py serve ADDRESS module ...          until its standard input is closed; prints a line when it listens
     python warm.py run ADDRESS script.py argument    as `python script.py argument`
 
-What is run has the files, environment and directory of who asked, gets his SIGTERM and SIGINT, ends if he is killed,
-and he as it does.
+What is run has the files, environment and directory of who asked, hears SIGINT if he does, gets his SIGTERM and SIGINT,
+ends if he is killed, and he as it does.
 The server has one thread, and has done nothing with what it imported.
 """
 
@@ -24,6 +24,7 @@ _PASSED_ON = (signal.SIGTERM, signal.SIGINT)
 def run(address: str, command: list[str]) -> None:
     """Have a script run, and end as it ends."""
     asked = {"command": command, "environment": dict(os.environ), "directory": os.getcwd()}  # noqa: PTH109 — see above
+    asked["hears"] = signal.getsignal(signal.SIGINT) != signal.SIG_IGN  # a job in the background of a shell ignores it
     request = marshal.dumps(asked)
     with socket.socket(socket.AF_UNIX) as server:
         server.connect(address)
@@ -88,6 +89,7 @@ def _supervise(connection: socket.socket) -> list[str]:
         os.environ.clear()
         os.environ.update(request["environment"])
         time.tzset()
+        signal.signal(signal.SIGINT, signal.default_int_handler if request["hears"] else signal.SIG_IGN)
         command: list[str] = request["command"]
         return command
     for descriptor in (*files, *_STANDARD):
