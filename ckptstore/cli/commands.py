@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,10 @@ from ckptstore.cli.terminal import line
 from ckptstore.core.hints import Call, Command
 from ckptstore.core.limits import MOST_RANKS
 from ckptstore.errors import CkptstoreError, NothingRestorableError, RefusedError, UsageError
-from ckptstore.outside import Path, time
+from ckptstore.outside import Path, signal, time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from datetime import timedelta
 
     from ckptstore.api import Catalog
@@ -212,6 +212,17 @@ def runs(context: click.Context, *, watch: bool, as_json: bool) -> None:
 
 
 _WATCHED_EVERY_SECONDS = 2.0
+
+
+@contextmanager
+def until_stopped() -> Iterator[None]:
+    """Inside, SIGTERM, by which a service manager stops a service, raises `KeyboardInterrupt`. The two end it."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with suppress(KeyboardInterrupt):
+            yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _watch(show: Callable[[], None]) -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ckptstore.cli.commands import until_stopped
 from ckptstore.cli.terminal import line
 from ckptstore.cli.watching import receiver_options, secret, watcher_of
 from ckptstore.errors import CkptstoreError, UsageError, reason_of
-from ckptstore.outside import Path, os, signal, socket
+from ckptstore.outside import Path, os, socket
 
 if TYPE_CHECKING:
     from ckptstore.serve.guard import Rules
@@ -60,12 +60,10 @@ def serve(context: click.Context, /, *, host: str, port: int, **asked: Any) -> N
     _log_changes()
     shown = f"[{host}]" if ":" in host else host
     line(f"http://{shown}:{listening.getsockname()[1]}/ shows {catalog.database.name}, until Ctrl-C")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the server takes both, and then raises them again
-    with listening:
+    with listening, until_stopped():
         if watcher is not None:
             watcher.begin()
-        with suppress(KeyboardInterrupt):
-            server(make_app(catalog, rules)).run(sockets=[listening])
+        server(make_app(catalog, rules)).run(sockets=[listening])  # it takes both signals, and then raises them again
     if watcher is not None:
         watcher.end()
     database.disconnect()

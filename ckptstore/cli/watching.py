@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ckptstore.cli.commands import Parsed, as_json, catalog, seconds, together
+from ckptstore.cli.commands import Parsed, as_json, catalog, seconds, together, until_stopped
 from ckptstore.cli.terminal import line
 from ckptstore.errors import UsageError, reason_of
-from ckptstore.outside import Path, os, signal
+from ckptstore.outside import Path, os
 
 if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
@@ -87,9 +86,8 @@ def watch(context: click.Context, /, *, every: float, once: bool, as_json: bool,
         raise UsageError("'0' is no time between two checks", "give one as 60s or 10m")
     if once:
         return int(bool(watcher.look().failed))
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service manager's stop is like Ctrl-C
-    watcher.begin()  # on a thread, so that a signal does not come between the sending of a notice and its record
-    with suppress(KeyboardInterrupt):
+    with until_stopped():
+        watcher.begin()  # on a thread, so that a signal does not come between the sending of a notice and its record
         watcher.wait()
         return 1  # an error of the program ended the thread, which has printed it
     watcher.end()

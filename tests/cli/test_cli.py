@@ -374,16 +374,18 @@ def test_a_closed_stdout_is_no_error(sqlite_url: str, tmp_path: Path, arguments:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "code", "said"),
     [
-        (["sync", os.fsdecode(b"\xff")], "names must be UTF-8"),
-        (["show", os.fsdecode(b"run@\xff")], "names must be UTF-8"),
-        (["gc", "x" * 300, "--keep-last", "1"], "File name too long"),
+        (["sync", os.fsdecode(b"\xff")], 1, "names must be UTF-8"),
+        (["show", os.fsdecode(b"run@\xff")], 2, "names no state"),
+        (["gc", "x" * 300, "--keep-last", "1"], 1, "File name too long"),
     ],
 )
-def test_names_that_cannot_be_are_one_line(sqlite_url: str, tmp_path: Path, arguments: list[str], said: str) -> None:
+def test_names_that_cannot_be_are_one_line(
+    sqlite_url: str, tmp_path: Path, arguments: list[str], code: int, said: str
+) -> None:
     saved_once(sqlite_url, tmp_path)
-    assert_one_line(ckptstore("--db", sqlite_url, *arguments), 1, said)
+    assert_one_line(ckptstore("--db", sqlite_url, *arguments), code, said)
 
 
 def test_a_directory_that_is_gone_is_one_line(sqlite_url: str, tmp_path: Path) -> None:

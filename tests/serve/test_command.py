@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from ckptstore.api import connect
+from ckptstore.cli.commands import until_stopped
 from ckptstore.cli.main import cli
 from ckptstore.cli.serve import _rules
 from ckptstore.errors import CkptstoreError
@@ -114,6 +115,15 @@ def test_a_stopped_service_finishes_what_it_has_begun(
         assert (it.communicate()[1], it.returncode) == ("", 0)
     done = ckptstore("--db", sqlite_url, "watch", "--once", "--json", *asked)
     assert (done.code, done.out) == (0, "")
+
+
+def test_a_service_leaves_the_handler_of_sigterm_as_it_was() -> None:
+    """A program that called the command kept it: its children ended with KeyboardInterrupt."""
+    before, is_reached = signal.getsignal(signal.SIGTERM), False
+    with until_stopped():
+        signal.raise_signal(signal.SIGTERM)
+        is_reached = True
+    assert (signal.getsignal(signal.SIGTERM), is_reached) == (before, False)
 
 
 def test_ctrl_c_is_how_it_is_ended(sqlite_url: str) -> None:
