@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.core.classify import WEIGHTS_DIRECTORIES, Named, What, bare_rank, classify, prefixes
 from ckptstore.core.copy_keys import folder_of_copy
+from ckptstore.core.groups import grouped
 from ckptstore.core.hints import Command
 from ckptstore.core.limits import MOST_RANKS
 from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Kind, Skipped
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
     from datetime import datetime
 
+_MANY = 3
 _CONTENTS = {What.WEIGHTS: Content.WEIGHTS, What.PART: Content.PART}
 
 
@@ -127,7 +129,29 @@ def look_at(root: Path, progress: Callable[[int], None]) -> Tree:
                 tree.ranks |= _ranks_of(Path(path))
         progress(len(names))
     tree.skipped += [Skipped(folder, _copies_in(folder)) for folder in sorted(copied)]
+    _drop_numbers_of_prefixes(tree)
     return tree
+
+
+def _drop_numbers_of_prefixes(tree: Tree) -> None:
+    """Take a number in a name, as in lora_rank_8-1_5.ckpt, for no rank if it belongs to the prefix.
+
+    Such a number is above 0, and no rank of the directories of its family, or the same in three directories or more.
+    """
+    named = [each for each, _ in tree.checkpoints.values() if each.rank_in_name is not None]
+    if all(each.rank_in_name == each.rank for each in named):
+        return
+    numbers = grouped((each.family, each.rank_in_name) for each in named)
+    ranks = grouped((each.family, each.rank) for each in named)
+    every = ((family, set(some), set(ranks[family])) for family, some in numbers.items())
+    of_prefixes = {
+        family
+        for family, some, homes in every
+        if 0 not in some and (some.isdisjoint(homes) or (len(some) == 1 and len(homes) >= _MANY))
+    }
+    for path, (each, seen) in tree.checkpoints.items():
+        if each.family in of_prefixes:
+            tree.checkpoints[path] = replace(each, rank_in_name=None), seen
 
 
 def _copies_in(folder: str) -> str:

@@ -10,7 +10,8 @@ from ckptstore.api import Catalog
 from ckptstore.core.model import Content
 from ckptstore.errors import RefusedError
 from ckptstore.resume import dicts
-from tests.scan.builders import LENGTH
+from tests import ckpt_bytes
+from tests.scan.builders import LENGTH, stamp
 from tests.scan.builders import save_by_mindformers as save
 
 pytestmark = pytest.mark.of_files
@@ -58,6 +59,42 @@ def test_a_file_in_the_directory_of_another_rank_is_no_file_of_that_rank(catalog
         catalog.join("job", rank=0, world_size=2, launch_id="L1").resolve()
     copy.unlink()
     assert catalog.join("job", rank=0, world_size=2, launch_id="L1").resolve().global_step == 3
+
+
+@pytest.mark.parametrize("number", [1, 2, 8])
+def test_a_number_that_the_names_of_all_ranks_share_is_no_rank(catalog: Catalog, tmp_path: Path, number: int) -> None:
+    output = tmp_path / "job"
+    for rank in range(3):
+        for step in (3, 6):
+            name = f"lora_rank_{number}-{(step - 1) // LENGTH + 1}_{(step - 1) % LENGTH + 1}.ckpt"
+            stamp(ckpt_bytes.write(output / f"rank_{rank}" / name, step), step)
+    assert catalog.scan(output, world_size=3).uncertain == ()
+    assert catalog.resolve("job").plan.global_step == 6
+
+
+def test_a_copy_beside_registered_files_is_of_no_other_rank(catalog: Catalog, tmp_path: Path) -> None:
+    output = tmp_path / "job"
+    save(output, 3)
+    homes = [output / "checkpoint" / f"rank_{rank}" for rank in (0, 1)]
+    catalog.join("job", rank=0, world_size=2, launch_id="one").register(
+        homes[0] / "llama_rank_0-1_3.ckpt", kind="periodic", global_step=3
+    )
+    catalog.join("job", rank=1, world_size=2, launch_id="one").register(
+        homes[1] / "llama_rank_1-1_3.ckpt", kind="periodic", global_step=3
+    )
+    shutil.copy2(ckpt_bytes.write(tmp_path / "llama_rank_1-2_1.ckpt", 6), homes[0])
+    done = catalog.scan(output / "checkpoint", run="job")
+    assert [each.reason for each in done.uncertain] == ["its directory is of rank 0, its name of rank 1"]
+
+
+def test_the_files_of_rank_0_are_not_those_of_all_ranks(catalog: Catalog, tmp_path: Path) -> None:
+    output = tmp_path / "job"
+    save(output, 3)
+    homes = [output / "checkpoint" / f"rank_{rank}" for rank in range(4)]
+    shutil.rmtree(homes[1])
+    for home in homes[1:]:
+        shutil.copytree(homes[0], home)
+    assert len(catalog.scan(output / "checkpoint", run="job", world_size=4).uncertain) == 3
 
 
 def test_weights_beside_the_states_are_never_taken_for_them(catalog: Catalog, tmp_path: Path) -> None:
