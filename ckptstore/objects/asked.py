@@ -6,8 +6,10 @@ A request has an AWS signature, version 4, with the keys of the environment or o
 from __future__ import annotations
 
 import hmac
+from contextlib import suppress
 from hashlib import sha256
 from http.client import HTTPException
+from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, urlsplit
 from urllib.request import (
@@ -53,7 +55,7 @@ def ask(settings: Settings, bucket: str, method: str, key: str = "", query: Mapp
     headers = _signed(settings, method, url.netloc, path, asked)
     request = Request(f"{url.scheme}://{url.netloc}{path}{asked and '?'}{asked}", headers=headers, method=method)  # noqa: S310
     try:
-        with _opener().open(request, timeout=_SECONDS) as answer:
+        with _opener(url.hostname or "").open(request, timeout=_SECONDS) as answer:
             body = answer.read(_MOST_BYTES)
         return Answer(answer.status, {name.lower(): value for name, value in answer.headers.items()}, body)
     except (OSError, HTTPException):
@@ -70,11 +72,22 @@ class _AsItIs(HTTPErrorProcessor):
     https_response = http_response
 
 
-def _opener() -> OpenerDirector:
-    """Opens requests as obstore sends them: through the proxy that the environment names, if any."""
+def _opener(host: str) -> OpenerDirector:
+    """Opens requests as obstore sends them: through the proxy that the environment names for this host, if any."""
     found = getproxies_environment()
     proxies = {kind: proxy for kind in ("http", "https") if (proxy := found.get(kind) or found.get("all"))}
-    return build_opener(ProxyHandler(proxies), _AsItIs)
+    return build_opener(ProxyHandler({} if _is_near(host, found.get("no", "")) else proxies), _AsItIs)
+
+
+def _is_near(host: str, without_proxy: str) -> bool:
+    """Whether an address is in a network of NO_PROXY, such as 10.0.0.0/8. Python itself compares names only."""
+    with suppress(ValueError):
+        address = ip_address(host)
+        for each in without_proxy.split(","):
+            with suppress(ValueError):  # it is a name
+                if address in ip_network(each.strip(), strict=False):
+                    return True
+    return False
 
 
 def values(body: bytes, *path: str) -> Iterator[ET.Element]:

@@ -106,6 +106,25 @@ def test_a_bucket_in_the_host_is_in_that_of_aws_too(monkeypatch: pytest.MonkeyPa
     assert asked_of == ["bucket.s3.eu-1.amazonaws.com", "s3.eu-1.amazonaws.com"]
 
 
+@pytest.mark.parametrize(("near", "is_proxied"), [("10.0.0.0/8, x.y", False), ("10.9.0.0/16,10.1.2.4", True)])
+def test_no_proxy_takes_networks_as_obstore_does(
+    monkeypatch: pytest.MonkeyPatch, near: str, *, is_proxied: bool
+) -> None:
+    """Python compares names alone: a store in the cluster was asked for through the proxy of the outside."""
+    asked_of: list[str] = []
+
+    def connect(host: str, **_: object) -> None:
+        asked_of.append(host)
+        raise StopIteration
+
+    monkeypatch.setattr("http.client.HTTPConnection", connect)
+    monkeypatch.setenv("http_proxy", "http://proxy.invalid:3128")
+    monkeypatch.setenv("no_proxy", near)
+    with pytest.raises(StopIteration):
+        asked.ask(settings({"HOME": "/none", "AWS_ENDPOINT_URL": "http://10.1.2.3:9000"}), "bucket", "GET")
+    assert asked_of == ["proxy.invalid:3128" if is_proxied else "10.1.2.3:9000"]
+
+
 @pytest.mark.skipif(importlib.util.find_spec("obstore") is not None, reason="its package is here")
 def test_without_the_package_it_is_named() -> None:
     with pytest.raises(StoreError, match=r"pip install 'ckptstore\[objects\]'"):
