@@ -58,20 +58,20 @@ def dated(
     return [replace(launch, began=at) for launch, at in zip(found, moments, strict=True)]
 
 
-def not_ahead(known: Sequence[Launch], found: Iterable[ScannedLaunch], now: datetime) -> list[ScannedLaunch]:
+def not_ahead(known: Sequence[Launch], found: Sequence[ScannedLaunch], now: datetime) -> list[ScannedLaunch]:
     """The dated launches in the same order, new ones of files of the future as if they began now.
 
     Each later launch of the run begins after these, by the catalog, and adopts no file that was written before it.
     """
     fixed = {launch.id: launch.created_at for launch in known if launch.created_at is not None}
-    launches: list[ScannedLaunch] = []
-    for launch in found:
-        began = launch.began
-        if launch.id not in fixed and began > now:
-            before = [at for at in (*fixed.values(), *(each.began for each in launches[-1:])) if at < began]
-            began = max([now, *(at + _TICK for at in before)])
-        launches.append(replace(launch, began=began))
-    return launches
+    moments = [(at, at) for at in fixed.values()]  # before and now
+    began = {}
+    for launch in sorted(found, key=lambda each: each.began):
+        began[launch.id] = launch.began
+        if launch.id not in fixed and launch.began > now:
+            began[launch.id] = max([now, *(at + _TICK for before, at in moments if before < launch.began)])
+        moments.append((launch.began, began[launch.id]))
+    return [replace(launch, began=began[launch.id]) for launch in found]
 
 
 def _after_equals(new: ScannedLaunch, known: Iterable[Launch], last_saved: Mapping[str, datetime]) -> datetime:

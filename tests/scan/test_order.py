@@ -9,7 +9,7 @@ import pytest
 
 from ckptstore.core.model import Content, FileState, Grade
 from ckptstore.evidence.unregistered import ScannedLaunch
-from ckptstore.scan.order import at_the_time_of_others, dated, fill, going_back, in_order_of_time
+from ckptstore.scan.order import at_the_time_of_others, dated, fill, going_back, in_order_of_time, not_ahead
 from tests.resume.builders import file, launch
 
 
@@ -52,6 +52,14 @@ def test_a_moment_that_fits_stays_and_others_move_by_microseconds() -> None:
     found = [ScannedLaunch(name, 1, None, at(day), ()) for name, day in (("A", "1"), ("B", "4"), ("C", "4"))]
     tick = timedelta(microseconds=1)
     assert [each.began for each in dated(there, found)] == [at("1"), at("4"), at("4") + tick]
+
+
+def test_launches_of_the_future_keep_their_order_beside_one_that_is_known() -> None:
+    """They began at one moment, if a known launch of a later time stood between them."""
+    there = [replace(launch("K", 1), created_at=at("18"))]
+    found = [ScannedLaunch(name, 1, None, at(day), ()) for name, day in (("B", "12"), ("K", "18"), ("A", "15"))]
+    moments = {each.id: each.began for each in not_ahead(there, found, at("10"))}
+    assert moments == {"B": at("10"), "A": at("10") + timedelta(microseconds=1), "K": at("18")}
 
 
 def test_more_launches_go_among_those_in_order_by_their_time() -> None:
