@@ -66,7 +66,7 @@ class Watcher:
         self._database, self._receiver, self._kinds = database, receiver, kinds
         self._every, self._pauses, self._on_told = every, pauses, on_told
         self._owner = token_hex(16)
-        self._ended = threading.Event()
+        self._ended, self._over = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self._trouble = ""
         self._pause = every
@@ -76,14 +76,15 @@ class Watcher:
         """Start a thread that watches."""
         if self._thread is None:
             self._ended.clear()
-            self._thread = start_thread(self.watch, "ckptstore-watch")
+            self._over.clear()
+            self._thread = start_thread(self._watch_to_the_end, "ckptstore-watch")
 
     def wait(self) -> None:
         """Wait for the end of the thread; watch here if the system allows no more threads."""
         if self._thread is None:
             self.watch()
         else:
-            self._thread.join()
+            self._over.wait()  # Python takes a thread for ended if a signal interrupts `join`
 
     def end(self) -> None:
         """Stop the thread after the current notice. Wait for it, 5 s at most."""
@@ -105,6 +106,12 @@ class Watcher:
                     log.warning("watch: %s; the next look tries again", error.message)
                 is_away = True
             self._ended.wait(self._every)
+
+    def _watch_to_the_end(self) -> None:
+        try:
+            self.watch()
+        finally:
+            self._over.set()
 
     def look(self, now: datetime | None = None) -> Outcome:
         """Send the facts that are true now and were not sent yet. Raises `CatalogUnavailableError`."""

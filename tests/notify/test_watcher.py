@@ -4,12 +4,13 @@ import hashlib
 import hmac
 import json
 import logging
+import signal
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
-from threading import Barrier, Event
+from threading import Barrier, Event, Timer, get_ident
 
 import pytest
 import sqlalchemy as sa
@@ -257,6 +258,23 @@ def test_it_watches_on_a_thread_until_it_is_ended(damaged: Catalog, receiver: Re
     own.end()
     assert own._thread is None
     assert len(receiver.bodies) == 2
+
+
+@pytest.mark.of_files
+def test_a_signal_while_it_waits_leaves_the_current_notice_time(damaged: Catalog, receiver: Receiving) -> None:
+    """Python took the thread for ended, so that `end` waited for nothing."""
+    got, go_on = Event(), Event()
+    own = watcher(damaged, receiver, on_told=lambda _: (got.set(), go_on.wait(30)))
+    own.begin()
+    assert got.wait(30)
+    stop = Timer(0.05, signal.pthread_kill, (get_ident(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        stop.start()
+        own.wait()
+    assert own._thread is not None
+    assert own._thread.is_alive()
+    go_on.set()
+    own.end()
 
 
 @pytest.mark.of_files
