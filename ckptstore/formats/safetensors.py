@@ -78,7 +78,7 @@ def parse_safetensors(content: BytesOf, path: Path) -> SafetensorsHeader:
     if length > MOST_JSON:
         raise _bad(path, f"a header of {length} bytes, more than any model has")
     raw = read(_LENGTH, length)
-    if not raw.startswith(b"{") or b"\0" in raw:  # the parser would take a byte order mark and UTF-16 too
+    if not raw.lstrip().startswith(b"{") or b"\0" in raw:  # the parser would take a byte order mark and UTF-16 too
         raise _bad(path, "its header is no JSON object in UTF-8")
     declared = parse_object(raw, path, "whole .safetensors file")
     metadata = declared.pop("__metadata__", None)

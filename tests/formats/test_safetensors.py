@@ -174,10 +174,11 @@ def test_hostile_bytes(tmp_path: Path, raw: bytes, message: str) -> None:
             safetensors.safe_open(path, framework="np").__enter__()
 
 
-def test_metadata_that_are_null(tmp_path: Path) -> None:
+@pytest.mark.parametrize("before", [b"", b" ", b"\n"])
+def test_metadata_that_are_null_and_blanks_before_the_header(tmp_path: Path, before: bytes) -> None:
     """The library reads them."""
     path = tmp_path / "a.safetensors"
-    path.write_bytes(content({"__metadata__": None, "w": tensor()}, bytes(8)))
+    path.write_bytes(content(before + json.dumps({"__metadata__": None, "w": tensor()}).encode(), bytes(8)))
     assert read_safetensors(path).metadata == {}
     with safetensors.safe_open(path, framework="np") as opened:
         assert list(opened.keys()) == ["w"]
