@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from ckptstore.objects.store import Store
 
 _SCHEMES = "give a path, or s3://BUCKET/PREFIX"
-_S3 = re.compile(r"s3://(?P<bucket>[A-Za-z0-9][A-Za-z0-9._:-]*)(?:/(?P<prefix>.*))?", re.DOTALL)  # Ceph: TENANT:BUCKET
+# A bucket of Ceph may be TENANT:BUCKET.
+_S3 = re.compile(r"(?i:s3)://(?P<bucket>[A-Za-z0-9][A-Za-z0-9._:-]*)(?:/(?P<prefix>.*))?", re.DOTALL)
 
 
 def open_tier(url: str) -> Store:
@@ -32,6 +33,6 @@ def open_tier(url: str) -> Store:
         return DirectoryStore(url.removeprefix("file://"))
     if not is_url and url.startswith("/"):
         return DirectoryStore(url)
-    if scheme == "s3":  # not shown: it may be a key and its secret
+    if scheme.lower() == "s3":  # not shown: it may be a key and its secret
         raise NoStoreError("the URL of a tier has no name of a bucket: letters, digits and . _ -", _SCHEMES)
     raise NoStoreError(f"{url!r} names no tier", _SCHEMES)

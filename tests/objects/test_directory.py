@@ -229,6 +229,7 @@ def test_what_is_not_there(store: Store, tmp_path: Path, content: bytes) -> None
     [
         *("s3://me:secret@bucket/p", "s3://bucket/p?X-Amz-Signature=secret", "relative/path", "ftp://host/x", "s3://"),
         *("s3://[secret]/p", "s3://buck[et/p", "s3://buck et/p", "s3://b\tucket/p", "s3:///p", ""),
+        "S3://[secret]/p",
     ],
 )
 def test_a_url_that_names_no_tier_is_refused_without_showing_a_password(url: str) -> None:

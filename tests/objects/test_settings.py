@@ -128,4 +128,4 @@ def test_no_proxy_takes_networks_as_obstore_does(
 @pytest.mark.skipif(importlib.util.find_spec("obstore") is not None, reason="its package is here")
 def test_without_the_package_it_is_named() -> None:
     with pytest.raises(StoreError, match=r"pip install 'ckptstore\[objects\]'"):
-        open_tier("s3://bucket/prefix")
+        open_tier("S3://bucket/prefix")
