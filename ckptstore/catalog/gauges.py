@@ -102,8 +102,9 @@ def quarantined_states(connection: sa.Connection) -> list[BadState]:
 
 
 def _bad_states(connection: sa.Connection, query: sa.Select[Any]) -> list[BadState]:
-    names = reads.names_of_runs(connection)
-    return [BadState(run, names[run], *rest) for run, *rest in connection.execute(query) if run in names]
+    found = connection.execute(query).all()
+    names = reads.names_of_runs(connection) if found else {}  # doctor asks for each run, and most have none
+    return [BadState(run, names[run], *rest) for run, *rest in found if run in names]
 
 
 def last_saves(connection: sa.Connection, ids: Sequence[str]) -> dict[str, LastSave]:

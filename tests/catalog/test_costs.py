@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from ckptstore.catalog import directories
+from ckptstore.catalog import directories, gauges
 from ckptstore.catalog.engine import Connection, in_memory
 from ckptstore.catalog.project import project
 from ckptstore.catalog.tables import checkpoints
@@ -148,3 +148,40 @@ def looked_at_by_a_round(runs: int) -> int:
 
 def test_an_agent_does_not_read_all_copies_again_for_each_run() -> None:
     assert looked_at_by_a_round(80) <= 5 * looked_at_by_a_round(20)
+
+
+def launched(count: int, run: str = "run") -> list[Launch]:
+    """Launches of two ranks, an hour apart."""
+    layout = stand_alone()
+    return [
+        Launch(id=f"L{at}", run=run, order=at, world_size=2, layout=layout, created_at=START + timedelta(hours=at))
+        for at in range(1, count + 1)
+    ]
+
+
+def instructions_of(work: Callable[[Connection], object], events: list[Any]) -> int:
+    """What SQLite does, in hundreds of instructions, in a catalog with these events."""
+    counted = 0
+
+    def count() -> int:
+        nonlocal counted
+        counted += 1
+        return 0
+
+    with in_memory().write() as connection:
+        project(connection, events)
+        driver: Any = connection.connection.dbapi_connection
+        driver.set_progress_handler(count, EACH)
+        work(connection)
+        driver.set_progress_handler(None, 0)
+    return counted
+
+
+def test_whether_a_run_has_damage_is_told_without_reading_all_other_runs() -> None:
+    """Doctor asks that of each run: with 1,000 of them it read a million names."""
+
+    def cost(others: int) -> int:
+        events = [LaunchStarted(launch) for run in range(others) for launch in launched(1, f"run{run}")]
+        return instructions_of(lambda connection: gauges.damaged_states(connection, 1), events)
+
+    assert cost(400) <= cost(20) + 2
