@@ -340,15 +340,16 @@ def passed_over_by(connection: sa.Connection, run: int) -> dict[str, tuple[Passe
 
 def failed_loads(connection: sa.Connection, run: int) -> dict[str, str]:
     """Why a launch could not load a file, by the file's id; left out if a later launch loaded that state and saved."""
-    failed: dict[tuple[str, int], dict[str, str]] = {}
-    for row in connection.execute(_OUTCOMES_OF, {"own_run": run}):
-        state = row.parent_launch_id, row.parent_step
-        if row.outcome == LoadResult.SAVED.value:
-            failed.pop(state, None)
-        elif row.checkpoint_id is not None:
-            detail = f"{row.detail} (rank {row.rank} of launch {row.name})"
-            failed.setdefault(state, {})[row.checkpoint_id] = detail
-    return {file: detail for each in failed.values() for file, detail in each.items()}
+    failed = connection.execute(_FAILED_LOADS, {"own_run": run}).all()
+    if not failed:  # of nearly all runs
+        return {}
+    # The launch that loaded a state last, and saved. What failed in this launch counts: other ranks saved before.
+    loaded = {tuple(state): order for *state, order in connection.execute(_LOADED, {"own_run": run})}
+    return {
+        row.checkpoint_id: f"{row.detail} (rank {row.rank} of launch {row.name})"
+        for row in failed
+        if row.launch_order >= loaded.get((row.parent_launch_id, row.parent_step), 0)
+    }
 
 
 def sources_of(connection: sa.Connection, run: int) -> list[Source]:
@@ -537,13 +538,27 @@ _FILES_AT = rows.STATE_QUERY.where(
     saves.c.global_step == _STEP,
     checkpoints.c.state != FileState.MOVED.value,
 )
-_OUTCOMES_OF = (
-    sa.select(outcomes, launches.c.name, resolutions.c.parent_launch_id, resolutions.c.parent_step)
-    .join(launches, launches.c.id == outcomes.c.launch_id)
-    .join(resolutions, resolutions.c.launch_id == launches.c.id)
-    .where(launches.c.run_id == _RUN)
-    # Failures come last within a launch: ranks need not wait for each other, so others may have saved before.
-    .order_by(launches.c.launch_order, outcomes.c.outcome == LoadResult.FAILED.value, outcomes.c.rank)
+_STATE_LOADED = resolutions.c.parent_launch_id, resolutions.c.parent_step
+_STARTED = launches.join(resolutions, resolutions.c.launch_id == launches.c.id)
+_FAILED_LOADS = (
+    sa.select(outcomes.c.checkpoint_id, outcomes.c.detail, outcomes.c.rank, launches.c.name, launches.c.launch_order)
+    .add_columns(*_STATE_LOADED)
+    .select_from(_STARTED.join(outcomes, outcomes.c.launch_id == launches.c.id))
+    .where(
+        launches.c.run_id == _RUN,
+        outcomes.c.outcome == LoadResult.FAILED.value,
+        outcomes.c.checkpoint_id.is_not(None),
+    )
+    .order_by(launches.c.launch_order, outcomes.c.rank)
+)
+_LOADED = (
+    sa.select(*_STATE_LOADED, sa.func.max(launches.c.launch_order))
+    .select_from(_STARTED)
+    .where(
+        launches.c.run_id == _RUN,
+        sa.exists().where(outcomes.c.launch_id == launches.c.id, outcomes.c.outcome == LoadResult.SAVED.value),
+    )
+    .group_by(*_STATE_LOADED)
 )
 _SOURCES = (
     sa.select(

@@ -113,6 +113,7 @@ outcomes = sa.Table(
     sa.Column("detail", sa.Text),
     sa.Column("created_at", UtcDateTime, nullable=False),
     sa.Column("version", sa.String(64), nullable=False),
+    sa.Index(None, "launch_id", "outcome"),  # every rank of every launch has saved: the few that failed must be found
 )
 """The outcome of a launch's plan on a rank: it could not load its file (the checkpoint and why), or it saved again.
 

@@ -247,6 +247,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["launch_id"], ["launches.id"], name=op.f("fk_outcomes_launch_id")),
         sa.PrimaryKeyConstraint("launch_id", "rank", name=op.f("pk_outcomes")),
     )
+    op.create_index(op.f("ix_outcomes_launch_id_outcome"), "outcomes", ["launch_id", "outcome"], unique=False)
     op.create_table(
         "resolutions",
         sa.Column("launch_id", sa.String(length=32), nullable=False),

@@ -8,13 +8,21 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from ckptstore.catalog import directories, gauges
+from ckptstore.catalog import directories, gauges, reads
 from ckptstore.catalog.engine import Connection, in_memory
 from ckptstore.catalog.project import project
 from ckptstore.catalog.tables import checkpoints
 from ckptstore.core.copies import CopyState, Tier
-from ckptstore.core.events import CopyRecorded, FileRecorded, FilesRemoved, LaunchStarted, RemovedFile, TierDeclared
-from ckptstore.core.model import Checkpoint, FileState, Kind, Launch, Location
+from ckptstore.core.events import (
+    CopyRecorded,
+    FileRecorded,
+    FilesRemoved,
+    LaunchStarted,
+    LoadOutcome,
+    RemovedFile,
+    TierDeclared,
+)
+from ckptstore.core.model import Checkpoint, FileState, Kind, Launch, LoadResult, Location
 from ckptstore.core.replicas import stand_alone
 from ckptstore.replicate.replicator import Replicator
 
@@ -185,3 +193,17 @@ def test_whether_a_run_has_damage_is_told_without_reading_all_other_runs() -> No
         return instructions_of(lambda connection: gauges.damaged_states(connection, 1), events)
 
     assert cost(400) <= cost(20) + 2
+
+
+def test_no_start_reads_that_every_rank_of_every_launch_has_loaded_its_state() -> None:
+    """With 1,000 launches of 10,000 ranks, each start, gc and doctor read ten million rows to find no failed load."""
+
+    def cost(ranks: int) -> int:
+        first, *others = launched(20)
+        events: list[Any] = [LaunchStarted(first)]
+        for launch in others:
+            events.append(LaunchStarted(replace(launch, parent="L1", parent_step=5, decided=True), START, first))
+            events += [LoadOutcome("run", launch.id, rank, LoadResult.SAVED, START) for rank in range(ranks)]
+        return instructions_of(lambda connection: reads.failed_loads(connection, 1), events)
+
+    assert cost(200) <= cost(10) + 2
