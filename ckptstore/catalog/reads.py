@@ -15,6 +15,7 @@ from ckptstore.catalog.tables import (
     FILES,
     FILES_OF_LAUNCHES,
     IS_THERE,
+    UtcDateTime,
     checkpoints,
     copies,
     endings,
@@ -436,6 +437,19 @@ def endings_of(
     }
 
 
+class Ended(NamedTuple):
+    """The ranks of a launch whose training ended alike (`error` None: by itself): the highest step, the last moment."""
+
+    error: str | None
+    global_step: int
+    at: datetime
+
+
+def ends_of_run(connection: sa.Connection, run: int) -> dict[str, list[Ended]]:
+    """How training ended on the ranks of each launch of a run, by the launch's id: an entry for each kind of end."""
+    return grouped((launch, Ended(*told)) for launch, *told in connection.execute(_ENDS_OF_RUN, {"own_run": run}))
+
+
 _PARENTS = launches.alias("parents")
 
 
@@ -581,6 +595,17 @@ _SOURCES_OF = _SOURCES.where(launches.c.run_id == _RUN)
 _SOURCES_IN = _SOURCES.where(any_of(sources.c.directory, "own_directories"))
 _SOURCES_BESIDE = _SOURCES_IN.where(launches.c.run_id != _RUN)
 _SOURCES_OF_LAUNCHES = _SOURCES.where(any_of(sources.c.launch_id, "own_launches"))
+_ENDS_OF_RUN = (
+    sa.select(
+        launches.c.name,
+        endings.c.error,
+        sa.func.max(endings.c.global_step),
+        sa.func.max(endings.c.created_at, type_=UtcDateTime),
+    )
+    .join_from(launches, endings)
+    .where(launches.c.run_id == _RUN)
+    .group_by(launches.c.id, launches.c.name, endings.c.error)
+)
 _SAVING = sa.select(launches.c.id).where(
     launches.c.run_id == _RUN, sa.exists().where(sources.c.launch_id == launches.c.id)
 )

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import leases, reads, recent
 from ckptstore.catalog.engine import clock
 from ckptstore.catalog.runs import find_run
-from ckptstore.core.groups import grouped
 from ckptstore.core.model import Kind
 from ckptstore.journal.sync import as_far_as_allowed, sync_run
 from ckptstore.resume.liveness import course
@@ -59,9 +58,7 @@ def history(database: Database, run: str) -> list[LaunchRow]:
         kinds = reads.kinds_beyond(connection, run_id, 0)
         signs = leases.signs_of(connection, run_id)
         now = clock(connection)
-        ends = grouped(
-            (end.launch, end) for end in reads.endings_of(connection, [launch.key for launch in launches]).values()
-        )
+        ends = reads.ends_of_run(connection, run_id)
     rows = []
     for launch in launches:
         own = ends.get(launch.id, [])

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from ckptstore.catalog import directories, gauges, reads
-from ckptstore.catalog.engine import Connection, in_memory
+from ckptstore.catalog.engine import Connection, Database, in_memory
 from ckptstore.catalog.project import project
 from ckptstore.catalog.tables import checkpoints
 from ckptstore.core.copies import CopyState, Tier
@@ -21,10 +21,12 @@ from ckptstore.core.events import (
     LoadOutcome,
     RemovedFile,
     TierDeclared,
+    TrainingEnded,
 )
 from ckptstore.core.model import Checkpoint, FileState, Kind, Launch, LoadResult, Location
 from ckptstore.core.replicas import stand_alone
 from ckptstore.replicate.replicator import Replicator
+from ckptstore.resume.history import history
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 HOUR_NS = 3600 * 10**9
@@ -207,3 +209,36 @@ def test_no_start_reads_that_every_rank_of_every_launch_has_loaded_its_state() -
         return instructions_of(lambda connection: reads.failed_loads(connection, 1), events)
 
     assert cost(200) <= cost(10) + 2
+
+
+def rows_of(work: Callable[[Database], object], events: list[Any]) -> int:
+    """The rows that are read from a catalog with these events."""
+    database = in_memory()
+    with database.write() as connection:
+        project(connection, events)
+    read = 0
+
+    def count(_: object, row: object) -> object:
+        nonlocal read
+        read += 1
+        return row
+
+    def watch(connection: Any, *_: object) -> None:
+        connection.connection.dbapi_connection.row_factory = count
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", watch)
+    try:
+        work(database)
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", watch)
+    return read
+
+
+def test_the_history_of_a_run_reads_no_row_for_each_rank_that_ever_ended() -> None:
+    def cost(ranks: int) -> int:
+        events: list[Any] = list(map(LaunchStarted, launched(20)))
+        for launch in launched(20):
+            events += [TrainingEnded("run", launch.id, rank, 5, None, "OSError", "", START) for rank in range(ranks)]
+        return rows_of(lambda database: history(database, "run"), events)
+
+    assert cost(40) == cost(2)
