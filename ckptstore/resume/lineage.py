@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ckptstore.core.model import SCANNED
@@ -11,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from ckptstore.core.model import Launch
+
+_order = attrgetter("order")
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ def lineage(
     """
     by_id = {launch.id: launch for launch in launches}
     segments: list[Segment] = []
-    remaining = sorted(launches, key=lambda launch: launch.order)
+    remaining = sorted(launches, key=_order)
     if of is not None:
         if by_id[of].foreign:
             return ()
@@ -64,7 +68,7 @@ def lineage(
                 break
             resumed_from = launch.parent
             parent = by_id[launch.parent]
-            remaining = [other for other in remaining if other.order <= parent.order]
+            del remaining[bisect_right(remaining, parent.order, key=_order) :]
             last_step = _lower(_in_parents_steps(launch, last_step), launch.parent_step)
         elif first is not None:
             last_step = _lower(last_step, first if launch.id.startswith(SCANNED) else first - 1)
@@ -78,7 +82,7 @@ def branches(
 
     `first_saves` is as for `lineage`; `steps` has the steps of interest by launch.
     """
-    in_order = sorted(launches, key=lambda launch: launch.order)
+    in_order = sorted(launches, key=_order)
     found: dict[tuple[str, int], str] = {}
     name = ""
     while in_order:
