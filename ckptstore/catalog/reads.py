@@ -353,9 +353,11 @@ def failed_loads(connection: sa.Connection, run: int) -> dict[str, str]:
     }
 
 
-def sources_of(connection: sa.Connection, run: int) -> list[Source]:
-    """Where the ranks of a run save, newest launch first."""
-    return _sources(connection.execute(_SOURCES_OF, {"own_run": run}))
+def sources_of(connection: sa.Connection, run: int, directories: Iterable[str] | None = None) -> list[Source]:
+    """Where the ranks of a run save, newest launch first; or what they save to these directories."""
+    if directories is None:
+        return _sources(connection.execute(_SOURCES_OF, {"own_run": run}))
+    return _sources(connection.execute(_SOURCES_OF_RUN_IN, {"own_run": run, "own_directories": list(directories)}))
 
 
 def announced_by(connection: sa.Connection, run: int) -> set[Announced]:
@@ -593,6 +595,7 @@ _SOURCES = (
 )
 _SOURCES_OF = _SOURCES.where(launches.c.run_id == _RUN)
 _SOURCES_IN = _SOURCES.where(any_of(sources.c.directory, "own_directories"))
+_SOURCES_OF_RUN_IN = _SOURCES_IN.where(launches.c.run_id == _RUN)
 _SOURCES_BESIDE = _SOURCES_IN.where(launches.c.run_id != _RUN)
 _SOURCES_OF_LAUNCHES = _SOURCES.where(any_of(sources.c.launch_id, "own_launches"))
 _ENDS_OF_RUN = (

@@ -95,7 +95,7 @@ def set_aside(database: Database, run_id: int) -> None:
         left = live.exits(connection, run_id)
         homes = {
             (source.launch, source.rank, source.directory)
-            for source in (reads.sources_of(connection, run_id) if left else ())
+            for source in reads.sources_of_launches(connection, {file.launch_key for file in left})
             if source.kind is Kind.GRACEFUL_EXIT
         }
     recorder = shared(database)

@@ -218,7 +218,9 @@ def unwatched(database: Database, run_id: int | None, paths: Iterable[str]) -> t
     asked = list(paths)
     homes = {each for path in asked for each in (path.rpartition("/")[0], above_save(path)) if each}
     with database.read() as connection:
-        own = _Watchers([] if run_id is None else reads.sources_of(connection, run_id))
+        announced = set() if run_id is None else {each.directory for each in reads.announced_by(connection, run_id)}
+        likely = [directory for directory in announced if real_directory(directory) in homes]
+        own = _Watchers(reads.sources_of(connection, run_id or 0, likely))
         others = _Watchers(reads.sources_beside(connection, run_id or 0, homes))
     free: list[str] = []
     of_others: dict[str, str] = {}
@@ -290,7 +292,7 @@ def unowned_files(
             run_id = reads.run_id(connection, name)
             if run_id is None:
                 continue
-            saving = {source.directory for source in reads.sources_of(connection, run_id)}
+            saving = {each.directory for each in reads.announced_by(connection, run_id)}
             for directory in saving | set(map(directory_of, journals.journals_of(connection, run_id))):
                 runs_in.setdefault(home_of(directory, tree.root).key, set()).add(name)
     homes = {path: tree.home(path) for path in paths}

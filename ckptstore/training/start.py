@@ -350,7 +350,7 @@ def _check_known(launch: RankLaunch, database: Database, known: Iterable[str]) -
     with database.read() as connection:
         run_id = reads.run_id(connection, launch.run) or 0
         decided = any(each.decided for each in reads.launches_of(connection, run_id))
-        if decided or reads.first_saves(connection, run_id) or reads.sources_of(connection, run_id):
+        if decided or reads.first_saves(connection, run_id) or reads.saving(connection, run_id):
             return
     for root in known:
         for directory in (root, f"{root}/rank_{launch.rank}"):

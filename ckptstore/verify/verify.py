@@ -20,7 +20,7 @@ from ckptstore.disk import presence
 from ckptstore.disk.waiting import for_each, portions
 from ckptstore.disk.walk import look
 from ckptstore.errors import CatalogUnavailableError, UsageError
-from ckptstore.evidence.writers import wrote
+from ckptstore.evidence.writers import Writers, wrote
 from ckptstore.journal.recorder import shared
 from ckptstore.journal.sync import sync_run
 from ckptstore.outside import CHANCE, Future, ThreadPoolExecutor, os, threading, utc_now
@@ -235,15 +235,16 @@ class _Verifier:
     def _without_overwritten(self, run_id: int, seen: Sequence[Examined]) -> list[Examined]:
         """Make findings inconclusive if a later launch has just overwritten the file: its save will be registered."""
         sync_run(self._database, run_id)
+        homes = {each.file.path.rpartition("/")[0] for each in seen if isinstance(each, Damaged) and each.rewritten_ns}
         with self._database.read() as connection:
             orders = {launch.id: launch.order for launch in reads.launches_of(connection, run_id)}
-            sources = reads.sources_of(connection, run_id)
+            writers = Writers((each.directory, each) for each in reads.sources_of(connection, run_id, homes))
         quiet_since_ns = _quiet_since_ns()
 
         def is_overwritten(file: Checkpoint) -> bool:
             home, _, name = file.path.rpartition("/")
-            later = (source for source in sources if orders[source.launch] > orders[file.launch])
-            return any(source.directory == home and wrote(source, name) for source in later)
+            likely = (each for each in writers.of(home, name) if orders[each.launch] > orders[file.launch])
+            return any(wrote(each, name) for each in likely)
 
         return [
             Inconclusive(each.file, "a later launch has just written it: what that saved is not registered yet")

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,13 +21,17 @@ from ckptstore.core.events import (
     LaunchStarted,
     LoadOutcome,
     RemovedFile,
+    SourceAdded,
     TierDeclared,
     TrainingEnded,
 )
-from ckptstore.core.model import Checkpoint, FileState, Kind, Launch, LoadResult, Location
+from ckptstore.core.model import Checkpoint, FileState, Kind, Launch, LoadResult, Location, Source
 from ckptstore.core.replicas import stand_alone
 from ckptstore.replicate.replicator import Replicator
+from ckptstore.resume.exits import set_aside
 from ckptstore.resume.history import history
+from ckptstore.scan.known_files import unwatched
+from ckptstore.verify.verify import verify
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 HOUR_NS = 3600 * 10**9
@@ -242,3 +247,39 @@ def test_the_history_of_a_run_reads_no_row_for_each_rank_that_ever_ended() -> No
         return rows_of(lambda database: history(database, "run"), events)
 
     assert cost(40) == cost(2)
+
+
+def announced(launches: int, ranks: int) -> list[Any]:
+    """So many launches of one run, of which so many ranks say where they save."""
+    events: list[Any] = list(map(LaunchStarted, launched(launches)))
+    for launch in launched(launches):
+        for rank in range(ranks):
+            place = (f"/d/rank_{rank}", Kind.PERIODIC, "net", "net_breakpoint", frozenset[str]())
+            events.append(SourceAdded(Source("run", launch.id, rank, *place), START))
+    return events
+
+
+def test_a_scan_asks_only_for_those_who_save_to_the_directories_of_its_files() -> None:
+    """With 1,000 launches of 10,000 ranks it read ten million rows to judge one file."""
+    asked = ["/d/rank_0/net-1_5.ckpt"]
+    assert rows_of(lambda database: unwatched(database, 1, asked), announced(20, 30)) < 100
+
+
+def test_an_exit_that_has_still_its_fixed_name_is_sought_among_those_of_its_launch() -> None:
+    of_exit = {"run": "run", "launch": "L1", "kind": Kind.GRACEFUL_EXIT, "rank": 0, "size": 1}
+    left = Checkpoint(**of_exit, global_step=5, path="/d/rank_0/exit.ckpt", state=FileState.COMPLETE, created_at=START)
+    assert rows_of(lambda database: set_aside(database, 1), [*announced(20, 30), FileRecorded(left)]) < 100
+
+
+def test_a_file_that_was_just_written_is_compared_only_with_those_who_save_beside_it(tmp_path: Path) -> None:
+    """Verify read where each rank of each launch saves, again for each portion of its files."""
+    (tmp_path / "net-1_5.ckpt").write_bytes(b"another")
+    path = str(tmp_path / "net-1_5.ckpt")
+    file = Checkpoint(run="run", launch="L1", kind=Kind.PERIODIC, global_step=5, rank=0, path=path, size=1, mtime_ns=1)
+    told = FileRecorded(replace(file, state=FileState.COMPLETE, created_at=START))
+    place = (str(tmp_path), Kind.PERIODIC, "net", "net_breakpoint", frozenset[str]())
+    beside = SourceAdded(Source("run", "L2", 0, *place), START)
+    found: list[Any] = []
+    work = lambda database: found.append(verify(database, "run"))  # noqa: E731
+    assert rows_of(work, [*announced(20, 30), told, beside]) < 1000
+    assert "a later launch has just written it" in str(found)
