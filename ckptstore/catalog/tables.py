@@ -302,7 +302,7 @@ journals = sa.Table(
     "journals",
     metadata,
     sa.Column("run_id", sa.ForeignKey("runs.id"), primary_key=True),
-    sa.Column("path", sa.Text, primary_key=True),
+    sa.Column("path", sa.Text, primary_key=True, index=True),  # a segment is sought by its path, of whatever run
     sa.Column("read_to", sa.BigInteger, nullable=False),
     sa.Column("by_summary", sa.Boolean, nullable=False),
     sa.Column("is_copy", sa.Boolean, nullable=False),

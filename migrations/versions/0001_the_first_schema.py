@@ -76,6 +76,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_journals_run_id")),
         sa.PrimaryKeyConstraint("run_id", "path", name=op.f("pk_journals")),
     )
+    op.create_index(op.f("ix_journals_path"), "journals", ["path"], unique=False)
     op.create_table(
         "unwritten",
         sa.Column("run_id", sa.Integer(), nullable=False),

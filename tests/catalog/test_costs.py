@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from ckptstore.catalog import directories, gauges, reads
+from ckptstore.catalog import directories, gauges, journals, reads
 from ckptstore.catalog.engine import Connection, Database, in_memory
 from ckptstore.catalog.project import project
 from ckptstore.catalog.tables import checkpoints
@@ -174,7 +174,9 @@ def launched(count: int, run: str = "run") -> list[Launch]:
     ]
 
 
-def instructions_of(work: Callable[[Connection], object], events: list[Any]) -> int:
+def instructions_of(
+    work: Callable[[Connection], object], events: list[Any], before: Callable[[Connection], object] = lambda _: None
+) -> int:
     """What SQLite does, in hundreds of instructions, in a catalog with these events."""
     counted = 0
 
@@ -185,6 +187,7 @@ def instructions_of(work: Callable[[Connection], object], events: list[Any]) -> 
 
     with in_memory().write() as connection:
         project(connection, events)
+        before(connection)
         driver: Any = connection.connection.dbapi_connection
         driver.set_progress_handler(count, EACH)
         work(connection)
@@ -283,3 +286,22 @@ def test_a_file_that_was_just_written_is_compared_only_with_those_who_save_besid
     work = lambda database: found.append(verify(database, "run"))  # noqa: E731
     assert rows_of(work, [*announced(20, 30), told, beside]) < 1000
     assert "a later launch has just written it" in str(found)
+
+
+def test_taking_up_a_journal_does_not_read_the_rows_of_all_others() -> None:
+    """Of 10,000 ranks there are as many segments at each launch: each was sought among all that ever were."""
+
+    def cost(others: int) -> int:
+        paths = [f"/d/rank_{at}/.ckptstore/rank_{at}-a-b.jsonl" for at in range(others)]
+
+        def work(connection: Connection) -> None:
+            journals.set_read_to(connection, {paths[0]: journals.ReadTo(5)}, {paths[0]: [1]})
+            assert journals.read_to(connection, paths[:1]) == {paths[0]: journals.ReadTo(5)}
+            assert journals.runs_told(connection, paths[:1]) == ["run"]
+
+        def fill(connection: Connection) -> None:
+            journals.set_read_to(connection, dict.fromkeys(paths, journals.ReadTo(1)), dict.fromkeys(paths, (1,)))
+
+        return instructions_of(work, list(map(LaunchStarted, launched(1))), before=fill)
+
+    assert cost(2000) <= cost(10) + 2
