@@ -595,7 +595,8 @@ _SOURCES = (
 )
 _SOURCES_OF = _SOURCES.where(launches.c.run_id == _RUN)
 _SOURCES_IN = _SOURCES.where(any_of(sources.c.directory, "own_directories"))
-_SOURCES_OF_RUN_IN = _SOURCES_IN.where(launches.c.run_id == _RUN)
+# As a sum, so that SQLite takes the index of the directories, not that of the run.
+_SOURCES_OF_RUN_IN = _SOURCES_IN.where(launches.c.run_id + sa.literal_column("0") == _RUN)
 _SOURCES_BESIDE = _SOURCES_IN.where(launches.c.run_id != _RUN)
 _SOURCES_OF_LAUNCHES = _SOURCES.where(any_of(sources.c.launch_id, "own_launches"))
 _ENDS_OF_RUN = (

@@ -125,7 +125,7 @@ sources = sa.Table(
     metadata,
     sa.Column("launch_id", sa.ForeignKey("launches.id"), primary_key=True),
     sa.Column("rank", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("directory", sa.Text, primary_key=True),
+    sa.Column("directory", sa.Text, primary_key=True, index=True),  # whoever writes to it is sought, of any run
     sa.Column("kind", sa.String(16), primary_key=True),
     sa.Column("prefix", sa.Text, primary_key=True),
     sa.Column("breakpoint_prefix", sa.Text, nullable=False),

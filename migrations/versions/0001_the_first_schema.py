@@ -322,6 +322,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["launch_id"], ["launches.id"], name=op.f("fk_sources_launch_id")),
         sa.PrimaryKeyConstraint("launch_id", "rank", "directory", "kind", "prefix", name=op.f("pk_sources")),
     )
+    op.create_index(op.f("ix_sources_directory"), "sources", ["directory"], unique=False)
     op.create_table(
         "checkpoints",
         sa.Column("id", sa.String(length=32), nullable=False),

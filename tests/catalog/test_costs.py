@@ -323,3 +323,14 @@ def test_the_file_of_a_rank_is_found_without_reading_those_of_all_ranks() -> Non
         return instructions_of(work, [*map(LaunchStarted, launched(1)), *map(FileRecorded, whole)])
 
     assert cost(200) <= 15 * cost(20)
+
+
+def test_those_who_save_to_a_directory_are_found_without_reading_all_others() -> None:
+    def cost(ranks: int) -> int:
+        def work(connection: Connection) -> None:
+            assert len(reads.sources_in(connection, ["/d/rank_0"])) == 5
+            assert len(reads.sources_of(connection, 1, ["/d/rank_0"])) == 5
+
+        return instructions_of(work, announced(5, ranks))
+
+    assert cost(200) <= cost(5) + 2
