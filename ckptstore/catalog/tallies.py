@@ -184,16 +184,18 @@ def has_been_whole(connection: sa.Connection, launch: Launch) -> bool:
     """Whether a launch has ever saved a whole state, whatever became of its files."""
     full = checkpoints.c.content == Content.FULL.value
     share = one_of(checkpoints.c.content, *_IN_PIECES)
-    finished = (saves.c.launch_id == launch.key) & (saves.c.global_step > 0) & checkpoints.c.size.is_not(None)
-    counts = (sa.func.count(sa.distinct(sa.case((each, checkpoints.c.rank)))) for each in (full, share))
-    query = sa.select(saves.c.global_step, *counts).select_from(FILES).where(finished)
-    oldest_first = query.group_by(saves.c.global_step).order_by(saves.c.global_step)
-    for step, full_ranks, share_ranks in connection.execute(oldest_first):
+    of_launch = (saves.c.launch_id == launch.key) & (saves.c.global_step > 0)
+    counts = [sa.func.count(sa.distinct(sa.case((each, checkpoints.c.rank)))) for each in (full, share)]
+    # A query for each step: PostgreSQL would count the files of all steps first, and most launches begin with a whole
+    # state.
+    steps = sa.select(saves.c.global_step).distinct().where(of_launch).order_by(saves.c.global_step)
+    for step in connection.execute(steps).scalars().all():
+        of_step = of_launch & (saves.c.global_step == step) & checkpoints.c.size.is_not(None)
+        full_ranks, share_ranks = connection.execute(sa.select(*counts).select_from(FILES).where(of_step)).one()
         if launch.world_size in (full_ranks, share_ranks):
             return True
         if full_ranks:
-            of_step = finished & full & (saves.c.global_step == step)
-            ranks = connection.execute(sa.select(checkpoints.c.rank).select_from(FILES).where(of_step)).scalars()
+            ranks = connection.execute(sa.select(checkpoints.c.rank).select_from(FILES).where(of_step, full)).scalars()
             if launch.layout.covers(ranks, launch.world_size):
                 return True
     return False

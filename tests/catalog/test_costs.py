@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from ckptstore.catalog import directories, gauges, journals, live, reads
+from ckptstore.api import connect
+from ckptstore.catalog import directories, gauges, journals, live, reads, tallies
 from ckptstore.catalog.engine import Connection, Database, in_memory
 from ckptstore.catalog.project import project
 from ckptstore.catalog.tables import checkpoints
@@ -32,6 +33,7 @@ from ckptstore.resume.exits import set_aside
 from ckptstore.resume.history import history
 from ckptstore.scan.known_files import unwatched
 from ckptstore.verify.verify import verify
+from tests.conftest import new_postgres_database
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 HOUR_NS = 3600 * 10**9
@@ -334,3 +336,21 @@ def test_those_who_save_to_a_directory_are_found_without_reading_all_others() ->
         return instructions_of(work, announced(5, ranks))
 
     assert cost(200) <= cost(5) + 2
+
+
+def test_a_launch_whose_first_state_is_whole_is_known_by_that_one(postgres: str) -> None:
+    """Gc asks that of each run that began from a state, again for each portion of files. SQLite stops by itself."""
+    (launch,) = launched(1)
+    at = {"run": "run", "launch": "L1", "kind": Kind.PERIODIC, "size": 1, "created_at": START}
+    places = [(step, rank) for step in range(1, 101) for rank in range(2)]
+    files = [Checkpoint(**at, global_step=step, rank=rank, path=f"/d/{rank}/{step}") for step, rank in places]
+    with connect(new_postgres_database(postgres)).database.write() as connection:
+        project(connection, [LaunchStarted(launch), *map(FileRecorded, files)])
+        connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
+        look = (
+            "SELECT sum(seq_tup_read + idx_tup_fetch) FROM pg_stat_xact_user_tables"
+            " WHERE schemaname = current_schema() AND relname = 'checkpoints'"
+        )
+        before = connection.exec_driver_sql(look).scalar_one()
+        assert tallies.has_been_whole(connection, launch)
+        assert connection.exec_driver_sql(look).scalar_one() - before < 20
