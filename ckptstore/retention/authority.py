@@ -6,6 +6,7 @@ it records it. It must also be in a directory of its run, and begin like a file 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from contextlib import suppress
 from stat import S_IMODE, S_ISDIR, S_ISREG, S_IWUSR
 from typing import TYPE_CHECKING
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from ckptstore.disk.trash import Found, Trash
     from ckptstore.retention.debris import Target
 
+    _Place = tuple[str, str]
+    """The path of a file, and its launch."""
+
 ROOTS = "CKPTSTORE_ROOTS"
 """The environment variable that lists, as PATH does, the directories below which gc, undo and purge may touch files."""
 
@@ -47,7 +51,7 @@ class Authority:
         self._run = run
         self._roots = announced | told
         self._limits = _limits()
-        self._told: dict[str, set[tuple[int, str, str, str]]] = {}
+        self._told: dict[str, dict[_Place | None, set[int]]] = {}
         self._user = os.geteuid()
         self.seen: dict[str, tuple[int, ...]] = {}
 
@@ -111,20 +115,16 @@ class Authority:
     def _owners_beside(self, target: Target) -> set[int]:
         """The users whose journals record a file of this run and launch; for a by-product, the file beside it."""
         stem = target.path if target.format else target.path.rpartition(".")[0]
-        return {
-            owner
-            for owner, path, launch in self._told_above(target.path)
-            if not target.launch or (path, launch) == (stem, target.launch)
-        }
+        return self._owners_told(target.path, (stem, target.launch) if target.launch else None)
 
-    def _told_above(self, path: str) -> Iterator[tuple[int, str, str]]:
-        """The entries of the run's journals above a file: the owner of each journal, the paths, and their launches."""
+    def _owners_told(self, path: str, place: _Place | None) -> set[int]:
+        """The owners of the run's journals above a file that have an entry of this place (None: of any)."""
+        owners: set[int] = set()
         for directory in self._roots.intersection(_upwards(path)):
             if directory not in self._told:
-                self._told[directory] = _told_in(directory)
-            for owner, told, run, launch in self._told[directory]:
-                if run == self._run or self._run.startswith(f"{run}@"):
-                    yield owner, told, launch
+                self._told[directory] = _told_in(directory, self._run)
+            owners |= self._told[directory].get(place, set())
+        return owners
 
     def in_trash(self, item: Item, trash: Trash) -> str:
         """Why this user may not restore or delete a file in the trash; empty if they may.
@@ -139,7 +139,7 @@ class Authority:
         self.seen[item.path] = () if found is None else found.identity  # empty: a later file is another one
         if found is None:
             return ""
-        if found.owners == {home} or found.owners <= {home, *(owner for owner, *_ in self._told_above(item.path))}:
+        if found.owners == {home} or found.owners <= {home, *self._owners_told(item.path, None)}:
             return ""
         return (
             f"{item.path} belongs to user {self._shown(found)}, and no journal of that user beside it mentions the run"
@@ -157,17 +157,21 @@ def _limits() -> list[str]:
     return [real_directory(each) for each in found]
 
 
-def _told_in(directory: str) -> set[tuple[int, str, str, str]]:
-    """The files that journals of a directory record: the owner; the path, also without its ending; run and launch."""
-    told: set[tuple[int, str, str, str]] = set()
+def _told_in(directory: str, run: str) -> dict[_Place | None, set[int]]:
+    """The owners of the journals of a directory that record a file of a run, by its place; all of them by None.
+
+    The path of a place is also without its ending.
+    """
+    told: dict[_Place | None, set[int]] = defaultdict(set)
     with suppress(OSError):
         for path in jsonl.journals_in(directory):
             contents = jsonl.read(path)
             lines = [line for line in contents.entries if line.get("t") == "file"]
             files = [event.file for event in from_lines(lines, directory)[0] if isinstance(event, FileRecorded)]
             for file in files:
-                names = file.path, file.path.rpartition(".")[0]
-                told |= {(contents.owner, name, file.run, file.launch) for name in names}
+                if file.run == run or run.startswith(f"{file.run}@"):
+                    for place in ((file.path, file.launch), (file.path.rpartition(".")[0], file.launch), None):
+                        told[place].add(contents.owner)
     return told
 
 

@@ -4,11 +4,13 @@ import multiprocessing
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.synchronize import Event
 from pathlib import Path
+from types import FrameType
 
 import alembic.command  # noqa: F401 — who is not root may not import it
 import pytest
@@ -18,6 +20,7 @@ from ckptstore.core.model import Kind
 from ckptstore.errors import RefusedError
 from ckptstore.journal import jsonl
 from ckptstore.journal.sync import found_below
+from ckptstore.retention import authority
 from ckptstore.retention.authority import ROOTS
 from ckptstore.retention.execute import execute
 from ckptstore.retention.in_trash import purge, undo
@@ -345,3 +348,31 @@ def test_a_process_of_another_user_collects(shared: Path, user: int, left: list[
         path.chmod(0o666)
     do_apart(collect_as, user, url)
     assert sorted(int(path.name.split("-")[1].split("_")[0]) * 10 for path in job.folder(0).glob("*.ckpt")) == left
+
+
+def test_the_files_of_another_user_are_not_each_compared_with_all_lines_of_their_journals(
+    shared: Path, tmp_path: Path
+) -> None:
+    """An operator's gc of a job of 10,000 files compared them with 20,000 lines each."""
+
+    def cost(steps: int) -> int:
+        home = shared / str(steps)
+        home.mkdir(mode=0o777)
+        home.chmod(0o777)
+        connect(str(tmp_path / f"{steps}.db"))  # imports what a user who is not root cannot
+        catalog = trained_by_ann(home, *range(1, steps + 1)).catalog
+        counted = 0
+
+        def count(frame: FrameType, event: str, _: object) -> None:
+            nonlocal counted
+            counted += event == "call" and frame.f_code.co_filename == authority.__file__
+
+        sys.setprofile(count)
+        try:
+            plan = plan_gc(catalog.database, "run", LAST_2)
+        finally:
+            sys.setprofile(None)
+        assert len(removed(plan)) == steps - 2
+        return counted
+
+    assert cost(40) <= 5 * cost(10)
