@@ -191,7 +191,8 @@ def has_been_whole(connection: sa.Connection, launch: Launch) -> bool:
     steps = sa.select(saves.c.global_step).distinct().where(of_launch).order_by(saves.c.global_step)
     for step in connection.execute(steps).scalars().all():
         of_step = of_launch & (saves.c.global_step == step) & checkpoints.c.size.is_not(None)
-        full_ranks, share_ranks = connection.execute(sa.select(*counts).select_from(FILES).where(of_step)).one()
+        found = connection.execute(sa.select(*counts).select_from(FILES).where(of_step)).one()
+        full_ranks, share_ranks = map(int, found)
         if launch.world_size in (full_ranks, share_ranks):
             return True
         if full_ranks:

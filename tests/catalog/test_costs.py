@@ -271,7 +271,7 @@ def test_a_scan_asks_only_for_those_who_save_to_the_directories_of_its_files() -
 
 
 def test_an_exit_that_has_still_its_fixed_name_is_sought_among_those_of_its_launch() -> None:
-    of_exit = {"run": "run", "launch": "L1", "kind": Kind.GRACEFUL_EXIT, "rank": 0, "size": 1}
+    of_exit: dict[str, Any] = {"run": "run", "launch": "L1", "kind": Kind.GRACEFUL_EXIT, "rank": 0, "size": 1}
     left = Checkpoint(**of_exit, global_step=5, path="/d/rank_0/exit.ckpt", state=FileState.COMPLETE, created_at=START)
     assert rows_of(lambda database: set_aside(database, 1), [*announced(20, 30), FileRecorded(left)]) < 100
 
@@ -313,7 +313,7 @@ def test_the_file_of_a_rank_is_found_without_reading_those_of_all_ranks() -> Non
     """Before a start adopts the last files of 10,000 ranks, it looks for the newest earlier file of each."""
 
     def cost(ranks: int) -> int:
-        of_all = {"run": "run", "launch": "L1", "kind": Kind.PERIODIC, "global_step": 5, "size": 1}
+        of_all: dict[str, Any] = {"run": "run", "launch": "L1", "kind": Kind.PERIODIC, "global_step": 5, "size": 1}
         files = [Checkpoint(**of_all, rank=rank, path=f"/d/{rank}", mtime_ns=1) for rank in range(ranks)]
         whole = [replace(file, state=FileState.COMPLETE, created_at=START) for file in files]
 
@@ -341,7 +341,7 @@ def test_those_who_save_to_a_directory_are_found_without_reading_all_others() ->
 def test_a_launch_whose_first_state_is_whole_is_known_by_that_one(postgres: str) -> None:
     """Gc asks that of each run that began from a state, again for each portion of files. SQLite stops by itself."""
     (launch,) = launched(1)
-    at = {"run": "run", "launch": "L1", "kind": Kind.PERIODIC, "size": 1, "created_at": START}
+    at: dict[str, Any] = {"run": "run", "launch": "L1", "kind": Kind.PERIODIC, "size": 1, "created_at": START}
     places = [(step, rank) for step in range(1, 101) for rank in range(2)]
     files = [Checkpoint(**at, global_step=step, rank=rank, path=f"/d/{rank}/{step}") for step, rank in places]
     with connect(new_postgres_database(postgres)).database.write() as connection:
