@@ -7,6 +7,7 @@ import logging
 from collections import deque
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import chain, count
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -128,7 +129,7 @@ class StateWriter:
         most = self._most if self._most is not None else needed if free is None else free // _PART
         self._copies = needed <= most
         if self._copies:
-            self._under_way = self._writer.submit(self._state.make_room)
+            self._begin_work(self._allocate)
         else:
             log.warning(
                 "run %s: a copy of the state takes %s, but only %s may be used for it: training waits at each save "
@@ -138,6 +139,30 @@ class StateWriter:
                 size(most),
                 needed,
             )
+
+    def _allocate(self) -> None:
+        try:
+            self._state.make_room()
+        except MemoryError:
+            self._save_without_copies()
+
+    def _save_without_copies(self) -> None:
+        self._copies = False
+        log.warning(
+            "run %s: there is no memory for a copy of the state, which takes %s: training waits at each save until it "
+            "is written",
+            self._launch.name,
+            size(self._state.nbytes),
+        )
+
+    def _begin_work(self, work: Callable[[], None]) -> None:
+        """Do this on the thread that writes; here, if the system allows no more threads."""
+        try:
+            self._under_way = self._writer.submit(work)
+        except RuntimeError as error:
+            self._session.complaints.warn(f"{error}: training waits at each save until it is written")
+            self._writer = ThreadPoolExecutor(1, "ckptstore-save")  # the one before has kept the work
+            work()
 
     def save(
         self,
@@ -168,15 +193,24 @@ class StateWriter:
                 "condition are registered, and no start takes them"
             )
         began = time.monotonic()
-        values = (self._state.copied() if self._copies else self._state.uncopied()).with_numbers(numbers or {})
+        values = self._values().with_numbers(numbers or {})
         timing = Timing(time.monotonic() - began, step=took)
         self.saved_step = step
+        write = partial(self._write, file, values, beside, began=began, timing=timing, at_exit=at_exit)
         if at_exit or not self._copies:
-            self._write(file, values, beside, began=began, timing=timing, at_exit=at_exit)
+            write()
         else:
-            self._under_way = self._writer.submit(self._write, file, values, beside, began=began, timing=timing)
+            self._begin_work(write)
         self.time_from(step)
         return file
+
+    def _values(self) -> Values:
+        if self._copies:
+            try:
+                return self._state.copied()
+            except MemoryError:
+                self._save_without_copies()
+        return self._state.uncopied()
 
     def _wait_for_the_last(self, step: int) -> None:
         """Wait for the previous save, and sum up the waiting. No save is skipped: all ranks save the same steps."""
@@ -217,9 +251,9 @@ class StateWriter:
 
     def wait(self) -> None:
         """Wait for the save that is under way."""
-        if self._under_way is not None:
-            self._under_way.result()
-            self._under_way = None
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            under_way.result()
 
     def _write(
         self,

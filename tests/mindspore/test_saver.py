@@ -7,6 +7,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 from mindspore import Parameter, Tensor, nn
 from mindspore.train import Callback, EarlyStopping
 
+import ckptstore.mindspore
 from ckptstore.api import Catalog
 from ckptstore.disk import aside
 from ckptstore.doctor.doctor import examine
@@ -26,9 +28,11 @@ from ckptstore.mindspore import saver as saver_module
 from ckptstore.mindspore import state_writer
 from ckptstore.mindspore.launch import TrainingLaunch
 from ckptstore.mindspore.schedule import LEFT
+from ckptstore.mindspore.state import Parameters
 from ckptstore.retention.policy import Policy
 from tests.mindspore.cells import accumulating, varied_dataset
 from tests.mindspore.job import at_call
+from tests.mindspore.loops import Trained
 from tests.mindspore.running import Run
 from tests.mindspore.trainings import (
     DoAt,
@@ -448,6 +452,46 @@ def test_a_disk_that_is_full_at_any_point_of_a_save(
         assert second.start.global_step in {8, 9}
         second.train(second.launch.saver(tmp_path / f"{draw}", every=2), epochs=2)
         assert_same(second.model, whole.model)
+
+
+def no_thread(self: Any) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def no_memory(self: Any) -> None:
+    raise MemoryError
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "fails", "said"),
+    [
+        (ThreadPoolExecutor, "_adjust_thread_count", no_thread, "can't start new thread: training waits at each save"),
+        (Parameters, "make_room", no_memory, "there is no memory for a copy of the state"),
+        (Parameters, "copied", no_memory, "there is no memory for a copy of the state"),
+    ],
+    ids=["thread", "room", "copy"],
+)
+def test_a_system_that_gives_no_thread_or_no_memory_does_not_keep_states_from_being_saved(
+    catalog: Catalog,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    owner: type,
+    name: str,
+    fails: Callable[[Any], None],
+    said: str,
+) -> None:
+    """One failure at the beginning was logged, and no step of the whole training was saved; a loop ended with it."""
+    with monkeypatch.context() as system:
+        system.setattr(owner, name, fails)
+        job = new_job()
+        job.train(job.launch.saver(tmp_path, every=2), epochs=1)
+        Trained().train(tmp_path / "loop", launch=ckptstore.mindspore.join("loop"))
+    assert saved_steps(catalog) == [2, 4, 6]
+    assert sorted(file.global_step for file in catalog.files("loop")) == [2, 4, 6, 8, 10, 12]
+    assert any(said in each for each in complaints(caplog))
+    assert_same(new_job().model, job.model)
 
 
 @pytest.mark.parametrize("form", ["safetensors", "ckpt"])
