@@ -217,7 +217,7 @@ class Loop:
         if leaves and step < self._last_step:
             self._save(Kind.GRACEFUL_EXIT, beside)
             self._end(None)
-            left = self._schedule.leave(step)
+            left = self._schedule.leave(step, is_saved=self._writer.has_saved(step))
             self._over()
             raise left
         if saves or self._is_asked:

@@ -229,7 +229,8 @@ class Saver(Registrar):
         super()._close()
         if self._schedule is not None:
             if self._leaves:
-                self._schedule.leave(self._session.progress.global_step)
+                step = self._session.progress.global_step
+                self._schedule.leave(step, is_saved=self._writer.has_saved(step) or not self._writes)
             self._schedule.end()
 
 

@@ -77,8 +77,11 @@ class Schedule:
         """A save was begun."""
         self._rhythm.saved(time.monotonic())
 
-    def leave(self, step: int) -> SystemExit:
-        """Wait for the other ranks, once the state is saved and training has ended; returns what to raise then."""
+    def leave(self, step: int, *, is_saved: bool) -> SystemExit:
+        """Wait for the other ranks, once training has ended; returns what to raise then.
+
+        `is_saved`: the state after this step is on the disk.
+        """
         self._has_left = True
         if signal.getsignal(signal.SIGTERM) == self._terminate:
             _handle_sigterm(signal.SIG_IGN)  # it comes after the preStop hook saw the save
@@ -87,7 +90,16 @@ class Schedule:
             communication.added_up([0])  # msrun kills the ranks that still save once one has ended with 75
         except RuntimeError as error:  # a rank has died; this one has saved
             log.warning("not all ranks have come to leave: %s", error)
-        log.info("run %s: step %d is saved; training ends on request (exit code %d)", self._launch.name, step, LEFT)
+        if is_saved:
+            log.info("run %s: step %d is saved; training ends on request (exit code %d)", self._launch.name, step, LEFT)
+        else:
+            log.error(
+                "run %s: step %d could not be saved; training ends on request all the same (exit code %d), and the "
+                "next start goes on after the last state that is complete",
+                self._launch.name,
+                step,
+                LEFT,
+            )
         return SystemExit(LEFT)
 
     def end(self) -> None:

@@ -236,8 +236,12 @@ class StateWriter:
         """Replace the companion of the newest save: the parameters have not changed since."""
         self.wait()
         file = self._written
-        if file is not None and file.global_step == self.saved_step:
+        if file is not None and self.has_saved(self.saved_step):
             companions.write(file, beside, durable=True)
+
+    def has_saved(self, step: int) -> bool:
+        """Whether the newest file on the disk holds the state after this step. Wait for the save before."""
+        return self._written is not None and self._written.global_step == step
 
     def time_from(self, step: int) -> None:
         """Measure the time of steps from now on; `step` was just done."""

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from tests.mindspore.loops import Trained
 from tests.mindspore.running import Run
 from tests.mindspore.trainings import (
     DoAt,
+    ExitAt,
     Job,
     RaiseAt,
     assert_same,
@@ -492,6 +493,42 @@ def test_a_system_that_gives_no_thread_or_no_memory_does_not_keep_states_from_be
     assert sorted(file.global_step for file in catalog.files("loop")) == [2, 4, 6, 8, 10, 12]
     assert any(said in each for each in complaints(caplog))
     assert_same(new_job().model, job.model)
+
+
+def by_saver_until_asked(directory: Path) -> None:
+    job = new_job()
+    saver = job.launch.saver(directory / "ckpt", every=2)
+    job.train(DoAt(2, partial(replaced_by_a_file, directory / "ckpt")), ExitAt(3), saver)
+
+
+def by_loop_until_asked(directory: Path) -> None:
+    trained = Trained()
+    loop = trained.loop(directory / "ckpt")
+    for batch in loop:
+        loop.step(loss=trained.step(*batch))
+        if loop.global_step == 3:
+            replaced_by_a_file(directory / "ckpt")
+            signal.raise_signal(signal.SIGTERM)
+
+
+def replaced_by_a_file(directory: Path) -> None:
+    """From now on no file can be written there."""
+    directory.rename(directory.with_name("before"))
+    directory.touch()
+
+
+@pytest.mark.parametrize("until_asked", [by_saver_until_asked, by_loop_until_asked])
+def test_an_exit_whose_save_failed_is_not_said_to_be_saved(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, until_asked: Callable[[Path], None]
+) -> None:
+    """The log said that step 3 is not saved, and then that it is."""
+    with pytest.raises(SystemExit) as left:
+        until_asked(tmp_path)
+    assert left.value.code == LEFT
+    assert "step 3 is saved" not in caplog.text
+    assert any(
+        "step 3 could not be saved; training ends on request all the same" in each for each in complaints(caplog)
+    )
 
 
 @pytest.mark.parametrize("form", ["safetensors", "ckpt"])
