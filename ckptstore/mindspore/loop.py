@@ -150,6 +150,7 @@ class Loop:
             raise
         self._end(None)
         self._over()
+        self._schedule.obey()
 
     def step(self, *, loss: Any = None, metrics: Mapping[str, float] | None = None) -> None:
         """Count the finished step. If a save is due, the state is saved when the body of the loop ends.
@@ -345,7 +346,9 @@ class Loop:
             log.warning("nothing is saved after step %d: %s", saved, doubt)
         self._end(type(error).__name__ if error is not None else None)
         self._over()
-        if error is None and not by_break:
+        if by_break:
+            self._schedule.obey()
+        elif error is None:
             atexit.register(self._at_exit)
 
     def _save_keep(self, kept: dict[str, Any]) -> None:

@@ -232,6 +232,8 @@ class Saver(Registrar):
                 step = self._session.progress.global_step
                 self._schedule.leave(step, is_saved=self._writer.has_saved(step) or not self._writes)
             self._schedule.end()
+            if not self._session.progress.has_failed:  # else the exception ends it, and is shown
+                self._schedule.obey()
 
 
 def check_saver(every: object, append_info: AppendInfo, copies: object) -> None:

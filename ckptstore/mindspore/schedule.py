@@ -108,6 +108,11 @@ class Schedule:
         if signal.getsignal(signal.SIGTERM) == self._terminate:
             _handle_sigterm(signal.SIG_DFL)
 
+    def obey(self) -> None:
+        """End the process if it got SIGTERM, and training ended by itself before it could leave. All is saved."""
+        if self._terminated and not self._has_left:
+            os.kill(os.getpid(), signal.SIGTERM)  # the first one has set back what the signal does
+
     def _terminate(self, *_: object) -> None:
         """At SIGTERM leave when this step is done. A second one ends the process at once; in a child the first does."""
         if self._has_left:

@@ -531,6 +531,47 @@ def test_an_exit_whose_save_failed_is_not_said_to_be_saved(
     )
 
 
+class TerminatedAtEnd(Callback):
+    def on_train_end(self, run_context: Any) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def by_saver_to_the_end(directory: Path) -> None:
+    job = new_job()
+    job.train(TerminatedAtEnd(), job.launch.saver(directory, every=100))
+
+
+def by_loop_to_the_end(directory: Path) -> None:
+    trained = Trained()
+    loop = trained.loop(directory, every=100, epochs=1)
+    for batch in loop:
+        loop.step(loss=trained.step(*batch))
+        if loop.global_step == 6:
+            signal.raise_signal(signal.SIGTERM)
+
+
+def by_loop_to_a_break(directory: Path) -> None:
+    trained = Trained()
+    loop = trained.loop(directory, every=100, epochs=3)
+    for batch in loop:
+        loop.step(loss=trained.step(*batch))
+        if loop.global_step == 6:
+            signal.raise_signal(signal.SIGTERM)
+            break
+
+
+@pytest.mark.parametrize("to_the_end", [by_saver_to_the_end, by_loop_to_the_end, by_loop_to_a_break])
+def test_sigterm_while_training_ends_ends_the_process_too(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to_the_end: Callable[[Path], None]
+) -> None:
+    """It said that training ends, and the script went on after the training until it was killed."""
+    killed: list[tuple[int, ...]] = []
+    monkeypatch.setattr(os, "kill", lambda *told: killed.append((*told, saved_steps(catalog)[-1])))
+    to_the_end(tmp_path)
+    assert killed == [(os.getpid(), signal.SIGTERM, 6)]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
 @pytest.mark.parametrize("form", ["safetensors", "ckpt"])
 def test_a_first_save_that_got_no_name_was_never_whole(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
