@@ -34,7 +34,7 @@ from ckptstore.mindspore.loop import Loop, check_loop
 from ckptstore.mindspore.registrar import Registrar
 from ckptstore.mindspore.resume import check_arguments, load
 from ckptstore.mindspore.saver import Saver, check_saver
-from ckptstore.mindspore.schedule import Schedule
+from ckptstore.mindspore.schedule import ExitFlag, Schedule
 from ckptstore.mindspore.session import Session
 from ckptstore.mindspore.state import TrainState, first_names, fixed_rates, settle_names
 from ckptstore.mindspore.state_writer import StateWriter
@@ -92,6 +92,7 @@ class TrainingLaunch(RankLaunch):
         self._layout_files = LayoutFiles(communication.layout_files)
         self._guard = LoadGuard()
         self._complaints = Complaints()
+        self._exit_flags: dict[str, ExitFlag] = {}
         self._was_finished = False
         self._remembered: Remembered | None = None
         self._not_registered = ""
@@ -281,8 +282,14 @@ class TrainingLaunch(RankLaunch):
             every,
             step=self.global_step,
             mtbf=self._mtbf() if every == "auto" and self.rank == 0 else None,
-            exit_flag=exit_flag,
+            flag=None if exit_flag is None else self._exit_flag(exit_flag),
         )
+
+    def _exit_flag(self, path: str) -> ExitFlag:
+        """The same one in each training: what is set between two of them was not set before the launch."""
+        if path not in self._exit_flags:
+            self._exit_flags[path] = ExitFlag(path, puts_back=self.rank == 0)
+        return self._exit_flags[path]
 
     def _mtbf(self) -> float:
         seconds, has_failed = mtbf_of(self.database, self.name)

@@ -32,19 +32,18 @@ class Schedule:
 
     `mtbf` is the mean time between failures in seconds, for `every="auto"` on rank 0.
 
-    `exit_flag` is a JSON file that asks for an exit, as MindSpore's OnRequestExit reads it: `{"GracefulExit": 1}`.
-    SIGTERM and `ckptstore exit` ask for one too.
+    `flag`, SIGTERM and `ckptstore exit` ask for an exit.
     """
 
     has_ignored: ClassVar[bool] = False
     """Whether a training of this process left, and SIGTERM is ignored since. A script may go on, as in a notebook."""
 
     def __init__(
-        self, launch: RankLaunch, every: Every, *, step: int, mtbf: float | None, exit_flag: str | None
+        self, launch: RankLaunch, every: Every, *, step: int, mtbf: float | None, flag: ExitFlag | None
     ) -> None:
         self._launch, self._mtbf = launch, mtbf
         self._rhythm = Rhythm(every, step=step, now=time.monotonic(), rank=launch.rank, alone=launch.world_size == 1)
-        self._flag = _Flag(exit_flag, puts_back=launch.rank == 0) if exit_flag else None
+        self._flag = flag
         self._terminated = self._has_ended = self._has_left = False
         self._process = os.getpid()
 
@@ -83,6 +82,8 @@ class Schedule:
         `is_saved`: the state after this step is on the disk.
         """
         self._has_left = True
+        if self._flag is not None:
+            self._flag.answer()
         if signal.getsignal(signal.SIGTERM) == self._terminate:
             _handle_sigterm(signal.SIG_IGN)  # it comes after the preStop hook saw the save
             Schedule.has_ignored = True
@@ -147,8 +148,11 @@ def check_every(every: object, hint: str = 'give a number of steps, a datetime.t
         raise UsageError(f"every is {every!r}", hint) from None
 
 
-class _Flag:
-    """The JSON file that asks for an exit. A request from before training began does not count."""
+class ExitFlag:
+    """A JSON file that asks for an exit, as MindSpore's OnRequestExit reads it: `{"GracefulExit": 1}`.
+
+    A request from before the launch's first training does not count. One between two trainings does.
+    """
 
     def __init__(self, path: str, *, puts_back: bool) -> None:
         self._path = path
@@ -164,6 +168,10 @@ class _Flag:
             return False
         self._stale = None
         return self._is_set()
+
+    def answer(self) -> None:
+        """The request is answered: a later training of this process leaves once the file is written again."""
+        self._stale = StaleFlag(self._path, KEY)
 
     def _is_set(self) -> bool:
         try:

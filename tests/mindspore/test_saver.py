@@ -572,6 +572,24 @@ def test_sigterm_while_training_ends_ends_the_process_too(
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+def test_a_flag_that_is_set_between_two_trainings_is_heeded(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As by an operator, while the script evaluates: it counted as one of before the launch, and was put back to 0."""
+    job, flag = Job(), tmp_path / "exit.json"
+    asks = '{"GracefulExit": 1}'
+    flag.write_text(asks)
+    saver = job.launch.saver(tmp_path / "ckpt", every=100, exit_flag=flag)
+    job.model.train(1, job.dataset, callbacks=[saver])
+    assert f"{flag} still asks for an exit (GracefulExit: 1): put back to 0" in complaints(caplog)
+    flag.write_text(asks)
+    with pytest.raises(SystemExit) as left:
+        job.model.train(2, job.dataset, callbacks=[saver], initial_epoch=1)
+    assert (left.value.code, saved_steps(catalog)) == (LEFT, [6, 7])
+    job.model.train(2, job.dataset, callbacks=[saver], initial_epoch=1)  # as a notebook that caught it
+    assert job.launch.global_step == 13
+
+
 @pytest.mark.parametrize("form", ["safetensors", "ckpt"])
 def test_a_first_save_that_got_no_name_was_never_whole(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
