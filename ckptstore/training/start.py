@@ -10,6 +10,7 @@ from collections.abc import Mapping  # noqa: TC003 — msgspec evaluates the typ
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime  # noqa: TC003
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from msgspec import convert, to_builtins
@@ -19,7 +20,7 @@ from ckptstore.catalog.engine import in_memory
 from ckptstore.catalog.project import project
 from ckptstore.core.events import LaunchStarted
 from ckptstore.core.hints import Call, Command
-from ckptstore.core.model import Checkpoint, Content, Launch, RestorePlan, epoch_and_step
+from ckptstore.core.model import Checkpoint, Content, Kind, Launch, RestorePlan, epoch_and_step
 from ckptstore.core.naming import parse_exit_name, parse_name
 from ckptstore.core.reference import readings
 from ckptstore.disk.files import listed
@@ -32,7 +33,7 @@ from ckptstore.errors import (
     UsageError,
     reason_of,
 )
-from ckptstore.evidence.writers import wrote
+from ckptstore.evidence.writers import Writers, wrote
 from ckptstore.journal.sync import found_below, take_up_found
 from ckptstore.resume import position
 from ckptstore.resume.join import check_name, join
@@ -383,7 +384,13 @@ def without_record(database: Database, directory: str, names: Sequence[str]) -> 
     """
     with database.read() as connection:
         sources = reads.sources_in(connection, [directory]) if names else []
-        left = [f"{directory}/{name}" for name in names if not any(wrote(source, name) for source in sources)]
+        writers = Writers((directory, source) for source in sources)
+        of_ttp = [source for source in sources if source.kind is Kind.TTP]
+        left = [
+            f"{directory}/{name}"
+            for name in names
+            if not any(wrote(source, name) for source in chain(writers.of(directory, name), of_ttp))
+        ]
         known = reads.files_at_paths(connection, left) if left else {}
     return [path for path in left if path not in known]
 

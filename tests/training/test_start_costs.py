@@ -17,11 +17,13 @@ from ckptstore.catalog.engine import Database, open_database
 from ckptstore.core.events import FileRecorded, LaunchStarted, to_line
 from ckptstore.core.model import Kind, Source
 from ckptstore.disk.name_claims import FOLDER
+from ckptstore.evidence.writers import wrote
 from ckptstore.journal import jsonl, summaries
 from ckptstore.journal.jsonl import JournalWriter
 from ckptstore.journal.sync import found_below
 from ckptstore.resume.reconcile import reconcile
 from ckptstore.retention.policy import Policy
+from ckptstore.training import start
 from ckptstore.training.rank_launch import RankLaunch
 from ckptstore.training.recorder_thread import RecorderThread
 from ckptstore.training.save_places import SavePlaces
@@ -208,3 +210,28 @@ def test_reconciling_reads_where_the_recent_launches_save_and_not_all(
     read.clear()
     assert len(ranks[0].adopt().adopted) == len(of_a_run.adopted) == 1
     assert len([each for each in read if each.launch != "L5"]) == 4
+
+
+def test_a_name_is_compared_with_those_launches_that_use_its_prefix(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each name was compared with each launch that ever saved there: 0.6 s for 150 and 10,000."""
+    directory, names = str(tmp_path), []
+    for each in range(30):
+        launch = begin(
+            catalog.database, "run", rank=0, world_size=1, launch_id=f"L{each}", layout=None, directories=[directory]
+        )
+        kind = Kind.TTP if each == 7 else Kind.PERIODIC
+        launch.add_source(directory, kind=kind, prefix=f"p{each}", breakpoint_prefix="net", names_before=[])
+        names += [f"p{each}-1_{step}.ckpt" for step in range(1, 11)]
+    compared: list[str] = []
+
+    def noted(source: Source, name: str) -> bool:
+        compared.append(name)
+        return wrote(source, name)
+
+    monkeypatch.setattr(start, "wrote", noted)
+    found = start.without_record(catalog.database, directory, [*names, "ttp.ckpt", "p7-1_1.ckpt", "q-1_1.ckpt"])
+    assert {Path(path).name for path in found} >= {"q-1_1.ckpt", "p7-1_1.ckpt"}
+    assert not {Path(path).name for path in found} & {f"p{each}-1_1.ckpt" for each in range(30) if each != 7}
+    assert len(compared) <= 3 * len(names)
