@@ -789,7 +789,8 @@ def join(
         away, saved = launch.recorder.behind, launch.saved_before
         return {"launch": launch_to_json(launch.facts), "name": launch.name, "away": away, "saved_before": saved}
 
-    while silence and not communication.decided_by_rank_0(silence.is_there):
+    # Each rank asks, whatever its own take_over is: rank 0 decides, perhaps as the only one that takes over.
+    while not communication.decided_by_rank_0(lambda: silence is None or silence.is_there()):
         log.debug("waiting for a sign of life of another launch")
     sent = communication.decided_by_rank_0(begun)
     joined = first[0] if first else follow(database, launch_from_json(sent["launch"]), rank, layout, away=sent["away"])

@@ -198,6 +198,26 @@ def test_what_fails_on_rank_0_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPa
         communication.decided_by_rank_0(fail)
 
 
+def test_a_take_over_of_rank_0_alone_leaves_nobody_waiting(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with CKPTSTORE_TAKE_OVER=1 on one node: the ranks took one message for another."""
+    from ckptstore.mindspore import communication
+
+    told: list[str] = []
+
+    def pass_on(message: str) -> str:
+        if communication.rank_and_world_size()[0] == 0:
+            told.append(message)
+            return message
+        return told.pop(0)
+
+    monkeypatch.setattr(communication, "_from_rank_0", pass_on)
+    monkeypatch.setattr(communication, "rank_and_world_size", lambda: (0, 2))
+    first = ckptstore.mindspore.join("run", take_over=True)
+    monkeypatch.setattr(communication, "rank_and_world_size", lambda: (1, 2))
+    other = ckptstore.mindspore.join("run")
+    assert (other.id, other.rank, told) == (first.id, 1, [])
+
+
 @pytest.mark.parametrize("how", ["two of them", "one of them twice"])
 def test_no_step_is_counted_twice(catalog: Catalog, tmp_path: Path, exits: None, how: str) -> None:
     job = Job()
