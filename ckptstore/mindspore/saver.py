@@ -13,7 +13,7 @@ from ckptstore.core.limits import HIGHEST
 from ckptstore.core.model import Kind, epoch_and_step
 from ckptstore.core.text import of_ranks
 from ckptstore.disk.files import real_directory
-from ckptstore.errors import RefusedError, UsageError
+from ckptstore.errors import CkptstoreError, RefusedError, UsageError, reason_of
 from ckptstore.mindspore import communication, compat
 from ckptstore.mindspore.registrar import Registrar, never_stops_training
 from ckptstore.mindspore.schedule import LEFT, check_every
@@ -85,8 +85,10 @@ class Saver(Registrar):
         self._choose_writers()
         try:
             self._writer.begin(Parameters(session.network.parameters), copies=self._writes)
-        except UsageError as error:  # only a refusal keeps training from going on without a save
+        except CkptstoreError as error:  # only a refusal keeps training from going on without a save
             raise RefusedError(error.message, error.hint) from error
+        except OSError as error:
+            raise RefusedError(f"nothing can be saved to {self._writer.directory}: {reason_of(error)}") from error
         self._is_asked = self._is_to_leave = self._leaves = self._is_timed = False
 
     def _check(self, params: Any) -> None:

@@ -590,6 +590,15 @@ def test_a_flag_that_is_set_between_two_trainings_is_heeded(
     assert job.launch.global_step == 13
 
 
+def test_a_directory_whose_journals_cannot_be_read_is_refused(catalog: Catalog, tmp_path: Path) -> None:
+    """Training went on, and none of its steps but the last was saved."""
+    (tmp_path / "ckpt").mkdir()
+    (tmp_path / "ckpt/.ckptstore").symlink_to(tmp_path)
+    job = Job()
+    with pytest.raises(RefusedError, match=r"the journals in .*/ckpt cannot be read \(\.ckptstore is a link\)"):
+        job.train(job.launch.saver(tmp_path / "ckpt", every=2))
+
+
 @pytest.mark.parametrize("form", ["safetensors", "ckpt"])
 def test_a_first_save_that_got_no_name_was_never_whole(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
