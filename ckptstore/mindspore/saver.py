@@ -184,6 +184,8 @@ class Saver(Registrar):
             self._save(Kind.PERIODIC)
 
     def _save_at_exception(self, doubt: str) -> None:
+        if self._schedule is None:  # training was refused
+            return
         step, saved = self._session.progress.global_step, self._writer.saved_step
         if self._keeper.awaits_epoch_end:
             doubt = "the exception came before all callbacks had handled the end of its epoch"

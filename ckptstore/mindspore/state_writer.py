@@ -96,6 +96,8 @@ class StateWriter:
         Raises `UsageError` if the format cannot hold it, or its paths cannot be recorded, `RefusedError` if the
         directory cannot be written, or has newer states of the run that the start did not see.
         """
+        if not self._has_begun:  # the script may have made it before `resume`
+            self.saved_step = self._session.progress.global_step
         state.check_format(self._form)
         self._state = state
         self._session.describe(self.path((0, 0)), kind=Kind.PERIODIC)

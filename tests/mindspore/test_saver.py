@@ -599,6 +599,30 @@ def test_a_directory_whose_journals_cannot_be_read_is_refused(catalog: Catalog, 
         job.train(job.launch.saver(tmp_path / "ckpt", every=2))
 
 
+def test_a_saver_that_was_made_before_resume_saves_no_restored_state_again(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each start that failed before its first step wrote the whole state that it had loaded."""
+    first = new_job()
+    first.train(first.launch.saver(tmp_path, every=2))
+    launch = ckptstore.mindspore.join("run")
+    saver = launch.saver(tmp_path, every=2)
+    second = Job(launch=launch)
+    with pytest.raises(RefusedError, match="a Saver and another Saver"):
+        second.train(saver, launch.saver(tmp_path, every=2), epochs=2)
+    launch = ckptstore.mindspore.join("run")
+    saver = launch.saver(tmp_path, every=2)
+    third = Job(launch=launch)
+    third.fail(BeforeStep(), saver, epochs=2)
+    assert saved_steps(catalog) == [2, 4, 6]
+    assert "ckptstore failed" not in caplog.text
+
+
+class BeforeStep(Callback):
+    def on_train_step_begin(self, run_context: Any) -> None:
+        raise RuntimeError("on purpose")
+
+
 @pytest.mark.parametrize("form", ["safetensors", "ckpt"])
 def test_a_first_save_that_got_no_name_was_never_whole(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
