@@ -51,7 +51,8 @@ class ExitWatch(Watch):
             self._request = session.launch.exit_request
             self._request.is_heeded()
         flag_path = self._config_file = callback.remote_config_file
-        if flag_path is not None and session.reset_exit_flag and compat.CHECK_EXIT_FLAG.of(callback)():
+        resets = session.reset_exit_flag and session.flag_may_be_stale
+        if flag_path is not None and resets and compat.CHECK_EXIT_FLAG.of(callback)():
             self._flag = StaleFlag(flag_path, callback.key)
             if session.launch.rank == 0:
                 self._flag.put_back()
@@ -113,6 +114,7 @@ class ExitWatch(Watch):
     def end(self, session: Session) -> None:
         """Record its last save, under the final name."""
         self.callback.remote_config_file = self._config_file
+        session.progress.has_left |= bool(self.callback.stop_train or self.callback.exit)
         if not self.callback.save_ckpt or not (self.callback.stop_train or self.callback.exit):
             return
         written = facts(self.path)

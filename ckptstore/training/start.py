@@ -131,7 +131,7 @@ class Progress:
     - `global_step`: the batches consumed since the run began.
     - `began_after`: the step after which the present training began, if it is not the first one.
     - `has_trained`: training has begun. `has_failed`: an exception ended the last training. `ending`: the step and the
-      error of that end, if known.
+      error of that end, if known. `has_left`: OnRequestExit ended it.
     - `seed`: with it random layers draw in each step by the number of the step (None: as MindSpore does).
     - `recorder`: records for a training while that is under way. `evaluated`: gets the results of an evaluation in it,
       if MindSpore runs it.
@@ -142,6 +142,7 @@ class Progress:
     began_after: int = 0
     has_trained: bool = False
     has_failed: bool = False
+    has_left: bool = False
     ending: TrainingEnded | None = None
     seed: int | None = None
     recorder: RecorderThread | None = None

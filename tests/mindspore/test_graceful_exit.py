@@ -363,3 +363,15 @@ def test_a_flag_that_is_being_written_is_heard_later(
     assert exit_cb.stop_train
     assert json.loads(flag.read_text()) == {"GracefulExit": 1}
     assert not list(tmp_path.glob(".flag.json.*"))
+
+
+def test_a_flag_that_is_set_between_two_trainings_is_heeded(catalog: Catalog, tmp_path: Path, exits: None) -> None:
+    """As by an operator, while the script evaluates: it counted as one of before the launch, and was put back to 0."""
+    job, flag = Job(), tmp_path / "flag.json"
+    flag.write_text('{"GracefulExit": 0}')
+    callbacks = [saving(tmp_path / "ckpt"), leaving(tmp_path), job.registrar()]
+    job.model.train(1, job.dataset, callbacks=callbacks)
+    flag.write_text('{"GracefulExit": 1}')
+    job.model.train(3, job.dataset, callbacks=callbacks, initial_epoch=1)
+    assert job.launch.global_step < 18
+    assert [save.tally.global_step for save in catalog.saves("run", kind="graceful_exit")] == [job.launch.global_step]
