@@ -340,6 +340,7 @@ def ending_of(connection: Connection, launch: Launch) -> str:
     if sign is not None and life(sign.process, now - sign.seen_at) is not Life.GONE:
         return ""
     errors = [end.error for end in reads.endings_of(connection, [launch.key]).values()]
-    if len(errors) == launch.world_size:
+    # After an error of one rank the others may have been killed: then they recorded no end.
+    if len(errors) == launch.world_size or any(errors):
         return how_ended(errors, was_asked_to_exit=exit_requests.exit_step(connection, launch.key) is not None)
     return KILLED if sign is not None else ""

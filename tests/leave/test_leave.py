@@ -594,3 +594,14 @@ def test_a_machine_without_a_temporary_directory(catalog: Catalog, monkeypatch: 
     monkeypatch.setattr(notes, "_folder", nowhere)
     assert catalog.join("run").world_size == 1
     assert notes.of_living() == []
+
+
+def test_a_launch_with_an_error_of_one_rank_has_ended_though_another_was_killed(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    """`runs` said that it had ended; `exit --wait` asked it, and waited for the whole time."""
+    _, ranks = begun(catalog, tmp_path, 10)
+    set_ending(ranks[0], 10, 10, "RuntimeError")
+    asked = ask(catalog.database, "run", "drained")
+    assert (asked.ending, asked.is_told) == ("ended: RuntimeError", False)
+    assert look(catalog.database, "run", ranks[0].facts).is_over
