@@ -63,7 +63,7 @@ def overlooked(view: View, begun: Begun, file: Checkpoint, *, name: str, catalog
     begins = f"after step {begun.global_step}" if begun.global_step else "from the beginning"
     held = f"{file.path} holds step {file.global_step} of run "
     held += name if is_own else f"{file.run}, which was renamed to {name}"
-    what = f"this launch starts {begins}, but {held}, and the catalog {catalog.name} did not know it"
+    what = f"this launch starts {begins}, but {held}, and the catalog {catalog.name} did not know it then"
     call = Call("resume", lineage=file.launch) if is_own else Call("join", repr(file.run))
     # The catalog that knows this launch now has a run of its name: the next start would be of that run.
     hint = "start again: it is found now" if is_own or view.database is not catalog else f"call {call}"

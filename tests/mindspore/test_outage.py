@@ -147,7 +147,7 @@ def test_a_fresh_start_that_overlooked_an_earlier_one_is_stopped_and_the_next_on
         stopped = run.launch()
         assert stopped.code == 1
         assert "net-2_5.ckpt holds step 15 of run run, and the catalog " in stopped.output
-        assert f"{run.url} did not know it; start again" in stopped.output
+        assert f"{run.url} did not know it then; start again" in stopped.output
     run.again(step=15)
     assert run.final() == undisturbed
 
@@ -178,7 +178,7 @@ def test_a_fresh_start_by_the_present_name_of_a_run_is_stopped_and_the_next_one_
     stopped = run.launch(run="thesis")
     assert stopped.code == 1
     assert "net-2_5.ckpt holds step 15 of run run, which was renamed to thesis, and the catalog " in stopped.output
-    assert f"{run.url} did not know it; start again" in stopped.output
+    assert f"{run.url} did not know it then; start again" in stopped.output
     run.again(step=15, run="thesis")
     assert run.final() == undisturbed
 

@@ -85,7 +85,9 @@ def test_newer_states_that_were_moved_to_where_a_launch_saves(catalog: Catalog, 
     train(create_model(), tmp_path / "first")
     train(create_model(), tmp_path / "second")
     (tmp_path / "second").rename(tmp_path / "third")
-    told = r"starts after step 6, but .*third/.* holds step 12 of run run, and the catalog .* did not know it; start a"
+    told = (
+        r"starts after step 6, but .*third/.* holds step 12 of run run, and the catalog .* did not know it then; start"
+    )
     with pytest.raises(RefusedError, match=told):
         train(create_model(), tmp_path / "third")
     assert Job().start.global_step == 12
@@ -115,7 +117,7 @@ def test_saves_that_nobody_knew_of_do_not_stop_a_training_that_has_begun(
     assert set(readers) == {"ckptstore"}
     (said,) = complaints(caplog)
     assert "holds step 100 of run run, and the catalog " in said
-    assert " did not know it. Training goes on, and its saves are registered" in said
+    assert " did not know it then. Training goes on, and its saves are registered" in said
     assert "start again with resume(lineage='OLD')" in said
     size = job.dataset.get_dataset_size()
     assert {file.global_step for file in catalog.files("run") if file.launch == job.launch.id} == {
@@ -176,3 +178,12 @@ def test_a_start_is_told_of_what_was_saved_without_ckptstore_since_the_scan(
     assert re.search(r"plain_1-2_\d.ckpt is in no journal, and holds more updates than step 6, which is", said[0])
     assert follow(os.environ["CKPTSTORE_URL"], said[0][said[0].index("stop the job") :]).code == 0
     assert Job().start.global_step == 12
+
+
+def test_what_another_launch_saved_since_the_start_was_not_known_then(catalog: Catalog, tmp_path: Path) -> None:
+    """It said that the catalog did not know it, which by then does: only this launch began before it."""
+    first = Job()
+    train(create_model(), tmp_path)
+    with pytest.raises(RefusedError, match="holds step 6 of run run, and the catalog .* did not know it then; start a"):
+        first.train(first.launch.saver(tmp_path, every=2))
+    assert Job().start.global_step == 6
