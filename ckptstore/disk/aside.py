@@ -18,7 +18,7 @@ from ckptstore.disk.files import make_durable, names_in, remove_own, sync
 from ckptstore.disk.name_claims import FOLDER, NO_LINKS
 from ckptstore.disk.several import members_at, status_of
 from ckptstore.errors import RefusedError, UsageError
-from ckptstore.outside import Path, fcntl, os, shutil, threading
+from ckptstore.outside import Path, fcntl, os, shutil, threading, token_hex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,7 +53,11 @@ class Aside:
         """
         with self._in_turn:
             self.clear()
-            self._folder.mkdir(parents=True)
+            try:
+                self._folder.mkdir(parents=True)
+            except FileExistsError:  # not all of it could be deleted, as a file on NFS that is open
+                self._folder = self._folder.with_name(f"{self._folder.name}-{token_hex(4)}")
+                self._folder.mkdir(parents=True)
             try:
                 path = str(self._folder / name)
                 write(path)

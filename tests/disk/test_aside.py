@@ -176,3 +176,23 @@ def test_a_folder_that_is_removed_before_it_is_opened__before_no_such_file(
     with named_last(str(tmp_path / "target")) as path:
         write_file(path)
     assert [each.name for each in tmp_path.iterdir()] == ["target"]
+
+
+def test_a_folder_that_cannot_be_deleted_keeps_no_later_save_from_being_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where NFS keeps a file that is open, or where too many are: each later save failed with "File exists"."""
+    own = Aside(str(tmp_path), "run", "launch", 0)
+
+    def fails(path: str) -> None:
+        Path(path).write_text("a part")
+        raise OSError(errno.EIO, "on purpose")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(aside.shutil, "rmtree", lambda *_, **__: None)
+        for _ in range(2):
+            with pytest.raises(OSError, match="on purpose"):
+                own.save("step-1", fails)
+        assert Path(own.save("step-1", write_file)).read_text() == "whole"
+    Aside(str(tmp_path), "run", "next", 0).clear_others()
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["step-1"]
