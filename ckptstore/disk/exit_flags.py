@@ -31,9 +31,14 @@ def flag_path(directory: str, key: LaunchKey) -> str:
     return f"{directory}/{FOLDER}/{_PREFIX}{key}.json"
 
 
+def content(run: str, reason: str) -> str:
+    """The text of a request to a launch of a run."""
+    return json.dumps({KEY: 1, "run": run, "reason": reason})
+
+
 def put(directory: str, key: LaunchKey, run: str, reason: str) -> None:
     """Write the request to a launch of a run. Can be repeated. Follows no link. Raises `OSError`."""
-    told = json.dumps({KEY: 1, "run": run, "reason": reason}).encode()
+    told = content(run, reason).encode()
     name = Path(flag_path(directory, key)).name
     draft = f".{name}.{token_hex(4)}"  # hooks of several pods have one process id
     with opened_directory(f"{directory}/{FOLDER}") as folder:

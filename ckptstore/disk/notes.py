@@ -21,6 +21,8 @@ from ckptstore.outside import Path, os, tempfile
 
 log = logging.getLogger("ckptstore")
 
+_REQUEST = ".exit"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
@@ -61,8 +63,31 @@ def leave(note: Note) -> None:
 
 def remove(note: Note) -> None:
     """Delete a note: the process is no rank of the launch any more."""
-    with suppress(OSError):
-        _path(note).unlink()
+    for path in (_path, _request_path):
+        with suppress(OSError):
+            path(note).unlink()
+
+
+def request_path(note: Note) -> str:
+    """Where a process that has no directory yet looks for a request to leave; empty without a temporary directory."""
+    try:
+        return str(_request_path(note))
+    except OSError:
+        return ""
+
+
+def ask(note: Note, told: str) -> bool:
+    """Leave a request for a process beside its note; return whether that could be written."""
+    try:
+        replace_text(_request_path(note), told)
+    except OSError:
+        return False
+    return True
+
+
+def take_back(note: Note) -> None:
+    """Remove the request beside a note, if there is one. Raises `OSError`."""
+    _request_path(note).unlink(missing_ok=True)
 
 
 def of_living() -> list[Note]:
@@ -75,8 +100,9 @@ def of_living() -> list[Note]:
     for path in folder.glob("*.json") if _is_own(folder) else ():
         note = _read(path)
         if note is None or is_dead(note.process):
-            with suppress(OSError):
-                path.unlink()
+            for left in (path, path.with_suffix(_REQUEST)):
+                with suppress(OSError):
+                    left.unlink()
         elif is_here(note.process):
             found.append(note)
     return sorted(found, key=lambda note: (note.run, note.rank))
@@ -93,6 +119,10 @@ def _without_user(url: str) -> SplitResult:
 
 def _path(note: Note) -> Path:
     return _folder() / f"{note.pid}-{launch_key(note.run, note.launch)}.json"
+
+
+def _request_path(note: Note) -> Path:
+    return _path(note).with_suffix(_REQUEST)
 
 
 def _is_own(folder: Path) -> bool:

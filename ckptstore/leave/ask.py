@@ -17,7 +17,9 @@ from ckptstore.core import validate
 from ckptstore.core.gc_paused import gc_paused
 from ckptstore.core.model import launch_key
 from ckptstore.disk import exit_flags
-from ckptstore.disk.notes import of_living
+from ckptstore.disk.notes import ask as leave_request
+from ckptstore.disk.notes import of_living, request_path
+from ckptstore.disk.notes import take_back as take_request_back
 from ckptstore.disk.owner import is_here
 from ckptstore.disk.run_directories import known_directories, root_of
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UnknownRunError, UsageError, reason_of
@@ -86,13 +88,14 @@ def ask(database: Database, run: str, reason: str, directories: Iterable[str] = 
     every = homes.union(*(note.directories for note in notes))
     unreached = put_flags(launch.key, launch.run, every, reason)
     away = away or _ask_by_catalog(database, launch, reason)
+    hear = {note for note in notes if _hears(note, launch, unreached, reason)}
     return Asked(
         launch=launch,
         ending="",
         reached=tuple(sorted(every - unreached.keys())),
         unreached=tuple(sorted(unreached.items())),
         by_catalog=not away,
-        signalled=tuple(note.pid for note in notes if not _hears(note, unreached) and _terminate(note)),
+        signalled=tuple(note.pid for note in notes if note not in hear and _terminate(note)),
         away=away,
     )
 
@@ -137,6 +140,12 @@ def take_back(database: Database, run: str) -> bool:
     launch, _, homes = _known(database, run)
     was_asked = database.in_write(lambda connection: exit_requests.take_back(connection, launch.key))
     left = []
+    for note in of_living():
+        if (note.run, note.launch) == (launch.run, launch.id):
+            try:
+                take_request_back(note)
+            except OSError as error:
+                left.append(f"{request_path(note)} ({reason_of(error)})")
     for directory in sorted(homes):
         try:
             exit_flags.take_back(directory, launch.key)
@@ -203,8 +212,13 @@ def _homes(connection: Connection, launch: Launch) -> set[str]:
     return said
 
 
-def _hears(note: Note, unreached: Mapping[str, str]) -> bool:
-    return note.looks and any(directory not in unreached for directory in note.directories)
+def _hears(note: Note, launch: Launch, unreached: Mapping[str, str], reason: str) -> bool:
+    """Whether a process finds the request. One that looks, and has saved nothing yet, is asked by its note."""
+    if not note.looks:
+        return False
+    if not note.directories:
+        return leave_request(note, exit_flags.content(launch.run, reason))
+    return any(directory not in unreached for directory in note.directories)
 
 
 def _terminate(note: Note) -> bool:

@@ -28,7 +28,7 @@ class ExitRequest:
     """Looks for a request to one rank: a file in the directories that the rank saves to, about once a second.
 
     For `ckptstore exit --from-env` it leaves a note in the temporary directory of this machine: which process is that
-    rank.
+    rank. A rank that has saved nothing yet finds a request beside its note.
     """
 
     def __init__(self, database: Database, facts: Launch, rank: int) -> None:
@@ -49,6 +49,8 @@ class ExitRequest:
     def announce(self) -> None:
         """The process has joined: leave the note, until it ends."""
         notes.leave(self._note)
+        if path := notes.request_path(self._note):
+            self._flags = [path, *self._flags]
         atexit.register(self._withdraw)
 
     def look_in(self, directory: str) -> None:

@@ -84,10 +84,10 @@ def test_a_rank_asks_the_disk_once_a_second(catalog: Catalog, tmp_path: Path, mo
     monkeypatch.setattr(os.path, "exists", lambda path: looks.append(path) or exists(path))
     for _ in range(100):
         assert not ranks[0].exit_requested
-    assert len(looks) == 1
+    assert len(looks) == 2  # beside its note, and where it saves
     now[0] += 1
     assert not ranks[0].exit_requested
-    assert len(looks) == 2
+    assert len(looks) == 4
 
 
 def test_it_is_taken_back(catalog: Catalog, tmp_path: Path) -> None:
@@ -605,3 +605,47 @@ def test_a_launch_with_an_error_of_one_rank_has_ended_though_another_was_killed(
     asked = ask(catalog.database, "run", "drained")
     assert (asked.ending, asked.is_told) == ("ended: RuntimeError", False)
     assert look(catalog.database, "run", ranks[0].facts).is_over
+
+
+BY_HAND = """
+import sys
+from pathlib import Path
+import ckptstore
+launch = ckptstore.connect(sys.argv[1]).join("run", rank=0, world_size=1)
+launch.resolve()
+is_asked = launch.exit_requested
+print("training", flush=True)
+while not is_asked:
+    is_asked = launch.exit_requested
+launch.save(lambda path: Path(path).write_text("state"), global_step=7, directory=sys.argv[2], kind="graceful_exit")
+"""
+
+
+def test_a_loop_of_the_scripts_own_that_has_saved_nothing_yet_saves_when_it_is_asked(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looked for the request after each step, and was killed by SIGTERM with all that it had trained."""
+    monkeypatch.setattr(notes, "_folder", lambda: tmp_path / f"ckptstore-{os.getuid()}")
+    command = [sys.executable, "-c", BY_HAND, sqlite_url, str(tmp_path / "ckpt")]
+    env = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as training:
+        try:
+            assert training.stdout is not None
+            assert training.stdout.readline() == "training\n"
+            asked = ask(open_database(sqlite_url), "run", "drained")
+            code = training.wait(20)
+        finally:
+            training.kill()
+    assert (asked.signalled, code) == ((), 0)
+    assert [file.kind for file in connect(sqlite_url).files("run")] == [Kind.GRACEFUL_EXIT]
+
+
+def test_a_request_beside_a_note_is_taken_back(catalog: Catalog) -> None:
+    launch = catalog.join("run", rank=0, world_size=1)
+    assert not launch.exit_requested
+    ask(catalog.database, "run", "drained")
+    launch.exit_request._next_look = 0
+    assert launch.exit_requested
+    assert take_back(catalog.database, "run")
+    launch.exit_request._next_look = 0
+    assert not launch.exit_requested
