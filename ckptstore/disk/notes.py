@@ -69,11 +69,12 @@ def remove(note: Note) -> None:
 
 
 def request_path(note: Note) -> str:
-    """Where a process that has no directory yet looks for a request to leave; empty without a temporary directory."""
+    """Where a process that has no directory yet looks for a request to leave; empty without a folder of this user."""
     try:
-        return str(_request_path(note))
+        path = _request_path(note)
     except OSError:
         return ""
+    return str(path) if _is_own(path.parent) else ""
 
 
 def ask(note: Note, told: str) -> bool:

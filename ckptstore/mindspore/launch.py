@@ -49,7 +49,7 @@ from ckptstore.retention.decide import check_policy
 from ckptstore.training.complaints import Complaints
 from ckptstore.training.copies_to_tiers import CopiesToTiers
 from ckptstore.training.layout_files import LayoutFiles
-from ckptstore.training.life_signs import Silence
+from ckptstore.training.life_signs import LifeSigns, Silence
 from ckptstore.training.rank_launch import RankLaunch
 from ckptstore.training.start import Progress, begin, decide, follow, start_from_json
 from ckptstore.training.visibility import answer, ask_ranks
@@ -286,7 +286,7 @@ class TrainingLaunch(RankLaunch):
         )
 
     def _exit_flag(self, path: str) -> ExitFlag:
-        """The same one in each training: what is set between two of them was not set before the launch."""
+        """The same one in each training: one that is set between two of them counts."""
         if path not in self._exit_flags:
             self._exit_flags[path] = ExitFlag(path, puts_back=self.rank == 0)
         return self._exit_flags[path]
@@ -797,10 +797,22 @@ def join(
     launch = TrainingLaunch(database, joined.facts, rank)
     launch.recorder.inherit(joined.recorder)
     launch.name, launch.saved_before = sent["name"], sent["saved_before"]
-    launch.signs.begin()
+    _give_signs(launch)
     launch.exit_request.announce()
     launch.directories = tuple(map(str, directories))
     return launch
+
+
+_signs: dict[tuple[str, str], LifeSigns] = {}
+
+
+def _give_signs(launch: TrainingLaunch) -> None:
+    """Give signs of a launch, and no more of one of its run that this process joined before, as for a refused start."""
+    run = launch.database.name, launch.run
+    if run in _signs:
+        _signs[run].end()
+    _signs[run] = launch.signs
+    launch.signs.begin()
 
 
 def _check_arguments(run: object, catalog: object, launch_id: object, directories: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from ckptstore.catalog import leases, reads, schema
 from ckptstore.catalog.engine import clock
@@ -42,10 +42,8 @@ class LifeSigns:
     A launch that began without the catalog gives signs once its records are there. Each sign renews the lease on the
     state that the launch started from, and writes records that a journal could not take before. A request to exit that
     is in the catalog is copied to where the ranks look for it: with each sign, with each save of rank 0, and by each
-    rank when it announces a directory. A process that joins a run again gives signs of the later launch alone.
+    rank when it announces a directory.
     """
-
-    _of_runs: ClassVar[dict[tuple[str, str], LifeSigns]] = {}
 
     def __init__(self, recorder: Recorder, database: Database, launch: Launch, rank: int) -> None:
         self._recorder, self._database, self._launch = recorder, database, launch
@@ -60,10 +58,6 @@ class LifeSigns:
         """The launch is alive from now on."""
         if self._rank or self._thread is not None:
             return
-        run = self._database.name, self._launch.run
-        if (before := self._of_runs.get(run)) is not None:
-            before.end()  # as after a refused `resume`: that launch will not train
-        self._of_runs[run] = self
         self._process = this_process()
         self._give()
         self._ended.clear()

@@ -15,6 +15,7 @@ from mindspore.train.callback import _checkpoint as checkpoint_callback
 
 import ckptstore.mindspore
 from ckptstore.api import Catalog, connect
+from ckptstore.catalog import leases, reads
 from ckptstore.core.events import FileRecorded, from_lines
 from ckptstore.core.model import Content, FileState, Kind
 from ckptstore.journal import jsonl
@@ -233,3 +234,12 @@ def test_an_evaluation_that_fails_after_training_ends_no_training(
     assert [each.name for each in (tmp_path / "ckpt").glob("*breakpoint*")] == (
         ["net-1_5_breakpoint.ckpt"] if fails else []
     )
+
+
+def test_a_process_that_joins_again_gives_no_signs_of_the_launch_before(catalog: Catalog, tmp_path: Path) -> None:
+    """As after a refused `resume`: once the later launch had ended, every other start was refused for the first."""
+    ckptstore.mindspore.join("run")
+    job = Job()
+    job.train(job.launch.saver(tmp_path, every=3))
+    with catalog.database.read() as connection:
+        assert leases.last_sign(connection, reads.run_id(connection, "run") or 0) is None

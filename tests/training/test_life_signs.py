@@ -186,16 +186,3 @@ def test_a_launch_gives_signs_until_it_ends(catalog: Catalog, monkeypatch: pytes
     catalog.join("run", rank=1, world_size=2, launch_id="L2").signs.begin()
     with catalog.database.read() as connection:
         assert leases.last_sign(connection, reads.run_id(connection, "run") or 0) is None, "rank 0 does it for all"
-
-
-def test_a_process_that_joins_again_gives_no_signs_of_the_launch_before(catalog: Catalog) -> None:
-    """As after a refused `resume`: once the later launch had ended, every other start was refused for the first."""
-    first, second = begun(catalog), catalog.join("run", rank=0, world_size=1, launch_id="L2")
-    first.signs.begin()
-    second.signs.begin()
-    second.signs.end()
-    try:
-        with catalog.database.read() as connection:
-            assert leases.last_sign(connection, reads.run_id(connection, "run") or 0) is None
-    finally:
-        first.signs.end()
