@@ -185,20 +185,23 @@ def has_been_whole(connection: sa.Connection, launch: Launch) -> bool:
     full = checkpoints.c.content == Content.FULL.value
     share = one_of(checkpoints.c.content, *_IN_PIECES)
     of_launch = (saves.c.launch_id == launch.key) & (saves.c.global_step > 0)
-    counts = [sa.func.count(sa.distinct(sa.case((each, checkpoints.c.rank)))) for each in (full, share)]
-    # A query for each step: PostgreSQL would count the files of all steps first, and most launches begin with a whole
-    # state.
-    steps = sa.select(saves.c.global_step).distinct().where(of_launch).order_by(saves.c.global_step)
-    for step in connection.execute(steps).scalars().all():
-        of_step = of_launch & (saves.c.global_step == step) & checkpoints.c.size.is_not(None)
-        found = connection.execute(sa.select(*counts).select_from(FILES).where(of_step)).one()
-        full_ranks, share_ranks = map(int, found)
-        if launch.world_size in (full_ranks, share_ranks):
+    finished = of_launch & checkpoints.c.size.is_not(None)
+    counts = (sa.func.count(sa.distinct(sa.case((each, checkpoints.c.rank)))) for each in (full, share))
+    counted = sa.select(saves.c.global_step, *counts).select_from(FILES).where(finished).group_by(saves.c.global_step)
+    full_ranks = sa.select(saves.c.global_step, checkpoints.c.rank).distinct().select_from(FILES).where(finished, full)
+    steps = sorted(connection.execute(sa.select(saves.c.global_step).distinct().where(of_launch)).scalars())
+    # The first step, then twice as many each time: most launches begin with a whole state, others never have one.
+    portion = 1
+    while steps:
+        is_asked = saves.c.global_step.between(steps[0], steps[:portion][-1])
+        found = connection.execute(counted.where(is_asked)).all()
+        if any(launch.world_size in ranks for _, *ranks in found):
             return True
-        if full_ranks:
-            ranks = connection.execute(sa.select(checkpoints.c.rank).select_from(FILES).where(of_step, full)).scalars()
-            if launch.layout.covers(ranks, launch.world_size):
+        if any(of_full for _, of_full, _ in found):
+            ranks = grouped((step, rank) for step, rank in connection.execute(full_ranks.where(is_asked)))
+            if any(launch.layout.covers(each, launch.world_size) for each in ranks.values()):
                 return True
+        steps, portion = steps[portion:], 2 * portion
     return False
 
 
