@@ -215,7 +215,7 @@ checkpoints = sa.Table(
     sa.Column("directory_id", sa.String(16)),
     sa.Column("version", sa.String(64), nullable=False),
     sa.Index(None, "path", "created_at"),  # a path may be written at each save: its next record must be found at once
-    sa.Index(None, "save_id", "state", "rank"),  # queries for present files, or a rank's, must not read all others
+    sa.Index(None, "save_id", "state"),  # queries for present files must not read deleted ones
 )
 """`reported` is the state in the newest record. `project` derives `state` from it, from what retention did with the
 file, and from other records at the same path. `version` orders the records of one file. It is made of `revision`, or of

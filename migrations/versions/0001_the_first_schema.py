@@ -357,7 +357,5 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_checkpoints_mtime_ns"), "checkpoints", ["mtime_ns"], unique=False)
     op.create_index(op.f("ix_checkpoints_path_created_at"), "checkpoints", ["path", "created_at"], unique=False)
-    op.create_index(
-        op.f("ix_checkpoints_save_id_state_rank"), "checkpoints", ["save_id", "state", "rank"], unique=False
-    )
+    op.create_index(op.f("ix_checkpoints_save_id_state"), "checkpoints", ["save_id", "state"], unique=False)
     # ### end Alembic commands ###

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from ckptstore.api import connect
-from ckptstore.catalog import directories, gauges, journals, live, reads, tallies
+from ckptstore.catalog import directories, gauges, journals, reads, tallies
 from ckptstore.catalog.engine import Connection, Database, in_memory
 from ckptstore.catalog.project import project
 from ckptstore.catalog.tables import checkpoints
@@ -307,24 +307,6 @@ def test_taking_up_a_journal_does_not_read_the_rows_of_all_others() -> None:
         return instructions_of(work, list(map(LaunchStarted, launched(1))), before=fill)
 
     assert cost(2000) <= cost(10) + 2
-
-
-def test_the_file_of_a_rank_is_found_without_reading_those_of_all_ranks() -> None:
-    """Before a start adopts the last files of 10,000 ranks, it looks for the newest earlier file of each."""
-
-    def cost(ranks: int) -> int:
-        of_all: dict[str, Any] = {"run": "run", "launch": "L1", "kind": Kind.PERIODIC, "global_step": 5, "size": 1}
-        files = [Checkpoint(**of_all, rank=rank, path=f"/d/{rank}", mtime_ns=1) for rank in range(ranks)]
-        whole = [replace(file, state=FileState.COMPLETE, created_at=START) for file in files]
-
-        def work(connection: Connection) -> None:
-            for rank in range(ranks):
-                found = live.newest_whole_path(connection, 1, rank, but="", share_of=None)
-                assert found == f"/d/{rank}"
-
-        return instructions_of(work, [*map(LaunchStarted, launched(1)), *map(FileRecorded, whole)])
-
-    assert cost(200) <= 15 * cost(20)
 
 
 def test_those_who_save_to_a_directory_are_found_without_reading_all_others() -> None:
