@@ -257,9 +257,11 @@ class StateWriter:
 
     def wait(self) -> None:
         """Wait for the save that is under way."""
-        under_way, self._under_way = self._under_way, None
-        if under_way is not None:
-            under_way.result()
+        if self._under_way is not None:
+            error = self._under_way.exception()  # at Ctrl-C it is still under way, and uses the memory of the copies
+            self._under_way = None
+            if error is not None:
+                raise error
 
     def _write(
         self,

@@ -7,7 +7,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from functools import cache, partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from ckptstore.mindspore import saver as saver_module
 from ckptstore.mindspore import state_writer
 from ckptstore.mindspore.launch import TrainingLaunch
 from ckptstore.mindspore.schedule import LEFT
-from ckptstore.mindspore.state import Parameters
+from ckptstore.mindspore.state import Parameters, Values
 from ckptstore.retention.policy import Policy
 from tests.mindspore.cells import accumulating, varied_dataset
 from tests.mindspore.job import at_call
@@ -621,6 +621,41 @@ def test_a_saver_that_was_made_before_resume_saves_no_restored_state_again(
 class BeforeStep(Callback):
     def on_train_step_begin(self, run_context: Any) -> None:
         raise RuntimeError("on purpose")
+
+
+def test_ctrl_c_while_training_waits_for_a_save_leaves_that_save_whole(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The save at the exception took the memory of the copy that was still being written: step 2 held step 4."""
+    goes_on, write = threading.Event(), Values.write
+    monkeypatch.setattr(Values, "write", lambda self, path: goes_on.wait(20) and write(self, path))
+    waits = 0
+
+    def waiting(wait: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def waited(self: Any) -> Any:
+            nonlocal waits
+            waits += 1
+            if waits == 2:  # the first one is for the memory of the copies
+                raise KeyboardInterrupt
+            if waits > 2:
+                goes_on.set()
+            return wait(self)
+
+        return waited
+
+    for name in ("result", "exception"):
+        monkeypatch.setattr(Future, name, waiting(getattr(Future, name)))
+    trained = Trained()
+    loop = trained.loop(tmp_path)
+    after = {}
+    with pytest.raises(KeyboardInterrupt):
+        for batch in loop:
+            loop.step(loss=trained.step(*batch))
+            after[loop.global_step] = trained.values()
+    assert saved_steps(catalog) == [2, 4]
+    for file in catalog.files("run"):
+        held = ms.load_checkpoint(file.path, format="safetensors")
+        assert {name: held[name].asnumpy().tobytes() for name in after[2]} == after[file.global_step]
 
 
 @pytest.mark.parametrize("form", ["safetensors", "ckpt"])
