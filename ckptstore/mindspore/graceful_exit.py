@@ -51,7 +51,7 @@ class ExitWatch(Watch):
             self._request = session.launch.exit_request
             self._request.is_heeded()
         flag_path = self._config_file = callback.remote_config_file
-        resets = session.reset_exit_flag and session.flag_may_be_stale
+        resets = session.reset_exit_flag and session.progress.flag_may_be_stale
         if flag_path is not None and resets and compat.CHECK_EXIT_FLAG.of(callback)():
             self._flag = StaleFlag(flag_path, callback.key)
             if session.launch.rank == 0:

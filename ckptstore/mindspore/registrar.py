@@ -149,7 +149,8 @@ class Registrar(Callback):
         is_repair = progress.has_failed and any(isinstance(watch, TtpWatch) for watch in self._watches)
         if not is_repair and progress.evaluated is None:  # no other registrar has begun this training
             progress.began_after = progress.global_step if progress.has_trained else 0
-        session.flag_may_be_stale = not progress.has_trained or progress.has_left
+        if progress.evaluated is None:
+            progress.flag_may_be_stale = not progress.has_trained or progress.has_left
         progress.has_trained, progress.has_failed, progress.has_left = True, False, False
         progress.evaluated = self._evaluated
         session.record_steps_per_epoch()

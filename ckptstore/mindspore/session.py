@@ -53,7 +53,7 @@ class Session:
 
     A driver counts the steps in `progress`, hands over each file with `saved`, and records the end with
     `record_ending`. With `reset_exit_flag` a flag of OnRequestExit is put back that was set before the launch, or that
-    ended the training before (`flag_may_be_stale`); one that is set between two trainings is heeded.
+    ended the training before (`Progress.flag_may_be_stale`); one that is set between two trainings is heeded.
     `check_restored` gets MindSpore's callback parameters, and may refuse. It is given for a framework that restores by
     itself and continues MindSpore's step count. Without it (`sets_count`) ckptstore continues that count.
     """
@@ -82,7 +82,6 @@ class Session:
         self.metrics: Callable[[], Mapping[str, float]] = dict  # the user's metrics for a save
         self.keep_beside: Callable[[str], None] = lambda _: None  # writes the companion of a saved file
         self.reset_exit_flag = reset_exit_flag
-        self.flag_may_be_stale = True
         self.sets_count = check_restored is None
         self.check_restored = check_restored or _unchecked
         self._is_uneven = False

@@ -131,7 +131,8 @@ class Progress:
     - `global_step`: the batches consumed since the run began.
     - `began_after`: the step after which the present training began, if it is not the first one.
     - `has_trained`: training has begun. `has_failed`: an exception ended the last training. `ending`: the step and the
-      error of that end, if known. `has_left`: OnRequestExit ended it.
+      error of that end, if known. `has_left`: OnRequestExit ended it. `flag_may_be_stale`: the present training is the
+      first one, or comes after such an end.
     - `seed`: with it random layers draw in each step by the number of the step (None: as MindSpore does).
     - `recorder`: records for a training while that is under way. `evaluated`: gets the results of an evaluation in it,
       if MindSpore runs it.
@@ -143,6 +144,7 @@ class Progress:
     has_trained: bool = False
     has_failed: bool = False
     has_left: bool = False
+    flag_may_be_stale: bool = True
     ending: TrainingEnded | None = None
     seed: int | None = None
     recorder: RecorderThread | None = None

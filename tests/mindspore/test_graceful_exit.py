@@ -375,3 +375,15 @@ def test_a_flag_that_is_set_between_two_trainings_is_heeded(catalog: Catalog, tm
     job.model.train(3, job.dataset, callbacks=callbacks, initial_epoch=1)
     assert job.launch.global_step < 18
     assert [save.tally.global_step for save in catalog.saves("run", kind="graceful_exit")] == [job.launch.global_step]
+
+
+def test_a_flag_from_before_the_launch_is_put_back_by_the_second_of_two_registrars(
+    catalog: Catalog, tmp_path: Path, exits: None
+) -> None:
+    """It took the training for a later one of the launch, since the first registrar had begun it."""
+    job, flag = Job(), tmp_path / "flag.json"
+    flag.write_text('{"GracefulExit": 1}')
+    ckpt_cb, exit_cb = saving(tmp_path / "ckpt"), leaving(tmp_path)
+    job.train(ckpt_cb, job.registrar(ckpt_cb), exit_cb, job.registrar(exit_cb))
+    assert json.loads(flag.read_text()) == {"GracefulExit": 0}
+    assert job.launch.global_step == 6
