@@ -53,13 +53,14 @@ class Aside:
         """
         with self._in_turn:
             self.clear()
+            folder = self._folder
             try:
-                self._folder.mkdir(parents=True)
+                folder.mkdir(parents=True)
             except FileExistsError:  # not all of it could be deleted, as a file on NFS that is open
-                self._folder = self._folder.with_name(f"{self._folder.name}-{token_hex(4)}")
-                self._folder.mkdir(parents=True)
+                folder = folder.with_name(f"{folder.name}-{token_hex(4)}")
+                folder.mkdir()
             try:
-                path = str(self._folder / name)
+                path = str(folder / name)
                 write(path)
                 there = names_in(self.directory)
                 taken = there | {parsed.prefix for each in there if (parsed := parse_tensorflow(each))}
@@ -67,7 +68,7 @@ class Aside:
                 before(final)
                 _give(path, final)
             finally:
-                self.clear()
+                shutil.rmtree(folder, ignore_errors=True)
         return final
 
     def clear(self) -> None:
