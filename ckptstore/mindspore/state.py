@@ -81,6 +81,10 @@ class Parameters:
         for name, item in self.named.items():
             self._buffers[name] = np.full(item.nbytes, 0, np.uint8)
 
+    def give_room_back(self) -> None:
+        """Free the memory for a copy."""
+        self._buffers.clear()
+
     def copied(self) -> Values:
         """The present values. They use the memory of the previous copy, which must not be in use any more."""
         copies = []

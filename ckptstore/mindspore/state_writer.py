@@ -150,6 +150,7 @@ class StateWriter:
 
     def _save_without_copies(self) -> None:
         self._copies = False
+        self._state.give_room_back()
         log.warning(
             "run %s: there is no memory for a copy of the state, which takes %s: training waits at each save until it "
             "is written",

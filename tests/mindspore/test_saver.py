@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
@@ -656,6 +657,24 @@ def test_ctrl_c_while_training_waits_for_a_save_leaves_that_save_whole(
     for file in catalog.files("run"):
         held = ms.load_checkpoint(file.path, format="safetensors")
         assert {name: held[name].asnumpy().tobytes() for name in after[2]} == after[file.global_step]
+
+
+@pytest.mark.parametrize("name", ["make_room", "copied"])
+def test_memory_for_a_part_of_a_copy_is_given_back(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """What had been allocated was held to the end of training, where there was no memory."""
+    held, makes_room = [], Parameters.make_room
+
+    def no_memory_at_last(self: Any) -> None:
+        makes_room(self)
+        held.extend(map(weakref.ref, self._buffers.values()))
+        raise MemoryError
+
+    monkeypatch.setattr(Parameters, name, no_memory_at_last)
+    Trained().train(tmp_path)
+    assert held
+    assert not any(each() is not None for each in held)
 
 
 @pytest.mark.parametrize("form", ["safetensors", "ckpt"])
