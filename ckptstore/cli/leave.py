@@ -232,6 +232,10 @@ class _Exit:
         places = [count(len(asked.reached), "directory", "directories")] if asked.reached else []
         places += ["the catalog"] if asked.by_catalog else []
         ways = [f"a request in {' and in '.join(places)}"] if places else []
+        if asked.by_note:
+            ways.append(
+                f"a file for {count(len(asked.by_note), 'process that has', 'processes that have')} saved nothing yet"
+            )
         ways += [f"SIGTERM to {count(len(asked.signalled), 'process', 'processes')}"] if asked.signalled else []
         how = f"asked to save and leave, by {', '.join(ways)}" if asked.is_told else "no process could be asked"
         self._line(f"run {self.run}, launch {asked.launch.id}: {how}")

@@ -44,6 +44,7 @@ class Asked:
     - `ending`: how it had ended before (empty: it may train). A launch that has ended is not asked.
     - `reached`: the directories with the request; `unreached`: those without it, and why.
     - `by_catalog`: whether the catalog has the request too, where rank 0 finds it.
+    - `by_note`: the processes of this machine that find the request beside their note: they have saved nothing yet.
     - `signalled`: the processes of this machine that got SIGTERM, since they look for no request, or since none of
       their directories has it.
     - `away`: why the catalog cannot be used (empty: it can).
@@ -54,13 +55,14 @@ class Asked:
     reached: tuple[str, ...] = ()
     unreached: tuple[tuple[str, str], ...] = ()
     by_catalog: bool = False
+    by_note: tuple[int, ...] = ()
     signalled: tuple[int, ...] = ()
     away: str = ""
 
     @property
     def is_told(self) -> bool:
         """Whether any rank can find the request, or got SIGTERM."""
-        return bool(self.reached or self.by_catalog or self.signalled)
+        return bool(self.reached or self.by_catalog or self.by_note or self.signalled)
 
 
 def ask(database: Database, run: str, reason: str, directories: Iterable[str] = ()) -> Asked:
@@ -95,6 +97,7 @@ def ask(database: Database, run: str, reason: str, directories: Iterable[str] = 
         reached=tuple(sorted(every - unreached.keys())),
         unreached=tuple(sorted(unreached.items())),
         by_catalog=not away,
+        by_note=tuple(note.pid for note in notes if note in hear and not note.directories),
         signalled=tuple(note.pid for note in notes if note not in hear and _terminate(note)),
         away=away,
     )

@@ -649,3 +649,19 @@ def test_a_request_beside_a_note_is_taken_back(catalog: Catalog) -> None:
     assert take_back(catalog.database, "run")
     launch.exit_request._next_look = 0
     assert not launch.exit_requested
+
+
+def test_a_request_beside_a_note_alone_is_a_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk of the catalog is full, and the process has saved nothing yet: it left, and the command failed."""
+    monkeypatch.setattr(notes, "_folder", lambda: tmp_path / f"ckptstore-{os.getuid()}")
+    with small_disk(tmp_path / "disk", "size=2m") as disk:
+        catalog = connect(str(disk / "catalog.db"))
+        launch = catalog.join("run", rank=0, world_size=1)
+        launch.resolve()
+        assert not launch.exit_requested
+        fill(disk)
+        told = ckptstore("--db", str(disk / "catalog.db"), "exit", "run", TMPDIR=str(tmp_path))
+        launch.exit_request._next_look = 0
+        assert told.code == 0, told.out + told.err
+        assert launch.exit_requested
+        assert "asked to save and leave, by a file for 1 process that has saved nothing yet" in told.out
