@@ -110,8 +110,11 @@ class Schedule:
             _handle_sigterm(signal.SIG_DFL)
 
     def obey(self) -> None:
-        """End the process if it got SIGTERM, and training ended by itself before it could leave. All is saved."""
-        if self._terminated and not self._has_left:
+        """End the process if it got SIGTERM, and training ended by itself before it could leave. All is saved.
+
+        Of several ranks others may still save: msrun kills them once one has ended by a signal.
+        """
+        if self._terminated and not self._has_left and self._launch.world_size == 1:
             os.kill(os.getpid(), signal.SIGTERM)  # the first one has set back what the signal does
 
     def _terminate(self, *_: object) -> None:

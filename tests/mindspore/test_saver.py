@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from functools import cache, partial
 from pathlib import Path
@@ -28,7 +29,7 @@ from ckptstore.errors import RefusedError, UsageError
 from ckptstore.mindspore import saver as saver_module
 from ckptstore.mindspore import state_writer
 from ckptstore.mindspore.launch import TrainingLaunch
-from ckptstore.mindspore.schedule import LEFT
+from ckptstore.mindspore.schedule import LEFT, Schedule
 from ckptstore.mindspore.state import Parameters, Values
 from ckptstore.retention.policy import Policy
 from tests.mindspore.cells import accumulating, varied_dataset
@@ -675,6 +676,23 @@ def test_memory_for_a_part_of_a_copy_is_given_back(
     Trained().train(tmp_path)
     assert held
     assert not any(each() is not None for each in held)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_rank_of_several_does_not_end_while_others_may_still_save(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch, world_size: int
+) -> None:
+    """msrun killed the ranks that still wrote the last state once one had ended by the signal."""
+    launch = ckptstore.mindspore.join("run")
+    launch.facts = replace(launch.facts, world_size=world_size)
+    schedule = Schedule(launch, 100, step=0, mtbf=None, flag=None)
+    killed: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda *told: killed.append(told))
+    schedule.begin()
+    signal.raise_signal(signal.SIGTERM)
+    schedule.end()
+    schedule.obey()
+    assert killed == [(os.getpid(), signal.SIGTERM)] * (world_size == 1)
 
 
 @pytest.mark.parametrize("form", ["safetensors", "ckpt"])
