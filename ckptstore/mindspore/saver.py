@@ -231,13 +231,15 @@ class Saver(Registrar):
     def _close(self) -> None:
         self._writer.wait()
         super()._close()
-        if self._schedule is not None:
-            if self._leaves:
+        schedule, self._schedule = self._schedule, None  # the next training may be refused before it has one
+        leaves, self._leaves = self._leaves, False
+        if schedule is not None:
+            if leaves:
                 step = self._session.progress.global_step
-                self._schedule.leave(step, is_saved=self._writer.has_saved(step) or not self._writes)
-            self._schedule.end()
+                schedule.leave(step, is_saved=self._writer.has_saved(step) or not self._writes)
+            schedule.end()
             if not self._session.progress.has_failed:  # else the exception ends it, and is shown
-                self._schedule.obey()
+                schedule.obey()
 
 
 def check_saver(every: object, append_info: AppendInfo, copies: object) -> None:

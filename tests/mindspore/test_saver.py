@@ -678,6 +678,21 @@ def test_memory_for_a_part_of_a_copy_is_given_back(
     assert not any(each() is not None for each in held)
 
 
+def test_a_training_that_is_refused_after_an_exit_does_not_leave_again(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A notebook goes on after the exit: the refused training recorded a good end, and said that it had saved."""
+    job, flag = new_job(), tmp_path / "flag.json"
+    saver = job.launch.saver(tmp_path / "ckpt", every=100, exit_flag=flag)
+    with pytest.raises(SystemExit):
+        job.train(DoAt(3, lambda: flag.write_text('{"GracefulExit": 1}')), saver, epochs=2)
+    assert "training ends on request" in caplog.text
+    caplog.clear()
+    with pytest.raises(RefusedError):
+        job.train(saver, job.registrar(), epochs=2)
+    assert "training ends on request" not in caplog.text
+
+
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_a_rank_of_several_does_not_end_while_others_may_still_save(
     catalog: Catalog, monkeypatch: pytest.MonkeyPatch, world_size: int
