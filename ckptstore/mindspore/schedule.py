@@ -44,7 +44,7 @@ class Schedule:
         self._launch, self._mtbf = launch, mtbf
         self._rhythm = Rhythm(every, step=step, now=time.monotonic(), rank=launch.rank, alone=launch.world_size == 1)
         self._flag = flag
-        self._terminated = self._has_ended = self._has_left = False
+        self._has_ended = self._has_left = False
         self._process = os.getpid()
 
     def begin(self) -> None:
@@ -67,7 +67,7 @@ class Schedule:
             self._rhythm.adapt(cost, self._mtbf)
         now = time.monotonic()
         asked = bool(self._launch.exit_request.path()) or (self._flag is not None and self._flag.asks())
-        said = self._rhythm.question(step, now, leaves=self._terminated or asked)
+        said = self._rhythm.question(step, now, leaves=self._launch.exit_request.got_sigterm or asked)
         said = Question(*communication.added_up(said))
         self._rhythm.heard(step, time.monotonic(), said)
         return is_due or bool(said.saves), bool(said.leaves)
@@ -81,7 +81,7 @@ class Schedule:
 
         `is_saved`: the state after this step is on the disk.
         """
-        self._has_left = True
+        self._has_left, self._launch.exit_request.got_sigterm = True, False
         if self._flag is not None:
             self._flag.answer()
         if signal.getsignal(signal.SIGTERM) == self._terminate:
@@ -114,14 +114,14 @@ class Schedule:
 
         Of several ranks others may still save: msrun kills them once one has ended by a signal.
         """
-        if self._terminated and not self._has_left and self._launch.world_size == 1:
+        if self._launch.exit_request.got_sigterm and not self._has_left and self._launch.world_size == 1:
             os.kill(os.getpid(), signal.SIGTERM)  # the first one has set back what the signal does
 
     def _terminate(self, *_: object) -> None:
         """At SIGTERM leave when this step is done. A second one ends the process at once; in a child the first does."""
         if self._has_left:
             return
-        self._terminated = True
+        self._launch.exit_request.got_sigterm = True
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if self._has_ended or os.getpid() != self._process:
             os.kill(os.getpid(), signal.SIGTERM)

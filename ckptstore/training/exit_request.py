@@ -38,6 +38,7 @@ class ExitRequest:
         self._flags: list[str] = []
         self._next_look = 0.0
         self._found = ""
+        self.got_sigterm = False  # and no training of the launch has left since
         self._note = Note(
             process=this_process(),
             run=facts.run,

@@ -693,6 +693,22 @@ def test_a_training_that_is_refused_after_an_exit_does_not_leave_again(
     assert "training ends on request" not in caplog.text
 
 
+class TerminatedAndFailed(Callback):
+    def on_train_step_end(self, run_context: Any) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        raise RuntimeError("on purpose")
+
+
+def test_sigterm_before_an_exception_ends_the_next_training_of_the_launch(catalog: Catalog, tmp_path: Path) -> None:
+    """A script that tries again after errors went on, though the log had said that training ends."""
+    job = new_job()
+    saver = job.launch.saver(tmp_path, every=100)
+    job.fail(TerminatedAndFailed(), saver)
+    with pytest.raises(SystemExit):
+        job.train(saver)
+    assert job.launch.global_step == 2
+
+
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_a_rank_of_several_does_not_end_while_others_may_still_save(
     catalog: Catalog, monkeypatch: pytest.MonkeyPatch, world_size: int
