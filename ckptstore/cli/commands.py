@@ -222,7 +222,7 @@ def until_stopped() -> Iterator[None]:
         with suppress(KeyboardInterrupt):
             yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
 
 def _watch(show: Callable[[], None]) -> None:
