@@ -512,11 +512,10 @@ def counters_left_out(others: Iterable[Any], optimizers: Iterable[Any]) -> list[
     """The classes of objects that step with these optimizers, or scale the loss, and that `others` lack.
 
     All objects of the process are looked at, since the script alone refers to them. A loss scale does not show its
-    optimizer.
+    optimizer. Classes are compared by id: `issubclass` would hash them, and not all have a hash.
     """
-    objects = gc.get_objects()
-    classes = {each for each in set(map(type, objects)) if issubclass(each, _STEPPED)}
-    stepped = [each for each in objects if type(each) in classes] if classes else []
+    sought = set(map(id, _STEPPED))
+    stepped = [each for each in gc.get_objects() if not sought.isdisjoint(map(id, type(each).__mro__))]
     saved = [part for each in others for part in _with_parts(each)]
     left = [each for each in stepped if not _is_in(saved, each)]
     parts = [part for each in left for part in list(_with_parts(each))[1:]]

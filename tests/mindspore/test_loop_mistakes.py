@@ -259,6 +259,16 @@ def test_a_schedule_or_a_loss_scale_that_no_save_has__before_silence__now_is_sai
     assert complaints(caplog) == ([] if gives else both)
 
 
+def test_a_class_that_has_no_hash_stops_no_loop(tmp_path: Path) -> None:
+    """The loop looks for schedules among all objects of the process, and libraries have the oddest classes."""
+    without_hash = type("WithoutHash", (type,), {"__hash__": None})
+    odd = without_hash("Odd", (), {})()
+    trained = Trained()
+    for batch in (loop := trained.loop(tmp_path, epochs=1)):
+        loop.step(loss=trained.step(*batch))
+    assert (loop.global_step, type(odd).__name__) == (6, "Odd")
+
+
 def test_a_schedule_of_several_ones_goes_on(tmp_path: Path) -> None:
     def trained(run: str, epochs: int) -> Trained:
         ms.set_seed(1)
