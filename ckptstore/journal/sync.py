@@ -187,14 +187,19 @@ def sync_below(database: Database, root: Path, trust: Trust | None) -> Synced:
     if not root.is_dir():
         raise UsageError(f"{root} is not a directory", "give a run, or the directory that the checkpoints are in")
     sizes, hidden = found_below([real_directory(root)], with_directories=True)
-    synced = _added(Synced(skipped=hidden, unreadable=hidden), _take_up_originals(database, sizes, trust))
-    synced = _added(synced, take_up_found(database, sizes, trust=trust, whole=True))
+    beside, unseen = _beside_originals(database, sizes, trust)
+    hidden += unseen
+    # All together: of a run that the catalog knew before, journals cannot remove protection.
+    taken = take_up_found(database, beside | sizes, trust=trust, whole=True)
+    synced = _added(Synced(skipped=hidden, unreadable=hidden), taken)
     with database.read() as connection:
         return replace(synced, runs=tuple(journals.runs_told(connection, list(sizes))))
 
 
-def _take_up_originals(database: Database, sizes: Mapping[str, int], trust: Trust | None) -> Synced:
-    """Sync all journals beside the originals of those that are new copies.
+def _beside_originals(
+    database: Database, sizes: Mapping[str, int], trust: Trust | None
+) -> tuple[dict[str, int], tuple[Skipped, ...]]:
+    """The sizes of all journals beside the originals of those that are new copies, and what cannot be read there.
 
     The catalog may not know yet what became of the original files, nor the journals of the newest launches there.
     """
@@ -202,7 +207,7 @@ def _take_up_originals(database: Database, sizes: Mapping[str, int], trust: Trus
     new = [originals for path, originals in known.copies.items() if path not in known.read_to]
     folders = {original.rpartition("/")[0] for originals in new for original in originals}
     beside, hidden, _ = _sizes(database, sorted(folders))
-    return _added(Synced(skipped=hidden, unreadable=hidden), take_up_found(database, beside, trust=trust, whole=True))
+    return beside, hidden
 
 
 def found_below(roots: Iterable[str], *, with_directories: bool = False) -> tuple[dict[str, int], tuple[Skipped, ...]]:

@@ -18,6 +18,7 @@ from ckptstore.retention.policy import Policy
 from ckptstore.training.recorder_thread import RecorderThread
 from ckptstore.training.save_places import SavePlaces
 from ckptstore.training.start import Progress, begin, decide
+from tests.contents import contents
 from tests.doctor.checkups import checks, said
 from tests.jobs import Job, begun
 
@@ -368,3 +369,17 @@ def test_a_copy_whose_original_is_gone_tells_all(catalog: Catalog, tmp_path: Pat
     assert catalog.resolve("run").plan.global_step == 15
     catalog.undo("run")
     assert files_in(backup / "rank_0") == ["net-1_10.ckpt", "net-1_5.ckpt", "net-2_5.ckpt"]
+
+
+def test_a_pin_that_was_taken_away_in_another_directory_does_not_come_back(
+    catalog: Catalog, other: Catalog, tmp_path: Path
+) -> None:
+    begun(catalog, tmp_path / "ckpt", 5, 10)
+    catalog.pin("run", 5)
+    pinned = next(tmp_path.glob("ckpt/rank_*/.ckptstore/shared*")).parent.parent
+    copied(pinned, "cp -r", tmp_path / "ckpt" / "backup")
+    pinned.rename(tmp_path / "unmounted")
+    catalog.unpin("run", 5)
+    (tmp_path / "unmounted").rename(pinned)
+    other.scan(tmp_path / "ckpt")
+    assert [row["pinned"] for row in contents(other)["pins"]] == [False]
