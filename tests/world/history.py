@@ -259,7 +259,8 @@ class Step:
     def __str__(self) -> str:
         given = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
         fault = f"    world.fault = {self.fault!r}\n" if self.fault else ""
-        return f"{fault}    world.{self.name}({given})"
+        after = "    world.fault = None\n" if self.fault else ""
+        return f"{fault}    world.{self.name}({given})\n{after}    world.check()"
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.world.history import draw, run
+from tests.world.machine import simulated
+from tests.world.world import World
 
 HERE = Path(__file__).parents[2]
 HISTORIES = 60
@@ -40,3 +43,13 @@ def trace_of(seed: int) -> str:
     assert outcome.error is None
     traced.update(repr(sorted(outcome.left.items())).encode())
     return traced.hexdigest()
+
+
+def test_the_script_of_a_history_checks_what_the_history_checks() -> None:
+    history = draw(5, 6)
+    script: dict[str, Any] = {}
+    exec(str(history), script)  # noqa: S102 — it is made here
+    with simulated(history.seed) as machine:
+        world = World(machine, **{name: value for name, value in history.settings.items() if name != "tier"})
+        script["happens"](world)
+    assert world.checked == run(history).checked
