@@ -110,11 +110,15 @@ def _places(of: ast.AST, bound: Counter[str]) -> Iterator[tuple[Any, Any, Any, b
     """Each node that may be changed, as (its container, its key there, the node, whether it is a condition).
 
     `bound` counts how often the enclosing function binds each name. The only assignment of a name is not removed,
-    because then the function could not run at all.
+    because then the function could not run at all. Nor is one of a name that a function inside binds (`nonlocal`).
     """
     if isinstance(of, ast.FunctionDef):
         names = [each for each in ast.walk(of) if isinstance(each, ast.Name)]
         bound = Counter(each.id for each in names if isinstance(each.ctx, ast.Store))
+        for each in ast.walk(of):
+            if isinstance(each, ast.Nonlocal):
+                for name in each.names:
+                    bound[name] = 1
     for field, value in ast.iter_fields(of):
         held: Any = value if isinstance(value, list) else vars(of)
         for place in range(len(value)) if isinstance(value, list) else [field]:
