@@ -13,10 +13,10 @@ from ckptstore.core.text import count
 from ckptstore.errors import RefusedError
 from ckptstore.formats.header import OPTIMIZER_STEP
 from ckptstore.mindspore.hook_code import OF_LIBRARIES
-from ckptstore.mindspore.state import first_names, is_rate, is_state
+from ckptstore.mindspore.state import first_names, is_rate, is_state, named
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 Digests: TypeAlias = "dict[str, tuple[tuple[int, ...], bytes]]"
 """Values of some parameters by name, with their shapes: parallel modes may cut a parameter before the first step."""
@@ -36,7 +36,7 @@ class LoadGuard:
     """
 
     def __init__(self) -> None:
-        self._looked_at: Sequence[Any] = ()
+        self._looked_at: Mapping[str, Any] = {}
         self._is_restored = False
         self._before: Digests = {}
         self._of_resume: WeakValueDictionary[int, Any] | None = None  # the parameters that `resume` got, by id
@@ -57,12 +57,14 @@ class LoadGuard:
 
     def resumed(self, network: Any, *, restored: bool) -> None:
         """Note the state that `resume` chose for this train network."""
-        self._looked_at, self._is_restored = sample(network), restored
-        found = list(network.get_parameters())
-        for item in found if restored else ():
+        own = named(network)
+        names = {id(item): name for name, item in own.items()}
+        self._looked_at = {names[id(item)]: item for item in sample(network) if id(item) in names}
+        self._is_restored = restored
+        for item in own.values() if restored else ():
             _HALF_LOADED.pop(id(item), None)
-        self._of_resume = WeakValueDictionary((id(item), item) for item in found)
-        self._names = {item.name for item in found}
+        self._of_resume = WeakValueDictionary((id(item), item) for item in own.values())
+        self._names = set(own)
         self._before = _digests(self._looked_at)
 
     def begin(self) -> None:
@@ -83,7 +85,7 @@ class LoadGuard:
         if not self._before:
             return
         was, self._before = self._before, {}
-        trained = (parameters[name] for name in was if name in parameters)
+        trained = {name: parameters[name] for name in was if name in parameters}
         now = _digests(trained if self._is_restored else self._looked_at)
         changed = [name for name, (shape, digest) in now.items() if was[name][0] == shape and was[name][1] != digest]
         if changed:
@@ -135,10 +137,10 @@ def _is_weight(parameter: Any) -> bool:
     return is_state(parameter) and not is_rate(parameter.name)
 
 
-def _digests(parameters: Iterable[Any]) -> Digests:
+def _digests(parameters: Mapping[str, Any]) -> Digests:
     return {
-        item.name: (tuple(item.shape), hashlib.blake2b(item.get_bytes(), digest_size=16).digest())
-        for item in parameters
+        name: (tuple(item.shape), hashlib.blake2b(item.get_bytes(), digest_size=16).digest())
+        for name, item in parameters.items()
         if not item.has_init
     }
 

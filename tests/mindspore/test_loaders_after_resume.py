@@ -231,7 +231,7 @@ def bytes_read(monkeypatch: pytest.MonkeyPatch, network: nn.Cell) -> tuple[list[
     get_bytes = Parameter.get_bytes
     with monkeypatch.context() as patch:
         patch.setattr(Parameter, "get_bytes", lambda self: (read.append(self.nbytes), get_bytes(self))[1])
-        names = list(load_guard._digests(load_guard.sample(network)))
+        names = list(load_guard._digests({item.name: item for item in load_guard.sample(network)}))
     assert len(read) == len(names) == len(set(names))
     return names, sum(read)
 

@@ -564,15 +564,23 @@ def test_a_child_of_a_fork_ends_at_sigterm(tmp_path: Path) -> None:
     assert (loop.global_step, worker.exitcode) == (6, -signal.SIGTERM)
 
 
-def test_a_state_that_is_loaded_over_the_restored_one_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_one", [True, False])
+def test_a_state_that_is_loaded_over_the_restored_one_is_refused__before_with_one_network_only(
+    tmp_path: Path, *, is_one: bool
+) -> None:
+    def loop_of(trained: Trained) -> ckptstore.mindspore.Loop:
+        given = (trained.network, trained.optimizer) if is_one else ({"a": trained.network}, {"a": trained.optimizer})
+        launch = ckptstore.mindspore.join("run")
+        return launch.loop(*given, create_dataset(), epochs=2, every=2, directory=tmp_path / "ckpt")
+
     trained = Trained()
-    loop = trained.loop(tmp_path / "ckpt")
+    loop = loop_of(trained)
     for batch in loop:
         loop.step(loss=trained.step(*batch))
         if loop.global_step == 4:
             break
     other = Trained()
-    again = other.loop(tmp_path / "ckpt")
+    again = loop_of(other)
     other.network.weight.set_data(ops.ones_like(other.network.weight))
     with pytest.raises(
         RefusedError, match="resume restored step 4, but before the first step another state was loaded"
