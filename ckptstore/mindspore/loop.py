@@ -179,6 +179,7 @@ class Loop:
         self._is_asked = True
 
     def _begin(self) -> None:
+        self._guard.begin()
         self._progress.has_trained = True
         self._session.begin()
         self._writer.begin(self._state)

@@ -588,6 +588,16 @@ def test_a_state_that_is_loaded_over_the_restored_one_is_refused__before_with_on
         next(iter(again))
 
 
+def test_pretrained_weights_may_be_loaded_before_the_for_statement__before_refused(tmp_path: Path) -> None:
+    trained = Trained()
+    loop = trained.loop(tmp_path / "ckpt", epochs=1)
+    assert loop.fresh
+    trained.network.weight.set_data(ops.ones_like(trained.network.weight))
+    for batch in loop:
+        loop.step(loss=trained.step(*batch))
+    assert loop.global_step == 6
+
+
 def test_what_cannot_be_kept_is_said_and_the_rest_is_saved(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     trained = Trained()
     loop = trained.loop(tmp_path / "ckpt", epochs=1)
