@@ -135,8 +135,8 @@ class Loop:
             self._end_finished()
             return
         self._warn_of_counters()
-        self._begin()
         try:
+            self._begin()
             yield from self._batches()
             if self.global_step > self._writer.saved_step:
                 self._save(Kind.PERIODIC, self._kept())

@@ -18,7 +18,7 @@ from mindspore import mint
 
 from ckptstore.api import Catalog
 from ckptstore.catalog import reads
-from ckptstore.errors import UsageError
+from ckptstore.errors import RefusedError, UsageError
 from ckptstore.mindspore.loop import Loop, _is_at_break
 from tests.mindspore.loops import Trained
 from tests.mindspore.trainings import complaints, on_purpose
@@ -77,6 +77,18 @@ def test_a_break_saves_what_the_script_keeps_and_is_no_failure(tmp_path: Path, c
     assert [each.error for each in ends] == [None]
     again = Trained().loop(tmp_path, **SELDOM)
     assert (again.global_step, again.keep) == (8, {"best": 6, "why": "enough"})
+
+
+def test_a_loop_that_is_refused_as_it_begins_has_ended__before_no_end_was_recorded(
+    tmp_path: Path, catalog: Catalog
+) -> None:
+    (tmp_path / "file").touch()
+    loop = Trained().loop(tmp_path / "file")
+    with pytest.raises(RefusedError, match="nothing can be saved to"):
+        next(iter(loop))
+    with catalog.database.read() as connection:
+        ends = reads.endings_of(connection, [loop.start.launch.key]).values()
+    assert [each.error for each in ends] == ["RefusedError"]
 
 
 @pytest.mark.parametrize(("last", "kept"), [(8, [(8, "dying_gasp")]), (12, [])])
