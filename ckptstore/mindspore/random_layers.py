@@ -49,6 +49,12 @@ def seed_step(networks: Iterable[Any], seed: int, rank: int, step: int) -> None:
             cell.dropout = _Dropout(1 - kept)
 
 
+def seed_again(seed: int) -> None:
+    """Give MindSpore the seed of the script again once a training is over: the next one of this process reads it."""
+    if _is_pynative():
+        GLOBAL_SEED.put(sys.modules[GLOBAL_SEED.owner], seed)
+
+
 class _Dropout:
     """Replaces the operator of `nn.Dropout`: uses the present seed, not the state of the operator's own kernel."""
 

@@ -17,7 +17,7 @@ from ckptstore.core.model import Content, Kind, epoch_and_step
 from ckptstore.errors import RefusedError, reason_of
 from ckptstore.mindspore.communication import strategy_file
 from ckptstore.mindspore.data import steps_of
-from ckptstore.mindspore.random_layers import seed_step
+from ckptstore.mindspore.random_layers import seed_again, seed_step
 from ckptstore.mindspore.state import NetworkState
 from ckptstore.outside import Path, os, time, utc_now
 from ckptstore.resume.register import describe
@@ -263,6 +263,8 @@ class Session:
     def close(self) -> None:
         """End the training: wait, for so long at most, for records and removals, and close everything."""
         began_at = time.monotonic()
+        if self.progress.seed is not None:
+            seed_again(self.progress.seed)
         self.recorder.call(self.places.look_for_unwatched)
         self.progress.recorder = None
         self.recorder.finish()

@@ -96,11 +96,11 @@ class Dropping(nn.Cell):
 @pytest.mark.usefixtures("catalog")
 @pytest.mark.parametrize("kind", ["model", "loop"])
 def test_a_resumed_training_draws_what_an_undisturbed_one_does(tmp_path: Path, kind: str) -> None:
-    """Two launches, of 6 steps and of the rest, against one of 12."""
+    """Two launches of a process, of 6 steps and of the rest, against one of 12."""
     ends = []
     for name, stops in (("calm", [2]), ("rough", [1, 2])):
+        ms.set_seed(1)
         for epochs in stops:
-            ms.set_seed(1)
             network = Dropping()
             model = create_model(network=network)
             launch = ckptstore.mindspore.join(f"{kind} {name}")
