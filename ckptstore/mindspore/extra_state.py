@@ -574,9 +574,9 @@ def is_same(one: RandomState, other: RandomState) -> bool:
 
 def set_random_state(told: Any) -> None:
     """Restore a stored state of the random generators."""
-    (version, internal, gauss), numpys = told
-    random.setstate((version, tuple(internal), gauss))
-    np.random.set_state(tuple(numpys))
+    pythons, numpys = told
+    random.setstate(pythons)
+    np.random.set_state(numpys)
 
 
 def device_state() -> Any:

@@ -722,6 +722,19 @@ def test_a_generator_of_the_device_that_tells_its_state_goes_on(
     assert given == [[2] * 16]
 
 
+@pytest.mark.filterwarnings("ignore:get_state and legacy")
+def test_another_generator_of_numpy_goes_on__before_a_value_error() -> None:
+    before = np.random.get_bit_generator()
+    np.random.set_bit_generator(np.random.PCG64(1))
+    try:
+        state = json.dumps(extra_state.plain(extra_state.random_state()))
+        drawn = np.random.rand()
+        extra_state.set_random_state(extra_state.loaded(state))
+        assert np.random.rand() == drawn
+    finally:
+        np.random.set_bit_generator(before)
+
+
 def test_what_a_script_draws_before_its_first_batch_shifts_nothing(tmp_path: Path) -> None:
     """It does so at every start, also where nothing left to train; the next training draws on from there."""
 
