@@ -691,7 +691,8 @@ def networks_left_out(known: Any, saved: Iterable[Any]) -> list[str]:
             return any(map(is_lacking, value))
         return isinstance(value, mindspore.nn.Cell) and any(id(each) not in ids for each in value.get_parameters())
 
-    return [name for name, value in vars(known).items() if not hasattr(known, "state_dict") and is_lacking(value)]
+    own = {} if hasattr(known, "state_dict") else vars(known)
+    return [name for name, value in own.items() if is_lacking(value)]
 
 
 def set_state_of(known: Any, state: dict[str, Any]) -> None:

@@ -131,6 +131,29 @@ def test_a_network_that_is_not_saved_with_an_object_is_named(tmp_path: Path, cap
     assert told.startswith("others['average'] is saved without the parameters of copy: ")
 
 
+class Slotted:
+    """An object with a state and without a dict of attributes."""
+
+    __slots__ = ("steps",)
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.steps = state["steps"]
+
+
+def test_an_object_with_slots_goes_on__before_a_type_error(tmp_path: Path) -> None:
+    first, second = Slotted(), Slotted()
+    first.steps = 5
+    Trained().train(tmp_path, epochs=1, others={"slotted": first})
+    Trained().loop(tmp_path, others={"slotted": second})
+    assert second.steps == 5
+
+
 class Notes:
     """An object of a script: of its data only the number can be stored."""
 
