@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 from ckptstore.core.hints import Command
 from ckptstore.core.iterations import parse_part
 from ckptstore.core.model import Content
+from ckptstore.core.text import some
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.errors import CkptstoreError, RefusedError, reason_of
 from ckptstore.formats.header import OPTIMIZER_STEP, Header
 from ckptstore.formats.inspect import inspect
 from ckptstore.mindspore.load_guard import sample
 from ckptstore.mindspore.resume import prove
-from ckptstore.mindspore.state import first_names, state_names
+from ckptstore.mindspore.state import state_names
 from ckptstore.outside import Path, os
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ def _compare(params: Any, files: Sequence[Checkpoint], step_scale: float = 1) ->
     if lacking:
         raise RefusedError(
             f"{len(lacking)} parameters of the train network are in no file of the plan, and have the values that "
-            f"they began with: {first_names(lacking)}",
+            f"they began with: {some(lacking)}",
             "train the model and optimizer that were saved",
         )
     compared = 0

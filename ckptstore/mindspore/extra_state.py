@@ -23,7 +23,7 @@ from mindspore import amp
 from mindspore.experimental.optim import lr_scheduler
 from mindspore.train import Callback, EarlyStopping, ReduceLROnPlateau
 
-from ckptstore.core.text import count
+from ckptstore.core.text import count, some
 from ckptstore.mindspore.data import an_epoch_of, randomness
 from ckptstore.mindspore.hook_code import (
     EPOCH_BEGINS,
@@ -34,7 +34,7 @@ from ckptstore.mindspore.hook_code import (
     sets_parameters,
     values_used,
 )
-from ckptstore.mindspore.state import OF_BATCH_NORM, RATE, first_names, named, outside_of
+from ckptstore.mindspore.state import OF_BATCH_NORM, RATE, named, outside_of
 from ckptstore.mindspore.step_count import from_where_it_was_raised
 from ckptstore.training.companions import read
 
@@ -110,7 +110,7 @@ class Remembered:
             log.warning(
                 "no saved state was found beside %s for %s: training goes on with those of the script",
                 self.source.path,
-                first_names(unknown),
+                some(unknown),
             )
         parameters = {**named(network), **outside}
         lacking = {name for name in parameters if name.endswith(OF_BATCH_NORM)} if self._lacks_own else set()

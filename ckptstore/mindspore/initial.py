@@ -14,7 +14,7 @@ from mindspore import nn
 from ckptstore.core.hints import Command
 from ckptstore.core.naming import ONE_FILE
 from ckptstore.core.parameter_names import renamed, states_of
-from ckptstore.core.text import count
+from ckptstore.core.text import count, some
 from ckptstore.errors import DamageError, UsageError
 from ckptstore.formats.header import certainly_appended
 from ckptstore.formats.inspect import read_unless_encrypted
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     _ReadValues = Callable[[Collection[str]], Mapping[str, Any]]
 
-_NAMES_SHOWN = 5
 _LOSS_SCALES = (nn.DynamicLossScaleUpdateCell, nn.FixedLossScaleUpdateCell)
 _FLOATS = {"Float16", "BFloat16", "Float32", "Float64"}
 
@@ -101,14 +100,8 @@ class Fitted:
             ("of another shape or type", self.misfits),
             ("not used", self.unused),
         )
-        parts += [f"{what}: {shown(names)}" for what, names in sides if names]
+        parts += [f"{what}: {len(names)} ({some(sorted(names))})" for what, names in sides if names]
         return "; ".join(parts)
-
-
-def shown(names: Collection[str]) -> str:
-    """How many, and the first few."""
-    first = ", ".join(sorted(names)[:_NAMES_SHOWN])
-    return f"{len(names)} ({first}{', …' if len(names) > _NAMES_SHOWN else ''})"
 
 
 def begin_from(

@@ -20,7 +20,7 @@ from ckptstore.core import validate
 from ckptstore.core.events import TrainingEnded, launch_from_json, launch_to_json
 from ckptstore.core.hints import Call, Command
 from ckptstore.core.naming import ONE_FILE
-from ckptstore.core.text import count, size, span
+from ckptstore.core.text import count, size, some, span
 from ckptstore.disk.files import absolute
 from ckptstore.disk.run_directories import root_of
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
@@ -36,7 +36,7 @@ from ckptstore.mindspore.resume import check_arguments, load
 from ckptstore.mindspore.saver import Saver, check_saver
 from ckptstore.mindspore.schedule import ExitFlag, Schedule
 from ckptstore.mindspore.session import Session
-from ckptstore.mindspore.state import TrainState, first_names, fixed_rates, settle_names
+from ckptstore.mindspore.state import TrainState, fixed_rates, settle_names
 from ckptstore.mindspore.state_writer import StateWriter
 from ckptstore.mindspore.train_call import LOOP, is_finished, watch_calls, watch_evaluations
 from ckptstore.mindspore.watches import PeriodicWatch, watches_for
@@ -416,7 +416,7 @@ class TrainingLaunch(RankLaunch):
             log.warning(
                 "the saved state has %s that the train network has no parameter for: %s. They are not restored",
                 count(len(arrays), "array", "arrays"),
-                first_names(arrays),
+                some(arrays),
             )
 
     def _say_rates(self, of_script: Mapping[str, float], restored: Mapping[str, float]) -> None:

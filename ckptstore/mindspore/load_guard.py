@@ -9,11 +9,11 @@ from weakref import WeakValueDictionary
 
 from mindspore.train.callback import BackupAndRestore, LambdaCallback
 
-from ckptstore.core.text import count
+from ckptstore.core.text import count, some
 from ckptstore.errors import RefusedError
 from ckptstore.formats.header import OPTIMIZER_STEP
 from ckptstore.mindspore.hook_code import OF_LIBRARIES
-from ckptstore.mindspore.state import first_names, is_rate, is_state, named
+from ckptstore.mindspore.state import is_rate, is_state, named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -110,7 +110,7 @@ class LoadGuard:
         if others:
             raise RefusedError(
                 f"resume got another model: it lacks {count(len(others), 'parameter', 'parameters')} of the network "
-                f"that is trained: {first_names(others)}",
+                f"that is trained: {some(others)}",
                 "give resume the model whose train method is called, with its optimizer; a second network needs a run "
                 "of its own: join under another name",
             )
@@ -157,5 +157,5 @@ def _refusal(changed: Sequence[str], callbacks: Sequence[Any], step: int, *, res
     else:
         what = "train the model that resume got, and load nothing in between: ckptstore restores already"
     return RefusedError(
-        f"{done}, but before the first step another state was loaded over it: {first_names(changed)} changed", what
+        f"{done}, but before the first step another state was loaded over it: {some(changed)} changed", what
     )

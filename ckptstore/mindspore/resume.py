@@ -13,7 +13,7 @@ import numpy as np
 from ckptstore import progress
 from ckptstore.core.hints import Call
 from ckptstore.core.model import Rule
-from ckptstore.core.text import count
+from ckptstore.core.text import count, some
 from ckptstore.disk.files import BAD_BYTES, digest
 from ckptstore.errors import CkptstoreError, DamageError, UsageError, reason_of
 from ckptstore.formats.header import OPTIMIZER_STEP
@@ -24,7 +24,6 @@ from ckptstore.mindspore.state import (
     EXIT_FLAGS,
     Parameters,
     TrainState,
-    first_names,
     fixed_rates,
     named,
     schedules,
@@ -312,8 +311,7 @@ def _check_complete(file: Checkpoint, needed: set[str], present: Iterable[str]) 
     lacking = sorted(needed.difference(present))
     if lacking:
         raise UsageError(
-            f"{file.path} lacks {count(len(lacking), 'parameter', 'parameters')} of the train network: "
-            f"{first_names(lacking)}",
+            f"{file.path} lacks {count(len(lacking), 'parameter', 'parameters')} of the train network: {some(lacking)}",
             "use the network and optimizer that were saved; if you already do, the file was cut before it was "
             "registered: move it away",
         )

@@ -24,7 +24,7 @@ from ckptstore.mindspore.hook_code import OF_LIBRARIES
 from ckptstore.outside import threading
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from ckptstore.training.complaints import Complaints
 
@@ -48,7 +48,6 @@ RATE = "learning_rate"
 EXIT_FLAGS = ("graceful_exit", "graceful_init")
 """Parameters that ask for a graceful exit. They are no state."""
 
-_NAMES_SHOWN = 5
 _DEVICE_SECONDS = 5.0
 
 
@@ -371,11 +370,6 @@ def _state_step(parameters: Mapping[str, Any]) -> Any | None:
     """The counter of an optimizer that has its own, as the reader of headers knows it."""
     counter = parameters.get(STATE_STEP)
     return counter if counter is not None and counter.dtype == mindspore.int32 else None
-
-
-def first_names(names: Sequence[str]) -> str:
-    """The first few names, for a message."""
-    return ", ".join(names[:_NAMES_SHOWN]) + (" …" if len(names) > _NAMES_SHOWN else "")
 
 
 def _each(what: str, given: Any) -> dict[str, Any]:
