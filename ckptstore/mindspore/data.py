@@ -7,7 +7,7 @@ the skipped batches are computed again (mindspore.md §11).
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -253,6 +253,19 @@ def begin_anew(dataset: Any) -> None:
     """Let a dataset begin with its first batch again, and restore the setting that `go_on` changed."""
     dataset.set_init_step(0)
     _FAST_AGAIN.close()
+
+
+@contextmanager
+def at_their_start(given: Iterable[Any]) -> Iterator[None]:
+    """Let the datasets among these values begin with their first batch inside, wherever training is to go on."""
+    positions = [(each, each.get_init_step()) for each in given if hasattr(each, "set_init_step")]
+    for each, _ in positions:
+        each.set_init_step(0)
+    try:
+        yield
+    finally:
+        for each, step in positions:
+            each.set_init_step(step)
 
 
 def batches_after(dataset: Any, step: int, epochs: int, exact: Exact) -> Any:

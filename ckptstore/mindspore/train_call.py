@@ -10,6 +10,7 @@ import mindspore
 
 from ckptstore.core.text import count
 from ckptstore.errors import UsageError
+from ckptstore.mindspore.data import at_their_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -43,7 +44,8 @@ def watch_evaluations(model: Any, found: Callable[[Any], None]) -> None:
 
     @wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
-        results = method(*args, **kwargs)
+        with at_their_start((*args, *kwargs.values())):
+            results = method(*args, **kwargs)
         found(results)
         return results
 

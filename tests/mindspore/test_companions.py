@@ -889,7 +889,9 @@ def test_early_stopping_by_evaluations_inside_fit(tmp_path: Path, catalog: Catal
     assert fit(run="run").launch.global_step == whole.launch.global_step < 20 * AN_EPOCH
 
 
-def test_evaluations_of_the_trained_dataset_as_an_epoch_begins(tmp_path: Path, catalog: Catalog) -> None:
+def test_evaluations_of_the_trained_dataset_before_training_and_as_an_epoch_begins(
+    tmp_path: Path, catalog: Catalog
+) -> None:
     """After a restart, the first of them left out batches, or failed at each start."""
 
     class Evaluates(Callback):
@@ -905,9 +907,10 @@ def test_evaluations_of_the_trained_dataset_as_an_epoch_begins(tmp_path: Path, c
         ms.set_seed(1)
         job = Job(create_model(metrics={"loss": nn.Loss()}), launch=ckptstore.mindspore.join(run))
         ckpt_cb, evaluates = saving(tmp_path / run, save_checkpoint_steps=3), Evaluates(job)
+        before = job.model.eval(job.dataset)["loss"]
         (job.fail if faults else job.train)(evaluates, ckpt_cb, job.registrar(ckpt_cb), *faults, epochs=4)
-        return evaluates.losses
+        return [before, *evaluates.losses]
 
-    whole = evaluated(run="whole")
+    _, *whole = evaluated(run="whole")
     evaluated(RaiseAt(2 * AN_EPOCH + 2), run="run")
-    assert evaluated(run="run") == whole[2:]
+    assert evaluated(run="run") == [whole[2], *whole[2:]]
