@@ -14,6 +14,7 @@ from ckptstore.core.hints import Call, Command
 from ckptstore.core.text import count, some
 from ckptstore.errors import DamageError, UsageError
 from ckptstore.formats.tensor_file import TensorFile
+from ckptstore.mindspore.initial import kind_of
 from ckptstore.mindspore.load_guard import LoadGuard
 from ckptstore.mindspore.loader import CHANGED
 from ckptstore.mindspore.resume import asks_mindspore, prove, put, read, read_plain_into, telling, unmarked
@@ -104,7 +105,7 @@ def _load(target: TrainState, plan: RestorePlan, rank: int, decryption: Mapping[
             in_place.update(placed)
             is_writable = is_writable and may_write
         if asks_mindspore(decryption):
-            kinds = {name: _kind(value) for name, value in values.items() if hasattr(value, "dtype")}
+            kinds = {name: kind_of(value) for name, value in values.items() if hasattr(value, "dtype")}
             _check(target, kinds, plan, rank)
         if not target.named.keys() <= in_place | values.keys():
             raise DamageError(f"{files[0].path}: {CHANGED}")
@@ -139,8 +140,8 @@ def _check(target: TrainState, there: _Kinds, plan: RestorePlan, rank: int) -> N
         number = count(len(lacking), "parameter", "parameters")
         raise UsageError(f"{path} lacks {number} of the network: {some(lacking)}", _hint(plan, rank))
     for name, item in target.named.items():
-        if there[name] != _kind(item):
-            kinds = " and ".join(f"{dtype} {shape}" for dtype, shape in (there[name], _kind(item)))
+        if there[name] != kind_of(item):
+            kinds = " and ".join(f"{dtype} {shape}" for dtype, shape in (there[name], kind_of(item)))
             raise UsageError(f"{name} is not the same in {path} and in the network: {kinds}", _hint(plan, rank))
 
 
@@ -151,7 +152,3 @@ def _hint(plan: RestorePlan, rank: int) -> str:
     return (
         f"{hint}; this file is the part of rank {rank} of {plan.launch.world_size}: use {Call('load', '…', rank=rank)}"
     )
-
-
-def _kind(item: Any) -> tuple[str, tuple[int, ...]]:
-    return str(item.dtype), tuple(item.shape)

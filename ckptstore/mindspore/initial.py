@@ -87,11 +87,6 @@ class Fitted:
     misfits: tuple[str, ...]  # of another shape or type
     unused: tuple[str, ...]  # of the file, and not in the network
 
-    @property
-    def is_left_over(self) -> bool:
-        """Whether anything is left over, on either side."""
-        return bool(self.absent or self.misfits or self.unused)
-
     def __str__(self) -> str:
         """For the log."""
         parts = [count(self.taken, "parameter", "parameters")]
@@ -129,7 +124,7 @@ def begin_from(
         if not fits:
             hint = 'rename={"PREFIX IN THE FILE": "PREFIX IN THE NETWORK"} tells which are the same'
             raise UsageError(f"no parameter of {file.path} fits the network: {fitted}", hint)
-        if asked.strict and fitted.is_left_over:
+        if asked.strict and (fitted.absent or fitted.misfits or fitted.unused):
             raise UsageError(f"{file.path} and the network do not fit: {fitted}", "give rename, or strict=False")
         read_from = read_values({in_file[name] for name in fits})
     except DamageError as error:
@@ -193,7 +188,7 @@ def _opened(
             return entries, lambda wanted: _read_some(file, names, wanted, decryption)
     prove(file, unmarked)
     values = read(file, decryption, unmarked)
-    entries = {name: _kind_of(value) for name, value in values.items() if hasattr(value, "dtype")}
+    entries = {name: kind_of(value) for name, value in values.items() if hasattr(value, "dtype")}
     return entries, lambda wanted: {name: values[name] for name in wanted}
 
 
@@ -222,7 +217,7 @@ def _compared(
         taken=len(fits),
         absent=tuple(name for name in own if name not in in_file),
         misfits=tuple(
-            f"{name}: {entries[in_file[name]]} for {_kind_of(item)}"
+            f"{name}: {entries[in_file[name]]} for {kind_of(item)}"
             for name, item in own.items()
             if name in in_file and name not in fits
         ),
@@ -232,7 +227,7 @@ def _compared(
 
 def _fits(item: Any, kind: _Kind) -> bool:
     """Whether a parameter may have a value of the file; floating-point numbers of another width are converted."""
-    own = _kind_of(item)
+    own = kind_of(item)
     return own.shape == kind.shape and (own.dtype == kind.dtype or {own.dtype, kind.dtype} <= _FLOATS)
 
 
@@ -243,5 +238,6 @@ def _as_in(item: Any, value: Any) -> Any:
     return mindspore.Tensor(value.asnumpy().astype(wide), item.dtype)
 
 
-def _kind_of(value: Any) -> _Kind:
+def kind_of(value: Any) -> _Kind:
+    """The type and shape of a parameter or a value."""
     return _Kind(str(value.dtype), tuple(value.shape))

@@ -132,7 +132,10 @@ class Loop:
         self._has_begun = True
         if self.global_step >= self._last_step:
             self._draw_on()
-            self._end_finished()
+            log.info(
+                "run %s: all %d epochs were trained before: nothing left to train", self._launch.name, self._epochs
+            )
+            self._end(None)
             return
         self._warn_of_counters()
         try:
@@ -443,10 +446,6 @@ class Loop:
                 self._session.record_ending(type(error).__name__, at_exit=True)
             except CkptstoreError as failure:
                 log.warning("%s. It is not recorded how the training ended.", failure)
-
-    def _end_finished(self) -> None:
-        log.info("run %s: all %d epochs were trained before: nothing left to train", self._launch.name, self._epochs)
-        self._end(None)
 
     def _over(self) -> None:
         self._is_over = True

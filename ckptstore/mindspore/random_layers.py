@@ -20,7 +20,6 @@ from ckptstore.mindspore.compat import GLOBAL_SEED, RESET_SEEDS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_WITHOUT_SEED = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 _FUNCTIONS = {
     "bernoulli", "dropout", "gamma", "laplace", "log_uniform_candidate_sampler", "multinomial", "normal", "poisson",
     "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "random_categorical", "random_gamma",
@@ -93,7 +92,7 @@ def _random_layers(network: Any) -> Iterator[tuple[str, bool]]:
         if isinstance(cell, nn.Dropout):
             if cell.keep_prob != 1 and cell.p != 0:
                 yield called, True
-        elif isinstance(cell, _WITHOUT_SEED) or names & _FUNCTIONS_WITHOUT_SEED:
+        elif names & _FUNCTIONS_WITHOUT_SEED:
             yield called, False
         elif not type(cell).__module__.startswith("mindspore.") and names & _FUNCTIONS:
             yield called, True

@@ -83,7 +83,7 @@ class Session:
         self.keep_beside: Callable[[str], None] = lambda _: None  # writes the companion of a saved file
         self.reset_exit_flag = reset_exit_flag
         self.sets_count = check_restored is None
-        self.check_restored = check_restored or _unchecked
+        self.check_restored = check_restored or (lambda _: None)
         self._is_uneven = False
         self._good = GoodStates(launch.name, progress)
         self._policy = retention
@@ -275,10 +275,6 @@ class Session:
         self.launch.signs.end()
         self.recorder.rest()
         self.places.release()
-
-
-def _unchecked(_: Any) -> None:
-    """No check: ckptstore restored the state itself."""
 
 
 class GoodStates:
