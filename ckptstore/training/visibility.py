@@ -62,7 +62,8 @@ def ask_ranks(launch: RankLaunch, query: Query, ask: Callable[[Any], int]) -> As
         with launch.database.read() as connection:
             run_id = reads.run_id(connection, launch.run)
         states = newest_states(launch.database, run_id or 0, query, _STATES)
-        ask({"states": states})
+        own = [] if plan is None else [(plan.launch.key, plan.global_step)]  # it may be older than all of these
+        ask({"states": list(dict.fromkeys([*states, *own]))})
         with launch.database.read() as connection:
             found = visibility.told(connection, launch.key)
         if not sees:
@@ -137,7 +138,7 @@ def _serving(found: Sequence[Checkpoint], origin: Launch, rank: int) -> list[Che
     group = next((each for each in groups if rank in each), groups[0] if origin.layout.any_world_size else ())
     own = [file for file in found if file.rank == rank]
     others = [file for file in found if file.rank in group and file.rank != rank and file.content not in _IN_PIECES]
-    return own + sorted(others, key=lambda file: (file.rank, file.path))[:_OTHERS]
+    return own + sorted(others, key=lambda file: (abs(file.rank - rank), file.path))[:_OTHERS]
 
 
 def _look(known: Iterable[Sequence[Checkpoint]]) -> dict[str, Observed]:

@@ -159,6 +159,46 @@ def test_a_copy_is_taken(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.M
     assert not hosts.asked
 
 
+def test_the_chosen_state_is_asked_about_however_many_newer_ones_lost_their_files(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    """All ranks see it: that rank 0 asks about newer ones must not hide it."""
+    steps = range(10, 120, 10)
+    job, _ = begun(catalog, tmp_path / "ckpt", *steps)
+    for step in steps[1:]:
+        job.folder(1).joinpath(f"net-{step // 10}_10.ckpt").unlink()
+    assert files_of(on_one_disk(job.start(resume=False))) == (10, [(0, 0), (1, 1)])
+
+
+def test_a_rank_looks_at_the_files_of_its_neighbours_first(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks of one node have numbers near to each other: here 0 and 1, and 2 and 3."""
+    job, _ = begun(catalog, tmp_path / "ckpt", 10, world_size=4, layout="data_parallel")
+    job.folder(3).joinpath("net-1_10.ckpt").unlink()
+    monkeypatch.setattr(visibility, "_OTHERS", 1)
+    ranks = job.start(resume=False)
+    nodes = [[job.folder(0), job.folder(1)], [job.folder(2), job.folder(3)]]
+
+    def move(node: int, *, away: bool) -> None:
+        for each in nodes[node]:
+            here, there = each, each.with_name(f"{each.name}.unseen")
+            here.rename(there) if away else there.rename(here)
+
+    def ask(question: Any) -> int:
+        said = sum(visibility.answer(rank, question) for rank in ranks[:2])
+        move(1, away=False)
+        move(0, away=True)
+        said += sum(visibility.answer(rank, question) for rank in ranks[2:])
+        move(0, away=False)
+        move(1, away=True)
+        return said
+
+    move(1, away=True)
+    plan = ranks[0].decide_start(ranks[0].database, NEWEST, visibility.ask_ranks(ranks[0], NEWEST, ask)).plan
+    assert files_of(plan) == (10, [(0, 0), (1, 1), (2, 2), (3, 2)])
+
+
 def test_the_file_of_another_step_is_not_taken(hosts: Hosts) -> None:
     """It has the same size: the digest tells."""
     job = hosts.job
