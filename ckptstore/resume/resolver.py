@@ -172,8 +172,10 @@ def judge(
     if unfit:
         return _reject(state, unfit)
     failed = {} if query.take_quarantined else state.failed
-    if is_in_parts(state):
-        return _judge_parts(state, seen, query, failed)
+    parts = grouped((file.path.rpartition("/")[0], file) for file in state.files if file.content is Content.PART)
+    if parts:
+        verdicts = [_judge_parts(replace(state, files=tuple(some)), seen, query, failed) for some in parts.values()]
+        return min(verdicts, key=lambda one: len(one.reasons) if isinstance(one, Rejection) else 0)
     saved_world = state.launch.world_size
     ranks = range(query.world_size or saved_world)
     if len(ranks) != saved_world and not _serves_any(state, query):
@@ -215,11 +217,6 @@ def _unfit(state: State, query: Query) -> list[Reason]:
     return reasons
 
 
-def is_in_parts(state: State) -> bool:
-    """Whether a state is the directory of an iteration, which only MindFormers can load."""
-    return any(file.content is Content.PART for file in state.files)
-
-
 def _not_for(loads: Loads, state: State) -> str:
     """Why the asking program cannot load a state; empty if it can."""
     if loads is Loads.MINDFORMERS:
@@ -238,10 +235,11 @@ def _judge_parts(
 ) -> RestorePlan | Rejection:
     """A plan with the model file of each rank, if every file of the iteration is there; no file replaces another.
 
-    MindFormers loads the whole directory, and all ranks must see it. Each file is judged as its own rank sees it.
+    `state` has the files of one directory: MindFormers loads the whole directory, and all ranks must see it. Each file
+    is judged as its own rank sees it.
     """
     launch = state.launch
-    parts = {file.path.rpartition("/")[2]: file for file in state.files if file.content is Content.PART}
+    parts = {file.path.rpartition("/")[2]: file for file in state.files}
     reasons, ways = [], []
     if query.world_size not in (None, launch.world_size):
         saved_by = count(launch.world_size, "rank", "ranks")

@@ -13,7 +13,9 @@ from ckptstore.core.model import Content, FileState, Kind
 from ckptstore.errors import NothingRestorableError, RefusedError
 from ckptstore.resume.export import paths, write_meta
 from ckptstore.resume.register import describe, measured
+from ckptstore.resume.resolver import Loads, Query
 from ckptstore.training.rank_launch import RankLaunch
+from ckptstore.training.start import decide
 from tests.parts_bytes import save
 
 pytestmark = pytest.mark.of_files
@@ -87,6 +89,30 @@ def test_an_iteration_that_mindformers_removed_is_gone_in_the_catalog_too(
     assert saves.newest == 10
     assert {file.state for file in catalog.show("run", 5)} == {FileState.MISSING}
     assert "cannot be written" not in caplog.text, "the journal is above the directory, which is gone for good"
+
+
+def test_an_iteration_is_of_one_directory(catalog: Catalog, tmp_path: Path) -> None:
+    """It was moved or copied, and scanned there: records at the other place neither spoil it nor complete it."""
+    saves = Saves(catalog, tmp_path / "checkpoint")
+    saves.save(5, 0, 1)
+    saves.save(10, 0, 1)
+    moved = saves.root.rename(tmp_path / "moved")
+    catalog.scan(moved, run="run")
+
+    def home() -> Path:
+        (rank, _) = (catalog.join("run", rank=each, world_size=2, launch_id="L2") for each in (0, 1))
+        start = decide(rank, query=Query(loads=Loads.MINDFORMERS))
+        assert start.plan is not None
+        (there,) = {Path(file.path).parent for file in (*start.parts, *(each.source for each in start.plan.ranks))}
+        assert len(start.parts) == 6
+        return there
+
+    assert home() == moved / "iteration_00000010"
+    shutil.copytree(moved, saves.root)
+    next((moved / "iteration_00000010").glob("net-opt-*")).unlink()
+    assert catalog.resolve("run").plan.ranks[0].source.path.startswith(str(saves.root / "iteration_00000010"))
+    next((saves.root / "iteration_00000010").glob("net-model-*")).unlink()
+    assert saves.newest == 5
 
 
 @pytest.mark.parametrize("world_size", [1, 4])
