@@ -229,13 +229,9 @@ def ttp_names_before(root: str, names: Iterable[str], rank: int) -> list[str]:
     found = sorted(names)
     for name in [name for name in found if unfinished_ttp_directory(name)]:
         with suppress(OSError):  # it is no directory, or unreadable: its files are not known
-            for directory, files in _of_rank(Path(root) / name, rank).items():
-                found += sorted(f"{name}/{Path(directory).name}/{file}" for file in files)
+            for directory in _rank_directories(f"{root}/{name}").get(rank, ()):
+                found += sorted(f"{name}/{Path(directory).name}/{file}" for file in names_in(directory))
     return found
-
-
-def _of_rank(inside: Path, rank: int) -> dict[str, frozenset[str]]:
-    return {directory: names_in(directory) for directory in _rank_directories(str(inside)).get(rank, ())}
 
 
 def before_rename(path: str) -> str:

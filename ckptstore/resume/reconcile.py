@@ -15,6 +15,7 @@ from ckptstore.catalog import live, reads
 from ckptstore.core import iterations as of_iterations
 from ckptstore.core.groups import grouped
 from ckptstore.core.iterations import parse_iteration, parse_part
+from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Skipped
 from ckptstore.core.naming import above_save
 from ckptstore.core.sighting import is_as_recorded
@@ -41,7 +42,7 @@ from ckptstore.formats.inspect import read_checkpoint
 from ckptstore.journal.copied_directories import is_original
 from ckptstore.journal.recorder import Recorder, shared
 from ckptstore.journal.sync import Synced, beside_unread
-from ckptstore.outside import Path, time
+from ckptstore.outside import Path, time, utc_now
 from ckptstore.resume import register
 from ckptstore.resume.liveness import SILENT, living
 
@@ -402,7 +403,7 @@ def _launch_facts(
         others = (reads.launch(connection, key) for key in {source.launch_key for source in every} - launches.keys())
         launches |= {launch.key: launch for launch in others if launch is not None}
         return LaunchFacts(
-            launches=launches,
+            launches={key: _dated(launch) for key, launch in launches.items()},
             endings=reads.endings_of(connection, launches, {source.rank for source in every}),
             lags={key: reads.lag(connection, launches[key]) for key in keys},
             sources=Writers((source.directory, source) for source in every),
@@ -410,6 +411,12 @@ def _launch_facts(
             registered={each for each in keys if live.has_any(connection, each)},
             counters=live.counters(connection, ended),
         )
+
+
+def _dated(launch: Launch) -> Launch:
+    """The launch, without its moment if that is in the future: a clock was wrong, and all files would seem older."""
+    is_of_future = launch.created_at is not None and launch.created_at > utc_now() + CLOCKS_DIFFER
+    return replace(launch, created_at=None) if is_of_future else launch
 
 
 def _recent(connection: Connection, launches: Sequence[Launch], saving: set[LaunchKey]) -> set[LaunchKey]:
@@ -569,7 +576,9 @@ def left_at(
     `sources` are its own, `known` its registered files in them, `expected` the parameters that a whole file has.
     Raises `OSError` if a directory cannot be listed.
     """
-    told = LaunchFacts({launch.key: launch}, {(launch.key, ending.rank): ending}, {launch.key: 0}, Writers(()), {})
+    told = LaunchFacts(
+        {launch.key: _dated(launch)}, {(launch.key, ending.rank): ending}, {launch.key: 0}, Writers(()), {}
+    )
     found: dict[str, Checkpoint] = {}
     reader = ContentsReader()
     for source in sources:

@@ -290,8 +290,9 @@ def _not_a_candidate(
         verdict = resolver.judge(replace(state, files=reads.files_at(connection, launch, step)), {})
         if isinstance(verdict, Rejection):
             return verdict
-    beside = resolver.NOT_LINEAGE if lineage_of is None else resolver.not_in_lineage_of(lineage_of)
-    reason = beside if step else resolver.UNTRAINED
+    reason = resolver.NOT_LINEAGE if step else resolver.UNTRAINED
+    if step and lineage_of is not None:
+        reason = replace(reason, detail=f"it is not in the history that leads to launch {lineage_of}")
     remedy = remedies.of_state(reason, state)
     return Rejection(
         launch=launch.id,

@@ -35,6 +35,7 @@ from ckptstore.core.model import (
     RestorePlan,
     Rule,
     State,
+    View,
 )
 from ckptstore.core.naming import FOREIGN, unfinished_ttp_directory
 from ckptstore.core.replicas import show
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
     from ckptstore.core.copies import Copy
-    from ckptstore.core.model import Launch, View
+    from ckptstore.core.model import Launch
     from ckptstore.core.reference import Best
 
     Look = Callable[[State], Mapping[str, Observed]]
@@ -65,11 +66,6 @@ _KIND_ORDER = {kind: index for index, kind in enumerate(Kind)}
 
 UNTRAINED = Reason(Rule.UNTRAINED, None, "no step had been done: the network is untrained")
 NOT_LINEAGE = Reason(Rule.NOT_LINEAGE, None, "the run went back to an older state, and went on from that")
-
-
-def not_in_lineage_of(launch: str) -> Reason:
-    """Why a state is not taken if the history that leads to a launch is asked for."""
-    return Reason(Rule.NOT_LINEAGE, None, f"it is not in the history that leads to launch {launch}")
 
 
 def is_beside(rejection: Rejection) -> bool:
@@ -254,7 +250,7 @@ def _judge_parts(
         )
     faults: dict[str, Reason] = {}
     for file in sorted(parts.values(), key=lambda file: (file.rank, file.path)):
-        shown = seen if query.views is None else _seen_by(query.views, file.rank)
+        shown = seen if query.views is None else query.views.get(file.rank, View("", {})).seen
         if found := fault(file, shown.get(file.path), failed):
             faults[file.id] = found
     named = [part for name in sorted(parts) if (part := iterations.parse_part(name)) is not None]
@@ -268,10 +264,6 @@ def _judge_parts(
         return replace(_reject(state, [*reasons, *faults.values()]), remedies=tuple(filter(None, ways)))
     plan = tuple(Assignment(rank, own.get(rank, own[min(own)])) for rank in range(launch.world_size))
     return RestorePlan(launch=launch, global_step=state.global_step, ranks=plan)
-
-
-def _seen_by(views: Mapping[int, View], rank: int) -> Mapping[str, Observed]:
-    return views[rank].seen if rank in views else {}
 
 
 def _in_parts(state: State) -> Reason:

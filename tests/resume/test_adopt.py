@@ -20,7 +20,8 @@ from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, R
 from ckptstore.core.replicas import stand_alone
 from ckptstore.evidence import writers
 from ckptstore.journal import jsonl
-from ckptstore.resume import reconcile, register
+from ckptstore.outside import utc_now
+from ckptstore.resume import join, reconcile, register
 from ckptstore.resume.register import describe, measured
 from ckptstore.retention.policy import Policy
 from ckptstore.training.rank_launch import RankLaunch
@@ -302,6 +303,20 @@ def test_a_file_that_is_older_than_the_launch_is_not_its_own(
     os.utime(job.write(rank, 20), (before.timestamp(), before.timestamp()))
     assert chosen(catalog.resolve("run")) == ("L1", step)
     assert ("it was written before launch L1 began" in caplog.text) is (step == 10)
+
+
+def test_a_clock_that_was_ahead_makes_no_file_older_than_its_launch(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each later launch begins after that one, by the catalog: until then their files would all seem older."""
+    job = Job(catalog, tmp_path, world_size=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(join, "utc_now", lambda: utc_now() + timedelta(hours=8))
+        job.save(job.begin(), 10)
+    (rank,) = job.begin()
+    job.save([rank], 20)
+    job.write(rank, 30)
+    assert chosen(catalog.resolve("run")) == ("L2", 30)
 
 
 @pytest.mark.parametrize("registered", ["by register", "without digest"])
