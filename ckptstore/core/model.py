@@ -300,6 +300,11 @@ class Launch:
         """Identifies the launch among those of all runs."""
         return launch_key(self.run, self.id)
 
+    @property
+    def any_file_serves(self) -> bool:
+        """Whether each of its files with a whole state serves every rank, of any number of ranks."""
+        return self.layout.any_world_size or self.world_size == 1
+
     def undecided(self) -> Launch:
         """The launch without where it started."""
         return replace(

@@ -18,7 +18,7 @@ from ckptstore.formats.safetensors import SafetensorsHeader
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping
 
-    from ckptstore.formats.header import Entry, Header
+    from ckptstore.formats.header import Header
     from ckptstore.outside import Path
 
     Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
@@ -37,7 +37,7 @@ class Network:
     """What the files of one callback and rank have in common."""
 
     parameters: tuple[str, ...]  # their names, in the order of the file
-    shapes: Shapes  # of the parameters that tell one network from another
+    shapes: Shapes  # of the parameters with several values, but no tables of learning rates: they tell it from another
     updates_every_step: bool  # no parameter is known to let a step pass without an update
 
 
@@ -75,20 +75,13 @@ class ContentsReader:
 
 
 def _network(header: Header) -> Network:
-    return Network(
-        tuple(entry.name for entry in header.parameters),
-        shapes_of(header.parameters),
-        not any(_may_skip(entry.name) for entry in header.entries),
-    )
-
-
-def shapes_of(parameters: Iterable[Entry]) -> Shapes:
-    """The shapes that tell one network from another: of parameters with several values, but no learning rate tables."""
-    return {
+    shapes = {
         entry.name: entry.shape
-        for entry in parameters
+        for entry in header.parameters
         if prod(entry.shape) != 1 and not entry.name.startswith(_SCHEDULE)
     }
+    updates_every_step = not any(_may_skip(entry.name) for entry in header.entries)
+    return Network(tuple(entry.name for entry in header.parameters), shapes, updates_every_step)
 
 
 def _may_skip(name: str) -> bool:

@@ -147,7 +147,7 @@ def _check(target: TrainState, there: _Kinds, plan: RestorePlan, rank: int) -> N
 
 def _hint(plan: RestorePlan, rank: int) -> str:
     hint = "use the network that was saved"
-    if plan.launch.world_size == 1 or plan.launch.layout.any_world_size:
+    if plan.launch.any_file_serves:
         return hint
     return (
         f"{hint}; this file is the part of rank {rank} of {plan.launch.world_size}: use {Call('load', '…', rank=rank)}"

@@ -220,7 +220,7 @@ def _root(of_ranks: Mapping[int, str]) -> str:
 
 def _strategy(state: State, files: Iterable[Checkpoint]) -> tuple[str, str]:
     """The argument for the strategy that the files were saved with, and the call that makes its file, if needed."""
-    if state.launch.layout.any_world_size or state.launch.world_size == 1:
+    if state.launch.any_file_serves:
         return _NO_STRATEGY, ""
     named = sorted({file.strategy_file for file in files if file.strategy_file})
     if len(named) == 1:

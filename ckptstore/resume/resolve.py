@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, user_events
 from ckptstore.catalog.copies import copies_of_state
 from ckptstore.catalog.runs import find_reference
 from ckptstore.core.gc_paused import gc_paused
+from ckptstore.core.groups import grouped
 from ckptstore.core.hints import Call, Command
 from ckptstore.core.metrics import best_first, mean_metrics
 from ckptstore.core.model import SCANNED, Assignment, Initial, Kind, Rejection, Resolution, State, initial_of
@@ -153,8 +155,7 @@ def step_named(database: Database, reference: str) -> tuple[str, int]:
     if found.launch is not None:
         with database.read() as connection:
             _check_launch(reads.launches_of(connection, run_id), found.run, found.launch)
-    if found.tag is not None:
-        found = _tagged(database, run_id, found)
+    found = _tagged(database, run_id, found)
     if found.step is not None:
         return found.run, found.step
     chosen = resolve(database, reference, Query(fetches=True))
@@ -496,17 +497,16 @@ def _best_first(
     return [state for state, _ in best_first(values, best.mode)]
 
 
-def newest_states(database: Database, run_id: int, query: Query, most: int) -> list[tuple[LaunchKey, int]]:
+def newest_states(database: Database, run: str, query: Query, most: int) -> list[tuple[LaunchKey, int]]:
     """The launches and steps of the newest states that a query asks for, at most `most`, newest first."""
     with database.read() as connection:
+        run_id = reads.run_id(connection, run) or 0
         launches = reads.launches_of(connection, run_id)
         segments = lineage(launches, reads.first_saves(connection, run_id), of=query.lineage)
-        saved = reads.steps_of(connection, run_id)
-    parts = {segment.launch.id: segment for segment in segments}
-    of_lineage = [(parts[launch].launch, step) for launch, step in saved if launch in parts and parts[launch].has(step)]
-    asked = [each for each in of_lineage if query.step in (None, each[1])]
-    asked.sort(key=lambda each: (each[0].order, each[1]), reverse=True)
-    return [(launch.key, step) for launch, step in asked[:most]]
+        steps = grouped(reads.steps_of(connection, run_id))
+    found = ((part, step) for part in segments for step in sorted(steps.get(part.launch.id, ()), reverse=True))
+    asked = ((part.launch.key, step) for part, step in found if part.has(step) and query.step in (None, step))
+    return list(islice(asked, most))
 
 
 def _highest_first(

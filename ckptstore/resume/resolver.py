@@ -277,8 +277,8 @@ def _in_parts(state: State) -> Reason:
 
 def _serves_any(state: State, query: Query) -> bool:
     """Whether any rank, of a job of any size, can load the one file unchanged."""
-    is_whole = state.launch.layout.any_world_size or state.launch.world_size == 1
-    return query.takes_whole and is_whole and any(file.content is not Content.SHARE for file in state.files)
+    has_whole = any(file.content is not Content.SHARE for file in state.files)
+    return query.takes_whole and state.launch.any_file_serves and has_whole
 
 
 def _refuse_world_size(
@@ -292,7 +292,7 @@ def _refuse_world_size(
     launch = state.launch
     if all(file.content is Content.SHARE for file in state.files):
         what = "each file is a share of the state"
-    elif launch.layout.any_world_size or launch.world_size == 1:
+    elif launch.any_file_serves:
         what = "the new ranks do not hold the whole state, as those did"
     else:
         what = f"no file serves every rank (layout: {launch.layout.source})"

@@ -127,8 +127,8 @@ def decide_start(
 
 
 def _for_ranks_of(launch: Launch, query: Query) -> Query:
-    takes_whole = launch.layout.any_world_size or launch.world_size == 1
-    return replace(query, world_size=launch.world_size, takes_whole=takes_whole, steps_per_epoch=launch.steps_per_epoch)
+    query = replace(query, takes_whole=launch.any_file_serves)
+    return replace(query, world_size=launch.world_size, steps_per_epoch=launch.steps_per_epoch)
 
 
 def _decide(

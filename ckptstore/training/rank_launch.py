@@ -472,7 +472,7 @@ class RankLaunch:
         Returns whether it was stored: a data-parallel launch, or one of a single rank, needs none. Raises `UsageError`
         for a path that is not UTF-8.
         """
-        if self.world_size == 1 or self.facts.layout.any_world_size:
+        if self.facts.any_file_serves:
             return False
         return layout_files.keep(self.recorder, self.facts, self.rank, validate.path("the layout file", path))
 

@@ -59,9 +59,7 @@ def ask_ranks(launch: RankLaunch, query: Query, ask: Callable[[Any], int]) -> As
             sees = ask({"files": told, "all": _needs_all(plan.launch, chosen)}) == launch.world_size
         if sees and not of_others:
             return None
-        with launch.database.read() as connection:
-            run_id = reads.run_id(connection, launch.run)
-        states = newest_states(launch.database, run_id or 0, query, _STATES)
+        states = newest_states(launch.database, launch.run, query, _STATES)
         own = [] if plan is None else [(plan.launch.key, plan.global_step)]  # it may be older than all of these
         ask({"states": list(dict.fromkeys([*states, *own]))})
         with launch.database.read() as connection:
@@ -135,7 +133,7 @@ def _serving(found: Sequence[Checkpoint], origin: Launch, rank: int) -> list[Che
     if _needs_all(origin, found):
         return sorted(found, key=lambda file: (file.content is not Content.SHARE, file.rank, file.path))
     groups = origin.layout.partition(origin.world_size)
-    group = next((each for each in groups if rank in each), groups[0] if origin.layout.any_world_size else ())
+    group = next((each for each in groups if rank in each), groups[0] if origin.any_file_serves else ())
     own = [file for file in found if file.rank == rank]
     others = [file for file in found if file.rank in group and file.rank != rank and file.content not in _IN_PIECES]
     return own + sorted(others, key=lambda file: (abs(file.rank - rank), file.path))[:_OTHERS]

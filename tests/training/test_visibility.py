@@ -170,6 +170,16 @@ def test_the_chosen_state_is_asked_about_however_many_newer_ones_lost_their_file
     assert files_of(on_one_disk(job.start(resume=False))) == (10, [(0, 0), (1, 1)])
 
 
+def test_more_ranks_see_the_state_of_one_rank(catalog: Catalog, tmp_path: Path) -> None:
+    """They are asked since the newer state, of as many ranks as now, lost its files."""
+    job, _ = begun(catalog, tmp_path / "ckpt", 10, world_size=1)
+    job.world_size, job.layout = 2, "data_parallel"
+    job.save(job.begin(), 20)
+    for rank in (0, 1):
+        job.folder(rank).joinpath("net_1-2_10.ckpt").unlink()
+    assert files_of(on_one_disk(job.start(resume=False))) == (10, [(0, 0), (1, 0)])
+
+
 def test_a_rank_looks_at_the_files_of_its_neighbours_first(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
