@@ -13,6 +13,7 @@ from ckptstore.core.hints import Command
 from ckptstore.core.model import SCANNED, Content, FileState, Grade
 from ckptstore.evidence.launch_groups import NEAR_NS
 from ckptstore.evidence.unregistered import ScannedLaunch
+from ckptstore.scan.experiments import home_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -168,13 +169,18 @@ def fill(
 
 
 def _is_of(file: Checkpoint, save: Iterable[Checkpoint]) -> bool:
-    """Whether a file belongs to a save: name and counter are those of its files, and the times are near each other."""
+    """Whether a file belongs to a save: its home, name and counter are those of the save's files, its time is near."""
     return file.optimizer_step is not None and all(
         (file.kind, file.content, file.optimizer_step) == (other.kind, other.content, other.optimizer_step)
         and file.path.rpartition("/")[2] == other.path.rpartition("/")[2]
         and abs((file.mtime_ns or 0) - (other.mtime_ns or 0)) <= NEAR_NS
+        and _home(file) == _home(other)  # two trainings that began together reach a step together
         for other in save
     )
+
+
+def _home(file: Checkpoint) -> str:
+    return home_of(file.path.rpartition("/")[0], "/").key
 
 
 def _as_of(file: Checkpoint, other: Checkpoint) -> Checkpoint:

@@ -102,7 +102,7 @@ def test_a_run_goes_back_if_the_newest_launch_is_new_and_behind(new: str, step: 
 
 
 SECOND = 10**9
-NET = {"path": "/r1/net-2_5.ckpt", "optimizer_step": 15, "mtime_ns": SECOND}
+NET = {"path": "/ckpt/rank_1/net-2_5.ckpt", "optimizer_step": 15, "mtime_ns": SECOND}
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,8 @@ NET = {"path": "/r1/net-2_5.ckpt", "optimizer_step": 15, "mtime_ns": SECOND}
         ({}, {}, True),
         ({"mtime_ns": 3 * SECOND}, {}, True),
         ({"mtime_ns": 3 * SECOND + 1}, {}, False),  # not written with the others
-        ({"path": "/r1/other-2_5.ckpt"}, {}, False),
+        ({"path": "/ckpt/rank_1/other-2_5.ckpt"}, {}, False),
+        ({"path": "/beside/rank_1/net-2_5.ckpt"}, {}, False),  # of another training, which began with it
         ({"optimizer_step": 16}, {}, False),
         ({"optimizer_step": None}, {"optimizer_step": None}, False),  # nothing proves it
         ({"rank": 0}, {}, False),  # which the state has
@@ -123,7 +124,7 @@ def test_a_file_that_a_registered_state_lacks_is_given_to_it(
     own: dict[str, Any], there: dict[str, Any], *, is_filled: bool
 ) -> None:
     of = replace(launch("L1", 1), created_at=at("1"))
-    known = replace(file(of, 0), **{**NET, "path": "/r0/net-2_5.ckpt", **there})
+    known = replace(file(of, 0), **{**NET, "path": "/ckpt/rank_0/net-2_5.ckpt", **there})
     new = replace(file(of, 1), **{**NET, "launch": "scan-1", "grade": Grade.CONSISTENT, "doubt": "open", **own})
     found = ScannedLaunch("scan-1", 2, None, at("2"), (new,))
     (made,) = fill([found], [known], [of])
@@ -136,7 +137,9 @@ def test_a_file_that_a_registered_state_lacks_is_given_to_it(
 
 def test_of_two_files_that_fit_neither_is_taken() -> None:
     of = replace(launch("L1", 1), created_at=at("1"))
-    known = replace(file(of, 0), **{**NET, "path": "/r0/net-2_5.ckpt"})
-    new = [replace(file(of, 1), **{**NET, "path": f"/{place}/net-2_5.ckpt"}) for place in ("a", "b")]
+    known = replace(file(of, 0), **{**NET, "path": "/ckpt/rank_0/net-2_5.ckpt"})
+    new = [
+        replace(file(of, 1), **{**NET, "path": f"/ckpt/{place}/net-2_5.ckpt"}) for place in ("rank_1", "rank_1/rank_1")
+    ]
     found: Sequence[ScannedLaunch] = [ScannedLaunch("scan-1", 2, None, at("2"), tuple(new))]
     assert fill(found, [known], [of]) == found
