@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -166,13 +167,14 @@ _STATES_OF_RANKS = sa.select(
 
 
 def with_lost_parts(connection: sa.Connection, ids: Sequence[str]) -> set[str]:
-    """Of these saves, by their ids, those that have a part which is complete at none of its paths."""
-    complete: set[tuple[str, str]] = set()
-    others: set[tuple[str, str]] = set()
+    """Of these saves, by their ids, those with parts that are complete in none of their directories together."""
+    named: dict[str, set[str]] = defaultdict(set)
+    complete: dict[tuple[str, str], set[str]] = defaultdict(set)
     for save_id, path, state in connection.execute(_PARTS, {"own_ids": list(ids)}) if ids else ():
-        part = save_id, path.rpartition("/")[2]
-        (complete if state == FileState.COMPLETE.value else others).add(part)
-    return {save_id for save_id, _ in others - complete}
+        directory, _, name = path.rpartition("/")
+        named[save_id].add(name)
+        complete[save_id, directory].update([name] if state == FileState.COMPLETE.value else [])
+    return named.keys() - {save_id for (save_id, _), there in complete.items() if there == named[save_id]}
 
 
 _PARTS = sa.select(checkpoints.c.save_id, checkpoints.c.path, checkpoints.c.state).where(

@@ -593,17 +593,14 @@ def _unlike(file: Checkpoint, seen: Observed, sighting: Sighting) -> tuple[Rule,
     if sighting is Sighting.CANNOT_LOOK:
         return Rule.UNREADABLE, f"cannot be looked at: {seen.unreadable}"
     if sighting is Sighting.GONE:
-        return Rule.MISSING_FILE, "is gone" if seen.has_directory else _moved(file.run)
+        scan = Command("scan", "NEW", "--run", file.run)
+        away = f"is gone, and its directory is missing or empty: is it mounted? If it was moved to NEW: {scan}"
+        return Rule.MISSING_FILE, "is gone" if seen.has_directory else away
     if seen.size != file.size:
         return Rule.SIZE_MISMATCH, f"has {seen.size} bytes, {file.size} were recorded"
     if sighting is Sighting.CHANGED:
         return Rule.DIGEST_MISMATCH, "was written again since it was recorded: scan its directory again"
     return Rule.DIGEST_MISMATCH, "has other bytes than those recorded"
-
-
-def _moved(run: str) -> str:
-    scan = Command("scan", "NEW", "--run", run)
-    return f"is gone, and its directory is missing or empty: is it mounted? If it was moved to NEW: {scan}"
 
 
 def unequal_sizes(files: Iterable[Checkpoint]) -> str:

@@ -113,6 +113,7 @@ def test_an_iteration_is_of_one_directory(catalog: Catalog, tmp_path: Path) -> N
     assert catalog.resolve("run").plan.ranks[0].source.path.startswith(str(saves.root / "iteration_00000010"))
     next((saves.root / "iteration_00000010").glob("net-model-*")).unlink()
     assert saves.newest == 5
+    assert [(save.tally.global_step, save.restorable) for save in catalog.saves("run")] == [(10, False), (5, True)]
 
 
 @pytest.mark.parametrize("world_size", [1, 4])
