@@ -333,14 +333,23 @@ def _write(
     recorded: Mapping[str, Sequence[Checkpoint]],
 ) -> None:
     """Record the adopted files, and mark the vanished ones as moved or missing."""
-    others = [file for path in seen.before_rename() for file in recorded.get(path, ()) if file not in vanished]
-    moved = [file for file in [*vanished, *others] if any(_is_moved(file, other) for other in adopted)]
-    missing = [file for file in vanished if file not in moved]
-    for some, state in ((missing, FileState.MISSING), (moved, FileState.MOVED)):
+    others = (file for path in seen.before_rename() for file in recorded.get(path, ()))
+    new = grouped((_of_state(file), file) for file in adopted)  # not each with each: they may be of thousands of ranks
+    moved = {
+        file.id: file
+        for file in (*vanished, *others)
+        if any(_is_moved(file, other) for other in new.get(_of_state(file), ()))
+    }
+    missing = [file for file in vanished if file.id not in moved]
+    for some, state in ((missing, FileState.MISSING), (list(moved.values()), FileState.MOVED)):
         if some:
             recorder.mark(some, state)
     if adopted:
         recorder.adopt(adopted)
+
+
+def _of_state(file: Checkpoint) -> tuple[str, int, int]:
+    return file.launch, file.global_step, file.rank
 
 
 def _is_moved(file: Checkpoint, other: Checkpoint) -> bool:

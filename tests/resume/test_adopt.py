@@ -305,6 +305,20 @@ def test_a_file_that_is_older_than_the_launch_is_not_its_own(
     assert ("it was written before launch L1 began" in caplog.text) is (step == 10)
 
 
+def test_vanished_files_are_not_compared_with_each_new_one(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of ranks may have lost old files and left new ones."""
+    job, ranks = begun(catalog, tmp_path, 10, 20)
+    for rank in ranks:
+        job.folder(rank.rank).joinpath("net-1_10.ckpt").unlink()
+        job.write(rank, 30)
+    compared: list[Any] = []
+    monkeypatch.setattr(reconcile, "_is_moved", lambda *files: compared.append(files))
+    assert chosen(catalog.resolve("run")) == ("L1", 30)
+    assert compared == []
+
+
 def test_a_clock_that_was_ahead_makes_no_file_older_than_its_launch(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
