@@ -465,6 +465,11 @@ class RestorePlan(Tabular):
         return next((each.source.doubt for each in self.ranks if each.source.doubt), "")
 
     @property
+    def sources(self) -> list[Checkpoint]:
+        """The files of the plan, each once."""
+        return list({each.source.path: each.source for each in self.ranks}.values())
+
+    @property
     def in_shares(self) -> bool:
         """Whether each rank's file is only its share of the state."""
         return any(assignment.source.content is Content.SHARE for assignment in self.ranks)
@@ -490,7 +495,7 @@ class RestorePlan(Tabular):
     @property
     def metrics(self) -> dict[str, float]:
         """The mean of each metric over the files that are loaded."""
-        return mean_metrics(source.metrics for source in {each.source.id: each.source for each in self.ranks}.values())
+        return mean_metrics(source.metrics for source in self.sources)
 
     @property
     def epoch(self) -> int | None:

@@ -159,7 +159,9 @@ def _decide(
     if plan is None and query.goes_back:
         raise _not_there(resolution, query)
     if not query.goes_back:
-        _check_unplaced(resolution, query)
+        if resolution.unplaced:  # newer files that a scan could not place
+            what, remedy = remedies.of_unplaced(resolution.run, resolution.unplaced, query.steps_per_epoch)
+            raise _may_be_newer(resolution, what, remedy)
         _check_unread(database, run.id, resolution, unread, left_out)
     if plan is None:
         _check_fresh(database, launch, run.id, resolution, query)
@@ -182,17 +184,19 @@ def _store(database: Database, launch: Launch, run: Called, query: Query, decisi
     Returns the launch's answer, which another rank may have stored before.
     """
     plan, start_step, passed = decision.plan, decision.start_step, _passed_over(decision)
-    sources = sources_of(plan) if plan else []
+    sources = plan.sources if plan else []
     initial = decision.initial
     reference = query.initial or ""
     now = utc_now()
 
     def work(connection: Connection) -> Decided | None:
-        _lock_runs(connection, run.id, initial)
+        other = reads.run_id(connection, initial.launch.run) if initial else None
+        for each in sorted({run.id, other or run.id}):  # in a fixed order: two runs may begin from each other at once
+            reads.lock_run(connection, each)
         stored = _stored(connection, database, launch)
         if stored is not None:  # by another rank since this one asked, whatever the clocks say
             return stored
-        if initial is not None and not reads.are_as_chosen(connection, sources_of(initial)):
+        if initial is not None and not reads.are_as_chosen(connection, initial.sources):
             return None
         if not hold(connection, run.id, launch.key, sources, now):
             return None
@@ -242,13 +246,6 @@ def _stored(connection: Connection, database: Database, launch: Launch) -> Decid
     return Decided(now, plan, decision.at, decision.passed)
 
 
-def _lock_runs(connection: Connection, run_id: int, initial: RestorePlan | None) -> None:
-    """Lock a run, and the one that it begins from, in a fixed order: two runs may begin from each other at once."""
-    other = reads.run_id(connection, initial.launch.run) if initial else None
-    for each in sorted({run_id, other or run_id}):
-        reads.lock_run(connection, each)
-
-
 def hold(connection: Connection, run_id: int, key: LaunchKey, files: Collection[Checkpoint], now: datetime) -> bool:
     """Lease the state of these files to a launch; False if retention has given up a file since it was chosen.
 
@@ -289,13 +286,12 @@ def branch(database: Database, plan: RestorePlan) -> str:
             plan.launch.undecided(), id=launch_id, owner=None, created_at=reads.next_moment(connection, run, now)
         )
         project(connection, [LaunchStarted(launch)])
-        if not hold(connection, run_id, launch.key, sources_of(plan), now):
+        if not hold(connection, run_id, launch.key, plan.sources, now):
             raise RefusedError(
                 f"step {plan.global_step} of run {run!r} was removed since it was chosen",
                 f"if gc did that, {Command('undo', run)} brings it back while it is in the trash",
             )
-        files = [each.source for each in plan.ranks]
-        return [start_event(launch, plan, now, start_step=plan.global_step, branched=True)], files
+        return [start_event(launch, plan, now, start_step=plan.global_step, branched=True)], plan.sources
 
     record_of_run(database, decide)
     _warn_of_the_living(database, run)
@@ -342,11 +338,6 @@ def start_event(
     return LaunchStarted(facts, at, plan.launch if plan else None, ranks, passed=passed)
 
 
-def sources_of(plan: RestorePlan) -> list[Checkpoint]:
-    """The files of a plan, each once."""
-    return list({assignment.source.path: assignment.source for assignment in plan.ranks}.values())
-
-
 def _check_overtaken(connection: Connection, launch: Launch) -> None:
     """Raise `RefusedError` if a launch that began later has saved: this id was used before."""
     run = reads.called(connection, launch.run)
@@ -361,14 +352,6 @@ def _check_overtaken(connection: Connection, launch: Launch) -> None:
             "start with this id would go on from an old state",
             "give each start a launch id of its own, also one that is requeued",
         )
-
-
-def _check_unplaced(resolution: Resolution, query: Query) -> None:
-    """Raise `RefusedError` if the start would pass over newer files that a scan could not place."""
-    if not resolution.unplaced:
-        return
-    what, remedy = remedies.of_unplaced(resolution.run, resolution.unplaced, query.steps_per_epoch)
-    raise _may_be_newer(resolution, what, remedy)
 
 
 def _may_be_newer(resolution: Resolution, what: str, remedy: str) -> RefusedError:
