@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sqlalchemy as sa
 
 from ckptstore.catalog.any_of import any_of, one_of
-from ckptstore.catalog.tables import FILES, FILES_OF_LAUNCHES, IS_THERE, checkpoints, copies, launches, saves
+from ckptstore.catalog.tables import FILES, FILES_OF_LAUNCHES, IS_THERE, checkpoints, copies, launches, saves, sources
 from ckptstore.core.groups import grouped
 from ckptstore.core.metrics import mean_metrics
 from ckptstore.core.model import Content, FileState, Grade, Kind
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
 
-    from ckptstore.core.model import Launch, LaunchKey
+    from ckptstore.core.model import Launch
 
 _IN_PIECES = Content.SHARE.value, Content.PART.value
 
@@ -207,16 +207,19 @@ def has_been_whole(connection: sa.Connection, launch: Launch) -> bool:
     return False
 
 
-def newest_of_all_ranks(connection: sa.Connection, key: LaunchKey, ranks: int) -> int | None:
-    """The newest step of a launch of which at least `ranks` ranks have a complete file; None if there is none.
+def newest_of_all_ranks(connection: sa.Connection, launch: Launch) -> int | None:
+    """The newest step of a launch of which as many ranks as save have a complete file; None if there is none.
 
-    Files of weights alone do not count.
+    The ranks that announced periodic saves save, or all if none did. Files of weights alone do not count.
     """
+    announced = sa.select(sa.func.count(sa.distinct(sources.c.rank)))
+    announced = announced.where(sources.c.launch_id == launch.key, sources.c.kind == Kind.PERIODIC.value)
+    ranks = connection.execute(announced).scalar_one() or launch.world_size
     query = (
         sa.select(saves.c.global_step)
         .join(checkpoints, checkpoints.c.save_id == saves.c.id)
         .where(
-            saves.c.launch_id == key,
+            saves.c.launch_id == launch.key,
             checkpoints.c.state == FileState.COMPLETE.value,
             checkpoints.c.content != Content.WEIGHTS.value,
         )

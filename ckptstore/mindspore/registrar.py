@@ -73,8 +73,6 @@ class Registrar(Callback):
     `failed` are the hooks that raised an error.
     """
 
-    _writers: int | None = None  # how many ranks save; None: all
-
     def __init__(
         self,
         session: Session,
@@ -156,7 +154,7 @@ class Registrar(Callback):
         session.record_steps_per_epoch()
         self._steps.begin(self._periodic(), is_repair=is_repair)
         self._begin_saving()
-        session.begin_retention(self._writers)
+        session.begin_retention()
         with self.surviving("what callbacks keep"):
             self._keeper.begin(params, session.network, self, self._remembered())
         if not params.get("dataset_sink_mode"):

@@ -136,7 +136,7 @@ class Saver(Registrar):
                 )
             return
         writers = layout.writers(self._copies, communication.hosts())
-        self._writers, self._writes = len(writers), launch.rank in writers
+        self._writes = launch.rank in writers
         if launch.rank == 0:
             why = "" if most > 1 else f": no rank is known to be another's replica (layout: {layout.source})"
             save = "saves" if len(writers) == 1 else "save"

@@ -115,10 +115,10 @@ class Session:
         self.progress.recorder = self.recorder
         self.launch.signs.begin()
 
-    def begin_retention(self, writers: int | None = None) -> None:
-        """Begin retention: the directories are known, and training is not refused. `writers` ranks save (None: all)."""
+    def begin_retention(self) -> None:
+        """Begin retention: the directories are known, and training is not refused."""
         if self._retention is not None:
-            self._retention.begin(writers or self.launch.world_size)
+            self._retention.begin()
 
     def check_limit(self, newest: int | None, minutes: int | None) -> None:
         """Warn if MindSpore deletes files that a rule of retention keeps.

@@ -94,7 +94,7 @@ def _disks(database: Database, run_id: int) -> list[Disk]:
     with database.read() as connection:
         files: list[Checkpoint] = []
         for launch in reversed(reads.launches_of(connection, run_id)):
-            step = tallies.newest_of_all_ranks(connection, launch.key, launch.world_size)
+            step = tallies.newest_of_all_ranks(connection, launch)
             if step is not None:
                 files = [file for file in reads.files_at(connection, launch, step) if file.state is FileState.COMPLETE]
                 break

@@ -1,4 +1,4 @@
-"""Retention while training runs: on rank 0, on a thread of its own, after each state that every rank registered."""
+"""Retention while training runs: on rank 0, on a thread of its own, after each state that is registered as a whole."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LONGEST_PAUSE_SECONDS = 30.0
 
 
 class RetentionThread:
-    """Runs gc by a policy after each state of which all ranks have registered their files.
+    """Runs gc by a policy after each state of which all ranks that save have registered their files.
 
     `file_registered` wakes it. Other ranks may register their files later, so it looks again until they are there.
     An error is logged once, and gc is tried again after the next save. Training never waits.
@@ -36,7 +36,6 @@ class RetentionThread:
     def __init__(self, launch: RankLaunch, policy: Policy) -> None:
         self._launch = launch
         self._policy = policy
-        self._writers = launch.world_size
         self._wanted = 0
         self._collected_at = 0
         self._woken = threading.Event()
@@ -45,10 +44,9 @@ class RetentionThread:
         self._is_new = False
         self._complaints = Complaints()
 
-    def begin(self, writers: int) -> None:
-        """Training begins, and so many ranks save. Space is freed now: even the first save may not fit."""
+    def begin(self) -> None:
+        """Training begins. Space is freed now: even the first save may not fit."""
         self._is_new = True
-        self._writers = writers
         self._wake()
 
     def file_registered(self, file: Checkpoint) -> None:
@@ -95,7 +93,7 @@ class RetentionThread:
     def _collect_if_whole(self) -> None:
         launch = self._launch
         with launch.database.read() as connection:
-            step = tallies.newest_of_all_ranks(connection, launch.key, self._writers)
+            step = tallies.newest_of_all_ranks(connection, launch.facts)
         if step is None or step <= self._collected_at:
             return
         self._collected_at = step  # even if gc fails: the next try is after the next save

@@ -11,6 +11,7 @@ import pytest
 from ckptstore.api import Catalog
 from ckptstore.retention.free_space import Disk, free_space
 from ckptstore.retention.policy import Policy
+from ckptstore.training.retention_thread import RetentionThread
 from tests import ckpt_bytes
 from tests.jobs import Job, begun
 from tests.small_disks import read_only, small_disk
@@ -147,3 +148,19 @@ def test_then_the_oldest_states_and_never_the_floor(catalog: Catalog, disk: Path
     assert steps(catalog) == [10, 40, 50]
     (freed,) = free_space(catalog.database, "run", Policy(keep_last=5, floor=0))
     assert freed.states == (40,), "one stays whatever is said"
+
+
+def test_ranks_that_do_not_save_are_not_waited_for(catalog: Catalog, disk: Path) -> None:
+    """Before, gc and room for the next save waited for files of all ranks, where only the first of replicas saves."""
+    job = Job(catalog, disk, layout="data_parallel")
+    rank, _ = job.start()
+    job.announce(rank)
+    for step in (10, 20, 30):
+        rank.register(large(job.write(rank, step)), global_step=step)
+    thread = RetentionThread(rank, Policy(keep_last=2))
+    thread.file_registered(rank.register(large(job.write(rank, 40)), global_step=40))
+    thread.finish(10)
+    assert steps(catalog) == [30, 40]
+    fill_to(disk, 0.5)
+    (freed,) = free_space(catalog.database, "run", KEEP_3)
+    assert (freed.trash, freed.is_enough) == (2 * SIZE, True)
