@@ -77,10 +77,11 @@ class Aside:
 
 
 def clear_beside(folder: Path, whose: str) -> None:
-    """Delete the folders beside a folder whose names begin with `whose`."""
-    for name in names_in(str(folder.parent)):
-        if name.startswith(whose) and name != folder.name:
-            shutil.rmtree(folder.parent / name, ignore_errors=True)
+    """Delete the folders beside a folder whose names begin with `whose`. Those that cannot be deleted stay."""
+    with suppress(OSError):
+        for name in names_in(str(folder.parent)):
+            if name.startswith(whose) and name != folder.name:
+                shutil.rmtree(folder.parent / name, ignore_errors=True)
 
 
 def _names(name: str) -> chain[str]:

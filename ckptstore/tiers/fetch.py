@@ -78,8 +78,7 @@ class Fetched:
         self._paths.clear()
         if self._own_folder is not None:
             for home, run in {(Path(file.path).parent, derived_id(file.run, size=8)) for file in saved}:
-                with suppress(OSError):
-                    clear_beside(home / FOLDER / _FETCHED / self._own_folder, f"{run}-")
+                clear_beside(home / FOLDER / _FETCHED / self._own_folder, f"{run}-")
 
     def _fetch(self, database: Database, file: Checkpoint, copies: Sequence[Copy]) -> Checkpoint:
         folder = _folder_of(file)

@@ -219,6 +219,16 @@ def test_what_no_tier_gives_stops_the_start_and_the_next_one_goes_on(job: Job, t
     assert [launch.facts.parent_step for launch in job.start()] == [5, 5]
 
 
+def test_a_directory_that_takes_no_file_is_named(job: Job, tier: Tier) -> None:
+    """Before, the start ended with a traceback where the folder could not be listed."""
+    file = of(job, 10, 1)
+    copied(job.catalog, tier, [file])
+    Path(file.path).unlink()
+    (job.folder(1) / ".ckptstore" / "fetched").touch()
+    with pytest.raises(NothingRestorableError, match=f"cannot write {job.folder(1)}"):
+        job.start(resume=False)[1].resolve()
+
+
 def test_a_file_that_cannot_be_loaded_once_it_was_fetched_is_not_taken_again(job: Job, tier: Tier) -> None:
     file = of(job, 10, 1)
     copied(job.catalog, tier, [file])
