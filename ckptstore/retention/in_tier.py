@@ -235,8 +235,8 @@ def _trashed(worker: Worker, tier: Tier) -> list[tuple[Checkpoint, Copy]]:
 def _purge(worker: Worker, run: str, tier: Tier, store: Store, *, due: datetime | None) -> TierCollected:
     """Delete the objects of trashed copies that are due (None: all), and record that they are gone.
 
-    Copies of steps that are pinned or tagged by now stay. So do copies that are due while nothing else of the run can
-    be restored.
+    Copies of steps that are pinned or tagged by now stay, or may be by a journal that is not there. So do copies that
+    are due while nothing else of the run can be restored.
 
     Ranks whose files have the same name and bytes share an object, and so do tiers of two users with the same URL. So
     an object that another copy uses stays. So does one with the name and step of a file that waits to be copied: a
@@ -252,7 +252,8 @@ def _purge(worker: Worker, run: str, tier: Tier, store: Store, *, due: datetime 
         marked = user_events.pinned_steps(connection, run_id) | user_events.tags_of(connection, run_id).keys()
         waiting = {_named(file) for file in known_copies.lacking(connection, run_id, tier, most=None)}
     stay = {(file.launch, file.global_step) for file, _ in over if file.global_step in marked}
-    over = [(file, copy) for file, copy in over if file.global_step not in marked]
+    troubles = [Skipped(copy.key, worker.away[file.id]) for file, copy in over if file.id in worker.away]
+    over = [(file, copy) for file, copy in over if file.global_step not in marked and file.id not in worker.away]
     if due is not None and over and worker.has_nothing_else("--tier", tier.name):
         over = []
     going = {(file.id, tier.id, copy.key) for file, copy in over}
@@ -266,7 +267,6 @@ def _purge(worker: Worker, run: str, tier: Tier, store: Store, *, due: datetime 
         for key in _keys(copy)
     }
     deleted: list[tuple[Checkpoint, Copy]] = []
-    troubles: list[Skipped] = []
     for file, copy in over:
         if _named(file) in waiting:
             troubles.append(Skipped(copy.key, "a file of this name and step waits to be copied: purge again later"))

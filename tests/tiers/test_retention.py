@@ -434,6 +434,21 @@ def test_what_journals_may_protect_stays_while_they_are_away(job: Job, tier: Tie
     assert in_tier.plan_tier(job.catalog.database, "run", tier, KEEP).decision.remove == ()
 
 
+def test_no_copy_is_deleted_that_a_journal_may_protect_which_is_away(job: Job, other: Catalog, tier: Tier) -> None:
+    """Before, purge deleted the copies of a step that another catalog had pinned on a node that did not answer."""
+    database = job.catalog.database
+    copied(job.catalog, tier, job.catalog.files("run"))
+    in_tier.execute(database, in_tier.plan_tier(database, "run", tier, KEEP))
+    other.sync(job.directory)
+    other.pin("run", 5)
+    job.folder(0).rename(job.directory / "away")
+    done = in_tier.purge(database, "run", tier, at_once=True)
+    assert (done.purged, len(done.troubles)) == (0, 6)
+    (job.directory / "away").rename(job.folder(0))
+    done = in_tier.purge(database, "run", tier, at_once=True)
+    assert (done.purged, [each.path for each in done.skipped]) == (4, ["step 5 of launch L1"])
+
+
 def test_the_commands(job: Job, tier: Tier) -> None:
     copied(job.catalog, tier, job.catalog.files("run"))
 
