@@ -101,8 +101,8 @@ def _disks(database: Database, run_id: int) -> list[Disk]:
     found: dict[int, Disk] = {}
     for file in files:
         directory = file.path.rpartition("/")[0] or "/"
-        with suppress(OSError):
-            device = os.stat(directory).st_dev
+        with suppress(OSError):  # it may be on the disk of another node
+            device = os.stat(file.path).st_dev
             before = found.get(device, Disk(directory, device, _SPARE))
             found[device] = replace(before, needed=before.needed + (file.size or 0))
     return list(found.values())

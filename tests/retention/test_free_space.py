@@ -73,6 +73,17 @@ def test_nothing_goes_where_the_next_save_fits(catalog: Catalog, disk: Path) -> 
     assert catalog.undo("run").files == 1
 
 
+def test_files_on_the_disks_of_other_nodes_need_no_room_here(catalog: Catalog, disk: Path) -> None:
+    """All nodes have a directory of that path. Before, the trash went though the next save would have fitted."""
+    job, ranks = begun(catalog, disk)
+    for rank in ranks:
+        path = large(job.write(rank, 10))
+        rank.register(path, global_step=10)
+    path.unlink()
+    fill_to(disk, 1.5)
+    assert free_space(catalog.database, "run", KEEP_3) == []
+
+
 def test_the_oldest_trash_goes_first(catalog: Catalog, disk: Path) -> None:
     """Before, two thirds of a full disk were trash, and every restart died the same way."""
     after_two_gcs(catalog, disk)
