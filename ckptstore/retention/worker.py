@@ -181,13 +181,16 @@ class Worker:
         return settled
 
     def bring_home(self, items: Sequence[Item]) -> None:
-        """Settle files without moving any out of its home. Check again those recorded as gone that may be home.
+        """Settle files without moving any out of its home, or deleting any. Check those again that may be home.
 
         A file may be home though its record says gone: a rank missed it, another file at its path was purged, it was
         copied back out of the trash, or a power loss changed its times. It counts again if it has the recorded bytes.
         """
         coming = {item.id for item in items if item.wanted is Location.HOME}
-        settled = self.settle(items)
+        kept = {item.id: item for item in items if item.wanted is Location.GONE and _is_in_trash(item)}
+        if kept:  # an interrupted purge: the next one judges anew whether the run may need them
+            self.record(lambda _: removals.told(removals.moved(kept.values(), Location.TRASH, settled=True)))
+        settled = self.settle([item for item in items if item.id not in kept])
         home = [item for item in settled if item.wanted is not Location.TRASH or item.id in coming]
         records = self._records(home)
         gone = {
@@ -373,6 +376,12 @@ def at_work(database: Database, run: str, *, progress: Callable[[int], None] = l
     called = find_called(database, run)
     with GcLock(database, called.first, called.id) as lock:
         yield Worker(database, lock, progress=progress)
+
+
+def _is_in_trash(item: Item) -> bool:
+    with suppress(OSError), Trash(item.collection) as trash:
+        return trash.find(item.root, item.place, inside=True) is not None
+    return False
 
 
 def _stem(item: Item) -> tuple[str, str]:

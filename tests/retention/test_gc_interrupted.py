@@ -8,8 +8,9 @@ from ckptstore.api import Catalog
 from ckptstore.errors import UsageError
 from ckptstore.retention import execute
 from ckptstore.retention.in_trash import undo
-from tests.jobs import Job, begun
+from tests.jobs import Job, begun, newest
 from tests.retention.builders import gc, interrupt, names, saved
+from tests.trash_calls import MOVES, failing_after
 
 STEPS = (10, 20, 30, 40, 50)
 
@@ -67,3 +68,17 @@ def test_what_is_refused_is_tried_once_a_gc(catalog: Catalog, tmp_path: Path, mo
     assert gc(catalog).files == 3
     assert [undo(catalog.database, "run").files for _ in range(2)] == [3, 3]
     assert there(job) == set(STEPS)
+
+
+def test_a_purge_that_was_interrupted_is_judged_anew(catalog: Catalog, tmp_path: Path) -> None:
+    """Before, the next gc deleted the rest, though all other states had been lost since."""
+    job = saved(catalog, tmp_path, 10, 20, 30, 40)
+    gc(catalog)
+    with failing_after(1, MOVES, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+        catalog.purge("run", now=True)
+    for path in job.directory.rglob("rank_*/*.ckpt"):
+        path.unlink()
+    done = gc(catalog)
+    assert (done.files, done.purged_files, done.troubles) == (0, 0, ())
+    assert catalog.undo("run").files == 3
+    assert newest(catalog) == 20
