@@ -145,7 +145,7 @@ def plan_gc(database: Database, run: str, policy: Policy | None = None, *, tier:
     authority = Authority(database, run, run_id)
     asked: dict[Key, tuple[Target, ...]] = {}
     # If a state is held, another one that would have stayed in its place may go.
-    while (going := _going(decision, targets)).keys() != asked.keys():
+    while (going := {each.state.key: targets[each.state.key] for each in decision.remove}).keys() != asked.keys():
         held = _held(database, run_id, survey, authority, going)
         if tier is not None:
             held |= {key: why for key in going.keys() - asked.keys() if (why := survey.lost_above(tier, key))}
@@ -235,10 +235,6 @@ def stated(
     return replace(
         policy, floor=policy.floor if floor is None else floor, grace=policy.grace if grace is None else grace
     )
-
-
-def _going(decision: Decision, targets: Mapping[Key, tuple[Target, ...]]) -> dict[Key, tuple[Target, ...]]:
-    return {verdict.state.key: targets[verdict.state.key] for verdict in decision.remove}
 
 
 def _held(

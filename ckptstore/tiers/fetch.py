@@ -54,7 +54,9 @@ class Fetched:
         self._own_folder = _name_of_folder(plan.ranks[0].source)
         if not plan.copies:
             return plan
-        far = [file for file in files if file.id in plan.copies and not _is_here(file)]
+        copied = [file for file in files if file.id in plan.copies]
+        seen = observe(copied, read_bytes=False)
+        far = [file for file in copied if fault(file, seen[file.path], {}) is not None]
         fetched = {file.id: self._fetch(database, file, plan.copies[file.id]) for file in far}
         self._origins |= {fetched[file.id].path: file for file in far}
         ranks = tuple(each._replace(source=fetched.get(each.source.id, each.source)) for each in plan.ranks)
@@ -118,10 +120,6 @@ def _fetched(file: Checkpoint, copy: Copy, folder: Path) -> Checkpoint:
         return replace(file, path=str(path), mtime_ns=path.stat().st_mtime_ns)
     except OSError as error:
         raise NoRoomError(f"cannot write {directory}: {reason_of(error)}", "make room, or mend the disk") from None
-
-
-def _is_here(file: Checkpoint) -> bool:
-    return fault(file, observe([file], read_bytes=False)[file.path], {}) is None
 
 
 def _folder_of(file: Checkpoint) -> Path:
