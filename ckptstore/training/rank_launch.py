@@ -629,17 +629,22 @@ class LiveFiles:
         amended = [
             file.amended(metrics={**file.metrics, **metrics}) for file in self._all() if file.global_step == step
         ]
-        if amended:
-            self._recorder.record_files(amended)
-            self.add(amended)
+        self._put(amended)
         return bool(amended)
 
     def quarantine_after(self, step: int, reason: str) -> None:
         """Record a fault of all files after a step. A file that is saved again later gets a new record."""
-        wrong = [file.amended(quarantine=file.quarantine or reason) for file in self._all() if file.global_step > step]
-        if wrong:
-            self._recorder.record_files(wrong)
-            self.add(wrong)
+        self._put(
+            [file.amended(quarantine=file.quarantine or reason) for file in self._all() if file.global_step > step]
+        )
+
+    def _put(self, amended: Sequence[Checkpoint]) -> None:
+        """Record amended files. The record of one that gc has moved meanwhile must not say that it is there."""
+        if amended:
+            self._recorder.record_files(amended)
+            self.add(amended)
+            for directory in {Path(file.path).parent for file in amended}:
+                self.notice_vanished(directory)
 
     def _all(self) -> list[Checkpoint]:
         return list(self._files.values())  # a copy: a script may register files in another thread

@@ -142,3 +142,17 @@ def test_the_trash_stays_while_nothing_else_can_be_restored(
     assert resolution.plan.global_step == 20
     gc(catalog, Policy(keep_last=1, floor=1))
     assert purge(catalog.database, "run", now=later + timedelta(days=2)).files == 2
+
+
+@pytest.mark.of_files
+def test_metrics_that_come_late_do_not_bring_a_file_back(catalog: Catalog, tmp_path: Path) -> None:
+    """Before, the state in the trash counted as complete, and could be pinned, until the next gc or start."""
+    _, ranks = begun(catalog, tmp_path / "data", *TO_40)
+    gc(catalog)
+    ranks[0].record(step=20, accuracy=0.9)
+    assert states(catalog, 20) == ["trashed", "trashed"]
+    with pytest.raises(RefusedError, match="gc has removed step 20"):
+        catalog.pin("run", 20)
+    assert catalog.undo("run").files == 4
+    assert [dict(file.metrics) for file in catalog.show("run", 20)] == [{"accuracy": 0.9}, {}]
+    assert states(catalog, 20) == ["complete", "complete"]
