@@ -17,11 +17,8 @@ from ckptstore.retention.policy import Policy
 from ckptstore.retention.worker import at_work
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ckptstore.catalog.engine import Database
     from ckptstore.core.model import Checkpoint
-    from ckptstore.retention.debris import Target
     from ckptstore.retention.decide import Key
     from ckptstore.retention.plan import GcPlan
 
@@ -116,7 +113,7 @@ def _free_on(database: Database, run: str, policy: Policy, disk: Disk) -> Freed:
         plan = plan_gc(database, run, Policy(keep_last=max(1, policy.floor), floor=policy.floor))
         for verdict in reversed(plan.decision.remove):
             key = verdict.state.key
-            if not fits and _is_on(disk, plan.targets[key]):
+            if not fits and disk.device in {target.identity[0] for target in plan.targets[key] if target.identity}:
                 # The floor's digests were taken as it was saved: to read it again may take longer than the next save.
                 done = execute(database, _only(plan, key), at_once=True, allow_mass_delete=True, trusts_floor=True)
                 states += [step for _, step in done.removed]
@@ -143,7 +140,3 @@ def _only(plan: GcPlan, key: Key) -> GcPlan:
     one = tuple(each for each in plan.decision.remove if each.state.key == key)
     decision = replace(plan.decision, keep=(*plan.decision.keep, *others), remove=one)
     return replace(plan, decision=decision, targets={key: plan.targets[key]}, debris=())
-
-
-def _is_on(disk: Disk, targets: Sequence[Target]) -> bool:
-    return any(target.identity is not None and target.identity[0] == disk.device for target in targets)
