@@ -303,6 +303,7 @@ class StateWriter:
         except (OSError, CkptstoreError) as error:
             told = (file.global_step, self.directory, reason_of(error))
             log.error("step %d is not saved to %s: %s; training goes on", *told)  # noqa: TRY400
+            self._session.begin_retention()  # it makes room if the disk is full
         except Exception:
             log.exception("step %d is not saved; training goes on", file.global_step)
 

@@ -45,7 +45,7 @@ class RetentionThread:
         self._complaints = Complaints()
 
     def begin(self) -> None:
-        """Training begins. Space is freed now: even the first save may not fit."""
+        """Training begins, or a save has failed. Space is freed now: even the first save may not fit."""
         self._is_new = True
         self._wake()
 

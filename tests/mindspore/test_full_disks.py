@@ -4,13 +4,18 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from mindspore.train import Callback, RunContext
 
-from ckptstore.api import connect
+from ckptstore.api import Catalog, connect
 from ckptstore.retention import free_space
+from ckptstore.retention.policy import Policy
+from ckptstore.training import retention_thread
 from tests.cli.advice import follow
 from tests.mindspore.running import RECORDED_ALIKE, Run
+from tests.mindspore.trainings import Job, complaints
 from tests.postgres_server import wait_for
 from tests.small_disks import fill, give_room, small_disk
 
@@ -180,3 +185,32 @@ def test_what_is_printed_frees_room_for_the_next_start(tmp_path: Path, calm: Run
         again = run.launch(width=512)
         assert again.start["global_step"] == 20, again.output
         assert run.catalog.resolve("run").plan.global_step == 30
+
+
+def test_a_save_that_found_no_room_has_room_made_for_the_next_one(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, nothing was deleted until a state was saved: so no later save of the launch had room either."""
+    with small_disk(tmp_path / "small", "size=4m") as disk:
+        left: list[list[str]] = []  # after each look whether the next save fits
+
+        def look(*asked: Any) -> Any:
+            found = free_space.free_space(*asked)
+            left.append([path.name for path in disk.glob("*.safetensors")])
+            return found
+
+        class FillsTheDisk(Callback):
+            def on_train_step_end(self, run_context: RunContext) -> None:
+                step = run_context.original_args().cur_step_num
+                if 1 < step < 5:
+                    wait_for(lambda: left[-1:] == [[f"CKP-1_{step - 1}.safetensors"]])
+                if step == 4:
+                    fill(disk)
+                if step == 5:
+                    wait_for(lambda: not any(disk.glob(".ckptstore/trash/*/*")))
+
+        monkeypatch.setattr(retention_thread, "free_space", look)
+        job = Job()
+        job.train(FillsTheDisk(), job.launch.saver(disk, every=1, keep=Policy(keep_last=1, floor=1)))
+        assert any(each.startswith("step 4 is not saved") for each in complaints(caplog))
+        assert catalog.resolve("run").plan.global_step in (5, 6)
