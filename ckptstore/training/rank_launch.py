@@ -626,11 +626,9 @@ class LiveFiles:
 
     def measure(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Add metrics to the files of a step; return whether there are any."""
-        amended = [
-            file.amended(metrics={**file.metrics, **metrics}) for file in self._all() if file.global_step == step
-        ]
-        self._put(amended)
-        return bool(amended)
+        return self._put(
+            [file.amended(metrics={**file.metrics, **metrics}) for file in self._all() if file.global_step == step]
+        )
 
     def quarantine_after(self, step: int, reason: str) -> None:
         """Record a fault of all files after a step. A file that is saved again later gets a new record."""
@@ -638,13 +636,14 @@ class LiveFiles:
             [file.amended(quarantine=file.quarantine or reason) for file in self._all() if file.global_step > step]
         )
 
-    def _put(self, amended: Sequence[Checkpoint]) -> None:
-        """Record amended files. The record of one that gc has moved meanwhile must not say that it is there."""
+    def _put(self, amended: Sequence[Checkpoint]) -> bool:
+        """Record amended files, if any. The record of one that gc has moved must not say that it is there."""
         if amended:
             self._recorder.record_files(amended)
             self.add(amended)
             for directory in {Path(file.path).parent for file in amended}:
                 self.notice_vanished(directory)
+        return bool(amended)
 
     def _all(self) -> list[Checkpoint]:
         return list(self._files.values())  # a copy: a script may register files in another thread
