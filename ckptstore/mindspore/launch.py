@@ -786,8 +786,9 @@ def join(
             claim=silence.claim if silence else None,
         )
         first.append(launch)
-        away, saved = launch.recorder.behind, launch.saved_before
-        return {"launch": launch_to_json(launch.facts), "name": launch.name, "away": away, "saved_before": saved}
+        facts, known = launch_to_json(launch.facts), dict(launch.known)
+        noted = {"name": launch.name, "known": known, "saved_before": launch.saved_before}
+        return {"launch": facts, "away": launch.recorder.behind, **noted}
 
     # Each rank asks, whatever its own take_over is: rank 0 decides, perhaps as the only one that takes over.
     while not communication.decided_by_rank_0(lambda: silence is None or silence.is_there()):
@@ -796,7 +797,8 @@ def join(
     joined = first[0] if first else follow(database, launch_from_json(sent["launch"]), rank, layout, away=sent["away"])
     launch = TrainingLaunch(database, joined.facts, rank)
     launch.recorder.inherit(joined.recorder)
-    launch.name, launch.saved_before = sent["name"], sent["saved_before"]
+    launch.name, launch.known, launch.saved_before = sent["name"], sent["known"], sent["saved_before"]
+    launch.unread = joined.unread
     _give_signs(launch)
     launch.exit_request.announce()
     launch.directories = tuple(map(str, directories))

@@ -1,5 +1,6 @@
 """Saves that the catalog does not know of, where a launch begins or while it trains."""
 
+import errno
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ from mindspore.train import CheckpointConfig, ModelCheckpoint
 import ckptstore.mindspore
 from ckptstore.api import Catalog, connect
 from ckptstore.errors import RefusedError
+from ckptstore.journal import jsonl
 from ckptstore.training.save_places import newer_state
 from tests import ckpt_bytes
 from tests.cli.advice import follow
@@ -54,6 +56,40 @@ def test_a_start_stops_where_states_are_that_its_catalog_never_heard_of(
         train(create_model(), tmp_path / "second")
     model = create_model()
     assert ckptstore.mindspore.join("run").resume(model, dataset).global_step == newest.global_step
+
+
+def test_a_journal_that_the_disk_does_not_give_stops_a_start(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The catalog was lost, and the journal alone tells of the run: it began at step 0 without a word."""
+    train(create_model(), tmp_path)
+    (hidden,) = jsonl.journals_in(str(tmp_path))
+    read = jsonl.read
+
+    def refuse(path: str, *asked: int) -> jsonl.Contents:
+        if path == hidden:
+            raise OSError(errno.EIO, "Input/output error")
+        return read(path, *asked)
+
+    monkeypatch.setattr(jsonl, "read", refuse)
+    anew = connect(tmp_path / "anew.db")
+    with pytest.raises(RefusedError, match=f"{hidden}, which may tell of a newer state, cannot be read"):
+        Job(launch=ckptstore.mindspore.join("run", catalog=anew, directories=[tmp_path]))
+    monkeypatch.undo()
+    assert Job(launch=ckptstore.mindspore.join("run", catalog=anew, directories=[tmp_path])).start.global_step == 6
+
+
+def test_a_launch_that_restores_by_itself_may_save_beside_states_that_were_given_up(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    """It took the states of the branch for ones that its start had overlooked."""
+    trained(tmp_path, epochs=2)
+    job = Job(step=2)
+    job.train(saving(tmp_path / "ckpt", "later", save_checkpoint_steps=6), job.registrar())
+    launch = ckptstore.mindspore.join("run")
+    assert launch.resolve().global_step == 6
+    path = ckpt_bytes.write(tmp_path / "ckpt" / "own.ckpt", 7, 7)
+    assert launch.register(path, global_step=7).global_step == 7
 
 
 @pytest.mark.parametrize("copied_before", ["any launch", "the rename"])
