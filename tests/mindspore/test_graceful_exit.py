@@ -14,6 +14,7 @@ from mindspore.train.callback import OnRequestExit
 import ckptstore.mindspore
 from ckptstore.api import Catalog
 from ckptstore.core.model import FileState, Kind
+from ckptstore.errors import RefusedError
 from ckptstore.mindspore import registrar
 from ckptstore.mindspore.schedule import LEFT
 from ckptstore.resume import exits as exit_ops
@@ -375,6 +376,18 @@ def test_a_flag_that_is_set_between_two_trainings_is_heeded(catalog: Catalog, tm
     job.model.train(3, job.dataset, callbacks=callbacks, initial_epoch=1)
     assert job.launch.global_step < 18
     assert [save.tally.global_step for save in catalog.saves("run", kind="graceful_exit")] == [job.launch.global_step]
+
+
+def test_a_flag_is_heeded_after_a_training_that_was_refused(catalog: Catalog, tmp_path: Path, exits: None) -> None:
+    """The callback had lost the path of its flag, since the refused training ended without having begun to save."""
+    trained(tmp_path)
+    launch, model, dataset, flag = ckptstore.mindspore.join("run"), create_model(), create_dataset(), "flag.json"
+    callbacks = [SetFlagAt(tmp_path / flag, 2), saving(tmp_path / "ckpt"), leaving(tmp_path), launch.registrar()]
+    with pytest.raises(RefusedError, match="training would begin at step 0"):
+        model.train(1, dataset, callbacks=callbacks)
+    launch.begin_fresh()
+    model.train(1, dataset, callbacks=callbacks)
+    assert launch.global_step == 3
 
 
 def test_a_flag_from_before_the_launch_is_put_back_by_the_second_of_two_registrars(
