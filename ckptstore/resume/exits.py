@@ -44,14 +44,13 @@ def kept_path(path: str, global_step: int | None) -> str:
     return str(Path(path).with_name(next(name for name in names if name not in taken)))
 
 
-def keep(recorder: Recorder, file: Checkpoint, new_path: str) -> None:
-    """Rename the complete file of an exit and its `.mindir`, and record that. Can be repeated after a crash anywhere.
+def keep(recorder: Recorder, file: Checkpoint, new_path: str) -> Checkpoint:
+    """Rename the complete file of an exit and its `.mindir`; return its new record. Can be repeated after a crash.
 
     The new name is recorded before the file has it: a process that dies in between leaves no unregistered file.
     Raises `OSError` if the file cannot be renamed: it keeps its old name.
     """
-    kept = replace(file, path=new_path)
-    announced = replace(kept, size=None, mtime_ns=None, digest=None, state=FileState.IN_PROGRESS)
+    announced = replace(file, path=new_path, size=None, mtime_ns=None, digest=None, state=FileState.IN_PROGRESS)
     recorder.record_files([announced])
     keep_graph(file.path, new_path)
     try:
@@ -59,8 +58,9 @@ def keep(recorder: Recorder, file: Checkpoint, new_path: str) -> None:
     except OSError:
         recorder.mark([announced], FileState.MISSING)
         raise
-    recorder.record_files([kept])
+    (kept,) = recorder.record_files([replace(file, path=new_path)])
     recorder.mark([file], FileState.MOVED)
+    return kept
 
 
 def keep_graph(path: str, new_path: str) -> None:

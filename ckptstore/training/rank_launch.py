@@ -596,6 +596,10 @@ class LiveFiles:
             self._files[file.path] = file
             self.on_added(file)
 
+    def forget(self, path: str) -> None:
+        """The file has another name now, or is gone."""
+        self._files.pop(path, None)  # another registrar's thread may have noticed it too
+
     def at(self, path: str) -> Checkpoint | None:
         """The file at a path; None if none was registered."""
         return self._files.get(path)
@@ -617,7 +621,7 @@ class LiveFiles:
         if gone:
             self._recorder.mark(gone, FileState.MISSING)
             for file in gone:
-                self._files.pop(file.path, None)  # another registrar's thread may have noticed it too
+                self.forget(file.path)
                 companion = Path(companion_of(file.path)).name
                 if companion in names and names.isdisjoint(checkpoints_of(companion)):
                     with suppress(OSError):  # gc removes it later

@@ -108,8 +108,7 @@ class RecorderThread:
                 return
             measured[:] = [whole]  # after a failure the file may have its new name already
             try:
-                exits.keep(self._launch.recorder, whole, kept_path)
-                self._beside(lambda: self._companions.recorded(replace(whole, path=kept_path)))
+                kept = exits.keep(self._launch.recorder, whole, kept_path)
             except OSError as error:
                 log.warning(
                     "%s could not be renamed (%s): the next graceful exit overwrites it",
@@ -117,6 +116,9 @@ class RecorderThread:
                     reason_of(error),
                 )
                 self._launch.record_files([whole])
+            else:
+                self._launch.live_files.forget(whole.path)
+                self._keep(kept)
 
         self.call(job)
 

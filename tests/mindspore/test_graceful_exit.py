@@ -390,6 +390,18 @@ def test_a_flag_is_heeded_after_a_training_that_was_refused(catalog: Catalog, tm
     assert launch.global_step == 3
 
 
+def test_the_file_of_an_exit_is_copied_and_gets_metrics_as_each_file(
+    catalog: Catalog, tmp_path: Path, exits: None
+) -> None:
+    job = Job()
+    registrar = job.registrar(tiers={"archive": str(tmp_path / "archive")})
+    job.train(SetFlagAt(tmp_path / "flag.json", 2), leaving(tmp_path), registrar)
+    assert [path.name[33:] for path in (tmp_path / "archive").rglob("*.ckpt")] == ["net_train-step_3.ckpt"]
+    job.launch.record(step=3, accuracy=0.5)
+    (saved,) = catalog.saves("run")
+    assert saved.metrics["accuracy"] == 0.5
+
+
 def test_a_flag_from_before_the_launch_is_put_back_by_the_second_of_two_registrars(
     catalog: Catalog, tmp_path: Path, exits: None
 ) -> None:
