@@ -147,7 +147,10 @@ class RecorderThread:
             if not start or step > start:  # a fresh launch started from no state
                 self._launch.live_files.measure(step, metrics)
             else:
-                self._launch.measure(step, metrics)
+                try:
+                    self._launch.measure(step, metrics)
+                except CkptstoreError as error:  # not repeated: the saves after it would wait for the catalog
+                    log.error("metrics of step %d are not recorded: %s", step, error)  # noqa: TRY400
 
         if not self.call(job):
             log.error("metrics of step %d are not recorded: too many files wait for their records", step)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ckptstore.api import Catalog, connect
+from ckptstore.catalog.engine import Database
 from ckptstore.core.model import Checkpoint, FileState, Kind, Rule
 from ckptstore.disk import files
 from ckptstore.errors import CatalogUnavailableError
@@ -292,6 +293,37 @@ def test_a_file_that_can_never_be_registered_is_tried_once(
     assert recorder.flush(60)
     recorder.close()
     assert caplog.text.count("RuntimeError: a bug") == 1
+
+
+def test_metrics_of_the_state_it_started_from_keep_no_save_waiting_for_the_catalog(
+    catalog: Catalog,
+    launch: RankLaunch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """No journal of the launch can take them. No save was recorded while the catalog was away."""
+    first = RecorderThread(launch)
+    first.submit(saved(launch, tmp_path, 1), asynchronous=False)
+    assert first.flush(60)
+    again = catalog.join("run")
+    assert again.resolve().global_step == 1
+
+    def refuse(*_: object, **__: object) -> Any:
+        raise CatalogUnavailableError("the catalog is gone")
+
+    for name in ("read", "in_write"):
+        monkeypatch.setattr(Database, name, refuse)
+    recorder = RecorderThread(again)
+    recorder.measure(1, {"accuracy": 0.5})
+    recorder.submit(saved(again, tmp_path, 2), asynchronous=False)
+    done = threading.Event()
+    recorder.call(done.set)
+    assert done.wait(60)
+    assert "metrics of step 1 are not recorded: the catalog is gone" in caplog.messages
+    monkeypatch.undo()
+    assert recorder.flush(60)
+    assert [file.global_step for file in catalog.files("run")] == [2, 1]
 
 
 def test_what_is_still_written_and_what_is_of_no_callback_is_quarantined_too(
