@@ -80,7 +80,8 @@ class SavePlaces:
         `names_before` picks, of the names in the directory, those that are not of this launch (None: none could be).
         Breakpoints have `prefix` unless `breakpoint_prefix` is given. Raises `RefusedError` if the launch started
         without a newer state of its run that is in the directory; if training `has_begun`, that is only logged. Raises
-        `OSError` if `names_before` needs the names and they cannot be read.
+        `OSError` if `names_before` needs the names and they cannot be read; if training `has_begun`, the next save
+        tries it again.
         """
         directory = real_directory(directory)
         if (directory, kind, prefix) in self._claimed:
@@ -95,11 +96,15 @@ class SavePlaces:
         if view is not None:
             self._check(view, names)
             names = self._without_leftovers(view, names)
+        if isinstance(names, OSError) and names_before is not None:
+            if has_begun:
+                return
+            raise names
         if is_new and not isinstance(names, OSError):
             self._names_before[directory] = names
         remember(self._launch.database.name, self._launch.names, directory)
         self._claimed.add((directory, kind, prefix))
-        before = [] if names_before is None else sorted(names_before(_or_raised(names)))
+        before = [] if names_before is None or isinstance(names, OSError) else sorted(names_before(names))
         self._recorder.call(
             lambda: self._launch.add_source(
                 directory,
@@ -319,12 +324,6 @@ class SavePlaces:
         newer = [file for file in new if _is_of_others(file, start) and file.global_step > start.global_step]
         there = [file for file in newer if (found := facts_if_seen(file.path)) and found.size == file.size]
         return max(there, key=lambda file: file.global_step, default=None)
-
-
-def _or_raised(names: frozenset[str] | OSError) -> frozenset[str]:
-    if isinstance(names, OSError):
-        raise names
-    return names
 
 
 def _updates_in(path: str) -> int:

@@ -1,14 +1,18 @@
 """Nothing that the registrar meets ends training, each trouble is said once; and ranks that make up one state."""
 
+import errno
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mindspore.train import Callback
+from mindspore.train import Callback, CheckpointConfig, ModelCheckpoint
 
 from ckptstore.api import Catalog
+from ckptstore.catalog import reads
 from ckptstore.disk import name_claims
+from ckptstore.disk.files import listed
+from ckptstore.training import save_places
 from tests.mindspore.trainings import DoAt, Job, complaints, saving
 
 
@@ -61,3 +65,19 @@ def test_a_directory_that_cannot_be_written_is_said_once(
     launch = train(tmp_path / "ckpt")
     assert launch.global_step == 12
     assert caplog.text.count("cannot see who else saves in") == 1
+
+
+@pytest.mark.parametrize(("named_later", "failed"), [(False, 4), (True, 1)])
+def test_a_directory_that_cannot_be_listed_for_a_moment(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, named_later: bool, failed: int
+) -> None:
+    """It was never announced, or the save that came with its name was not registered."""
+    left = [OSError(errno.EIO, "Input/output error")] * failed
+    monkeypatch.setattr(save_places, "listed", lambda path: left.pop() if left else listed(path))
+    job = Job()
+    where: Any = str(tmp_path / "ckpt")
+    ckpt_cb = ModelCheckpoint("net", (lambda _: where) if named_later else where, CheckpointConfig(1))
+    job.train(ckpt_cb, job.registrar())
+    assert [file.global_step for file in catalog.files("run")] == [6, 5, 4, 3, 2, 1]
+    with catalog.database.read() as connection:
+        assert [source.directory for source in reads.sources_in(connection, [where])] == [where]
