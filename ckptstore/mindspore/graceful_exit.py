@@ -100,8 +100,8 @@ class ExitWatch(Watch):
         """Let the callback read its flag again once that was rewritten, or the flag of a request to this launch."""
         if self._request is not None and (path := self._request.path()):
             self.callback.remote_config_file = path
-        elif self._flag is not None and self._flag.was_written():
-            self.callback.remote_config_file = self._flag.path
+        elif self._flag is None or self._flag.was_written():
+            self.callback.remote_config_file = self._config_file
             self._flag = None
 
     def poll(self) -> Saved | None:

@@ -14,6 +14,7 @@ from mindspore.train.callback import OnRequestExit
 import ckptstore.mindspore
 from ckptstore.api import Catalog
 from ckptstore.core.model import FileState, Kind
+from ckptstore.disk import exit_flags
 from ckptstore.errors import RefusedError
 from ckptstore.mindspore import registrar
 from ckptstore.mindspore.schedule import LEFT
@@ -23,6 +24,7 @@ from tests import ckpt_bytes
 from tests.mindspore.job import FLAG
 from tests.mindspore.running import Run
 from tests.mindspore.trainings import (
+    DoAt,
     ExitAt,
     FirstCounter,
     Job,
@@ -388,6 +390,21 @@ def test_a_flag_is_heeded_after_a_training_that_was_refused(catalog: Catalog, tm
     launch.begin_fresh()
     model.train(1, dataset, callbacks=callbacks)
     assert launch.global_step == 3
+
+
+def test_a_flag_is_heeded_after_a_request_that_was_taken_back(
+    catalog: Catalog, tmp_path: Path, exits: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ckptstore exit` asked, and took it back before OnRequestExit had looked: it looked nowhere else any more."""
+    monkeypatch.setattr(exit_request, "_LOOK_SECONDS", 0.0)
+    job = Job()
+    put_and_take_back = (
+        DoAt(1, lambda: exit_flags.put(str(tmp_path / "ckpt"), job.launch.key, "run", "")),
+        DoAt(2, lambda: exit_flags.take_back(str(tmp_path / "ckpt"), job.launch.key)),
+    )
+    callbacks = [*put_and_take_back, SetFlagAt(tmp_path / "flag.json", 3), saving(tmp_path / "ckpt"), leaving(tmp_path)]
+    job.train(*callbacks, job.registrar())
+    assert job.launch.global_step == 4
 
 
 def test_the_file_of_an_exit_is_copied_and_gets_metrics_as_each_file(
