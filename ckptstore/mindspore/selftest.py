@@ -152,7 +152,8 @@ class SelfTest:
             workers += [f"--master_port={_free_port()}", "--join=True", f"--log_dir={log}"]
             command = ["msrun", *workers, str(Path(__file__)), told]
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # msrun starts "python"
-        environment = os.environ | {"CKPTSTORE_URL": str(home / "catalog.db"), "PATH": path}
+        own = {"CKPTSTORE_URL": str(home / "catalog.db"), "CKPTSTORE_LAUNCH_ID": ""}  # each start is a new launch
+        environment = os.environ | own | {"PATH": path}
         environment.setdefault("MS_NODE_TIMEOUT", "20")  # seconds until msrun sees that a rank is gone
         environment |= {"MS_ENABLE_GRACEFUL_EXIT": "1"} if self._exits else {}
         done = subprocess.run(

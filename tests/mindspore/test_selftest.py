@@ -22,11 +22,20 @@ def test_all_that_can_be_tried_holds(tmp_path: Path) -> None:
 
 def test_what_does_not_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Private, "missing_in", lambda self, owner: f"no {self.name}")
-    monkeypatch.setenv("CKPTSTORE_LAUNCH_ID", "\n")  # no name of a launch: the job dies of it
+    monkeypatch.setenv("MS_WORKER_NUM", "2")  # the job dies of it: it did not start MindSpore's communication
     rows = list(SelfTest(Asked(), tmp_path, python()).rows())
     assert [row.held for row in rows] == [False, False]
     assert rows[0].seen.startswith("no _config; no _directory")
     assert rows[1].seen.startswith("it ended with 1: ckptstore.errors.UsageError: ")
+
+
+def test_each_start_is_a_launch_of_its_own_in_a_job_whose_launch_has_an_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each second start was refused: rank 0 had already saved in that launch."""
+    monkeypatch.setenv("CKPTSTORE_LAUNCH_ID", "job-1")
+    shown = SelfTest(Asked(), tmp_path, ("sh", "-c", "echo id=$CKPTSTORE_LAUNCH_ID"))._launch(tmp_path, "none")
+    assert shown == (0, "id=\n")
 
 
 def test_the_reason_is_the_error__not_the_place_in_mindspores_code() -> None:
