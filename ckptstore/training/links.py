@@ -14,11 +14,11 @@ from ckptstore.outside import atexit, queue, threading, time
 from ckptstore.training.complaints import Complaints
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from ckptstore.core.model import Checkpoint
 
-    Tell = Callable[[str, int, Mapping[str, float]], object]
+    Tell = Callable[[str, int, Checkpoint], object]
 
 log = logging.getLogger("ckptstore")
 
@@ -57,13 +57,15 @@ class Links:
                 log.warning("the last states are not linked: the tracker does not answer. The catalog has them")
 
     def _work(self) -> None:
+        newest = 0  # a file may get metrics when a newer state is saved
         while (file := self._states.get()) is not None:
+            newest = max(newest, file.global_step)
             for tell in self._tells:
-                self._tell(tell, file)
+                self._tell(tell, newest, file)
 
-    def _tell(self, tell: Tell, file: Checkpoint) -> None:
+    def _tell(self, tell: Tell, newest: int, file: Checkpoint) -> None:
         try:
-            tell(f"{self._owner}@{file.global_step}", file.global_step, file.metrics)
+            tell(f"{self._owner}@{newest}", newest, file)
         except Exception as error:  # noqa: BLE001 — whatever a tracker raises, training goes on
             self._complaints.warn(f"states are not linked ({type(error).__name__}: {error}); training goes on")
 
@@ -90,14 +92,14 @@ def _mlflow(mlflow: Any) -> Tell | None:
         return None
     client, run_id = mlflow.MlflowClient(), active.info.run_id
 
-    def tell(reference: str, step: int, metrics: Mapping[str, float]) -> None:
+    def tell(reference: str, newest: int, file: Checkpoint) -> None:
         now = int(time.time() * 1000)
-        values = {f"ckptstore.{_UNNAMEABLE.sub('_', name)}": value for name, value in metrics.items()}
+        values = {f"ckptstore.{_UNNAMEABLE.sub('_', name)}": value for name, value in file.metrics.items()}
         entity = mlflow.entities
         client.log_batch(
             run_id,
-            metrics=[entity.Metric(name, value, now, step) for name, value in values.items()],
-            tags=[entity.RunTag(_STATE, reference), entity.RunTag(_STEP, str(step))],
+            metrics=[entity.Metric(name, value, now, file.global_step) for name, value in values.items()],
+            tags=[entity.RunTag(_STATE, reference), entity.RunTag(_STEP, str(newest))],
         )
 
     return tell
@@ -109,9 +111,10 @@ def _wandb(wandb: Any) -> Tell | None:
     if active is None:
         return None
 
-    def tell(reference: str, step: int, metrics: Mapping[str, float]) -> None:
-        values = {f"ckptstore.{name}": value for name, value in metrics.items()}
-        active.summary.update({_STATE: reference, _STEP: step, **values})
+    def tell(reference: str, newest: int, file: Checkpoint) -> None:
+        if file.global_step == newest:
+            values = {f"ckptstore.{name}": value for name, value in file.metrics.items()}
+            active.summary.update({_STATE: reference, _STEP: newest, **values})
 
     return tell
 
