@@ -133,7 +133,7 @@ class Registrar(Callback):
     @never_stops_training
     def on_train_begin(self, run_context: Any) -> None:
         """Find the callbacks to watch and their directories, and continue MindSpore's step count."""
-        self._is_training = True
+        self._is_training, self._depth = True, 1  # Ctrl-C in `__enter__` leaves a depth that nobody goes back from
         params = run_context.original_args()
         session, progress = self._session, self._session.progress
         self._steps, self._times = StepCount(session, goes_back=self._is_wrong), StepTimes()
@@ -314,7 +314,9 @@ class Registrar(Callback):
         name = self._ended_by(kind)
         with self.surviving("the start of the next training"):
             self._forget_position()
-            self._note_result(is_wrong=is_wrong_result(raised))
+            self._is_wrong = is_wrong_result(raised)
+            if self._is_wrong:
+                session.problem = session.problem or "MindSpore found a wrong result (TREError)"
         session.progress.has_failed = name is not None
         left, doubt = InterruptedStep.NOT_DONE, ""
         if name is not None:
@@ -360,11 +362,6 @@ class Registrar(Callback):
         if self._is_first:
             self._is_first = False
             begin_anew(self._session.params.train_dataset)
-
-    def _note_result(self, *, is_wrong: bool) -> None:
-        self._is_wrong = is_wrong
-        if is_wrong:
-            self._session.problem = self._session.problem or "MindSpore found a wrong result (TREError)"
 
     def _end(self, error: str | None, left: InterruptedStep, doubt: str) -> None:
         session = self._session

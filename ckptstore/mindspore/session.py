@@ -83,7 +83,7 @@ class Session:
         self.keep_beside: Callable[[str], None] = lambda _: None  # writes the companion of a saved file
         self.reset_exit_flag = reset_exit_flag
         self.sets_count = check_restored is None
-        self.check_restored = check_restored or (lambda _: None)
+        self.check_restored = check_restored or (lambda _: None)  # ckptstore restored the state itself
         self._is_uneven = False
         self._good = GoodStates(launch.name, progress)
         self._policy = retention

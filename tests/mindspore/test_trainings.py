@@ -19,6 +19,7 @@ from ckptstore.catalog import leases, reads
 from ckptstore.core.events import FileRecorded, from_lines
 from ckptstore.core.model import Content, FileState, Kind
 from ckptstore.journal import jsonl
+from ckptstore.mindspore.load_guard import LoadGuard
 from tests.mindspore.trainings import Job, RaiseAt, create_dataset, create_model, saving, without_counter
 from tests.postgres_server import close_database, open_database
 
@@ -234,6 +235,26 @@ def test_an_evaluation_that_fails_after_training_ends_no_training(
     assert [each.name for each in (tmp_path / "ckpt").glob("*breakpoint*")] == (
         ["net-1_5_breakpoint.ckpt"] if fails else []
     )
+
+
+@pytest.mark.of_files
+def test_a_training_after_ctrl_c_in_the_first_hook_ends_as_each_one(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a notebook. MindSpore calls no hook for its end: each later training was taken for an evaluation inside it."""
+    job = Job()
+    ckpt_cb = saving(tmp_path / "ckpt")
+    registrar = job.registrar(ckpt_cb)
+
+    def interrupted(_: LoadGuard) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(LoadGuard, "begin", interrupted)
+        job.train(ckpt_cb, registrar)
+    job.train(ckpt_cb, registrar)
+    with catalog.database.read() as connection:
+        assert connection.exec_driver_sql("SELECT global_step FROM endings").scalars().all() == [6]
 
 
 def test_a_process_that_joins_again_gives_no_signs_of_the_launch_before(catalog: Catalog, tmp_path: Path) -> None:
