@@ -254,11 +254,10 @@ def decide(
     `ask_ranks` is the argument of `decide_start`; without the catalog this process's view of the disk counts.
 
     Raises as `resolve` does, and `RefusedError` if the run has no history and unregistered checkpoints are in its
-    known directories, or if its login may only read it in the catalog, and no journal has its states.
+    known directories, or if only the catalog has its states, and cannot be used, or may only be read by this login.
     """
     name = launch.database.name
-    began_without = launch.recorder.behind
-    if not began_without:
+    if not launch.recorder.behind:
         try:
             if not launch.saved_before:
                 _check_known(launch, launch.database, remembered(name, launch.run))
@@ -280,11 +279,12 @@ def decide(
         project(connection, [LaunchStarted(launch.facts.undecided())])
     _check_known(launch, temporary, known)
     start = _start(launch, temporary, query)
-    if began_without and start.fresh and not query.fresh and launch.saved_before > max(start.known.values(), default=0):
+    if start.fresh and not query.fresh and launch.saved_before > max(start.known.values(), default=0):
         raise RefusedError(
-            f"run {launch.name!r} has saved up to step {launch.saved_before}, but no journal of it was found, and this "
-            "login may not write to it in the catalog: training would begin at step 0",
-            f"use a login that may write to it, or name its directories in {DIRECTORIES}; give a new run another name; "
+            f"run {launch.name!r} has saved up to step {launch.saved_before}, but no journal of it was found, and the "
+            "catalog cannot be used, or this login may not write to it: training would begin at step 0",
+            f"start when the catalog is back, use a login that may write to it, or name the run's directories in "
+            f"{DIRECTORIES}; give a new run another name; "
             f"or start over: {Call('resume', 'model', 'dataset', fresh=True)}",
         )
     return start

@@ -144,6 +144,27 @@ ONE = {"steps": 10, "batch_size": 8, "shards": 1}
 """The data of a single rank."""
 
 
+def test_a_catalog_that_goes_away_after_the_join_does_not_make_a_run_begin_anew(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine that never saw the run: the catalog told that it had states, and no journal tells where."""
+    catalog = connect(sqlite_url)
+    begun(catalog, tmp_path / "ckpt", 10, world_size=1)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another machine"))
+    launch = begin(catalog.database, "run", rank=0, world_size=1, launch_id="N", layout=None)
+    launch.set_steps_per_epoch(**ONE)
+    launch.let_go()
+    for path in tmp_path.glob("catalog.db*"):
+        path.unlink()
+    (tmp_path / "catalog.db").mkdir()
+    with pytest.raises(
+        RefusedError,
+        match="'run' has saved up to step 10, but no journal of it was found, and the catalog cannot be used",
+    ):
+        decide(launch)
+    assert decide(launch, [tmp_path / "ckpt"]).global_step == 10
+
+
 def test_a_journal_that_tells_of_an_adopted_file_stops_a_start_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
