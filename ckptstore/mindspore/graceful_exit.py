@@ -46,7 +46,7 @@ class ExitWatch(Watch):
     def begin(self, session: Session) -> None:
         """Record where it saves. Ignore an old exit flag, warn if it cannot exit, rename the file of an old exit."""
         callback = self.callback
-        self._was_seen = False
+        self._was_seen = bool(callback.stop_train)  # then it saves no more
         if not self._is_deaf(session):
             self._request = session.launch.exit_request
             self._request.is_heeded()
