@@ -313,11 +313,12 @@ class Registrar(Callback):
         kind, raised, trace = error or (None, None, None)
         name = self._ended_by(kind)
         with self.surviving("the start of the next training"):
-            self._forget_position()
+            if self._is_first:  # it was refused, or failed before its first step: the next one is the first
+                session.progress.has_trained = False
             self._is_wrong = is_wrong_result(raised)
             if self._is_wrong:
                 session.problem = session.problem or "MindSpore found a wrong result (TREError)"
-        session.progress.has_failed = name is not None
+        session.progress.has_failed = name is not None and session.progress.has_trained
         left, doubt = InterruptedStep.NOT_DONE, ""
         if name is not None:
             session.launch.adopt_at_exit()

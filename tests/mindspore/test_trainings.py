@@ -18,6 +18,7 @@ from ckptstore.api import Catalog, connect
 from ckptstore.catalog import leases, reads
 from ckptstore.core.events import FileRecorded, from_lines
 from ckptstore.core.model import Content, FileState, Kind
+from ckptstore.errors import RefusedError
 from ckptstore.journal import jsonl
 from ckptstore.mindspore.load_guard import LoadGuard
 from tests.mindspore.trainings import Job, RaiseAt, create_dataset, create_model, saving, without_counter
@@ -235,6 +236,21 @@ def test_an_evaluation_that_fails_after_training_ends_no_training(
     assert [each.name for each in (tmp_path / "ckpt").glob("*breakpoint*")] == (
         ["net-1_5_breakpoint.ckpt"] if fails else []
     )
+
+
+@pytest.mark.of_files
+def test_a_training_after_one_that_was_refused_goes_on_with_the_next_batch(catalog: Catalog, tmp_path: Path) -> None:
+    """In a notebook, once the disk is in order. It began the epoch anew, as after a training that failed."""
+    job = Job()
+    job.fail(RaiseAt(3), job.launch.saver(tmp_path / "ckpt", every=2), epochs=2)
+    again, taken = Job(), tmp_path / "taken"
+    saver = again.launch.saver(taken, every=2)
+    taken.touch()
+    with pytest.raises(RefusedError, match=f"nothing can be saved to {taken}"):
+        again.train(saver, epochs=2)
+    taken.unlink()
+    again.train(saver, epochs=2)
+    assert again.launch.global_step == 12
 
 
 @pytest.mark.of_files
