@@ -630,15 +630,13 @@ class LiveFiles:
 
     def measure(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Add metrics to the files of a step; return whether there are any."""
-        return self._put(
-            [file.amended(metrics={**file.metrics, **metrics}) for file in self._all() if file.global_step == step]
-        )
+        files = self._known([file for file in self._all() if file.global_step == step])
+        return self._put([file.amended(metrics={**file.metrics, **metrics}) for file in files])
 
     def quarantine_after(self, step: int, reason: str) -> None:
         """Record a fault of all files after a step. A file that is saved again later gets a new record."""
-        self._put(
-            [file.amended(quarantine=file.quarantine or reason) for file in self._all() if file.global_step > step]
-        )
+        files = self._known([file for file in self._all() if file.global_step > step])
+        self._put([file.amended(quarantine=file.quarantine or reason) for file in files])
 
     def _put(self, amended: Sequence[Checkpoint]) -> bool:
         """Record amended files, if any. The record of one that gc has moved must not say that it is there."""
@@ -648,6 +646,17 @@ class LiveFiles:
             for directory in {Path(file.path).parent for file in amended}:
                 self.notice_vanished(directory)
         return bool(amended)
+
+    def _known(self, files: Sequence[Checkpoint]) -> Sequence[Checkpoint]:
+        """The newest records of these files: if the catalog can be used, with what other processes changed since."""
+        if not files or self._recorder.is_late:
+            return files
+        try:
+            with self._recorder.database.read() as connection:
+                known = reads.files_by_id(connection, [file.id for file in files])
+        except CatalogUnavailableError:
+            return files
+        return [max(known.get(file.id, file), file, key=lambda each: each.newness) for file in files]
 
     def _all(self) -> list[Checkpoint]:
         return list(self._files.values())  # a copy: a script may register files in another thread

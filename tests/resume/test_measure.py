@@ -45,6 +45,32 @@ def test_what_the_state_was_stays_true(catalog: Catalog, tmp_path: Path) -> None
     assert (file.state.value, file.metrics) == ("damaged", {"accuracy": 0.5})
 
 
+def test_a_launch_adds_metrics_to_what_others_recorded_since_its_save(catalog: Catalog, tmp_path: Path) -> None:
+    """It knew the file as it had saved it: its metric was lost, or took the mark of damage and those of others away."""
+    job, (rank,) = started(catalog, tmp_path, 10, world_size=1)
+    catalog.record("run@10", accuracy=0.5)
+    rank.record(step=10, bleu=3)
+    assert metrics(catalog) == {10: [{"accuracy": 0.5, "bleu": 3.0}]}
+    path = job.folder(0) / "net-1_10.ckpt"
+    path.write_bytes(bytes(reversed(path.read_bytes())))
+    catalog.verify("run", digest=True)
+    for value in (4, 5, 6):
+        rank.record(step=10, bleu=value)
+    (file,) = catalog.files("run")
+    assert (file.state.value, file.metrics) == ("damaged", {"accuracy": 0.5, "bleu": 6.0})
+
+
+def test_what_gc_moved_away_comes_back_with_later_metrics(catalog: Catalog, tmp_path: Path) -> None:
+    """A launch that recorded one made the catalog say that the file in the trash was at its place."""
+    _, (rank,) = started(catalog, tmp_path, 10, 20, 30, world_size=1)
+    catalog.execute(catalog.plan_gc("run", Policy(keep_last=1, floor=1)))
+    rank.record(step=10, bleu=3)
+    assert [file.state.value for file in catalog.files("run")] == ["complete", "trashed", "trashed"]
+    catalog.undo("run")
+    assert [file.state.value for file in catalog.files("run")] == ["complete"] * 3
+    assert metrics(catalog)[10] == [{"bleu": 3.0}]
+
+
 def test_a_launch_evaluates_the_state_that_it_started_from(catalog: Catalog, tmp_path: Path) -> None:
     job, _ = started(catalog, tmp_path, 10, world_size=1)
     (rank,) = job.start()
