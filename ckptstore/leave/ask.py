@@ -89,7 +89,11 @@ def ask(database: Database, run: str, reason: str, directories: Iterable[str] = 
     notes = [note for note in living if (note.run, note.launch) == (launch.run, launch.id)]
     every = homes.union(*(note.directories for note in notes))
     unreached = put_flags(launch.key, launch.run, every, reason)
-    away = away or _ask_by_catalog(database, launch, reason)
+    if not away:
+        try:
+            database.in_write(lambda connection: exit_requests.ask(connection, launch.key, reason))
+        except CatalogUnavailableError as error:
+            away = str(error)
     hear = {note for note in notes if _hears(note, launch, unreached, reason)}
     return Asked(
         launch=launch,
@@ -162,25 +166,13 @@ def take_back(database: Database, run: str) -> bool:
 
 def put_flags(key: LaunchKey, run: str, directories: Iterable[str], reason: str) -> dict[str, str]:
     """Put the request into each of these directories; return the reasons where that failed, by directory."""
-    tried = ((directory, _put(directory, key, run, reason)) for directory in sorted(directories))
-    return {directory: why for directory, why in tried if why}
-
-
-def _put(directory: str, key: LaunchKey, run: str, reason: str) -> str:
-    try:
-        exit_flags.put(directory, key, run, reason)
-    except OSError as error:
-        return reason_of(error)
-    return ""
-
-
-def _ask_by_catalog(database: Database, launch: Launch, reason: str) -> str:
-    """Put the request into the catalog; return the reason if that failed, else an empty text."""
-    try:
-        database.in_write(lambda connection: exit_requests.ask(connection, launch.key, reason))
-    except CatalogUnavailableError as error:
-        return str(error)
-    return ""
+    unreached = {}
+    for directory in sorted(directories):
+        try:
+            exit_flags.put(directory, key, run, reason)
+        except OSError as error:  # noqa: PERF203 — the other ranks are still asked
+            unreached[directory] = reason_of(error)
+    return unreached
 
 
 def pass_on(database: Database, launch: Launch, *, home: str | None) -> None:

@@ -151,13 +151,13 @@ class StepCount:
         now = self._session.network.optimizer_step()
         if updates is None or now is None:
             return InterruptedStep.UNKNOWN
-        start = self._progress.start
+        start, frames = self._progress.start, (frame for frame, _ in traceback.walk_tb(raised))
         return interrupted_step(
             (now - updates) - (self._progress.global_step - step),
             counts_all=updates == step - (start.offset if start is not None else 0),
             is_one_call=mindspore.get_context("mode") == mindspore.GRAPH_MODE,
             changes_others=bool(self._session.network.other_than_updated()),
-            raised_in_optimizer=_was_raised_in_optimizer(raised),
+            raised_in_optimizer=any(isinstance(frame.f_locals.get("self"), OPTIMIZERS) for frame in frames),
         )
 
     def _go_on_from(self, step: int) -> None:
@@ -241,11 +241,6 @@ def _repaired_step(params: Any, steps_of_epochs: int) -> int:
         return from_the_beginning
     given = int(params.cur_step_num)
     return given if params.get("dataset_sink_mode") else steps_of_epochs + given
-
-
-def _was_raised_in_optimizer(raised: TracebackType | None) -> bool:
-    frames = (frame for frame, _ in traceback.walk_tb(raised))
-    return any(isinstance(frame.f_locals.get("self"), OPTIMIZERS) for frame in frames)
 
 
 def from_where_it_was_raised(raised: TracebackType | None, callbacks: Sequence[Any]) -> Sequence[Any]:

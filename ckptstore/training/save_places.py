@@ -321,7 +321,8 @@ class SavePlaces:
             return None
         with view.database.read() as connection:
             new = reads.files_by_id(connection, view.new).values()
-        newer = [file for file in new if _is_of_others(file, start) and file.global_step > start.global_step]
+        others = [file for file in new if file.run == start.launch.run and file.launch != start.launch.id]
+        newer = [file for file in others if file.global_step > start.global_step and file.state is FileState.COMPLETE]
         there = [file for file in newer if (found := facts_if_seen(file.path)) and found.size == file.size]
         return max(there, key=lambda file: file.global_step, default=None)
 
@@ -337,12 +338,6 @@ def _updates_in(path: str) -> int:
 def _is_of_save(name: str) -> bool:
     """Whether a name is that of a directory in which MindFormers or HyperParallel save a state of all ranks."""
     return parse_iteration(name) is not None or parse_shards(name) is not None
-
-
-def _is_of_others(file: Checkpoint, start: Start) -> bool:
-    """Whether a file was saved completely by another launch of the run, and is no copy."""
-    is_own = file.run == start.launch.run and file.launch != start.launch.id
-    return is_own and file.size is not None and file.state is FileState.COMPLETE
 
 
 def _readable(synced: Synced) -> Synced:
