@@ -651,11 +651,9 @@ class LiveFiles:
         """The newest records of these files: if the catalog can be used, with what other processes changed since."""
         if not files or self._recorder.is_late:
             return files
-        try:
-            with self._recorder.database.read() as connection:
-                known = reads.files_by_id(connection, [file.id for file in files])
-        except CatalogUnavailableError:
-            return files
+        known: dict[str, Checkpoint] = {}
+        with suppress(CatalogUnavailableError), self._recorder.database.read() as connection:
+            known = reads.files_by_id(connection, [file.id for file in files])
         return [max(known.get(file.id, file), file, key=lambda each: each.newness) for file in files]
 
     def _all(self) -> list[Checkpoint]:

@@ -283,9 +283,8 @@ def decide(
         raise RefusedError(
             f"run {launch.name!r} has saved up to step {launch.saved_before}, but no journal of it was found, and the "
             "catalog cannot be used, or this login may not write to it: training would begin at step 0",
-            f"start when the catalog is back, use a login that may write to it, or name the run's directories in "
-            f"{DIRECTORIES}; give a new run another name; "
-            f"or start over: {Call('resume', 'model', 'dataset', fresh=True)}",
+            f"start when the catalog is back, use a login that may write, or name its directories in {DIRECTORIES}; "
+            f"give a new run another name; or start over: {Call('resume', 'model', 'dataset', fresh=True)}",
         )
     return start
 
