@@ -32,7 +32,8 @@ class ExitRequest:
     """
 
     def __init__(self, database: Database, facts: Launch, rank: int) -> None:
-        whole = database.url.render_as_string(hide_password=False)
+        url = database.url
+        whole = url.set(drivername=url.get_backend_name()).render_as_string(hide_password=False)
         self._key = facts.key
         self._changes = threading.Lock()  # the recorder's thread adds directories
         self._flags: list[str] = []

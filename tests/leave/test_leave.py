@@ -28,6 +28,7 @@ from ckptstore.disk.owner import this_process
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UnknownRunError, UsageError
 from ckptstore.leave.ask import Leaving, ask, follow, look, take_back
 from ckptstore.resume.register import describe
+from ckptstore.training.exit_request import ExitRequest
 from ckptstore.training.rank_launch import RankLaunch
 from ckptstore.training.recorder_thread import RecorderThread
 from ckptstore.training.start import begin
@@ -266,6 +267,20 @@ def test_a_run_of_that_name_in_another_catalog_is_not_asked(catalog: Catalog, tm
     job, ranks = begun(connect(f"sqlite:///{tmp_path}/other.db"), tmp_path / "other", 10, world_size=1)
     assert len(ask(catalog.database, "run", "").reached) == 2
     assert flags(job, ranks[0]) == [False]
+
+
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("postgresql://trainer@db.example/ckptstore", "postgresql://trainer@db.example/ckptstore"),
+        ("postgresql://trainer:secret@db.example/ckptstore", ""),
+        ("postgresql://trainer@db.example/ckptstore?sslpassword_file=x", ""),
+    ],
+    ids=["whole", "a password", "an option"],
+)
+def test_a_note_names_a_catalog_that_it_can_name_whole(catalog: Catalog, url: str, named: str) -> None:
+    """A note never named one on PostgreSQL: without CKPTSTORE_URL a preStop hook asked the user's own SQLite file."""
+    assert ExitRequest(open_database(url), catalog.join("run").facts, 0)._note.catalog == named
 
 
 def test_a_directory_that_is_not_here(catalog: Catalog, tmp_path: Path) -> None:
