@@ -10,6 +10,7 @@ from ckptstore.catalog.runs import find_called
 from ckptstore.core.hints import Command
 from ckptstore.core.text import count, size, some, span
 from ckptstore.disk import name_claims
+from ckptstore.disk.files import facts_if_seen
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.owner import is_dead, shown
 from ckptstore.doctor.checkup import Fact, Status
@@ -17,7 +18,6 @@ from ckptstore.doctor.run_facts import folder_of, room_of, roots, sizes_of, unre
 from ckptstore.errors import reason_of
 from ckptstore.journal import jsonl
 from ckptstore.journal.accept import MARKS, unconfirmed
-from ckptstore.outside import Path
 from ckptstore.resume.uncertainty import of_absent, of_gone, of_unmoved
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _what_frees(facts: RunFacts) -> str:
     """The commands that free space now. A gc without --now does not: its files take as much space in the trash."""
     in_trash = sum(each.bytes for each in facts.trash)
     ways = [f"{Command('purge', facts.run, '--now')} frees up to {size(in_trash)}"] if in_trash else []
-    if len({saved.step for saved in facts.saves if Path(saved.path).exists()}) > _FLOOR:
+    if len({saved.step for saved in facts.saves if facts_if_seen(saved.path) is not None}) > _FLOOR:
         gc = ("gc", facts.run, "--keep-last", _FLOOR)
         ways.append(f"{Command(*gc)} shows what may go, and {Command(*gc, '--apply', '--now')} deletes it")
     return "; ".join(ways) or "no state of this run can be removed: free other space on this disk, or save to another"

@@ -2,6 +2,7 @@
 
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -75,6 +76,22 @@ def test_room_for_more_saves(catalog: Catalog, database_url: str, small: Path) -
         segments = 2 * 4096  # what the command itself tells in two directories takes a block each
         assert room_of(str(small)).bytes >= before + room - segments
     assert "no state of this run can be removed" in checks(database_url)["disk"].hint
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root acts as somebody else")
+def test_a_full_disk_beside_a_directory_that_one_may_not_enter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """doctor and watch ended with "Permission denied", just when there was no room."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as shared:
+        Path(shared).chmod(0o755)
+        job, _ = begun(connect(f"{shared}/c.db"), Path(shared, "ckpt"), 10)
+        job.folder(1).chmod(0o700)
+        monkeypatch.setattr(check_storage, "room_of", lambda _: Room(0, None))
+        os.seteuid(61001)
+        try:
+            found = checks(f"{shared}/c.db")
+        finally:
+            os.seteuid(0)
+    assert (found["disk"].status, found["directories"].status) == (Status.PROBLEM, Status.WARNING)
 
 
 def test_a_catalog_on_the_disk_that_its_checkpoints_have_filled(tmp_path: Path) -> None:
