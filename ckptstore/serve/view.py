@@ -114,6 +114,7 @@ def _step(
 
 def timeline(launches: Sequence[LaunchRow], saves: Sequence[SaveRow], details: SaveDetails) -> list[Bar]:
     """The newest launches, the oldest of them first: the time that each ran, and its saves."""
+    every = Counter(save.launch.id for save in saves)
     marks: dict[str, list[tuple[float, str]]] = {}
     for save in saves[:_MARKS]:
         took = details.seconds.get(save.tally.save_id)
@@ -127,7 +128,7 @@ def timeline(launches: Sequence[LaunchRow], saves: Sequence[SaveRow], details: S
         if moments:
             end = row.heard_at.timestamp() if row.heard_at else max(moments)
             kind = "crash" if row.ending == KILLED or row.ending.startswith(ENDED) else ""
-            saved = count(len(own), "save", "saves")
+            saved = count(every[row.launch.id], "save", "saves")
             title = f"launch {row.launch.id}: {saved}, {row.ending or 'its end is not known'}"
             bars.append(Bar(row.launch.id, min(moments), max(end, *moments), kind, title, own))
     return bars

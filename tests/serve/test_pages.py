@@ -15,7 +15,7 @@ from ckptstore.outside import threading
 from ckptstore.resume.overview import RunRow
 from ckptstore.retention import stored_policy
 from ckptstore.retention.policy import Policy
-from ckptstore.serve import pages, questions
+from ckptstore.serve import pages, questions, view
 from ckptstore.serve.app import make_app
 from ckptstore.serve.events import news
 from ckptstore.serve.guard import Rules
@@ -98,6 +98,13 @@ def test_a_run_has_its_pictures_and_their_numbers(catalog: Catalog, client: Test
     assert "launch L2: 1 save, ended: RuntimeError" in page
     assert "room for more than 1000 saves" in page
     assert "loss 0.25" in page
+
+
+@pytest.mark.usefixtures("job")
+def test_the_timeline_counts_saves_that_it_does_not_mark(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launch had at most 200 saves there, and each one before these 200 had none."""
+    monkeypatch.setattr(view, "_MARKS", 1)
+    assert "launch L1: 2 saves, its end is not known: step 20" in client.get("/runs/run").text
 
 
 @pytest.mark.usefixtures("job")
