@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from ckptstore.cli import values
@@ -110,7 +111,7 @@ def policy(run: str, stored: Policy | None) -> None:
     if stored is None:
         line(f"no policy is stored for run {run}: give gc its rules, as --keep-last 5")
         return
-    line(f"run {run}: {' '.join(as_options(stored.to_json()))}")
+    line(f"run {run}: {shlex.join(as_options(stored.to_json()))}")
 
 
 def troubles(found: Sequence[Skipped], run: str) -> int:
