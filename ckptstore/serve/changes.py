@@ -99,14 +99,19 @@ class Changes:
 
     async def _done(self, what: str, work: Callable[[], T]) -> T:
         who = VISIT.get().who
-        future = asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-        def note(done: asyncio.Future[T]) -> None:
-            self._answers.forget()
-            error = None if done.cancelled() else done.exception()
-            log.info("%s, by %s: %s", what, who, "done" if error is None else ascii(str(error)))
+        def logged() -> T:
+            said = "done"
+            try:
+                return work()
+            except Exception as error:
+                said = ascii(str(error))
+                raise
+            finally:
+                log.info("%s, by %s: %s", what, who, said)
 
-        future.add_done_callback(note)
+        future = asyncio.get_running_loop().run_in_executor(self._threads, logged)
+        future.add_done_callback(lambda _: self._answers.forget())
         try:
             return await asyncio.wait_for(asyncio.shield(future), self._patience)
         except asyncio.TimeoutError:

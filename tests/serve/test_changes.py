@@ -1,5 +1,6 @@
 """What the server changes with `--allow-changes`: the same as the command line, and nothing that nobody has seen."""
 
+import asyncio
 import json
 import logging
 from pathlib import Path
@@ -12,8 +13,11 @@ from ckptstore.api import Catalog
 from ckptstore.outside import threading
 from ckptstore.retention.policy import Policy
 from ckptstore.retention.worker import at_work
+from ckptstore.serve.answers import Answers
 from ckptstore.serve.app import make_app
+from ckptstore.serve.changes import Changes
 from ckptstore.serve.guard import Rules
+from ckptstore.serve.problems import StillAtWorkError
 from tests.jobs import Job
 from tests.serve.conftest import ADDRESS, TOKEN, Person, forms_in
 from tests.serve.printed import printed
@@ -269,3 +273,26 @@ def test_a_change_that_takes_long_goes_on(catalog: Catalog, job: Job, monkeypatc
         may_end.set()
         assert has_ended.wait(60)
     assert [save.global_step for save in catalog.saves(job.run) if save.pinned] == [10]
+
+
+def test_a_change_that_outlives_the_server_is_logged(
+    catalog: Catalog, job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At Ctrl-C during a gc the log did not say what was done, and of one that had not begun it said "done"."""
+    caplog.set_level(logging.INFO, "ckptstore.serve")
+    has_begun, may_end = threading.Event(), threading.Event()
+    monkeypatch.setattr(Catalog, "pin", lambda *_: has_begun.set() or may_end.wait())
+    monkeypatch.setattr("ckptstore.serve.changes._THREADS", 1)
+    changes = Changes(catalog, Answers(), patience=0)
+
+    async def serve() -> None:
+        for step in (10, 20):
+            with pytest.raises(StillAtWorkError):
+                await changes.pin(job.run, step, pinned=True)
+            assert has_begun.wait(60)
+        changes.close()
+
+    asyncio.run(serve())
+    may_end.set()
+    changes._threads.shutdown()
+    assert caplog.messages == ["pin 'run' 10, by : done"]
