@@ -27,6 +27,7 @@ globalThis.document = {
 };
 """
 STORIES = {
+    "the server was away": ("heard.open(); heard.error(); heard.open(); await told('new');", "new"),
     "a change during a fetch": ("heard.changed(); heard.changed(); await told('old'); await told('new');", "old,new"),
     "a field is filled in": (
         "focus = 'field'; heard.changed(); await later(); focus = null; heard.focusout(); await told('new');",

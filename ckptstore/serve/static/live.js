@@ -47,5 +47,7 @@ function offerCopies() {
   }
 }
 events.addEventListener("changed", () => { hasChanged = true; refresh(); });
+events.addEventListener("error", () => { hasChanged = true; });  // perhaps, until the connection is open again
+events.addEventListener("open", refresh);
 document.addEventListener("focusout", () => { setTimeout(refresh); });  // the focus may move within the page
 offerCopies();
