@@ -14,7 +14,7 @@ from ckptstore.disk.run_directories import DIRECTORIES, known_directories
 from ckptstore.doctor import check_database, check_launch, check_storage, check_tiers
 from ckptstore.doctor.checkup import Check, Checkup, Status
 from ckptstore.doctor.run_facts import gather
-from ckptstore.errors import CatalogDamagedError, CatalogUnavailableError, DamageError
+from ckptstore.errors import CatalogDamagedError, CatalogUnavailableError, DamageError, UnknownRunError
 from ckptstore.journal.sync import found_below, take_up_found
 from ckptstore.outside import utc_now
 
@@ -56,10 +56,14 @@ def _runs(database: Database, run: str | None, now: datetime, *, is_away: bool =
     checks: list[Check] = []
     with database.connected():
         for name in run_names(database, run):
-            run_id = find_run(database, name)
-            facts = gather(database, name, run_id, now)
-            checks += check_tiers.of_run(database, name, run_id, now)
-            checks += [*check_launch.checks(database, facts), *check_storage.checks(database, facts, is_away=is_away)]
+            try:
+                run_id = find_run(database, name)
+                facts = gather(database, name, run_id, now)
+                found = [*check_tiers.of_run(database, name, run_id, now), *check_launch.checks(database, facts)]
+                checks += [*found, *check_storage.checks(database, facts, is_away=is_away)]
+            except UnknownRunError:  # noqa: PERF203 — the others are still checked: it was renamed or forgotten since
+                if run is not None:
+                    raise
     return checks or [Check("runs", Status.NOTE, "none yet", if_lost())]
 
 

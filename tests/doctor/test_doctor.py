@@ -7,12 +7,14 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog import leases, removals
+from ckptstore.catalog.runs import run_names
 from ckptstore.catalog.tables import gc_locks
 from ckptstore.core.model import launch_key
 from ckptstore.disk import name_claims
@@ -270,6 +272,21 @@ def test_a_training_that_could_not_save_its_last_steps(catalog: Catalog, databas
     for launch in job.begin():  # as a job that had nothing left to do
         set_ending(launch, 13, 13, None)
     assert said(checks(database_url)["launch"]) == ("ok", "L2 ended after step 13 on ranks 0-1")
+
+
+def test_a_run_that_is_forgotten_during_the_checks(
+    catalog: Catalog, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for run in ("a", "b", "c"):
+        begun(catalog, tmp_path / run, 10, run=run)
+
+    def named(*asked: Any) -> list[str]:
+        found = run_names(*asked)
+        catalog.forget("b")
+        return found
+
+    monkeypatch.setattr("ckptstore.doctor.doctor.run_names", named)
+    assert {check.run for check in examine(database_url).checks} == {None, "a", "c"}
 
 
 def test_a_run_that_was_scanned(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
