@@ -247,9 +247,9 @@ def _ended(facts: RunFacts, newest: Launch) -> Check:
             return facts.check("launch", Status.NOTE, detail)
         hint = f"see whether they hang; {_again(facts)}"
         return facts.check("launch", Status.WARNING, detail, hint, Fact("silent", f"{newest.id} {last}", last))
-    newest_save = facts.highest_step or newest.parent_step or 0
+    newest_save = facts.highest_step or newest.start_step or 0
     if newest_save < step:
-        detail = f"{detail}; its newest save is of step {newest_save}"
+        detail += f"; its newest save is of step {newest_save}" if newest_save else "; it saved nothing"
         return facts.check(
             "launch", Status.WARNING, detail, f"see the log, and the room on the disk; then {_again(facts)}"
         )

@@ -14,15 +14,18 @@ import sqlalchemy as sa
 
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog import leases, removals
-from ckptstore.catalog.runs import run_names
+from ckptstore.catalog.runs import find_run, run_names
 from ckptstore.catalog.tables import gc_locks
 from ckptstore.core.model import launch_key
 from ckptstore.disk import name_claims
 from ckptstore.disk.owner import this_process
+from ckptstore.doctor.check_launch import newest_launch
 from ckptstore.doctor.checkup import Status
 from ckptstore.doctor.doctor import examine
+from ckptstore.doctor.run_facts import gather
 from ckptstore.errors import UnknownRunError
 from ckptstore.journal import jsonl
+from ckptstore.outside import utc_now
 from ckptstore.resume import register
 from ckptstore.retention import worker
 from ckptstore.retention.policy import Policy
@@ -272,6 +275,18 @@ def test_a_training_that_could_not_save_its_last_steps(catalog: Catalog, databas
     for launch in job.begin():  # as a job that had nothing left to do
         set_ending(launch, 13, 13, None)
     assert said(checks(database_url)["launch"]) == ("ok", "L2 ended after step 13 on ranks 0-1")
+
+
+def test_a_training_that_saved_nothing(catalog: Catalog, database_url: str, tmp_path: Path) -> None:
+    """Its newest save was said to be of step 0; and one of larger batches was judged by the steps of its parent."""
+    _, ranks = begun(catalog, tmp_path)
+    for launch in ranks:
+        set_ending(launch, 13, 13, None)
+    unsaved = checks(database_url)["launch"]
+    assert said(unsaved) == ("warning", "L1 ended after step 13 on ranks 0-1; it saved nothing")
+    facts = gather(catalog.database, "run", find_run(catalog.database, "run"), utc_now())
+    larger = replace(facts.launches[-1], parent="L0", parent_step=20, start_step=10)
+    assert newest_launch(replace(facts, launches=(larger,))).detail.endswith("; its newest save is of step 10")
 
 
 def test_a_run_that_is_forgotten_during_the_checks(
