@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,10 +15,14 @@ from ckptstore.resume.dicts import fields, file, plain, reasons
 if TYPE_CHECKING:
     from ckptstore.scan.plan import Scanned
 
+_CONTROLS = re.compile("[\x7f-\x9f]")
+"""The control characters that JSON does not escape. A path may have some, and a terminal obeys them."""
+
 
 def write(value: Any) -> None:
     """Print a value as JSON."""
     text = json.dumps(value, indent=2, ensure_ascii=False, default=plain)
+    text = _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     click.echo(text.encode("utf-8", "backslashreplace"))  # bytes of a path that are not UTF-8 become JSON escapes
 
 

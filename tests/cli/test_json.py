@@ -3,12 +3,14 @@
 What is printed is judged wherever a test prints it: `tests.docs.printed_json`.
 """
 
+import json
 from functools import partialmethod
 from pathlib import Path
 
 import pytest
 
 from ckptstore.api import connect
+from ckptstore.cli import values
 from ckptstore.replicate.replicator import Replicator
 from tests.cli.advice import run
 from tests.docs import printed_json
@@ -85,3 +87,12 @@ def test_every_document_is_as_the_page_of_json_has_it(
         assert (line, done.code) == (line, code), done
     every = {(command, each) for command in printed_json.COMMANDS for each in printed_json.types_of(command)}
     assert every - printed_json.SEEN == ELSEWHERE
+
+
+def test_a_terminal_obeys_nothing_that_is_printed_as_json(capfd: pytest.CaptureFixture[str]) -> None:
+    """In a path of another user, the first of these begins a command to the terminal, as an escape does."""
+    odd = {"path": "\x9b2J\x7f\x1b \udcff ö"}
+    values.write(odd)
+    printed = capfd.readouterr().out
+    assert printed.splitlines()[1].strip() == r'"path": "\u009b2J\u007f\u001b \udcff ö"'
+    assert json.loads(printed) == odd
