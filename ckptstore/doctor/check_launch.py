@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from ckptstore.catalog.engine import Database
     from ckptstore.catalog.gauges import BadState
-    from ckptstore.core.model import Checkpoint, Launch, Rejection
+    from ckptstore.core.model import Launch, Rejection
     from ckptstore.doctor.checkup import Check
     from ckptstore.doctor.run_facts import RunFacts
 
@@ -85,7 +85,8 @@ def _restorable(facts: RunFacts, found: RestorePlan | None, rejected: Sequence[R
     detail = f"step {found.global_step}, saved {span(facts.now - saved_at)} ago, according to the catalog"
     older = f"{Command('resolve', facts.run)} shows what else can be restored"
     files = [file for file in files if file.id not in fetched]
-    unseen = [file for file, is_seen in zip(files, for_each(_is_seen, files), strict=True) if not is_seen]
+    seen = for_each(facts_if_seen, [file.path for file in files])
+    unseen = [file for file, facts_of in zip(files, seen, strict=True) if facts_of is None]
     beside = {presence.directory_of(file.path): file for file in unseen}
     away = [f"{path} {why}" for path, file in beside.items() if (why := presence.absence_beside(file))]
     if away:
@@ -105,10 +106,6 @@ def _restorable(facts: RunFacts, found: RestorePlan | None, rejected: Sequence[R
         detail += f"; step {each.global_step} of launch {each.launch} is quarantined: {fault}"
     status = Status.WARNING if bad else Status.NOTE if rejected or fetched else Status.OK
     return facts.check(name, status, detail, ask if rejected else "")
-
-
-def _is_seen(file: Checkpoint) -> bool:
-    return facts_if_seen(file.path) is not None
 
 
 def _newest_restorable(database: Database, facts: RunFacts) -> tuple[RestorePlan | None, list[Rejection]]:

@@ -6,7 +6,8 @@ import json
 import logging
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ckptstore.catalog import notifications
 from ckptstore.disk.waiting import start_thread
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Database
     from ckptstore.notify.facts import Notice
     from ckptstore.notify.receivers import Failure, Receiver
+
+T = TypeVar("T")
 
 log = logging.getLogger("ckptstore")
 
@@ -129,16 +132,19 @@ class Watcher:
         told: list[Notice] = []
         failed: list[tuple[Notice, str]] = []
         for notice in seen.notices:
-            if notice.id not in new or self._ended.is_set() or not self._hold(notice):
+            if notice.id not in new or self._ended.is_set():
+                continue
+            if not self._record(notifications.hold, notice, kind=notice.kind, owner=self._owner, length=_HOLD):
                 continue
             failure = self._send(notice)
             if failure is None:
-                self._note(notice)
+                self._record(notifications.note_told, notice)
                 told.append(notice)
                 self._on_told(notice)
                 continue
             failed.append((notice, failure.reason))
-            self._put_off(notice, timedelta(0) if failure.may_pass else _REFUSED_FOR)
+            length = timedelta(0) if failure.may_pass else _REFUSED_FOR
+            self._record(notifications.put_off, notice, owner=self._owner, length=length)
             if failure.may_pass:
                 break  # the other notices would fail in the same way
         return Outcome(told, failed)
@@ -168,20 +174,8 @@ class Watcher:
             self._not_before = time.monotonic() + self._pause
             self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
 
-    def _hold(self, notice: Notice) -> bool:
-        receiver, owner = self._receiver.id, self._owner
-        fact, kind = notice.id, notice.kind
-        return self._database.in_write(
-            lambda connection: notifications.hold(connection, receiver, fact, kind=kind, owner=owner, length=_HOLD)
-        )
-
-    def _note(self, notice: Notice) -> None:
-        receiver = self._receiver.id
-        self._database.in_write(lambda connection: notifications.note_told(connection, receiver, notice.id))
-
-    def _put_off(self, notice: Notice, length: timedelta) -> None:
-        receiver, owner, fact = self._receiver.id, self._owner, notice.id
-        self._database.in_write(lambda connection: notifications.put_off(connection, receiver, fact, owner, length))
+    def _record(self, change: Callable[..., T], notice: Notice, **more: Any) -> T:
+        return self._database.in_write(partial(change, receiver=self._receiver.id, fact=notice.id, **more))
 
 
 def as_dict(notice: Notice, catalog: str) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING
@@ -12,8 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 
 from ckptstore.catalog import gauges
 from ckptstore.core.copies import CopyState
-from ckptstore.doctor.run_facts import backlogs
-from ckptstore.outside import Path, os
+from ckptstore.doctor.run_facts import backlogs, folder_of, room_of
 from ckptstore.resume import overview
 from ckptstore.resume.liveness import laggards
 
@@ -119,8 +119,9 @@ def measure(database: Database, known: Sequence[RunRow] | None = None) -> Measur
     seen: dict[str, int] = {}
     for row in rows:
         save = saves.get(row.last.tally.save_id) if row.last else None
-        if save is not None and (free := _available(str(Path(save.path).parent))) is not None:
-            seen[row.run] = free
+        if save is not None:
+            with suppress(OSError):
+                seen[row.run] = room_of(folder_of(save.path)).bytes
     return Measured(
         rows,
         damaged,
@@ -151,11 +152,3 @@ def text(measured: Measured) -> bytes:
 
 def _gauge(name: str, help_text: str, *labels: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"ckptstore_{name}", help_text, labels=(*_RUN, *labels))
-
-
-def _available(directory: str) -> int | None:
-    try:
-        found = os.statvfs(directory)
-    except OSError:
-        return None
-    return found.f_bavail * found.f_frsize

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from starlette.responses import RedirectResponse
@@ -35,8 +36,8 @@ class Posts:
     def __init__(self, changes: Changes, pages: Pages) -> None:
         self._changes, self._pages = changes, pages
         self._marks: dict[str, Change] = {
-            "/saves/{step:step}/pin": self._pin,
-            "/saves/{step:step}/unpin": self._unpin,
+            "/saves/{step:step}/pin": partial(self._pin, pinned=True),
+            "/saves/{step:step}/unpin": partial(self._pin, pinned=False),
             "/saves/{step:step}/tag": self._tag,
             "/untag": self._untag,
         }
@@ -52,13 +53,9 @@ class Posts:
         each |= {"/policy": self._policy_form, "/gc": self._gc_form, "/undo": self._undo_form}
         return [_route(path, take) for path, take in each.items()]
 
-    async def _pin(self, request: Request, asked: Mapping[str, Any]) -> dict[str, Any]:
+    async def _pin(self, request: Request, asked: Mapping[str, Any], *, pinned: bool) -> dict[str, Any]:
         _check(asked)
-        return await self._changes.pin(*_state(request), pinned=True)
-
-    async def _unpin(self, request: Request, asked: Mapping[str, Any]) -> dict[str, Any]:
-        _check(asked)
-        return await self._changes.pin(*_state(request), pinned=False)
+        return await self._changes.pin(*_state(request), pinned=pinned)
 
     async def _tag(self, request: Request, asked: Mapping[str, Any]) -> dict[str, Any]:
         return await self._changes.tag(*_state(request), _tag_in(asked))
