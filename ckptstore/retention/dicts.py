@@ -73,7 +73,7 @@ def of_copies(done: TierCollected) -> dict[str, Any]:
 
 def undone(done: Undone) -> dict[str, Any]:
     """The files that undo restored, and those that it could not."""
-    return {**fields(done, "run files bytes gone"), "troubles": reasons(done.troubles)}
+    return {**fields(done, "run files bytes gone passed_over"), "troubles": reasons(done.troubles)}
 
 
 def purged(done: Purged) -> dict[str, Any]:

@@ -48,7 +48,7 @@ _FIELDS = {
     "Tagged": "run:string global_step:integer tag:string changed:boolean",
     "Untagged": "run:string tag:string changed:boolean",
     "StoredPolicy": "run:string policy:Policy?",
-    "Undone": "run:string files:integer bytes:integer gone:integer troubles:PathReason[]",
+    "Undone": "run:string files:integer bytes:integer gone:integer passed_over:date-time[] troubles:PathReason[]",
     "Tag": "tag:string",
     "PolicyToStore": "policy:Policy?",
     "Checkup": "checks:Check[]",

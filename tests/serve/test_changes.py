@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,17 @@ def test_gc_and_undo_by_forms(catalog: Catalog, person: Person) -> None:
     assert "4 files came back" in person.client.post("/runs/run/undo", data=undo).text
     assert trashed(catalog) == []
     assert "/runs/run/undo" not in person.forms(page)
+
+
+def test_an_undo_says_which_gc_it_passed_over(catalog: Catalog, person: Person, job: Job) -> None:
+    """Page and JSON gave the files of the gc before for those of the last one; only the text of the command did not."""
+    for keep in (2, 1):
+        catalog.execute(catalog.plan_gc("run", Policy(keep_last=keep, floor=1)))
+    for file in catalog.show("run", 20):
+        Path(file.path).write_bytes(b"another")
+    page = person.send(RETENTION, "/runs/run/undo").text
+    assert "2 files came back" in page
+    assert re.search(r"Nothing of the gc of 2\d{3}-\d\d-\d\d [\d:]{8} \(UTC\) could be brought back", page)
 
 
 def test_a_plan_that_has_changed_is_shown_and_asked_for_again(catalog: Catalog, person: Person) -> None:
