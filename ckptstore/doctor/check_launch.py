@@ -76,9 +76,9 @@ def _restorable(facts: RunFacts, found: RestorePlan | None, rejected: Sequence[R
     if found is None and not rejected:
         return facts.check(name, Status.NOTE, "nothing was saved yet")
     if found is None:
-        return facts.check(
-            name, Status.PROBLEM, f"none of {count(len(rejected), 'saved state', 'saved states')} can be restored", ask
-        )
+        newest = "the newest " if len(rejected) == _STATES_JUDGED else ""  # an older one may be restorable
+        states = count(len(rejected), "saved state", "saved states")
+        return facts.check(name, Status.PROBLEM, f"none of {newest}{states} can be restored", ask)
     files = [assignment.source for assignment in found.ranks]
     fetched = {file.id for file in files if file.id in found.copies}
     saved_at = max((file.created_at for file in files if file.created_at), default=facts.now)

@@ -210,6 +210,15 @@ def test_what_is_found(
     assert (found.status.value, words in found.detail) == (status, True), found
 
 
+def test_only_the_newest_states_are_judged(
+    catalog: Catalog, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a run that could go on from an older state it was said that no state can be restored."""
+    quarantined(Job(catalog, tmp_path))
+    monkeypatch.setattr("ckptstore.doctor.check_launch._STATES_JUDGED", 1)
+    assert said(checks(database_url)["restorable"]) == ("problem", "none of the newest 1 saved state can be restored")
+
+
 # Ranks
 
 
