@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ckptstore.catalog.engine import Database
+    from ckptstore.catalog.gauges import BadState
     from ckptstore.doctor.checkup import Check
 
 DAMAGED, QUARANTINED, SILENT, RESTART_LOOP, DISK = KINDS = ("damaged", "quarantined", "silent", "restart_loop", "disk")
@@ -60,7 +61,10 @@ class Look:
 
 def look(database: Database, kinds: Collection[str], now: datetime) -> Look:
     """Look for facts of these kinds about all runs. Nothing is changed."""
-    notices = [*_damaged(database, kinds), *_quarantined(database, kinds)]
+    with database.read() as connection:
+        damaged = gauges.damaged_states(connection) if DAMAGED in kinds else []
+        quarantined = gauges.quarantined_states(connection) if QUARANTINED in kinds else []
+    notices = [*map(_damaged, damaged), *map(_quarantined, quarantined)]
     has_room: list[str] = []
     if {SILENT, RESTART_LOOP, DISK} & set(kinds):
         with database.connected():
@@ -104,24 +108,14 @@ def _has_room(run_id: int, of_disk: Sequence[Check]) -> Iterator[str]:
         yield derived_id(DISK, run_id, status.value)
 
 
-def _damaged(database: Database, kinds: Collection[str]) -> Iterator[Notice]:
-    if DAMAGED not in kinds:
-        return
-    with database.read() as connection:
-        found = gauges.damaged_states(connection)
-    for state in found:
-        hint = f"{Command('resolve', state.run, '--explain')} shows where the run would go on"
-        notice_id = derived_id(DAMAGED, state.run_id, f"{state.launch} {state.global_step}")
-        yield Notice(notice_id, DAMAGED, state.run, Status.PROBLEM, damage(state), hint)
+def _damaged(state: BadState) -> Notice:
+    hint = f"{Command('resolve', state.run, '--explain')} shows where the run would go on"
+    notice_id = derived_id(DAMAGED, state.run_id, f"{state.launch} {state.global_step}")
+    return Notice(notice_id, DAMAGED, state.run, Status.PROBLEM, damage(state), hint)
 
 
-def _quarantined(database: Database, kinds: Collection[str]) -> Iterator[Notice]:
-    if QUARANTINED not in kinds:
-        return
-    with database.read() as connection:
-        found = gauges.quarantined_states(connection)
-    for state in found:
-        detail = f"step {state.global_step} of launch {state.launch} is quarantined: {state.why}"
-        hint = f"no start takes it; {Command('resolve', state.run, '--explain')} shows where the run would go on"
-        notice_id = derived_id(QUARANTINED, state.run_id, f"{state.launch} {state.global_step}")
-        yield Notice(notice_id, QUARANTINED, state.run, Status.WARNING, detail, hint)
+def _quarantined(state: BadState) -> Notice:
+    detail = f"step {state.global_step} of launch {state.launch} is quarantined: {state.why}"
+    hint = f"no start takes it; {Command('resolve', state.run, '--explain')} shows where the run would go on"
+    notice_id = derived_id(QUARANTINED, state.run_id, f"{state.launch} {state.global_step}")
+    return Notice(notice_id, QUARANTINED, state.run, Status.WARNING, detail, hint)
