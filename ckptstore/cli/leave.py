@@ -107,12 +107,15 @@ def _cancel(database: Database, run: str, *, as_json: bool) -> int:
 
 
 def _leave_here(url: str | None, reason: str, patience: float | None, *, as_json: bool) -> int:
-    """Ask the runs that processes of this container have joined."""
+    """Ask the runs that processes of this container have joined. A note has no password, `url` or CKPTSTORE_URL may."""
+    from ckptstore.catalog.engine import open_database
     from ckptstore.disk.notes import of_living
 
+    own = open_database(url).name
     homes: dict[tuple[str, str], list[str]] = {}
     for note in of_living():
-        homes.setdefault((note.run, note.catalog), []).extend(note.directories)
+        catalog = "" if note.may_be_of(own) else note.catalog
+        homes.setdefault((note.run, catalog), []).extend(note.directories)
     left = [
         _Exit(url or catalog or None, run, reason, directories, patience, shown=not as_json)
         for (run, catalog), directories in homes.items()

@@ -32,8 +32,6 @@ class ExitRequest:
     """
 
     def __init__(self, database: Database, facts: Launch, rank: int) -> None:
-        url = database.url
-        whole = url.set(drivername=url.get_backend_name()).render_as_string(hide_password=False)
         self._key = facts.key
         self._changes = threading.Lock()  # the recorder's thread adds directories
         self._flags: list[str] = []
@@ -45,7 +43,7 @@ class ExitRequest:
             run=facts.run,
             launch=facts.id,
             rank=rank,
-            catalog=database.name if database.name == whole else "",  # a password may stand in the options too
+            catalog=database.name,
         )
 
     def announce(self) -> None:

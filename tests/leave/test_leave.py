@@ -273,14 +273,25 @@ def test_a_run_of_that_name_in_another_catalog_is_not_asked(catalog: Catalog, tm
     ("url", "named"),
     [
         ("postgresql://trainer@db.example/ckptstore", "postgresql://trainer@db.example/ckptstore"),
-        ("postgresql://trainer:secret@db.example/ckptstore", ""),
-        ("postgresql://trainer@db.example/ckptstore?sslpassword_file=x", ""),
+        ("postgresql://trainer:secret@db.example/ckptstore", "postgresql://trainer:***@db.example/ckptstore"),
+        ("postgresql://db.example/ckptstore?sslkey=secret", "postgresql://db.example/ckptstore"),
     ],
     ids=["whole", "a password", "an option"],
 )
-def test_a_note_names_a_catalog_that_it_can_name_whole(catalog: Catalog, url: str, named: str) -> None:
-    """A note never named one on PostgreSQL: without CKPTSTORE_URL a preStop hook asked the user's own SQLite file."""
-    assert ExitRequest(open_database(url), catalog.join("run").facts, 0)._note.catalog == named
+def test_the_catalog_of_a_note_is_asked_with_the_password_that_one_has(
+    catalog: Catalog, url: str, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A note never named one on PostgreSQL: each run of that name was asked, in the user's own SQLite file."""
+    note = ExitRequest(open_database(url), catalog.join("run").facts, 0)._note
+    assert (note.catalog, note.may_be_of(catalog.database.name)) == (named, False)
+    asked: list[str | None] = []
+    monkeypatch.setattr(notes, "of_living", lambda: [note])
+    monkeypatch.setattr(leave._Exit, "__init__", lambda _, url, *__, **___: asked.append(url))
+    monkeypatch.setattr(leave._Exit, "seen", lambda _: 0)
+    for own in (url, catalog.database.name):
+        monkeypatch.setenv("CKPTSTORE_URL", own)
+        assert leave._leave_here(None, "", None, as_json=False) == 0
+    assert asked == [None, named], "None: CKPTSTORE_URL"
 
 
 def test_a_directory_that_is_not_here(catalog: Catalog, tmp_path: Path) -> None:
