@@ -156,8 +156,13 @@ def _put_launches(connection: sa.Connection, events: Sequence[LaunchStarted]) ->
         told.setdefault(event.launch.key, []).append(event)
     for run, by_key in of_run.items():
         _put_launches_of_run(connection, run, by_key)
+    starts: dict[LaunchKey, dict[str, Any]] = {}  # each rank of a launch tells the same
     for event in events:
-        _put_start(connection, event)
+        if event.at is not None:
+            row, key = _start_row(event, event.at), event.launch.key
+            starts[key] = row if key not in starts or _is_before(row, starts[key]) else starts[key]
+    for key in sorted(starts):
+        _put_start(connection, starts[key])
     return {key for by_key in of_run.values() for key in by_key}
 
 
@@ -259,32 +264,31 @@ _STARTS = (_START, _START.with_for_update())  # compared again under a lock: oth
 _SET_START = resolutions.update().where(resolutions.c.launch_id == sa.bindparam("own_launch"))
 
 
-def _put_start(connection: sa.Connection, event: LaunchStarted) -> None:
-    """Write where a launch starts: the first decision wins; of equal ones, the event that lists the ranks' files."""
-    launch, at = event.launch, event.at
-    if at is None:
-        return
-    plan = [[rank, file.id] for rank, file in event.plan]
-    step = launch.parent_step if event.origin else None
-    row = {
+def _start_row(event: LaunchStarted, at: datetime) -> dict[str, Any]:
+    launch = event.launch
+    return {
         "launch_id": launch.key,
         "parent_launch_id": event.origin.key if event.origin else None,
-        "parent_step": step,
+        "parent_step": launch.parent_step if event.origin else None,
         "branched": launch.branched,
         "start_step": launch.start_step,
-        "plan": plan,
+        "plan": [[rank, file.id] for rank, file in event.plan],
         "passed": [list(each) for each in event.passed],
         "initial": list(launch.initial) if launch.initial else None,
         "initial_launch_id": launch.initial.launch_key if launch.initial else None,
         "created_at": at,
     }
-    asked = {"own_launch": launch.key}
+
+
+def _put_start(connection: sa.Connection, row: dict[str, Any]) -> None:
+    """Write where a launch starts: the first decision wins; of equal ones, the event that lists the ranks' files."""
+    asked = {"own_launch": row["launch_id"]}
     if not insert_if_new(connection, resolutions, row):
         stored = (connection.execute(look, asked).one_or_none() for look in _STARTS)
         if all(there is not None and _is_before(row, there._asdict()) for there in stored):
             connection.execute(_SET_START, {**asked, **row})
-    if plan and event.origin is not None:
-        leases.hold_if_new(connection, launch.key, at + LEASE)
+    if row["plan"] and row["parent_launch_id"] is not None:
+        leases.hold_if_new(connection, row["launch_id"], row["created_at"] + LEASE)
 
 
 def _is_before(row: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -585,8 +589,8 @@ _OF_OTHER_PATHS = (
 
 
 def _put_rows(connection: sa.Connection, of_type: Mapping[type[Event], list[Any]]) -> None:
-    for added in of_type[SourceAdded]:
-        _put_source(connection, added)
+    if of_type[SourceAdded]:
+        connection.execute(_source(connection.dialect.name), list(map(_source_row, of_type[SourceAdded])))
     put_newest(connection, endings, [_ending_row(event) for event in of_type[TrainingEnded]])
     put_newest(connection, outcomes, [_outcome_row(event) for event in of_type[LoadOutcome]])
     put_newest(connection, unplaced, _unplaced_rows(connection, of_type[FileUnplaced]))
@@ -684,9 +688,9 @@ def _unplaced_rows(connection: sa.Connection, events: Iterable[FileUnplaced]) ->
     return [{"run_id": ids[run], **row} for (run, _), row in sorted(newest.items())]
 
 
-def _put_source(connection: sa.Connection, event: SourceAdded) -> None:
+def _source_row(event: SourceAdded) -> dict[str, Any]:
     source = event.source
-    row = {
+    return {
         "launch_id": source.launch_key,
         "rank": source.rank,
         "directory": source.directory,
@@ -699,7 +703,6 @@ def _put_source(connection: sa.Connection, event: SourceAdded) -> None:
         "directory_id": source.directory_id or None,
         "created_at": event.at,
     }
-    connection.execute(_source(connection.dialect.name), row)
 
 
 @cache

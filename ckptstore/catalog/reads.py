@@ -137,12 +137,9 @@ def versions_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, str]
     return {row[0]: row[1] for row in connection.execute(_VERSIONS_OF, {"own_ids": list(ids)})}
 
 
-def owners_of(connection: sa.Connection, names: Iterable[str]) -> dict[str, set[int]]:
-    """The owners of the launches of these runs, by the run's first name; runs without launches are left out."""
-    found: dict[str, set[int]] = {}
-    for name, owner in connection.execute(_OWNERS_OF, {"own_names": list(names)}):
-        found.setdefault(name, set()).add(owner)
-    return found
+def owners_of(connection: sa.Connection, name: str) -> set[int]:
+    """The owners of the launches of a run, by the run's first name."""
+    return set(connection.execute(_OWNERS_OF, {"own_name": name}).scalars())
 
 
 def launches_of(connection: sa.Connection, run: int) -> list[Launch]:
@@ -486,10 +483,7 @@ _FIRST_NAMES = sa.select(runs.c.name)
 _NEWEST_MOMENT = sa.select(sa.func.max(launches.c.created_at)).where(launches.c.run_id == _RUN)
 _VERSIONS_OF = sa.select(checkpoints.c.id, checkpoints.c.version).where(any_of(checkpoints.c.id, "own_ids"))
 _OWNERS_OF = (
-    sa.select(runs.c.name, launches.c.owner)
-    .distinct()
-    .join_from(runs, launches)
-    .where(any_of(runs.c.name, "own_names"))
+    sa.select(launches.c.owner).distinct().join_from(runs, launches).where(runs.c.name == sa.bindparam("own_name"))
 )
 _KINDS_OF = sa.select(launches.c.name, saves.c.global_step, saves.c.kind).select_from(saves.join(launches))
 _IS_HELD = sa.exists().where(checkpoints.c.save_id == saves.c.id, checkpoints.c.state != FileState.MOVED.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from stat import S_ISLNK
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ from ckptstore.journal.layouts import is_as_told
 from ckptstore.outside import os
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
     from collections.abc import Set as AbstractSet
 
     from ckptstore.catalog.engine import Connection
@@ -103,6 +104,7 @@ class Acceptor:
                 if line.get("t") == "launch" and isinstance(line.get("run"), str):
                     is_found = str(line.get("id")).startswith(SCANNED)  # root may scan other users' directories
                     self._claimed.setdefault(line["run"], contents.home_owner if is_found else contents.owner)
+        self._owners = cache(self._owners_of)  # all segments of a launch ask for the same
         self._above: dict[tuple[str, int], str] = {}
         self._sizes: dict[LaunchKey, int] = {}
 
@@ -111,14 +113,13 @@ class Acceptor:
         directory, owner = jsonl.directory_of(path), contents.owner
         refused: list[str] = []
         found, unusable = from_lines(contents.entries, directory, refused.append)
-        owners = self._owners_of({run_of(event) for event in found})
         others = self._others_of_that_id(event.launch for event in found if isinstance(event, LaunchStarted))
         files = [event.file for event in reversed(found) if isinstance(event, FileRecorded)]
         scanned = {file.launch_key: file.path for file in files if file.launch.startswith(SCANNED)}
         events: list[Event] = []
         has_foreign = False
         for event in found:
-            foreign = self._foreign(event, owner, owners)
+            foreign = self._foreign(event, owner)
             has_foreign |= bool(foreign)
             reason = foreign or others.get(_key(event)) or self._why_not(event, directory, owner)
             if reason:
@@ -135,15 +136,15 @@ class Acceptor:
                 events.append(event)
         return Accepted(tuple(events), unusable, tuple(dict.fromkeys(refused)), has_foreign)
 
-    def _owners_of(self, runs: AbstractSet[str]) -> dict[str, set[int]]:
-        """The owners of these runs: the users of their launches."""
-        claimed = {run: {self._claimed[run]} for run in runs if run in self._claimed}
-        return claimed | reads.owners_of(self._connection, runs)
+    def _owners_of(self, run: str) -> set[int]:
+        """The owners of a run: the users of its launches."""
+        claimed = {self._claimed[run]} if run in self._claimed else set()
+        return reads.owners_of(self._connection, run) or claimed
 
-    def _foreign(self, event: Event, owner: int, owners: Mapping[str, AbstractSet[int]]) -> str:
+    def _foreign(self, event: Event, owner: int) -> str:
         """Why a user's lines about a run of others, or of no known user, are left out; empty if they count."""
         run = run_of(event)
-        whose = owners.get(run, frozenset())
+        whose = self._owners(run)
         is_for_later = not whose and launch_of(event) is not None  # it is read again once its launch is known
         if owner in whose or is_for_later or self._trust.is_full(owner):
             return ""

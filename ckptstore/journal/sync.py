@@ -434,13 +434,14 @@ class _Reading:
 
         def work(connection: Connection) -> Projected:
             acceptor = Acceptor(connection, self._trust, runs_before, read.values())
+            launch = cache(partial(reads.launch, connection))  # all segments of a launch ask for the same
             told.update((path, acceptor.accept(path, contents)) for path, contents in read.items())
             for path, own in list(told.items()):
                 if (
                     is_first
                     and used[path]
                     and path not in self._originals
-                    and any(reads.launch(connection, launch) is None for launch in own.named - own.started)
+                    and any(launch(key) is None for key in own.named - own.started)
                 ):
                     # The catalog was lost after the journal was read up to there: the whole journal is read.
                     read[path] = jsonl.read(path, 0, _BYTES)

@@ -64,7 +64,7 @@ def _in_journals(database: Database, run: str) -> PolicySet | None:
     run_id, first, *_ = find_called(database, run)
     with database.read() as connection:
         folders = {path.rpartition("/")[0] for path in journals_of(connection, run_id)}
-        owners = reads.owners_of(connection, [first]).get(first, set())
+        owners = reads.owners_of(connection, first)
     trust = Trust.of()
     shared = [path for folder in sorted(folders) for path in _shared_in(folder)]
     lines = [

@@ -454,6 +454,22 @@ def test_a_resolve_looks_at_each_journal_once_and_reads_none(
     assert read == []
 
 
+@pytest.mark.of_files
+def test_a_sync_runs_no_statement_for_each_rank(catalog: Catalog, tmp_path: Path) -> None:
+    def statements(world_size: int) -> list[int]:
+        tree, reader = tmp_path / str(world_size), connect(str(tmp_path / f"{world_size}.db"))
+        job, ranks = begun(catalog, tree, 5, world_size=world_size, run=str(world_size))
+        asked: list[str] = []
+        sa.event.listen(reader.database._engine, "before_cursor_execute", lambda *call: asked.append(call[2]))
+        reader.sync(tree)
+        first = len(asked)
+        job.save(ranks, 10)
+        reader.sync(tree)
+        return [first, len(asked) - first]
+
+    assert statements(6) == statements(2)
+
+
 def test_at_once_is_finished_by_the_next_start(catalog: Catalog, tmp_path: Path) -> None:
     """What the training thread noted without waiting for anyone is in progress, until somebody looks."""
     job, (launch,) = begun(catalog, tmp_path, world_size=1)

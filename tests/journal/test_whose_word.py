@@ -292,7 +292,7 @@ def test_what_root_scans_is_its_owners(catalog: Catalog, other: Catalog, tmp_pat
         synced = each.sync(home)
         assert (synced.runs, synced.refused) == (("run",), ())
         with each.database.read() as connection:
-            assert reads.owners_of(connection, ["run"]) == {"run": {ANN}}
+            assert reads.owners_of(connection, "run") == {ANN}
     assert catalog.join("run", rank=0, world_size=1, launch_id="roots").resolve() is not None, "it was root's to scan"
 
 
