@@ -242,9 +242,14 @@ def found_below(roots: Iterable[str], *, with_directories: bool = False) -> tupl
 
 
 def take_up_own(database: Database, paths: Iterable[str]) -> None:
-    """Sync these journals, each from where the last sync ended; do not check whether the files in them exist."""
+    """Sync journals that this process writes: none of them is a copy, though a backup of it may have been read first.
+
+    Each is read from where the last sync ended. Whether the files in them exist is not checked.
+    """
     if sizes := _sizes_of(paths):
-        take_up_found(database, sizes, look=False)
+        with database.read() as connection:
+            known = _Known(journals.read_to(connection, sorted(sizes)))
+        _take_up_grown(database, sizes, known, look=False, trust=None)
 
 
 def take_up_found(

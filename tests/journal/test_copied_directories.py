@@ -21,6 +21,7 @@ from ckptstore.training.start import Progress, begin, decide
 from tests.contents import contents
 from tests.doctor.checkups import checks, said
 from tests.jobs import Job, begun
+from tests.journal.builders import cut_off
 
 ONE = Policy(keep_last=1, floor=1)
 HOW = ("cp -r", "cp -a", "cp -al")
@@ -383,3 +384,19 @@ def test_a_pin_that_was_taken_away_in_another_directory_does_not_come_back(
     (tmp_path / "unmounted").rename(pinned)
     other.scan(tmp_path / "ckpt")
     assert [row["pinned"] for row in contents(other)["pins"]] == [False]
+
+
+@pytest.mark.of_files
+def test_what_a_rank_recorded_in_an_outage_counts_though_a_backup_was_read_first(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own journal counted as the copy: the catalog "has all records", it said, and had none."""
+    job = Job(catalog, tmp_path / "ckpt", 1)
+    (launch,) = job.start()
+    with monkeypatch.context() as outage:
+        cut_off(launch, outage)
+        job.announce(launch)
+        (file,) = job.save([launch], 5)
+    catalog.sync(copied(tmp_path / "ckpt", "cp -r", tmp_path / "backup"))
+    launch.recorder.catch_up()
+    assert file.path in {each.path for each in catalog.files("run")}
