@@ -1,5 +1,6 @@
 """A catalog that is made anew equals the lost one, row by row, but for work under way."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,17 @@ def test_the_end_of_an_interrupted_gc_is_known_again(
     assert catalog.purge("run").waiting == 2
     other.scan(tmp_path / "ckpt")
     assert contents(other, but=WORK) == contents(catalog, but=WORK)
+
+
+def test_the_policy_is_known_again_if_one_directory_has_a_backup(
+    catalog: Catalog, other: Catalog, tmp_path: Path
+) -> None:
+    """The journals beside the originals are read first: after them the run counted as one that the catalog knew."""
+    begun(catalog, tmp_path / "a", 5, 10, world_size=1)
+    later = Job(catalog, tmp_path / "b", 1)
+    later.launches = 1
+    later.save(later.begin(), 15)
+    stored_policy.store(catalog.database, "run", Policy(keep_last=4))
+    shutil.copytree(tmp_path / "a", tmp_path / "backup")
+    assert other.scan(tmp_path).synced.refused == ()
+    assert stored_policy.show(other.database, "run") == Policy(keep_last=4)
