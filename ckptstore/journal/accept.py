@@ -98,8 +98,8 @@ class Acceptor:
         self._connection = connection
         self._trust = trust
         self._runs_before = runs_before
-        self._claimed: dict[str, int] = {}  # owners of new runs, by their first launch in a journal; trusted ones first
-        for contents in sorted(journals, key=lambda each: not trust.is_full(each.owner)):
+        self._claimed: dict[str, int] = {}  # owners of new runs, by their first launch in a journal
+        for contents in journals:
             for line in contents.entries:
                 if line.get("t") == "launch" and isinstance(line.get("run"), str):
                     is_found = str(line.get("id")).startswith(SCANNED)  # root may scan other users' directories

@@ -337,10 +337,11 @@ def _take_up_grown(
     if not whole:
         new_copies = [place for place in places if copies and place.path in known.copies and not place.before.end]
         places = [*_by_summaries(places, sizes, known.copies), *new_copies]
-    of_age = grouped((len(known.copies.get(place.path, ())), place) for place in places)
-    for age in sorted(of_age):  # originals before their copies
+    age = {place.path: len(known.copies.get(place.path, ())) for place in places}
+    in_turn = grouped(((age[place.path], reading.is_strangers(place.path)), place) for place in places)
+    for turn in sorted(in_turn):  # originals before their copies, journals of trusted users before those of others
         for portion in portions(
-            of_age[age], _BYTES, lambda each: each.summary.end if each.summary else sizes[each.path]
+            in_turn[turn], _BYTES, lambda each: each.summary.end if each.summary else sizes[each.path]
         ):
             total = _added(total, reading.read(portion, new))
     if look and new:
@@ -411,6 +412,12 @@ class _Reading:
         """The runs that the catalog had before anything was taken up."""
         with self._database.read() as connection:
             return reads.first_names(connection)
+
+    def is_strangers(self, path: str) -> bool:
+        """Whether a journal belongs to a user who is not trusted: of runs of one name, the reader's own counts."""
+        with suppress(OSError):
+            return not self._trust.is_full(jsonl.owners(path)[0])
+        return True
 
     def read(self, places: Iterable[_Place], new: list[str]) -> Synced:
         """Sync segments from where the last sync ended; add the ids of files new to the catalog to `new`."""

@@ -15,7 +15,7 @@ from ckptstore.disk.trust import Trust
 from ckptstore.doctor.checkup import Status
 from ckptstore.doctor.doctor import examine
 from ckptstore.errors import RefusedError, UsageError
-from ckptstore.journal import jsonl
+from ckptstore.journal import jsonl, sync
 from ckptstore.journal.copied_directories import copied_journals
 from ckptstore.retention import stored_policy
 from ckptstore.retention.policy import Policy
@@ -164,9 +164,12 @@ def test_of_two_users_runs_of_one_name_the_first_has_it(catalog: Catalog, tmp_pa
     assert {Path(file.path).parent.parent.name for file in catalog.files("run")} == {"a"}
 
 
+@pytest.mark.parametrize("at_once", [1, 16 << 20])
 def test_of_a_strangers_run_and_the_readers_own_of_one_name_the_readers_counts(
-    catalog: Catalog, tmp_path: Path
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
+    """However many bytes of journals are read at once: with many, the stranger's were taken up before the reader's."""
+    monkeypatch.setattr(sync, "_BYTES", at_once)
     for user, name in ((ANN, "a"), (os.geteuid(), "b")):
         begun(connect(str(tmp_path / f"{name}.db")), tmp_path / name, 10, world_size=1)
         give(tmp_path / name, user)
