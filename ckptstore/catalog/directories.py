@@ -81,12 +81,17 @@ def of_live_files(connection: sa.Connection, run: int) -> list[tuple[str, str]]:
     return [(path, identity or "") for path, identity in connection.execute(query)]
 
 
-def of_identities(connection: sa.Connection, identities: Iterable[str]) -> set[str]:
-    """The paths under which directories with one of these identities were seen."""
-    of_files = sa.select(_DIRECTORY).where(any_of(checkpoints.c.directory_id, "own_ids"))
-    query = sa.union(of_files, sa.select(sources.c.directory).where(any_of(sources.c.directory_id, "own_ids")))
-    found = connection.execute(query, {"own_ids": sorted(identities)}).scalars()
-    return {path.rstrip("/") or "/" for path in found}
+def of_identities(connection: sa.Connection, identities: Iterable[str]) -> dict[str, set[str]]:
+    """The paths under which directories with these identities were seen, by identity. Reads the paths of all files."""
+    of_files, of_sources = checkpoints.c.directory_id, sources.c.directory_id
+    query = sa.union(
+        sa.select(of_files, _DIRECTORY).where(any_of(of_files, "own_ids")),
+        sa.select(of_sources, sources.c.directory).where(any_of(of_sources, "own_ids")),
+    )
+    found: dict[str, set[str]] = {}
+    for identity, path in connection.execute(query, {"own_ids": sorted(identities)}):
+        found.setdefault(identity, set()).add(path.rstrip("/") or "/")
+    return found
 
 
 def files_after(connection: sa.Connection, directory: str, launch: LaunchKey, step: int) -> list[Checkpoint]:

@@ -128,9 +128,9 @@ def add_unwritten(
     connection.execute(insert(connection.dialect.name, unwritten).on_conflict_do_nothing(), rows)
 
 
-def unwritten_lines(connection: sa.Connection) -> list[Unwritten]:
-    """The lines that the journals of directories lack."""
-    found = connection.execute(_UNWRITTEN)
+def unwritten_lines(connection: sa.Connection, run: int | None, directories: Iterable[str] = ()) -> list[Unwritten]:
+    """The lines that journals lack: those about a run (None: of none), and those of these directories."""
+    found = connection.execute(_UNWRITTEN, {"own_run": run, "own_directories": list(directories)})
     # A user with the right to write rows of one run must not add lines about another run.
     return [Unwritten(line_id, *of) for line_id, *of, run in found if of[-1].get("run") == run]
 
@@ -140,8 +140,10 @@ def set_written(connection: sa.Connection, ids: Sequence[str]) -> None:
     connection.execute(_SET_WRITTEN, {"own_ids": list(ids)})
 
 
-_UNWRITTEN = sa.select(unwritten.c.id, unwritten.c.directory, unwritten.c.home, unwritten.c.line, runs.c.name).join(
-    runs
+_UNWRITTEN = (
+    sa.select(unwritten.c.id, unwritten.c.directory, unwritten.c.home, unwritten.c.line, runs.c.name)
+    .join(runs)
+    .where((runs.c.id == sa.bindparam("own_run")) | any_of(unwritten.c.directory, "own_directories"))
 )
 _JOURNALS_OF = sa.select(journals.c.path, journals.c.read_to, journals.c.by_summary).where(
     journals.c.run_id == sa.bindparam("own_run"), sa.not_(journals.c.is_copy)

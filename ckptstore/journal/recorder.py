@@ -253,7 +253,7 @@ class Recorder:
     def write_missed(self) -> None:
         """Write what a journal could not take when it was recorded. Raises `CatalogUnavailableError`."""
         if self._owes and not self.behind:
-            write_missed(self.database)
+            write_missed(self.database, self._writers)  # not those of other ranks, who do so at the same moment
 
     def catch_up(self) -> None:
         """Project the events that only the journals have into the catalog. Raises `CatalogUnavailableError`."""
@@ -378,7 +378,7 @@ class Recorder:
         take_up_own(self.database, lagging)
         if self._owes and not written.missed:
             self._owes = False
-            write_missed(self.database)
+            write_missed(self.database, self._writers)
 
     def _project(self, connection: Connection, written: _Written, events: Sequence[Event]) -> list[str]:
         """Project events, after their launches; return the segments of which the catalog lacks earlier events."""

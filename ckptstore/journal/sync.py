@@ -133,7 +133,7 @@ def sync_run(
     were just listed: their folders are not listed again.
     """
     with database.read() as connection:
-        lacking = journals.unwritten_lines(connection)
+        lacking = journals.unwritten_lines(connection, run_id)
         known = journals.journals_of(connection, run_id)
     _append(database, lacking)
     folders = {path.rpartition("/")[0] for path in known} - {path.rpartition("/")[0] for path in seen}
@@ -613,32 +613,34 @@ def _directory_told(path: str) -> str:
     return jsonl.directory_of(path) if Path(path).parent.name == FOLDER else ""
 
 
-def write_missed(database: Database) -> None:
-    """Append to the journals the lines that they could not take when recorded, if this user may write there.
+def write_missed(database: Database, directories: Iterable[str]) -> None:
+    """Append to the journals of these directories the lines that they could not take, if this user may write there.
 
     The catalog keeps them until then. Raises `CatalogUnavailableError`.
     """
     with database.read() as connection:
-        lacking = journals.unwritten_lines(connection)
+        lacking = journals.unwritten_lines(connection, None, directories)
     _append(database, lacking)
 
 
 def _append(database: Database, lacking: Iterable[Unwritten]) -> None:
     """As `write_missed`, for these lines. If the process dies in between, some are written twice: that does no harm."""
-    of_homes = grouped(((each.directory, str(each.home["identities"])), each) for each in lacking)
-    for (directory, _), own in of_homes.items():
-        home = Home(set(own[0].home["identities"]), {place for each in own for place in each.home["places"]})
-        if any(_is_appended(place, home, own) for place in _places(database, directory, home)):
-            database.in_write(partial(journals.set_written, ids=[each.id for each in own]))
+    of_homes = grouped(((each.directory, tuple(each.home["identities"])), each) for each in lacking)
 
-
-def _places(database: Database, directory: str, home: Home) -> Iterator[str]:
-    """The paths where a directory may be: the recorded one, and those where it was seen since. A tree may be moved."""
-    yield directory
-    if home.identities:
+    @cache
+    def seen() -> dict[str, set[str]]:
         with database.read() as connection:
-            seen = directories.of_identities(connection, home.identities)
-        yield from sorted(seen - {directory})
+            return directories.of_identities(connection, {each for _, own in of_homes for each in own})
+
+    def places(directory: str, identities: Sequence[str]) -> Iterator[str]:
+        """Where a directory may be: the recorded path, and those where it was seen since. A tree may be moved."""
+        yield directory
+        yield from sorted({path for each in identities for path in seen().get(each, ())} - {directory})
+
+    for (directory, identities), own in of_homes.items():
+        home = Home(set(identities), {place for each in own for place in each.home["places"]})
+        if any(_is_appended(place, home, own) for place in places(directory, identities)):
+            database.in_write(partial(journals.set_written, ids=[each.id for each in own]))
 
 
 def _is_appended(directory: str, home: Home, lacking: Iterable[Unwritten]) -> bool:

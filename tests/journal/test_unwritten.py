@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from ckptstore.api import Catalog
+from ckptstore.catalog import directories
 from ckptstore.disk.name_claims import FOLDER
-from ckptstore.journal.jsonl import JournalWriter
+from ckptstore.journal.jsonl import JournalWriter, journals_in
 from ckptstore.retention.policy import Policy
 from tests.contents import WORK, contents
 from tests.jobs import Job, begun
@@ -110,3 +111,34 @@ def test_nothing_is_written_where_the_directory_is_not_there(
     (tmp_path / "away").rename(tmp_path / "ckpt")
     catalog.sync("run")
     assert contents(catalog)["unwritten"] == []
+
+
+def test_a_rank_writes_what_its_own_journal_missed_and_no_other_rank_s(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is full is so for all ranks, and each wrote the lines of all when it had room again."""
+    job, ranks = begun(catalog, tmp_path / "ckpt", 5)
+    with full(monkeypatch):
+        job.save(ranks, 10)
+    before = journals_in(str(job.folder(1)))
+    job.save(ranks[:1], 15)
+    assert journals_in(str(job.folder(1))) == before
+    assert {row["directory"] for row in contents(catalog)["unwritten"]} == {str(job.folder(1))}
+
+
+def test_directories_that_are_gone_are_sought_together_and_only_for_their_own_run(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each was sought among the paths of all files, at each start of any run."""
+    job, ranks = begun(catalog, tmp_path / "lost", 5, world_size=3)
+    begun(catalog, tmp_path / "ckpt", 5, run="another")
+    with full(monkeypatch):
+        job.save(ranks, 10)
+    shutil.rmtree(tmp_path / "lost")
+    sought: list[set[str]] = []
+    seek = directories.of_identities
+    monkeypatch.setattr(directories, "of_identities", lambda *asked: sought.append(asked[1]) or seek(*asked))
+    catalog.sync("another")
+    assert sought == []
+    catalog.sync("run")
+    assert len(sought) == 1
