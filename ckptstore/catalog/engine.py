@@ -277,7 +277,8 @@ class Database:
 
     def _unavailable(self, error: sa.exc.DBAPIError) -> CatalogUnavailableError:
         said = str(error.orig).strip().splitlines()
-        reason = _without_password(said[0] if said else type(error).__name__, self.url)
+        reason = said[0] if said else type(error).__name__
+        reason = reason.replace(str(self.url.password), "***") if self.url.password else reason
         if self.is_sqlite:
             return self.unusable(reason)
         passing = CatalogBusyError if postgres.passes(error) else CatalogUnavailableError
@@ -362,10 +363,6 @@ def _schema() -> tuple[str, ...]:
     engine = sa.create_mock_engine("sqlite://", lambda each, *_: made.append(str(each.compile(dialect=dialect))))
     metadata.create_all(engine, checkfirst=False)
     return tuple(made)
-
-
-def _without_password(text: str, url: sa.URL) -> str:
-    return text.replace(str(url.password), "***") if url.password else text
 
 
 def clock(connection: sa.Connection) -> datetime:

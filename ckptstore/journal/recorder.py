@@ -38,7 +38,7 @@ from ckptstore.errors import CatalogUnavailableError, reason_of
 from ckptstore.journal.accept import takes_protection
 from ckptstore.journal.jsonl import SHARED, JournalWriter, directory_of, nearest
 from ckptstore.journal.layouts import layout_by
-from ckptstore.journal.sync import home_to_json, take_up_own, write_missed
+from ckptstore.journal.sync import take_up_own, write_missed
 from ckptstore.outside import Path, os, socket, threading, utc_now
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Recorder:
         self._homes: dict[str, Home] = {}
         self._recorded = recorded
         self._announced: dict[str, list[SourceAdded]] = {}
-        self._owes = False
+        self._owes: set[str] = set()  # directories whose journals lack lines
         self._complained: set[str] = set()
         self._leaving = threading.Lock()
         self._left = 0
@@ -253,7 +253,7 @@ class Recorder:
     def write_missed(self) -> None:
         """Write what a journal could not take when it was recorded. Raises `CatalogUnavailableError`."""
         if self._owes and not self.behind:
-            write_missed(self.database, self._writers)  # not those of other ranks, who do so at the same moment
+            write_missed(self.database, self._owes)
 
     def catch_up(self) -> None:
         """Project the events that only the journals have into the catalog. Raises `CatalogUnavailableError`."""
@@ -376,16 +376,19 @@ class Recorder:
         """Project new events, and earlier events that the catalog lacks. Raises `CatalogUnavailableError`."""
         lagging = self.database.in_write(lambda connection: self._project(connection, written, events), is_kept=is_kept)
         take_up_own(self.database, lagging)
-        if self._owes and not written.missed:
-            self._owes = False
-            write_missed(self.database, self._writers)
+        again = self._owes.intersection(directory_of(span.path) for span in written.spans)
+        if again:  # not the journals of other ranks, who write theirs at the same moment
+            write_missed(self.database, again)
+            self._owes -= again
 
     def _project(self, connection: Connection, written: _Written, events: Sequence[Event]) -> list[str]:
         """Project events, after their launches; return the segments of which the catalog lacks earlier events."""
         news = [*written.launches.values(), *written.sources, *events]
         project(connection, news, layout_by)
         for directory, lines in written.missed.items():
-            journals.add_unwritten(connection, directory, home_to_json(self._homes[directory]), lines)
+            home = self._homes[directory]
+            told = {"identities": sorted(home.identities), "places": sorted(home.places)}
+            journals.add_unwritten(connection, directory, told, lines)
         runs = {run_of(event) for event in news}
         return [span.path for span in written.spans if not journals.move_read_to(connection, runs, *span[:3])]
 
@@ -405,7 +408,7 @@ class Recorder:
                 span = self._writers[directory].append(lines, told)
             except OSError as error:
                 self._complain(directory, error)
-                self._owes = True
+                self._owes.add(directory)
                 written.missed[directory] = [*(to_line(event, directory) for event in told.values()), *lines]
                 written.launches |= told
                 continue
@@ -455,7 +458,7 @@ def shared(database: Database, recorded: Mapping[str, Home] = MappingProxyType({
             found = reads.launch(connection, launch)
         return None if found is None else LaunchStarted(found.undecided())
 
-    return Recorder(database, SHARED, _this_process(), facts_of, recorded)
+    return Recorder(database, SHARED, f"{socket.gethostname()}:{os.getpid()}", facts_of, recorded)
 
 
 def homes(connection: Connection, run: int) -> dict[str, Home]:
@@ -549,10 +552,6 @@ def _file_to_tell(files: Iterable[Checkpoint]) -> Checkpoint:
         if is_there and os.access(folder if os.path.isdir(folder) else directory, os.W_OK):
             return file
     return next(iter(of_directories.values()))
-
-
-def _this_process() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 @dataclass

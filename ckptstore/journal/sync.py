@@ -655,11 +655,6 @@ def _is_appended(directory: str, home: Home, lacking: Iterable[Unwritten]) -> bo
     return True
 
 
-def home_to_json(home: Home) -> dict[str, list[str]]:
-    """The catalog's record of a directory."""
-    return {"identities": sorted(home.identities), "places": sorted(home.places)}
-
-
 def _reach(directory: str, home: Home) -> int:
     """Open the directory. Without a record it counts as the right one if it has journals."""
     return presence.enter(directory, home if any(home) else Home(set(), {FOLDER}))[0]

@@ -14,6 +14,7 @@ from ckptstore.catalog import directories
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.journal.jsonl import JournalWriter, journals_in
 from ckptstore.retention.policy import Policy
+from tests import ckpt_bytes
 from tests.contents import WORK, contents
 from tests.jobs import Job, begun
 
@@ -142,3 +143,25 @@ def test_directories_that_are_gone_are_sought_together_and_only_for_their_own_ru
     assert sought == []
     catalog.sync("run")
     assert len(sought) == 1
+
+
+def test_what_one_journal_missed_is_written_once_that_one_takes_lines_again(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record in another directory was the only occasion, though the disk of this one was still full then."""
+    job, (launch,) = begun(catalog, tmp_path / "ckpt", 5, world_size=1)
+    append = JournalWriter.append
+
+    def only_elsewhere(writer: JournalWriter, *told: Any) -> Any:
+        if writer._directory == str(job.folder(0)):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return append(writer, *told)
+
+    elsewhere = ckpt_bytes.write(tmp_path / "elsewhere/net-1_7.ckpt", 7, 7)
+    with monkeypatch.context() as full_here:
+        full_here.setattr(JournalWriter, "append", only_elsewhere)
+        job.save([launch], 6)
+        launch.register(elsewhere, global_step=7)
+    assert contents(catalog)["unwritten"]
+    job.save([launch], 8)
+    assert contents(catalog)["unwritten"] == []
