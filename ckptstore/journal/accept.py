@@ -32,7 +32,7 @@ from ckptstore.journal.layouts import is_as_told
 from ckptstore.outside import os
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from ckptstore.catalog.engine import Connection
@@ -51,13 +51,15 @@ _EVENTS_OF_MARKS = (StepPinned, StepTagged, PolicySet, RunForgotten)
 class Accepted:
     """The events of a journal that count, the number of lines that do not, and why readable ones do not.
 
-    `has_foreign`: some lines are about another user's run. They count once their writer is trusted.
+    `has_foreign`: some lines are about another user's run. They count once their writer is trusted. `others` are the
+    launches whose id is another launch's, and why: their lines do not count, in the rest of the journal neither.
     """
 
     events: tuple[Event, ...]
     unusable: int
     refused: tuple[str, ...]
-    has_foreign: bool = False
+    has_foreign: bool
+    others: Mapping[LaunchKey | None, str]
 
     @property
     def started(self) -> set[LaunchKey]:
@@ -108,12 +110,13 @@ class Acceptor:
         self._above: dict[tuple[str, int], str] = {}
         self._sizes: dict[LaunchKey, int] = {}
 
-    def accept(self, path: str, contents: Contents) -> Accepted:
-        """The events that count of a journal that is believed."""
+    def accept(self, path: str, contents: Contents, others: Mapping[LaunchKey | None, str]) -> Accepted:
+        """The events that count of a journal that is believed; `others` are those of its part before this one."""
         directory, owner = jsonl.directory_of(path), contents.owner
         refused: list[str] = []
         found, unusable = from_lines(contents.entries, directory, refused.append)
-        others = self._others_of_that_id(event.launch for event in found if isinstance(event, LaunchStarted))
+        started = (event.launch for event in found if isinstance(event, LaunchStarted))
+        others = {**others, **self._others_of_that_id(started)}
         files = [event.file for event in reversed(found) if isinstance(event, FileRecorded)]
         scanned = {file.launch_key: file.path for file in files if file.launch.startswith(SCANNED)}
         events: list[Event] = []
@@ -134,7 +137,7 @@ class Acceptor:
                 events.append(replace(event, trusted=event.trusted and self._trust.is_full(owner)))
             elif is_as_told(event):
                 events.append(event)
-        return Accepted(tuple(events), unusable, tuple(dict.fromkeys(refused)), has_foreign)
+        return Accepted(tuple(events), unusable, tuple(dict.fromkeys(refused)), has_foreign, others)
 
     def _owners_of(self, run: str) -> set[int]:
         """The owners of a run: the users of its launches."""

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.journals import Unwritten
     from ckptstore.catalog.project import Projected
-    from ckptstore.core.model import Checkpoint
+    from ckptstore.core.model import Checkpoint, LaunchKey
     from ckptstore.journal.accept import Accepted
     from ckptstore.journal.jsonl import Contents
 
@@ -386,7 +386,7 @@ def _sizes_in(folder: str) -> dict[str, int] | Skipped | None:
 class _Place(NamedTuple):
     """Where to read a segment: the next offset, and the one up to which all lines were used. Others are read again.
 
-    For a summary: its entries, and the segments that it replaces, with their sizes.
+    For a summary: its entries, and the segments that it replaces, with their sizes. `others`: see `Accepted`.
     """
 
     path: str
@@ -394,6 +394,7 @@ class _Place(NamedTuple):
     used: int
     summary: Contents | None = None
     covers: Mapping[str, int] = {}
+    others: Mapping[LaunchKey | None, str] = {}
 
 
 class _Reading:
@@ -447,7 +448,7 @@ class _Reading:
         def work(connection: Connection) -> Projected:
             acceptor = Acceptor(connection, self._trust, runs_before, read.values())
             launch = cache(partial(reads.launch, connection))  # all segments of a launch ask for the same
-            told.update((path, acceptor.accept(path, contents)) for path, contents in read.items())
+            told.update((path, acceptor.accept(path, own, opened[path][0].others)) for path, own in read.items())
             for path, own in list(told.items()):
                 if (
                     is_first
@@ -459,7 +460,7 @@ class _Reading:
                     read[path] = jsonl.read(path, 0, _BYTES)
                     opened[path] = _Place(path, _NOTHING, 0), read[path]
                     used[path] = 0
-                    told[path] = acceptor.accept(path, read[path])
+                    told[path] = acceptor.accept(path, read[path], {})
             events = [
                 event
                 for path, own in told.items()
@@ -504,7 +505,7 @@ class _Reading:
         spoiled = sum(contents.spoiled for contents in read.values()) + sum(own.unusable for own in told.values())
         names = sorted({run for own in told.values() for run in own.runs})
         left = [
-            _Place(path, ends[path]._replace(end=contents.end), ends[path].end)
+            _Place(path, ends[path]._replace(end=contents.end), ends[path].end, others=told[path].others)
             for path, contents in read.items()
             if contents.has_more
         ]

@@ -189,7 +189,9 @@ def test_journals_are_taken_up_in_pieces(catalog: Catalog, tmp_path: Path, monke
     accept = Acceptor.accept
     monkeypatch.setattr(sync, "_BYTES", 1000)
     monkeypatch.setattr(
-        Acceptor, "accept", lambda self, path, found: portions.append(len(found.entries)) or accept(self, path, found)
+        Acceptor,
+        "accept",
+        lambda self, path, found, others: portions.append(len(found.entries)) or accept(self, path, found, others),
     )
     whole = connect(str(tmp_path / "pieces.db"))
     for each in (whole, catalog):
