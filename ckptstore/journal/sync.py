@@ -242,10 +242,7 @@ def found_below(roots: Iterable[str], *, with_directories: bool = False) -> tupl
 
 
 def take_up_own(database: Database, paths: Iterable[str]) -> None:
-    """Sync journals that this process writes: none of them is a copy, though a backup of it may have been read first.
-
-    Each is read from where the last sync ended. Whether the files in them exist is not checked.
-    """
+    """Sync journals that this process writes: none is a copy, though a backup of it may have been read before it."""
     if sizes := _sizes_of(paths):
         with database.read() as connection:
             known = _Known(journals.read_to(connection, sorted(sizes)))
@@ -645,26 +642,17 @@ def _append(database: Database, lacking: Iterable[Unwritten]) -> None:
 
 
 def _is_appended(directory: str, home: Home, lacking: Iterable[Unwritten]) -> bool:
-    """Whether the journal of a directory could be written. If not, the next process that records there warns."""
-    if not _is_own(directory):
-        return False
-    writer = JournalWriter(directory, SHARED, token_hex(6), partial(_reach, directory, home))
+    """Whether the journal of a directory could be written. If not, the next process that records there warns.
+
+    Only the directory's owner and root write to it: a line counts by its author. A directory without a record counts as
+    the right one if it has journals.
+    """
+    known = home if any(home) else Home(set(), {FOLDER})
+    writer = JournalWriter(directory, SHARED, token_hex(6), lambda: presence.enter(directory, known)[0])
     try:
+        if os.geteuid() not in (os.lstat(directory).st_uid, 0):
+            return False
         writer.append([dict(each.line) for each in lacking])
     except OSError:
         return False
     return True
-
-
-def _reach(directory: str, home: Home) -> int:
-    """Open the directory. Without a record it counts as the right one if it has journals."""
-    return presence.enter(directory, home if any(home) else Home(set(), {FOLDER}))[0]
-
-
-def _is_own(directory: str) -> bool:
-    """Whether this user owns a directory, or is root. Others do not write its journals: a line counts by its author."""
-    try:
-        owner = os.lstat(directory).st_uid
-    except OSError:
-        return False
-    return os.geteuid() in (owner, 0)
