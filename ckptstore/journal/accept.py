@@ -124,7 +124,8 @@ class Acceptor:
         for event in found:
             foreign = self._foreign(event, owner)
             has_foreign |= bool(foreign)
-            reason = foreign or others.get(_key(event)) or self._why_not(event, directory, owner)
+            launch_key = event.launch.key if isinstance(event, LaunchStarted) else launch_of(event)
+            reason = foreign or others.get(launch_key) or self._why_not(event, directory, owner)
             if reason:
                 refused.append(reason)
                 unusable += 1
@@ -218,10 +219,6 @@ class Acceptor:
             return ""
         owned_by = f"{directory} belongs to user {user_name(status.st_uid)}"
         return f"{owned_by}: what another user's journal says of its files does not count"
-
-
-def _key(event: Event) -> LaunchKey | None:
-    return event.launch.key if isinstance(event, LaunchStarted) else launch_of(event)
 
 
 def unconfirmed(connection: Connection, run: str, lines: Sequence[dict[str, Any]]) -> list[str]:
