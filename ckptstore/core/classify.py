@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from ckptstore.core.iterations import parse_iteration, parse_part
@@ -103,6 +104,15 @@ def _place(directories: tuple[str, ...]) -> _Place:
         is_of_weights=any(part in WEIGHTS_DIRECTORIES for part in directories),
         is_of_shards=any(parse_shards(part) is not None for part in directories),
     )
+
+
+def telling(parts: Sequence[str]) -> list[str]:
+    """The last of these directories that tell what is in them: of a rank, of a save, or of weights alone."""
+    readers = (parse_rank_directory, parse_ttp_directory, parse_iteration)
+    found = takewhile(
+        lambda part: part in WEIGHTS_DIRECTORIES or any(read(part) is not None for read in readers), reversed(parts)
+    )
+    return [*found][::-1]
 
 
 def prefixes(names: Iterable[str]) -> dict[str, set[str]]:

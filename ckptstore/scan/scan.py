@@ -81,7 +81,7 @@ def scan(
         run = _first_name(database, run)
     if world_size is not None:
         validate.ranks("world size", world_size)
-    tree = look_at(root, progress)
+    tree = look_at(root, world_size, progress)
     foreign.gather(tree)
     check_ranks(tree.root, tree.ranks)
     said = _checked(said, tree, root)

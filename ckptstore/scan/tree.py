@@ -8,7 +8,7 @@ from functools import cache, partial
 from math import prod
 from typing import TYPE_CHECKING
 
-from ckptstore.core.classify import WEIGHTS_DIRECTORIES, Named, What, bare_rank, classify, prefixes
+from ckptstore.core.classify import Named, What, bare_rank, classify, prefixes, telling
 from ckptstore.core.copy_keys import folder_of_copy
 from ckptstore.core.groups import grouped
 from ckptstore.core.hints import Command
@@ -19,7 +19,6 @@ from ckptstore.core.sighting import Sighting, compare, is_as_recorded
 from ckptstore.disk import files
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.presence import absence_beside, directory_of, is_used_as
-from ckptstore.disk.run_directories import root_of
 from ckptstore.disk.waiting import for_each
 from ckptstore.disk.walk import Seen, walk
 from ckptstore.errors import UnreadableError
@@ -93,33 +92,33 @@ class Tree:
         return path in self.checkpoints and self.checkpoints[path][0].what is What.WEIGHTS
 
 
-def look_at(root: Path, progress: Callable[[int], None]) -> Tree:
+def look_at(root: Path, world_size: int | None, progress: Callable[[int], None]) -> Tree:
     """Classify every file below the root; `progress` is called with the number of files in each directory.
 
-    Copies in a tier are no checkpoints of a run: their records bring them back.
+    If the user states a `world_size` of 1, the root itself is no directory of a rank. Copies in a tier are no
+    checkpoints of a run: their records bring them back.
     """
     tree = Tree(str(root))
     copied: set[str] = set()  # the folders of launches in a tier
-    is_of_weights = Path(root_of(tree.root)).name in WEIGHTS_DIRECTORIES
+    above = [part for part in telling(root.parts) if world_size != 1 or parse_rank_directory(part) is None]
     for directory in walk(str(root), skip=lambda name: name == FOLDER):
+        parts = [*above, *directory.parts]
         tree.skipped += directory.passed
         tree.unread += directory.unread
-        tree.ranks |= {rank for part in directory.parts if (rank := parse_rank_directory(part)) is not None}
+        tree.ranks |= {rank for part in parts if (rank := parse_rank_directory(part)) is not None}
         names = [seen.name for seen in directory.files]
         beside = prefixes(names)
         for seen in directory.files:
             path = f"{directory.path.rstrip('/')}/{seen.name}"
-            named = classify([*directory.parts, seen.name], beside)
+            named = classify([*parts, seen.name], beside)
             if named.what is not What.STRANGER and (folder := folder_of_copy(path)):
                 copied.add(folder)
                 named = Named(what=What.STRANGER)
-            if is_of_weights and named.what is What.CHECKPOINT:
-                named = replace(named, what=What.WEIGHTS)
             tree.counts[named.what.value] += 1
             if named.what in (What.CHECKPOINT, What.WEIGHTS, What.PART):
                 tree.checkpoints[path] = named, seen
             elif named.what is What.OPAQUE:
-                rank = bare_rank(directory.parts, named.format) if named.rank is None else named.rank
+                rank = bare_rank(parts, named.format) if named.rank is None else named.rank
                 tree.foreign[path] = replace(named, rank=rank), seen
             elif named.what is What.DEBRIS:
                 tree.skipped.append(Skipped(path, "left over from an unfinished save"))

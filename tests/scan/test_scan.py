@@ -309,6 +309,27 @@ def test_what_is_in_the_trash_is_not_taken_in(catalog: Catalog, tmp_path: Path, 
     assert [each.run for each in catalog.runs()] == ["run"]
 
 
+@pytest.mark.parametrize(("world_size", "rank", "ranks"), [(None, 3, 4), (8, 3, 8), (1, 0, 1)])
+def test_the_directory_of_a_rank_that_is_scanned_alone_is_of_that_rank(
+    catalog: Catalog, root: Path, world_size: int | None, rank: int, ranks: int
+) -> None:
+    """Only a user who says that the job had one rank means that the number is none."""
+    save(root, 3, rank=3)
+    done = catalog.scan(root / "rank_3", run="job", world_size=world_size)
+    assert ([file.rank for file in done.adopted], done.world_size) == ([rank], ranks)
+    assert (catalog.resolve("job").plan is not None) == (ranks == 1)
+
+
+@pytest.mark.parametrize("below", ["", "rank_0"])
+def test_the_directory_of_ttp_that_is_scanned_alone_tells_kind_and_step(
+    catalog: Catalog, tmp_path: Path, below: str
+) -> None:
+    home = tmp_path / "ttp_saved_checkpoints-step_6"
+    ckpt_bytes.write(home / "rank_0" / "ttp_rank_0-2_1.ckpt", 6)
+    (file,) = catalog.scan(home / below, run="job").adopted
+    assert (file.kind, file.global_step, file.doubt) == (Kind.TTP, 6, "")
+
+
 def test_a_missing_highest_rank_is_no_smaller_job(catalog: Catalog, root: Path) -> None:
     for rank in (0, 1):
         save(root, 3, rank=rank)
