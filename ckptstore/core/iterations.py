@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ckptstore.core.limits import MOST_RANKS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -19,7 +21,7 @@ TRACKER = "latest_checkpointed_iteration.txt"
 MODEL, OPTIMIZER = "model", "opt"
 
 _PART = re.compile(
-    r"(?:(?P<prefix>.+)-)?(?P<holds>model|opt)-(?P<index>\d{7,})-(?P<count>\d{7,})\.safetensors",
+    r"(?:(?P<prefix>.+)-)?(?P<holds>model|opt)-(?P<index>\d{7})-(?P<count>\d{7})\.safetensors",
     re.ASCII | re.DOTALL,
 )
 _ITERATION = re.compile(r"iteration_(\d{8,})", re.ASCII)
@@ -75,7 +77,7 @@ class Iteration:
 def parse_part(name: str) -> PartName | None:
     """Read the name of a file; None if MindFormers 2.0 writes no such name."""
     match = _PART.fullmatch(name)
-    if match is None:
+    if match is None or not int(match["index"]) < int(match["count"]) <= MOST_RANKS:
         return None
     return PartName(match["prefix"] or "", match["holds"], int(match["index"]), int(match["count"]))
 
