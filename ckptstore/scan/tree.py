@@ -24,6 +24,7 @@ from ckptstore.disk.walk import Seen, walk
 from ckptstore.errors import UnreadableError
 from ckptstore.evidence.contents import Contents, ContentsReader, cut_among
 from ckptstore.evidence.unregistered import FoundFile
+from ckptstore.formats.header import MOST_DIMS
 from ckptstore.formats.inspect import inspect
 from ckptstore.formats.strategy import Strategy
 from ckptstore.outside import Path
@@ -166,7 +167,8 @@ def _ranks_of(strategy: Path) -> set[int]:
         return set()
     if not isinstance(found, Strategy) or not found.parameters:
         return set()
-    of_a_stage = max(prod(parameter.dev_matrix) for parameter in found.parameters)
+    grids = (each.dev_matrix for each in found.parameters if len(each.dev_matrix) <= MOST_DIMS)
+    of_a_stage = max(map(prod, grids), default=0)
     highest = of_a_stage * (max(found.stages, default=0) + 1) - 1
     return {highest} if 0 <= highest < MOST_RANKS else set()  # else it is damaged
 

@@ -452,7 +452,11 @@ def test_a_file_that_is_cut_between_two_parameters_is_not_adopted(catalog: Catal
     assert [(Path(skipped.path), skipped.reason) for skipped in done.skipped] == [(six, reason)]
 
 
-@pytest.mark.parametrize("grid", [[1 << 40], [10**4000] * 2], ids=["too many ranks", "a number that is not printed"])
+@pytest.mark.parametrize(
+    "grid",
+    [[1 << 40], [10**4000] * 2, [1] * 64 + [8]],
+    ids=["too many ranks", "a number that is not printed", "too many axes"],
+)
 def test_a_strategy_file_of_more_ranks_than_there_are_is_damaged(catalog: Catalog, root: Path, grid: list[int]) -> None:
     save(root, 3)
     lists = {"tensor_map": [0], "param_split_shape": [], "indices_offset": []}
