@@ -469,7 +469,7 @@ class RestorePlan(Tabular):
         """The files of the plan, each once."""
         return list({each.source.path: each.source for each in self.ranks}.values())
 
-    @property
+    @cached_property
     def in_shares(self) -> bool:
         """Whether each rank's file is only its share of the state."""
         return any(assignment.source.content is Content.SHARE for assignment in self.ranks)

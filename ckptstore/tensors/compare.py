@@ -16,7 +16,7 @@ from ckptstore.core.naming import ONE_FILE
 from ckptstore.formats.tensor_file import TensorFile
 from ckptstore.outside import Path, ThreadPoolExecutor, os
 from ckptstore.tensors.norms import Apart, Room, has_norms
-from ckptstore.tensors.opened import files_of, open_state, tensors_in
+from ckptstore.tensors.opened import open_state, tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -151,7 +151,7 @@ def is_file(given: str | Path) -> bool:
 def _side(given: str | Path, database: Callable[[], Database]) -> tuple[Side, Sequence[_Files]]:
     if not is_file(given):
         state = open_state(database(), str(given))
-        return _of_state(str(given), state), list(map(_recorded, files_of(state.plan)))
+        return _of_state(str(given), state), [_recorded(state.files_of(each.rank)) for each in state.plan.ranks]
     file = TensorFile(Path(given))
     side = Side(name=str(given), optimizer_step=file.header.optimizer_step, metrics={})
     return side, [_Files((os.path.realpath(given),), (str(given),), (file,))]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.catalog import reads
 from ckptstore.core import limits
-from ckptstore.core.naming import FOREIGN
+from ckptstore.core.groups import grouped
+from ckptstore.core.model import Content
+from ckptstore.core.naming import FOREIGN, ONE_FILE
 from ckptstore.errors import UsageError
 from ckptstore.formats.tensor_file import TensorFile
 from ckptstore.outside import Path
@@ -32,20 +35,6 @@ class Place(NamedTuple):
     entry: Entry
 
 
-def files_of(plan: RestorePlan) -> Iterator[Sequence[Checkpoint]]:
-    """For each rank, the files with its part of a state. Raises `UsageError` if one is of another framework."""
-    for each in plan.ranks:
-        yield of_mindspore(plan.files_for(each.rank, plan.launch.layout) if plan.in_shares else [each.source])
-
-
-def of_mindspore(files: Sequence[Checkpoint]) -> Sequence[Checkpoint]:
-    """Return these files. Raises `UsageError` if one is of another framework."""
-    other = next((file.path for file in files if file.format in FOREIGN), None)
-    if other is not None:
-        raise UsageError(f"{other} is of another framework than MindSpore", "read it with the one that wrote it")
-    return files
-
-
 def tensors_in(files: Iterable[TensorFile]) -> dict[str, Place]:
     """The parameters in files by name. If several files have one, the first file counts."""
     found: dict[str, Place] = {}
@@ -60,7 +49,9 @@ def open_state(database: Database, reference: str, *, loads: Loads = Loads.ALL) 
     plan = choose_state(database, reference, loads=loads)
     with database.read() as connection:
         run = reads.called(connection, plan.launch.run)
-    return OpenState(plan, run.name if run else plan.launch.run)
+        saved = reads.files_at(connection, plan.launch, plan.global_step) if plan.in_parts else ()
+    parts = grouped((file.rank, file) for file in saved if file.content is Content.PART and file.format in ONE_FILE)
+    return OpenState(plan, run.name if run else plan.launch.run, parts=parts)
 
 
 class OpenState(Mapping[str, "Array"]):
@@ -78,12 +69,19 @@ class OpenState(Mapping[str, "Array"]):
     header was read; `CkptstoreError` for a file that cannot be read.
     """
 
-    def __init__(self, plan: RestorePlan, run: str, rank: int = 0) -> None:
+    def __init__(
+        self,
+        plan: RestorePlan,
+        run: str,
+        rank: int = 0,
+        parts: Mapping[int, Sequence[Checkpoint]] = MappingProxyType({}),
+    ) -> None:
         self.plan = plan
         """For every rank the file that it reads."""
         self.run = run
         """The name that the run has now."""
         self._rank = rank
+        self._parts = parts  # of each rank, if the state is the directory of an iteration
 
     @property
     def launch(self) -> str:
@@ -118,7 +116,16 @@ class OpenState(Mapping[str, "Array"]):
         except ValueError:
             told = f"step {self.global_step} of {self.run} has no rank {rank!r}"
             raise UsageError(told, f"it has ranks 0 to {last}") from None
-        return OpenState(self.plan, self.run, number)
+        return OpenState(self.plan, self.run, number, self._parts)
+
+    def files_of(self, rank: int) -> list[Checkpoint]:
+        """The files that a rank reads; of an iteration its parts. Raises `UsageError` for another framework's."""
+        own = self.plan.files_for(rank, self.layout)
+        found = [*own, *(file for file in self._parts.get(rank, ()) if file.path != own[0].path)]
+        other = next((file.path for file in found if file.format in FOREIGN), None)
+        if other is not None:
+            raise UsageError(f"{other} is of another framework than MindSpore", "read it with the one that wrote it")
+        return found
 
     @property
     def tensors(self) -> Mapping[str, Entry]:
@@ -132,8 +139,7 @@ class OpenState(Mapping[str, "Array"]):
 
     @cached_property
     def _files(self) -> tuple[TensorFile, ...]:
-        found = self.plan.files_for(self._rank, self.layout)
-        return tuple(TensorFile(Path(file.path)) for file in of_mindspore(found))
+        return tuple(TensorFile(Path(file.path)) for file in self.files_of(self._rank))
 
     @cached_property
     def _places(self) -> dict[str, Place]:

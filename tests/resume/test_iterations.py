@@ -79,6 +79,17 @@ def test_what_a_rank_that_died_had_not_registered_is_adopted_if_common_json_prov
     assert paths(plan) == [str(saves.root / "iteration_00000010")] * 2
 
 
+def test_the_tensors_of_an_iteration_are_those_of_all_its_parts(catalog: Catalog, tmp_path: Path) -> None:
+    saves = Saves(catalog, tmp_path / "checkpoint")
+    for step in (5, 10):
+        saves.save(step, 0, 1)
+    assert [set(catalog.open("run@10").rank(rank)) for rank in (0, 1)] == [
+        {f"weight.{rank}", "moment", "global_step"} for rank in (0, 1)
+    ]
+    compared = catalog.diff("run@5", "run@10").ranks
+    assert [(each.same, [one.name for one in each.changed]) for each in compared] == [(2, ["global_step"])] * 2
+
+
 def test_an_iteration_that_mindformers_removed_is_gone_in_the_catalog_too(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
