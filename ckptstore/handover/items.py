@@ -83,6 +83,9 @@ def converted(file: Checkpoint, record: Checkpoint, *, weights_only: bool) -> tu
         if not can_hold(entry.dtype):
             raise UsageError(f"{file.path} has {entry.name} of type {entry.dtype}, which no .safetensors can hold")
     texts = {name: value for name, value in opened.header.info.items() if isinstance(value, str) and not weights_only}
+    lost = {entry.name for entry in opened.header.entries if entry.dtype == STRING} - opened.header.info.keys()
+    if lost and not weights_only:
+        raise RefusedError(f"{file.path} has a text of over 1,024 characters, {min(lost)!r}", "export it as it is")
     metadata = {"format": "ms", **({_TOLD: json.dumps(texts)} if texts else {})}
     head = head_of(((each.name, each.dtype, each.shape, each.nbytes) for each in entries), metadata)
     place = f"rank_{file.rank}/{Path(file.path).stem}.safetensors"

@@ -162,6 +162,16 @@ def test_what_could_not_be_read_again(catalog: Catalog, tmp_path: Path, names: l
     catalog.export("digits", tmp_path / "out")
 
 
+def test_a_text_that_is_too_long_is_not_left_out(catalog: Catalog, tmp_path: Path) -> None:
+    _, (launch,) = begun(catalog, tmp_path / "ckpt", world_size=1, run="digits")
+    path = ckpt_bytes.write(tmp_path / "ckpt" / "rank_0" / "net-1_5.ckpt", 5)
+    path.write_bytes(path.read_bytes() + ckpt_bytes.value("config", "str", (1025,), bytes(4 * 1025)))
+    launch.register(path, global_step=5)
+    with pytest.raises(RefusedError, match="has a text of over 1,024 characters, 'config'"):
+        catalog.export("digits", tmp_path / "out", format="safetensors")
+    assert catalog.export("digits", tmp_path / "out").files == 1
+
+
 def test_another_format_or_type(catalog: Catalog, tmp_path: Path) -> None:
     job, (launch,) = begun(catalog, tmp_path / "ckpt", world_size=1, run="digits")
     path = job.folder(0) / "net-1_5.ckpt"
