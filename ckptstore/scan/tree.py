@@ -137,18 +137,18 @@ def _drop_numbers_of_prefixes(tree: Tree) -> None:
     """Take a number in a name, as in lora_rank_8-1_5.ckpt, for no rank if it belongs to the prefix.
 
     Such a number is above 0, and no rank of the directories of its family, or the same in three directories or more.
+    If each of several directories has a number of its own, these are ranks: the files were moved.
     """
     named = [each for each, _ in tree.checkpoints.values() if each.rank_in_name is not None]
     if all(each.rank_in_name == each.rank for each in named):
         return
-    numbers = grouped((each.family, each.rank_in_name) for each in named)
-    ranks = grouped((each.family, each.rank) for each in named)
-    every = ((family, set(some), set(ranks[family])) for family, some in numbers.items())
-    of_prefixes = {
-        family
-        for family, some, homes in every
-        if 0 not in some and (some.isdisjoint(homes) or (len(some) == 1 and len(homes) >= _MANY))
-    }
+    of_prefixes = set()
+    for family, pairs in grouped((each.family, (each.rank_in_name, each.rank)) for each in named).items():
+        numbers, homes = ({*each} for each in zip(*pairs, strict=True))
+        are_moved = len(set(pairs)) == len(numbers) == len(homes) > 1
+        is_foreign = numbers.isdisjoint(homes) or (len(numbers) == 1 and len(homes) >= _MANY)
+        if 0 not in numbers and is_foreign and not are_moved:
+            of_prefixes.add(family)
     for path, (each, seen) in tree.checkpoints.items():
         if each.family in of_prefixes:
             tree.checkpoints[path] = replace(each, rank_in_name=None), seen

@@ -72,6 +72,18 @@ def test_a_number_that_the_names_of_all_ranks_share_is_no_rank(catalog: Catalog,
     assert catalog.resolve("job").plan.global_step == 6
 
 
+def test_files_that_were_moved_to_directories_of_other_ranks_are_of_no_certain_rank(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    output = tmp_path / "job"
+    for rank in range(2):
+        stamp(ckpt_bytes.write(output / f"rank_{rank}" / f"llama_rank_{rank + 8}-1_3.ckpt", 3), 3)
+    done = catalog.scan(output, world_size=2)
+    assert {each.reason for each in done.uncertain} == {
+        f"its directory is of rank {rank}, its name of rank {rank + 8}" for rank in range(2)
+    }
+
+
 def test_a_copy_beside_registered_files_is_of_no_other_rank(catalog: Catalog, tmp_path: Path) -> None:
     output = tmp_path / "job"
     save(output, 3)
