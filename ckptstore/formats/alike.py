@@ -73,6 +73,7 @@ class AlikeReader:
 
     def __init__(self) -> None:
         self._known: dict[tuple[Hashable, int], list[_Template]] = defaultdict(list)
+        self._entries: dict[tuple[Entry, ...], tuple[Entry, ...]] = {}  # files with a `crc_num` are not alike otherwise
 
     def read(self, path: Path | str, family: Hashable) -> Header:
         """Read a header as `read_checkpoint` does. Only files of one `family` are compared with each other."""
@@ -85,6 +86,7 @@ class AlikeReader:
                 if found is not None:
                     return found
             found = read_checkpoint(Path(path))
+            found = replace(found, entries=self._entries.setdefault(found.entries, found.entries))
             if len(known) < _MOST_KINDS and all(entry.nbytes <= _SLICE for entry in found.entries):
                 template = _template(found, descriptor, size)
                 if template.read(descriptor) == found:  # else the file was replaced between the two reads

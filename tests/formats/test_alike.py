@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ckptstore.errors import UnreadableError
 from ckptstore.formats.alike import AlikeReader
 from ckptstore.formats.inspect import read_checkpoint
+from ckptstore.formats.safetensors import head_of
 from tests.ckpt_bytes import checkpoint, value
 
 
@@ -108,3 +109,15 @@ def test_values_that_are_too_long_are_left_out_as_in_a_full_read(tmp_path: Path)
         path.write_bytes(big(step, note="x" * 2000))
         assert reader.read(path, "a") == read_checkpoint(path)
         assert "note" not in reader.read(path, "a").info
+
+
+def test_the_entries_of_files_that_differ_in_their_metadata_alone_are_kept_once(tmp_path: Path) -> None:
+    """With `crc_check=True` no two files have the same header: a scan of 100,000 would keep each."""
+    reader = AlikeReader()
+    path = tmp_path / "a-1_1.safetensors"
+    found = []
+    for number in ("12345678", "23456789"):
+        path.write_bytes(head_of([("weight", "Float32", (2,), 8)], {"crc_num": number}) + bytes(8))
+        found.append(reader.read(path, "a"))
+    assert found[0] != found[1]
+    assert found[0].entries is found[1].entries
