@@ -25,6 +25,7 @@ from ckptstore.outside import Path
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from io import FileIO
+    from typing import BinaryIO
 
     from ckptstore.formats.header import BytesOf
 
@@ -214,16 +215,17 @@ def write_safetensors(path: str, tensors: Iterable[Tensor], metadata: Mapping[st
     """
     tensors = list(tensors)
     begins = memoryview(head_of((each[:4] for each in tensors), metadata))
-    hasher = blake3(max_threads=_THREADS)
     with Path(path).open("xb", buffering=0) as file:
-        for data in chain([begins], (each.data() for each in tensors)):  # only one is in memory at a time
-            for begin in range(0, data.nbytes, _PIECE):
-                piece = data[begin : begin + _PIECE]
-                hasher.update(piece)
-                _write(file, piece)
+        return write(file, chain([begins], (each.data() for each in tensors)))  # only one is in memory at a time
+
+
+def write(file: BinaryIO | FileIO, pieces: Iterable[memoryview]) -> str:
+    """Write bytes to an unbuffered file; return their BLAKE3, in hexadecimal."""
+    hasher = blake3(max_threads=_THREADS)
+    for data in pieces:
+        for begin in range(0, data.nbytes, _PIECE):
+            piece = data[begin : begin + _PIECE]
+            hasher.update(piece)
+            while piece.nbytes:
+                piece = piece[file.write(piece) or 0 :]
     return hasher.hexdigest()
-
-
-def _write(file: FileIO, data: memoryview) -> None:
-    while data.nbytes:
-        data = data[file.write(data) or 0 :]

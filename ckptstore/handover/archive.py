@@ -9,10 +9,9 @@ import tarfile
 from stat import S_ISREG
 from typing import TYPE_CHECKING
 
-from blake3 import blake3
-
 from ckptstore.disk.files import opened_directory
 from ckptstore.errors import DamageError, UsageError, reason_of
+from ckptstore.formats.safetensors import write
 from ckptstore.handover import manifest as manifests
 from ckptstore.handover.manifest import MOST_BYTES, NAME
 from ckptstore.outside import Path, open_file, os
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 TAR = ".tar"
 _PIECE = 4 << 20  # bytes
-_THREADS = 4
 _AGAIN = "make the export again, or copy it again"
 _UNPACK = "if another program packed an export, unpack it, and import the directory"
 
@@ -89,18 +87,6 @@ class TarWriter:
 
 
 Writer = DirectoryWriter | TarWriter
-
-
-def write(file: BinaryIO, pieces: Iterable[memoryview]) -> str:
-    """Write bytes to an unbuffered file; return their BLAKE3, in hexadecimal."""
-    hasher = blake3(max_threads=_THREADS)
-    for data in pieces:
-        for begin in range(0, data.nbytes, _PIECE):
-            piece = data[begin : begin + _PIECE]
-            hasher.update(piece)
-            while piece.nbytes:
-                piece = piece[file.write(piece) :]
-    return hasher.hexdigest()
 
 
 def _head(place: str, size: int, moment: int) -> bytes:

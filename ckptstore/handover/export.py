@@ -161,13 +161,9 @@ def _sources(plan: RestorePlan) -> list[Checkpoint]:
         )
     found = {assignment.source.id: assignment.source for assignment in plan.ranks}
     return [
-        _proven(file) if file.format in SEVERAL else file for file in sorted(found.values(), key=attrgetter("rank"))
+        replace(file, digest=prove(file)) if file.format in SEVERAL else file  # one digest of all its files together
+        for file in sorted(found.values(), key=attrgetter("rank"))
     ]
-
-
-def _proven(file: Checkpoint) -> Checkpoint:
-    """The record of a checkpoint of several files, with its proven digest. The digest is of all its files together."""
-    return replace(file, digest=prove(file))
 
 
 def _strategies(files: Iterable[Checkpoint], kept: AbstractSet[str]) -> dict[str, Item]:

@@ -23,8 +23,9 @@ from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.presence import Home
 from ckptstore.disk.run_directories import remember
 from ckptstore.errors import CkptstoreError, DamageError, RefusedError, UsageError, reason_of
+from ckptstore.formats.safetensors import write
 from ckptstore.handover import manifest as manifests
-from ckptstore.handover.archive import open_source, write
+from ckptstore.handover.archive import open_source
 from ckptstore.handover.manifest import place_of
 from ckptstore.journal.recorder import shared
 from ckptstore.outside import Path, os, utc_now

@@ -64,7 +64,8 @@ def saves_in_parts(
             for path in paths
             if path in found or (path in known and known[path].size == tree.checkpoints[path][1].size)
         ]
-        iteration = read_iteration(Path(directory), step, _counters(here, found))
+        counters = {Path(path).name: found[path].optimizer_step if path in found else None for path in here}
+        iteration = read_iteration(Path(directory), step, counters)
         doubt = iterations.doubt(iteration) if unseen else ""
         uncertain += [Uncertain(file.path, step, doubt) for file in unseen if doubt]
         lacking = iterations.lacking(iteration.parts)
@@ -86,10 +87,6 @@ def saves_in_parts(
         tuple(skipped),
         tuple(warnings),
     )
-
-
-def _counters(paths: Iterable[str], found: Mapping[str, FoundFile]) -> dict[str, int | None]:
-    return {Path(path).name: found[path].optimizer_step if path in found else None for path in paths}
 
 
 def _record(launch: str, run: str, file: FoundFile, iteration: iterations.Iteration) -> Checkpoint:

@@ -15,7 +15,7 @@ from ckptstore.core.groups import grouped
 from ckptstore.core.naming import ONE_FILE
 from ckptstore.formats.tensor_file import TensorFile
 from ckptstore.outside import Path, ThreadPoolExecutor, os
-from ckptstore.tensors.norms import Apart, Room, has_norms
+from ckptstore.tensors.norms import NUMBERS, Apart, Room
 from ckptstore.tensors.opened import open_state, tensors_in
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ def _described(place: Place) -> Described:
 
 
 def _changed(what: Described, apart: Apart) -> Changed:
-    if not has_norms(what.dtype):
+    if what.dtype not in NUMBERS:
         return Changed(*what, None, None, None, (0, 0), (0, 0))
     return Changed(*what, apart.relative, apart.l2, apart.max_abs, apart.nan, apart.inf)
 

@@ -29,7 +29,8 @@ _BLOCK = 1 << 20  # bytes compared at a time: with fewer, calls take longer than
 _SUMMED = 1 << 16  # elements summed at a time: with more, a sum in 32 bits loses digits
 _SAFE = {4: (1e-20, 1e30), 8: (1e-280, 1e300)}  # by bytes of a number: a sum of squares between these lost no digits
 
-_NUMBERS = {"Bool", *WHOLE, "Float16", "BFloat16", "Float32", "Float64"}
+NUMBERS = {"Bool", *WHOLE, "Float16", "BFloat16", "Float32", "Float64"}
+"""The types that are compared as numbers, by MindSpore's names; of other types only bytes are compared."""
 _IN_64_BITS = ("Int32", "UInt32", "Int64", "UInt64", "Float64")
 _LONG = ("Int64", "UInt64")
 
@@ -62,11 +63,6 @@ class Apart(NamedTuple):
         )
 
 
-def has_norms(dtype: str) -> bool:
-    """Whether a type, by MindSpore's name for it, is compared as numbers; of other types only bytes are compared."""
-    return dtype in _NUMBERS
-
-
 class Room:
     """Memory to compare a block of two tensors. It is allocated once, since new pages cost the most time."""
 
@@ -88,7 +84,7 @@ class Room:
         return found
 
     def _block(self, dtype: str, one: Bytes, other: Bytes) -> Apart:
-        if dtype not in _NUMBERS:
+        if dtype not in NUMBERS:
             return Apart(same_bytes=bool(np.array_equal(one, other)))
         a, b = (_floats(dtype, data, room) for data, room in zip((one, other), self._scratch, strict=False))
         if dtype in _LONG:
