@@ -25,7 +25,6 @@ from ckptstore.outside import Path
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from io import FileIO
-    from typing import BinaryIO
 
     from ckptstore.formats.header import BytesOf
 
@@ -219,7 +218,7 @@ def write_safetensors(path: str, tensors: Iterable[Tensor], metadata: Mapping[st
         return write(file, chain([begins], (each.data() for each in tensors)))  # only one is in memory at a time
 
 
-def write(file: BinaryIO | FileIO, pieces: Iterable[memoryview]) -> str:
+def write(file: FileIO, pieces: Iterable[memoryview]) -> str:
     """Write bytes to an unbuffered file; return their BLAKE3, in hexadecimal."""
     hasher = blake3(max_threads=_THREADS)
     for data in pieces:

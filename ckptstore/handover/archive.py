@@ -18,7 +18,7 @@ from ckptstore.outside import Path, open_file, os
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from typing import BinaryIO
+    from io import FileIO
 
     from typing_extensions import Self
 
@@ -64,7 +64,7 @@ class TarWriter:
         with open_file(self._path, "xb", buffering=0) as file:
             self._write_manifest(file, draft)
 
-    def _write_manifest(self, file: BinaryIO, manifest: Manifest) -> None:
+    def _write_manifest(self, file: FileIO, manifest: Manifest) -> None:
         text = manifests.to_text(manifest)
         write(file, map(memoryview, (_head(NAME, len(text), self._moment), text, _padding(len(text)))))
 

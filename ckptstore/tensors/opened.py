@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.catalog import reads
@@ -74,14 +73,14 @@ class OpenState(Mapping[str, "Array"]):
         plan: RestorePlan,
         run: str,
         rank: int = 0,
-        parts: Mapping[int, Sequence[Checkpoint]] = MappingProxyType({}),
+        parts: Mapping[int, Sequence[Checkpoint]] | None = None,
     ) -> None:
         self.plan = plan
         """For every rank the file that it reads."""
         self.run = run
         """The name that the run has now."""
         self._rank = rank
-        self._parts = parts  # of each rank, if the state is the directory of an iteration
+        self._parts = parts or {}  # of each rank, if the state is the directory of an iteration
 
     @property
     def launch(self) -> str:
