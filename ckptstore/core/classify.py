@@ -107,7 +107,7 @@ def _place(directories: tuple[str, ...]) -> _Place:
 
 
 def telling(parts: Sequence[str]) -> list[str]:
-    """The last of these directories that tell what is in them: of a rank, of a save, or of weights alone."""
+    """The last of these directories whose names tell facts of their files: a rank, a save, or weights alone."""
     readers = (parse_rank_directory, parse_ttp_directory, parse_iteration)
     found = takewhile(
         lambda part: part in WEIGHTS_DIRECTORIES or any(read(part) is not None for read in readers), reversed(parts)
