@@ -441,7 +441,8 @@ class GcLock:
             reads.lock_run(connection, self.run_id)
             now = clock(connection)
             other = removals.take_lock(connection, self.run_id, self._owner, now, now + LOCK)
-            if other is not None and (is_dead(other) or _was_left(other)):
+            # This process may have been interrupted when it released the lock.
+            if other is not None and (is_dead(other) or (is_this_process(other) and other not in _own_locks)):
                 removals.release_lock(connection, self.run_id, other)
                 other = removals.take_lock(connection, self.run_id, self._owner, now, now + LOCK)
         return other
@@ -466,11 +467,6 @@ class GcLock:
                 f"another process has taken over the files of run {self.run!r} since this one last renewed its lock",
                 "this one stops here; check the run, then run the command again",
             )
-
-
-def _was_left(owner: str) -> bool:
-    """Whether this process took the lock, and was interrupted when it released it."""
-    return is_this_process(owner) and owner not in _own_locks
 
 
 _NOTHING = Home(set(), set())
