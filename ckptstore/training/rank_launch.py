@@ -639,12 +639,14 @@ class LiveFiles:
         self._put([file.amended(quarantine=file.quarantine or reason) for file in files])
 
     def _put(self, amended: Sequence[Checkpoint]) -> bool:
-        """Record amended files, if any. The record of one that gc has moved must not say that it is there."""
+        """Record amended files, if any: as missing those that gc has moved, or moves now: its removal says the rest."""
+        whole = [file for file in amended if file.state is not FileState.IN_PROGRESS]
+        gone = presence.gone(whole, presence.unidentified((file.path, file.directory_id) for file in self._all()))
+        going = (*gone, *(file for file in whole if file.state is FileState.TRASHED))
+        missing = {file.id: replace(file, state=FileState.MISSING, problem=None) for file in going}
         if amended:
-            self._recorder.record_files(amended)
+            self._recorder.record_files([missing.get(file.id, file) for file in amended])
             self.add(amended)
-            for directory in {Path(file.path).parent for file in amended}:
-                self.notice_vanished(directory)
         return bool(amended)
 
     def _known(self, files: Sequence[Checkpoint]) -> Sequence[Checkpoint]:

@@ -9,6 +9,10 @@ from ckptstore.api import Catalog, connect
 from ckptstore.errors import NothingRestorableError, UsageError
 from ckptstore.retention.policy import Policy
 from tests.jobs import started
+from tests.retention.builders import gc
+from tests.trash_calls import MOVES, at
+
+LAST = Policy(keep_last=1, floor=1)
 
 
 def metrics(catalog: Catalog) -> dict[int, list[dict[str, float]]]:
@@ -16,6 +20,10 @@ def metrics(catalog: Catalog) -> dict[int, list[dict[str, float]]]:
     for file in catalog.files("run"):
         found.setdefault(file.global_step, []).append(dict(file.metrics))
     return found
+
+
+def states(catalog: Catalog) -> list[str]:
+    return [file.state.value for file in catalog.files("run")]
 
 
 def test_the_value_counts_that_was_recorded_last(catalog: Catalog, tmp_path: Path) -> None:
@@ -63,12 +71,23 @@ def test_a_launch_adds_metrics_to_what_others_recorded_since_its_save(catalog: C
 def test_what_gc_moved_away_comes_back_with_later_metrics(catalog: Catalog, tmp_path: Path) -> None:
     """A launch that recorded one made the catalog say that the file in the trash was at its place."""
     _, (rank,) = started(catalog, tmp_path, 10, 20, 30, world_size=1)
-    catalog.execute(catalog.plan_gc("run", Policy(keep_last=1, floor=1)))
+    gc(catalog, LAST)
     rank.record(step=10, bleu=3)
-    assert [file.state.value for file in catalog.files("run")] == ["complete", "trashed", "trashed"]
+    rank.record(step=10, accuracy=0.5)
+    assert states(catalog) == ["complete", "trashed", "trashed"]
     catalog.undo("run")
-    assert [file.state.value for file in catalog.files("run")] == ["complete"] * 3
-    assert metrics(catalog)[10] == [{"bleu": 3.0}]
+    assert states(catalog) == ["complete"] * 3
+    assert metrics(catalog)[10] == [{"accuracy": 0.5, "bleu": 3.0}]
+
+
+def test_of_what_gc_is_moving_the_state_is_true_after_each_step(catalog: Catalog, tmp_path: Path) -> None:
+    """Before, it was "trashed" by its own record too, and so for ever: also once it was purged."""
+    _, (rank,) = started(catalog, tmp_path, 10, 20, world_size=1)
+    with at(1, MOVES, lambda: rank.record(step=10, bleu=3)):
+        gc(catalog, LAST)
+    assert states(catalog) == ["complete", "trashed"]
+    catalog.purge("run", now=True)
+    assert states(catalog) == ["complete", "missing"]
 
 
 def test_a_launch_evaluates_the_state_that_it_started_from(catalog: Catalog, tmp_path: Path) -> None:
