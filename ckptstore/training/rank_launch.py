@@ -651,12 +651,13 @@ class LiveFiles:
 
     def _known(self, files: Sequence[Checkpoint]) -> Sequence[Checkpoint]:
         """The newest records of these files: if the catalog can be used, with what other processes changed since."""
-        if not files or self._recorder.is_late:
+        if not files or self._recorder.behind:
             return files
         known: dict[str, Checkpoint] = {}
         with suppress(CatalogUnavailableError), self._recorder.database.read() as connection:
             known = reads.files_by_id(connection, [file.id for file in files])
-        return [max(known.get(file.id, file), file, key=lambda each: each.newness) for file in files]
+        pairs = [sorted((file, known.get(file.id, file)), key=lambda each: each.newness) for file in files]
+        return [replace(newest, metrics={**older.metrics, **newest.metrics}) for older, newest in pairs]
 
     def _all(self) -> list[Checkpoint]:
         return list(self._files.values())  # a copy: a script may register files in another thread

@@ -90,6 +90,18 @@ def test_of_what_gc_is_moving_the_state_is_true_after_each_step(catalog: Catalog
     assert states(catalog) == ["complete", "missing"]
 
 
+def test_while_many_saves_wait_no_metric_is_lost(catalog: Catalog, tmp_path: Path) -> None:
+    """Before, the launch did not ask the catalog what others had recorded, and its older record did not count."""
+    _, (rank,) = started(catalog, tmp_path, 10, world_size=1)
+    rank.recorder.postponed = True
+    rank.record(step=10, bleu=3)
+    catalog.record("run@10", accuracy=0.5)
+    catalog.record("run@10", accuracy=0.6)
+    rank.record(step=10, loss=1)
+    rank.recorder.catch_up()
+    assert metrics(catalog) == {10: [{"accuracy": 0.6, "bleu": 3.0, "loss": 1.0}]}
+
+
 def test_a_launch_evaluates_the_state_that_it_started_from(catalog: Catalog, tmp_path: Path) -> None:
     job, _ = started(catalog, tmp_path, 10, world_size=1)
     (rank,) = job.start()
