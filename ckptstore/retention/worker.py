@@ -380,7 +380,8 @@ def at_work(database: Database, run: str, *, progress: Callable[[int], None] = l
 
 def _is_in_trash(item: Item) -> bool:
     with suppress(OSError), Trash(item.collection) as trash:
-        return trash.find(item.root, item.place, inside=True) is not None
+        found = trash.find(item.root, item.place, inside=True)
+        return found is not None and found.facts == FileFacts(item.size, item.mtime_ns)
     return False
 
 

@@ -20,7 +20,7 @@ from tests.retention.builders import LAST_2, gc, names, removed, tree
 from tests.retention.foreign_lines import every_wanted, removal
 from tests.retention.foreign_lines import write as journal
 from tests.retention.gc_world import NOBODY
-from tests.trash_calls import at
+from tests.trash_calls import MOVES, at, failing_after
 
 
 @pytest.fixture
@@ -239,3 +239,18 @@ def test_what_mindspore_cannot_load_does_not_count_for_what_it_can(catalog: Cata
     kept = {verdict.state.global_step: verdict.state for verdict in plan.decision.keep}
     assert [step for step, state in kept.items() if state.counts] == [30, 20]
     assert "MindSpore cannot load it" in kept[60].doubt
+
+
+@every_format
+def test_what_a_purge_has_begun_to_delete_does_not_count_as_in_the_trash(
+    catalog: Catalog, home: Path, make: Make
+) -> None:
+    """Before, the catalog went on saying so until undo did not find it."""
+    four(catalog, home, make)
+    gc(catalog)
+    with failing_after(2, MOVES, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+        purge(catalog.database, "run", at_once=True)
+    assert gc(catalog).troubles == ()
+    assert [file.state.value for file in catalog.files("run")] == ["complete", "complete", "trashed", "missing"]
+    back = undo(catalog.database, "run")
+    assert (back.files, back.gone, back.troubles) == (1, 0, ())
