@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ckptstore.api import Catalog
+from ckptstore.core.model import Content, Kind
 from ckptstore.retention.free_space import Disk, free_space
 from ckptstore.retention.policy import Policy
 from ckptstore.training.retention_thread import RetentionThread
@@ -164,8 +165,10 @@ def test_then_the_oldest_states_and_never_the_floor(catalog: Catalog, disk: Path
 def test_ranks_that_do_not_save_are_not_waited_for(catalog: Catalog, disk: Path) -> None:
     """Before, gc and room for the next save waited for files of all ranks, where only the first of replicas saves."""
     job = Job(catalog, disk, layout="data_parallel")
-    rank, _ = job.start()
+    rank, other = job.start()
     job.announce(rank)
+    weights = {"kind": Kind.PERIODIC, "prefix": "net", "content": Content.WEIGHTS}
+    other.add_source(str(job.folder(1)), breakpoint_prefix="net", names_before=(), **weights)
     for step in (10, 20, 30):
         rank.register(large(job.write(rank, step)), global_step=step)
     thread = RetentionThread(rank, Policy(keep_last=2))
