@@ -83,7 +83,7 @@ class Fetched:
                 clear_beside(home / FOLDER / _FETCHED / self._own_folder, f"{run}-")
 
     def _fetch(self, database: Database, file: Checkpoint, copies: Sequence[Copy]) -> Checkpoint:
-        folder = _folder_of(file)
+        folder = Path(file.path).parent / FOLDER / _FETCHED / _name_of_folder(file)  # one for each state of a run
         clear_beside(folder, f"{derived_id(file.run, size=8)}-")  # a run has one living launch at a time
         failures = []
         for copy in copies:
@@ -120,11 +120,6 @@ def _fetched(file: Checkpoint, copy: Copy, folder: Path) -> Checkpoint:
         return replace(file, path=str(path), mtime_ns=path.stat().st_mtime_ns)
     except OSError as error:
         raise NoRoomError(f"cannot write {directory}: {reason_of(error)}", "make room, or mend the disk") from None
-
-
-def _folder_of(file: Checkpoint) -> Path:
-    """The folder for a fetched file: one for each state of a run."""
-    return Path(file.path).parent / FOLDER / _FETCHED / _name_of_folder(file)
 
 
 def _name_of_folder(file: Checkpoint) -> str:
