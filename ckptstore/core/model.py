@@ -467,7 +467,7 @@ class RestorePlan(Tabular):
     @property
     def sources(self) -> list[Checkpoint]:
         """The files of the plan, each once."""
-        return list({each.source.path: each.source for each in self.ranks}.values())
+        return list({each.source.id: each.source for each in self.ranks}.values())
 
     @cached_property
     def in_shares(self) -> bool:

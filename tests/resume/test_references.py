@@ -1,5 +1,6 @@
 """The state that a reference names, with real files on disk, on both databases."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,18 @@ def test_a_metric_is_the_mean_over_the_ranks(catalog: Catalog, tmp_path: Path) -
     plan = choose_state(catalog.database, "run@best")
     assert (plan.global_step, plan.metrics) == (20, {"loss": 0.4})
     assert {save.global_step: save.metrics for save in catalog.saves("run")} == {10: {"loss": 0.5}, 20: {"loss": 0.4}}
+
+
+def test_it_is_so_where_each_node_has_a_disk_of_its_own_at_that_path(catalog: Catalog, tmp_path: Path) -> None:
+    """Before, the files of one path counted as one, and the metrics of the last rank alone were told."""
+    job, ranks = started(catalog, tmp_path)
+    for rank, loss in zip(ranks, (0.1, 0.9), strict=True):
+        path = job.write(ranks[0], 10)
+        os.utime(path, ns=(10**18, 10**18))  # this process sees one of the disks
+        rank.register(path, global_step=10, optimizer_step=10, metrics={"loss": loss})
+        path.parent.rename(tmp_path / f"disk_of_{rank.rank}")
+    (tmp_path / "disk_of_1").rename(job.folder(0))
+    assert choose_state(catalog.database, "run@10").metrics == {"loss": 0.5}
 
 
 def test_names_that_hold_the_signs_of_references(catalog: Catalog, tmp_path: Path) -> None:
