@@ -654,8 +654,11 @@ class LiveFiles:
         if not files or self._recorder.behind:
             return files
         known: dict[str, Checkpoint] = {}
-        with suppress(CatalogUnavailableError), self._recorder.database.read() as connection:
-            known = reads.files_by_id(connection, [file.id for file in files])
+        try:
+            with self._recorder.database.read() as connection:
+                known = reads.files_by_id(connection, [file.id for file in files])
+        except CatalogUnavailableError as error:
+            self._recorder.fall_behind(error)  # else the record would wait for it once more
         pairs = [sorted((file, known.get(file.id, file)), key=lambda each: each.newness) for file in files]
         return [replace(newest, metrics={**older.metrics, **newest.metrics}) for older, newest in pairs]
 

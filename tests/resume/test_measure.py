@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from ckptstore.api import Catalog, connect
+from ckptstore.catalog.engine import Database
 from ckptstore.errors import NothingRestorableError, UsageError
 from ckptstore.retention.policy import Policy
 from tests.jobs import started
@@ -119,14 +120,18 @@ def test_a_catalog_made_anew_has_them(catalog: Catalog, other: Catalog, tmp_path
     assert metrics(other) == metrics(catalog) == {10: [{"accuracy": 0.5, "bleu": 3.0}, {}]}
 
 
-def test_without_a_catalog_the_journal_has_them(tmp_path: Path, sqlite_url: str) -> None:
+def test_without_a_catalog_the_journal_has_them(
+    tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     catalog = connect(sqlite_url)
     _, (rank,) = started(catalog, tmp_path / "ckpt", 10, world_size=1)
     path = Path(sqlite_url.removeprefix("sqlite:///"))
     rank.let_go()
     shutil.move(path, path.with_suffix(".away"))
     path.mkdir()
-    rank.record(step=10, accuracy=0.5)
+    with monkeypatch.context() as patched:
+        patched.setattr(Database, "in_write", lambda *_, **__: pytest.fail("the catalog was asked a second time"))
+        rank.record(step=10, accuracy=0.5)
     path.rmdir()
     shutil.move(path.with_suffix(".away"), path)
     catalog.resolve("run")
