@@ -265,7 +265,9 @@ def at_their_start(given: Iterable[Any]) -> Iterator[None]:
         yield
     finally:
         for each, step in positions:
-            each.set_init_step(step)
+            each.set_init_step(None)  # then it begins where the dataset does that it is made of
+            if each.get_init_step() != step:
+                each.set_init_step(step)
 
 
 def batches_after(dataset: Any, step: int, epochs: int, exact: Exact) -> Any:

@@ -914,3 +914,14 @@ def test_evaluations_of_the_trained_dataset_before_training_and_as_an_epoch_begi
     _, *whole = evaluated(run="whole")
     evaluated(RaiseAt(2 * AN_EPOCH + 2), run="run")
     assert evaluated(run="run") == [whole[2], *whole[2:]]
+
+
+def test_a_dataset_made_of_the_trained_one_begins_anew_after_its_evaluation(tmp_path: Path, catalog: Catalog) -> None:
+    """Evaluated before training, it kept the place of the trained one: `Model.fit` left out batches of it for ever."""
+    first = Job()
+    first.train(saving(tmp_path / "ckpt"), first.registrar())
+    job = Job(create_model(metrics={"loss": nn.Loss()}))
+    some = job.dataset.take(AN_EPOCH)
+    job.model.eval(some)
+    job.train(saving(tmp_path / "ckpt"), job.registrar(), epochs=2)
+    assert len(list(some.create_tuple_iterator(num_epochs=1))) == AN_EPOCH
