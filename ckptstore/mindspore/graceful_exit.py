@@ -101,7 +101,7 @@ class ExitWatch(Watch):
         if self._request is not None and (path := self._request.path()):
             self.callback.remote_config_file = path
         elif self._flag is None or self._flag.was_written():
-            self.callback.remote_config_file = self._config_file
+            self.callback.remote_config_file = self._config_file or self.callback.remote_config_file
             self._flag = None
 
     def poll(self) -> Saved | None:

@@ -439,3 +439,13 @@ def test_a_flag_from_before_the_launch_is_put_back_by_the_second_of_two_registra
     job.train(ckpt_cb, job.registrar(ckpt_cb), exit_cb, job.registrar(exit_cb))
     assert json.loads(flag.read_text()) == {"GracefulExit": 0}
     assert job.launch.global_step == 6
+
+
+def test_a_flag_that_is_written_again_is_heeded_beside_two_registrars(
+    catalog: Catalog, tmp_path: Path, exits: None
+) -> None:
+    """The second one, which had begun while the first one ignored the flag, took its path from OnRequestExit."""
+    job, flag = Job(), tmp_path / "flag.json"
+    flag.write_text('{"GracefulExit": 1}')
+    job.train(SetFlagAt(flag, 3), leaving(tmp_path), saving(tmp_path / "ckpt"), job.registrar(), job.registrar())
+    assert job.launch.global_step == 4
