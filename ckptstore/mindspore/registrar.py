@@ -296,7 +296,7 @@ class Registrar(Callback):
     def __enter__(self) -> Registrar:
         """Called once for training, again for each evaluation inside `Model.fit`, and for evaluations after it."""
         self._depth += 1
-        if self._depth == 1:
+        if not self._is_training:
             with self.surviving("looking at the train network"):
                 self._guard.begin()
         return self

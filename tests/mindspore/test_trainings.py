@@ -257,7 +257,10 @@ def test_a_training_after_one_that_was_refused_goes_on_with_the_next_batch(catal
 def test_a_training_after_ctrl_c_in_the_first_hook_ends_as_each_one(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a notebook. MindSpore calls no hook for its end: each later training was taken for an evaluation inside it."""
+    """In a notebook. MindSpore calls no hook for its end: each later training was taken for an evaluation inside it.
+
+    It was refused if the script had loaded weights by then.
+    """
     job = Job()
     ckpt_cb = saving(tmp_path / "ckpt")
     registrar = job.registrar(ckpt_cb)
@@ -268,6 +271,7 @@ def test_a_training_after_ctrl_c_in_the_first_hook_ends_as_each_one(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(LoadGuard, "begin", interrupted)
         job.train(ckpt_cb, registrar)
+    job.model.train_network.network.backbone_network.weight.set_data(ms.ops.ones((4, 3)))  # as pretrained ones
     job.train(ckpt_cb, registrar)
     with catalog.database.read() as connection:
         assert connection.exec_driver_sql("SELECT global_step FROM endings").scalars().all() == [6]
