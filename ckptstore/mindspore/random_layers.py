@@ -92,7 +92,7 @@ def _random_layers(network: Any) -> Iterator[tuple[str, bool]]:
         if isinstance(cell, nn.Dropout):
             if cell.keep_prob != 1 and cell.p != 0:
                 yield called, True
-        elif names & _FUNCTIONS_WITHOUT_SEED:
+        elif isinstance(cell, (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)) or names & _FUNCTIONS_WITHOUT_SEED:
             yield called, False
         elif not type(cell).__module__.startswith("mindspore.") and names & _FUNCTIONS:
             yield called, True

@@ -33,6 +33,13 @@ class Channels(nn.Cell):
         return self.drop(x)
 
 
+class Own(nn.Dropout2d):
+    """A layer of a script: of its code only MindSpore's part draws."""
+
+    def construct(self, x: Any) -> Any:
+        return super().construct(x) * 2
+
+
 @pytest.fixture(autouse=True)
 def _mode(set_mode: Callable[[int], None]) -> None:
     set_mode(ms.PYNATIVE_MODE)
@@ -66,6 +73,7 @@ def test_what_is_said_of_a_network() -> None:
     helps = "with repeat_random=True from the first start on they draw the same"
     assert complaint([Network()], repeats=False) == f"{layers}; {helps}"
     assert complaint([Channels()], repeats=True) == "random layers (drop: Dropout2d) draw other numbers after a restart"
+    assert complaint([Own()], repeats=True) == "random layers (the network: Own) draw other numbers after a restart"
     ms.set_context(mode=ms.GRAPH_MODE)
     told = "graph mode cannot restore their state; PyNative mode with repeat_random=True can"
     assert complaint([Network()], repeats=True) == f"{layers}: {told}"
