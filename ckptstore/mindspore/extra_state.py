@@ -575,8 +575,11 @@ def is_same(one: RandomState, other: RandomState) -> bool:
 def set_random_state(told: Any) -> None:
     """Restore a stored state of the random generators."""
     pythons, numpys = told
-    random.setstate(pythons)
-    np.random.set_state(numpys)
+    try:
+        random.setstate(pythons)
+        np.random.set_state(numpys)
+    except ValueError as error:
+        log.warning("random numbers start over, as the script has another generator than the saved state: %s", error)
 
 
 def device_state() -> Any:

@@ -746,7 +746,7 @@ def test_a_generator_of_the_device_that_tells_its_state_goes_on(
 
 
 @pytest.mark.filterwarnings("ignore:get_state and legacy")
-def test_another_generator_of_numpy_goes_on__before_a_value_error() -> None:
+def test_another_generator_of_numpy_goes_on__before_a_value_error(caplog: pytest.LogCaptureFixture) -> None:
     before = np.random.get_bit_generator()
     np.random.set_bit_generator(np.random.PCG64(1))
     try:
@@ -756,6 +756,8 @@ def test_another_generator_of_numpy_goes_on__before_a_value_error() -> None:
         assert np.random.rand() == drawn
     finally:
         np.random.set_bit_generator(before)
+    extra_state.set_random_state(extra_state.loaded(state))  # the script has another one since
+    assert [each.partition(", as ")[0] for each in complaints(caplog)] == ["random numbers start over"]
 
 
 def test_what_a_script_draws_before_its_first_batch_shifts_nothing(tmp_path: Path) -> None:
