@@ -92,6 +92,10 @@ class ExitWatch(Watch):
                 "use ExitByRequest in your TrainOneStepCell",
                 _EXIT_PARAMETER,
             )
+        elif self.callback.stop_train:
+            session.complaints.warn(
+                "OnRequestExit has stopped a training before, and stops no other one: make a new one for each training"
+            )
         else:
             return False
         return True

@@ -380,14 +380,20 @@ def test_a_flag_that_is_set_between_two_trainings_is_heeded(catalog: Catalog, tm
     assert [save.tally.global_step for save in catalog.saves("run", kind="graceful_exit")] == [job.launch.global_step]
 
 
-def test_a_training_after_an_exit_has_none_of_its_own(catalog: Catalog, tmp_path: Path, exits: None) -> None:
-    """OnRequestExit says for ever that it stopped a training: each later one had an exit that was never whole."""
+def test_a_training_after_an_exit_has_none_of_its_own(
+    catalog: Catalog, tmp_path: Path, exits: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """OnRequestExit says for ever that it stopped a training: each later one had an exit that was never whole.
+
+    It stops no later one, and swallows SIGTERM.
+    """
     job = Job()
     callbacks = [SetFlagAt(tmp_path / "flag.json", 2), saving(tmp_path / "ckpt"), leaving(tmp_path), job.registrar()]
     job.train(*callbacks)
     job.model.train(2, job.dataset, callbacks=callbacks, initial_epoch=1)
     files = catalog.files("run", kind="graceful_exit")
     assert [(file.global_step, file.state) for file in files] == [(3, FileState.COMPLETE), (3, FileState.MOVED)]
+    assert caplog.text.count("has stopped a training before, and stops no other one") == 1
 
 
 def test_a_flag_is_heeded_after_a_training_that_was_refused(catalog: Catalog, tmp_path: Path, exits: None) -> None:
