@@ -600,7 +600,7 @@ def plain(value: Any) -> Any:
         return value
     if isinstance(value, dict):
         if other := [name for name in value if not isinstance(name, str)]:
-            raise TypeError(f"it holds a dict in which {other[0]!r} is a name, and not text")
+            raise TypeError(f"the name {other[0]!r} is not text")
         return {name: plain(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)):
         told = [plain(each) for each in value]

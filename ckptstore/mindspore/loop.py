@@ -281,14 +281,18 @@ class Loop:
         return {"keep": self._plain("keep", self.keep), **random}
 
     def _plain(self, what: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The values that can be stored, in plain form. Each of the others is logged once."""
-        found = {}
+        """The values that can be stored, in plain form. Each of the others, and each lost class, is logged once."""
+        found: dict[str, Any] = {}
+        warn = self._session.complaints.warn
         for name, value in values.items():
-            problem = extra_state.why_not(value) if isinstance(name, str) else "its name is not text"
-            if problem:
-                self._session.complaints.warn(f"{what}[{name!r}] is not saved with the state: {problem}")
-            else:
-                found[name] = extra_state.plain(value)
+            try:
+                found |= extra_state.plain({name: value})
+            except TypeError as error:
+                warn(f"{what}[{name!r}] is not saved with the state: {error}")
+                continue
+            kind = next((each for each in (dict, list, tuple) if isinstance(value, each)), type(value))
+            if type(value) is not kind:
+                warn(f"{what}[{name!r}] is restored as a {kind.__name__}, without its class {type(value).__name__}")
         return found
 
     def _has_drawn(self) -> bool:
@@ -344,8 +348,11 @@ class Loop:
         doubt = self._doubt(by_break=by_break)
         if not doubt and step > saved:
             self._save(Kind.PERIODIC if by_break else Kind.DYING_GASP, kept, at_exit=at_exit)
-        elif not doubt and step and kept["keep"] != self._saved_keep:
-            self._save_keep(kept)
+        elif not doubt and step and kept["keep"] != self._saved_keep:  # nothing else has changed
+            if step > self.start.global_step:
+                self._writer.save_beside(self._companion(kept))
+            else:
+                self._save(Kind.PERIODIC, kept)
         elif doubt and not self._is_idle(kept):
             log.warning("nothing is saved after step %d: %s", saved, doubt)
         self._end(type(error).__name__ if error is not None else None)
@@ -354,13 +361,6 @@ class Loop:
             self._schedule.obey()
         elif error is None:
             atexit.register(self._at_exit)
-
-    def _save_keep(self, kept: dict[str, Any]) -> None:
-        """Save `keep` again if it changed since the last save or the restore: nothing else has changed."""
-        if self.global_step > self.start.global_step:
-            self._writer.save_beside(self._companion(kept))
-        else:
-            self._save(Kind.PERIODIC, kept)
 
     def _end(self, error: str | None) -> None:
         """Training has ended: finish all writes and records, and close the session."""

@@ -253,8 +253,18 @@ def test_a_number_as_a_name_in_keep_is_said(tmp_path: Path, caplog: pytest.LogCa
         loop.step(loss=trained.step(*batch))
         loop.keep[loop.epoch] = 0.5
         loop.keep["best"] = 0.5
-    assert complaints(caplog) == ["keep[1] is not saved with the state: its name is not text"]
+    assert complaints(caplog) == ["keep[1] is not saved with the state: the name 1 is not text"]
     assert Trained().loop(tmp_path, epochs=2).keep == {"best": 0.5}
+
+
+def test_a_class_in_keep_that_is_lost_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A script that counted on after a restart ended in a KeyError."""
+    trained = Trained()
+    loop = trained.loop(tmp_path, epochs=1)
+    loop.keep |= {"seen": Counter("aab"), "plain": {"a": [1, (2,)]}, "rate": np.float64(0.5)}
+    for batch in loop:
+        loop.step(loss=trained.step(*batch))
+    assert complaints(caplog) == ["keep['seen'] is restored as a dict, without its class Counter"]
 
 
 @pytest.mark.parametrize("gives", [True, False])
