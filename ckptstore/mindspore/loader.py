@@ -100,7 +100,7 @@ def read_plain(
         header = form.parse(_sparse(filling.between, content.end), path)  # of the bytes that have this digest
     except UnreadableError as error:
         raise ChangedError(CHANGED) from error
-    if [part for entry in header.entries for part in _slices_of(entry)] != filling.slices:
+    if [Entry(*entry[:3], *part) for entry in header.entries for part in entry.slices] != filling.slices:
         raise ChangedError(CHANGED)
     names = frozenset(entry.name for entry in header.entries)
     if len(names) != len(header.entries):
@@ -109,10 +109,6 @@ def read_plain(
         entry.name: _value(entry, filling.new[entry.name]) for entry in header.entries if entry.name in filling.new
     }
     return Content(names, others)
-
-
-def _slices_of(entry: Entry) -> Iterator[Entry]:
-    return (Entry(*entry[:3], offset, size) for offset, size in entry.slices)
 
 
 class _Filling:

@@ -183,7 +183,9 @@ class StateWriter:
         saved.
         """
         step = self._session.progress.global_step
-        took = self._step_took(step)
+        took: float | None = None  # seconds a step, since the save before this one or the first, compiled step
+        if self._since is not None and step > self._since[0]:
+            took = (time.monotonic() - self._since[1]) / (step - self._since[0])
         self._wait_for_the_last(step)
         try:
             file = self._session.describe(self.path(place), kind=kind)
@@ -249,12 +251,6 @@ class StateWriter:
     def time_from(self, step: int) -> None:
         """Measure the time of steps from now on; `step` was just done."""
         self._since = step, time.monotonic()
-
-    def _step_took(self, step: int) -> float | None:
-        """Seconds a step, since the save before this one or the first step, in which it was compiled."""
-        if self._since is None or step <= self._since[0]:
-            return None
-        return (time.monotonic() - self._since[1]) / (step - self._since[0])
 
     def wait(self) -> None:
         """Wait for the save that is under way."""

@@ -134,7 +134,7 @@ class IterationWatch(PeriodicWatch):
                 real_directory(root),
                 kind=Kind.PERIODIC,
                 prefix=str(self.callback.origin_prefix),
-                names_before=_iterations_among,
+                names_before=lambda names: [name for name in names if parse_iteration(name) is not None],
                 content=Content.PART,  # even with weights only: it holds iterations
             )
 
@@ -180,10 +180,6 @@ class IterationWatch(PeriodicWatch):
 
 
 _NOTES = (COMMON, METADATA)
-
-
-def _iterations_among(names: Iterable[str]) -> list[str]:
-    return sorted(name for name in names if parse_iteration(name) is not None)
 
 
 def _saves_iterations(callback: Any) -> bool:
