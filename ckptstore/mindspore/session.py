@@ -263,8 +263,6 @@ class Session:
     def close(self) -> None:
         """End the training: wait, for so long at most, for records and removals, and close everything."""
         began_at = time.monotonic()
-        if self.progress.seed is not None:
-            seed_again(self.progress.seed)
         self.recorder.call(self.places.look_for_unwatched)
         self.progress.recorder = None
         self.recorder.finish()
@@ -275,6 +273,8 @@ class Session:
         self.launch.signs.end()
         self.recorder.rest()
         self.places.release()
+        if self.progress.seed is not None:  # last: another release of MindSpore may lack what it needs
+            seed_again(self.progress.seed)
 
 
 class GoodStates:

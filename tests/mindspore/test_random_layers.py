@@ -1,6 +1,7 @@
 """Random layers of a training that starts over in the middle."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,12 @@ from mindspore import dataset as ds
 from mindspore import nn, ops
 
 import ckptstore.mindspore
+from ckptstore.api import Catalog
+from ckptstore.catalog import leases, reads
+from ckptstore.mindspore import random_layers
+from ckptstore.mindspore.compat import GLOBAL_SEED
 from ckptstore.mindspore.random_layers import complaint, seed_step
-from tests.mindspore.trainings import create_dataset, create_model, saving
+from tests.mindspore.trainings import Job, create_dataset, create_model, saving
 
 
 class Network(nn.Cell):
@@ -129,3 +134,16 @@ def test_a_resumed_training_draws_what_an_undisturbed_one_does(tmp_path: Path, k
                 loop.step(loss=loss)
             ends.append(b"".join(each.asnumpy().tobytes() for each in optimizer.get_parameters()))
     assert ends[0] == ends[2]
+
+
+def test_a_mindspore_without_its_module_of_seeds_loses_no_record(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the training was given up before its saves were recorded."""
+    job = Job(repeat_random=True)
+    monkeypatch.setattr(random_layers, "GLOBAL_SEED", replace(GLOBAL_SEED, owner="mindspore.common.gone"))
+    job.train(saving(tmp_path / "ckpt"), job.registrar())
+    monkeypatch.undo()
+    assert [file.global_step for file in catalog.files("run")] == [6, 4, 2]
+    with catalog.database.read() as connection:
+        assert leases.last_sign(connection, reads.run_id(connection, "run") or 0) is None
