@@ -34,7 +34,7 @@ class ExitWatch(Watch):
         super().__init__(callback)
         self._flag: StaleFlag | None = None
         self._request: ExitRequest | None = None
-        self._config_file: str | None = callback.remote_config_file  # `end` comes without `begin` after a refusal
+        self._config_file: str | None = getattr(callback, "remote_config_file", None)  # for an `end` without a `begin`
         self._was_seen = False
         self._before: FileFacts | None = None
 

@@ -455,3 +455,11 @@ def test_a_flag_that_is_written_again_is_heeded_beside_two_registrars(
     flag.write_text('{"GracefulExit": 1}')
     job.train(SetFlagAt(flag, 3), leaving(tmp_path), saving(tmp_path / "ckpt"), job.registrar(), job.registrar())
     assert job.launch.global_step == 4
+
+
+def test_an_older_callback_without_a_flag_takes_no_other_saves_along(catalog: Catalog, tmp_path: Path) -> None:
+    """Nothing of the training was registered."""
+    exit_cb = leaving(tmp_path)
+    del exit_cb.remote_config_file
+    trained(tmp_path, exit_cb)
+    assert [file.global_step for file in catalog.files("run")] == [6, 4, 2]
