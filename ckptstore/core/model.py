@@ -479,6 +479,11 @@ class RestorePlan(Tabular):
         """Whether the state is the directory of an iteration: a rank's file is its part of the model alone."""
         return any(assignment.source.content is Content.PART for assignment in self.ranks)
 
+    def parts_among(self, saved: Iterable[Checkpoint]) -> tuple[Checkpoint, ...]:
+        """The parts of its iteration among the files of its step: a moved one has records of its old place too."""
+        home = self.ranks[0].source.path.rpartition("/")[0]
+        return tuple(file for file in saved if file.content is Content.PART and file.path.rpartition("/")[0] == home)
+
     def files_for(self, rank: int, layout: Layout) -> tuple[Checkpoint, ...]:
         """The files that a rank reads: its own in the plan; of a data-parallel state in shares, those of all ranks.
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from ckptstore.catalog import reads
 from ckptstore.core import limits
 from ckptstore.core.groups import grouped
-from ckptstore.core.model import Content
 from ckptstore.core.naming import FOREIGN, ONE_FILE
 from ckptstore.errors import UsageError
 from ckptstore.formats.tensor_file import TensorFile
@@ -49,7 +48,7 @@ def open_state(database: Database, reference: str, *, loads: Loads = Loads.ALL) 
     with database.read() as connection:
         run = reads.called(connection, plan.launch.run)
         saved = reads.files_at(connection, plan.launch, plan.global_step) if plan.in_parts else ()
-    parts = grouped((file.rank, file) for file in saved if file.content is Content.PART and file.format in ONE_FILE)
+    parts = grouped((file.rank, file) for file in plan.parts_among(saved) if file.format in ONE_FILE)
     return OpenState(plan, run.name if run else plan.launch.run, parts=parts)
 
 

@@ -20,7 +20,7 @@ from ckptstore.catalog.engine import in_memory
 from ckptstore.catalog.project import project
 from ckptstore.core.events import LaunchStarted
 from ckptstore.core.hints import Call, Command
-from ckptstore.core.model import Checkpoint, Content, Kind, Launch, RestorePlan, epoch_and_step
+from ckptstore.core.model import Checkpoint, Kind, Launch, RestorePlan, epoch_and_step
 from ckptstore.core.naming import parse_exit_name, parse_name
 from ckptstore.core.reference import readings
 from ckptstore.disk.files import listed
@@ -335,7 +335,6 @@ def _start(launch: RankLaunch, database: Database, query: Query, ask_ranks: AskR
         stood_in_for = {each.rank for each in plan.ranks if each.source.rank != each.rank} if plan else set()
         is_asked = plan is not None and (stood_in_for or plan.in_parts)
         saved = reads.files_at(connection, plan.launch, plan.global_step) if plan and is_asked else ()
-    home = plan.ranks[0].source.path.rpartition("/")[0] if plan else ""  # a moved iteration has records elsewhere too
     return Start(
         launch=launch.facts,
         plan=plan,
@@ -344,7 +343,7 @@ def _start(launch: RankLaunch, database: Database, query: Query, ask_ranks: AskR
         known=known,
         offset=position.shift(launch.facts, launches),
         lost=tuple(file for file in saved if file.rank in stood_in_for and file.size is not None),
-        parts=tuple(file for file in saved if file.content is Content.PART and file.path.rpartition("/")[0] == home),
+        parts=plan.parts_among(saved) if plan else (),
         initial=decided.initial,
     )
 

@@ -116,6 +116,7 @@ def test_an_iteration_is_of_one_directory(catalog: Catalog, tmp_path: Path) -> N
         assert start.plan is not None
         (there,) = {Path(file.path).parent for file in (*start.parts, *(each.source for each in start.plan.ranks))}
         assert len(start.parts) == 6
+        assert {Path(file.path).parent for file in catalog.open("run@10").files_of(1)} == {there}
         return there
 
     assert home() == moved / "iteration_00000010"
