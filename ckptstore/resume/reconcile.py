@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ckptstore.catalog import live, reads
 from ckptstore.core import iterations as of_iterations
+from ckptstore.core.events import later
 from ckptstore.core.groups import grouped
 from ckptstore.core.iterations import parse_iteration, parse_part
 from ckptstore.core.limits import CLOCKS_DIFFER
-from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Skipped
+from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Kind, Skipped
 from ckptstore.core.naming import above_save
 from ckptstore.core.sighting import is_as_recorded
 from ckptstore.disk import files, presence
@@ -47,7 +48,7 @@ from ckptstore.resume import register
 from ckptstore.resume.liveness import SILENT, living
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.live import Place
@@ -412,7 +413,7 @@ def _launch_facts(
         others = (reads.launch(connection, key) for key in {source.launch_key for source in every} - launches.keys())
         launches |= {launch.key: launch for launch in others if launch is not None}
         return LaunchFacts(
-            launches={key: _dated(launch) for key, launch in launches.items()},
+            launches=_dated(launches.values()),
             endings=reads.endings_of(connection, launches, {source.rank for source in every}),
             lags={key: reads.lag(connection, launches[key]) for key in keys},
             sources=Writers((source.directory, source) for source in every),
@@ -422,10 +423,23 @@ def _launch_facts(
         )
 
 
-def _dated(launch: Launch) -> Launch:
-    """The launch, without its moment if that is in the future: a clock was wrong, and all files would seem older."""
-    is_of_future = launch.created_at is not None and launch.created_at > utc_now() + CLOCKS_DIFFER
-    return replace(launch, created_at=None) if is_of_future else launch
+def _dated(launches: Collection[Launch]) -> dict[LaunchKey, Launch]:
+    """The launches, without the moments that no clock told rightly: by these, all files would seem older.
+
+    Such a moment is in the future, or comes right after that of another launch, whose clock was ahead (`next_moment`).
+    """
+    ahead = utc_now() + CLOCKS_DIFFER
+    pushed = {
+        (each.run, later(each.created_at, each.created_at))
+        for each in launches
+        if each.created_at and not each.id.startswith(SCANNED)  # a scan puts those right before others
+    }
+    return {
+        each.key: replace(each, created_at=None)
+        if each.created_at and (each.created_at > ahead or (each.run, each.created_at) in pushed)
+        else each
+        for each in launches
+    }
 
 
 def _recent(connection: Connection, launches: Sequence[Launch], saving: set[LaunchKey]) -> set[LaunchKey]:
@@ -585,9 +599,7 @@ def left_at(
     `sources` are its own, `known` its registered files in them, `expected` the parameters that a whole file has.
     Raises `OSError` if a directory cannot be listed.
     """
-    told = LaunchFacts(
-        {launch.key: _dated(launch)}, {(launch.key, ending.rank): ending}, {launch.key: 0}, Writers(()), {}
-    )
+    told = LaunchFacts(_dated([launch]), {(launch.key, ending.rank): ending}, {launch.key: 0}, Writers(()), {})
     found: dict[str, Checkpoint] = {}
     reader = ContentsReader()
     for source in sources:

@@ -292,13 +292,23 @@ def test_only_the_breakpoint_that_is_named_after_an_ending_is_its_state(
     assert Path(plan.ranks[0].source.path).name == (f"{name}_breakpoint.ckpt" if step == 24 else "net-2_10.ckpt")
 
 
+@pytest.mark.parametrize("is_after_a_scanned_one", [False, True])
 @pytest.mark.parametrize(("minutes", "step"), [(5, 20), (15, 10)])
 def test_a_file_that_is_older_than_the_launch_is_not_its_own(
-    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, minutes: int, step: int
+    catalog: Catalog,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    minutes: int,
+    step: int,
+    *,
+    is_after_a_scanned_one: bool,
 ) -> None:
     """Clocks may differ by ten minutes."""
     job, (rank,) = begun(catalog, tmp_path, 10, world_size=1)
     assert rank.facts.created_at is not None
+    if is_after_a_scanned_one:
+        just_before = rank.facts.created_at - timedelta(microseconds=1)
+        rank.recorder.record([LaunchStarted(replace(rank.facts.undecided(), id="scan-1", created_at=just_before))])
     before = rank.facts.created_at - timedelta(minutes=minutes)
     os.utime(job.write(rank, 20), (before.timestamp(), before.timestamp()))
     assert chosen(catalog.resolve("run")) == ("L1", step)
@@ -319,8 +329,9 @@ def test_vanished_files_are_not_compared_with_each_new_one(
     assert compared == []
 
 
+@pytest.mark.parametrize("hours_later", [0, 24])
 def test_a_clock_that_was_ahead_makes_no_file_older_than_its_launch(
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours_later: int
 ) -> None:
     """Each later launch begins after that one, by the catalog: until then their files would all seem older."""
     job = Job(catalog, tmp_path, world_size=1)
@@ -330,6 +341,7 @@ def test_a_clock_that_was_ahead_makes_no_file_older_than_its_launch(
     (rank,) = job.begin()
     job.save([rank], 20)
     job.write(rank, 30)
+    monkeypatch.setattr(reconcile, "utc_now", lambda: utc_now() + timedelta(hours=hours_later))
     assert chosen(catalog.resolve("run")) == ("L2", 30)
 
 
