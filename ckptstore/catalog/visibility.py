@@ -21,6 +21,7 @@ def tell(connection: sa.Connection, key: LaunchKey, rank: int, view: View) -> No
 
 
 def told(connection: sa.Connection, key: LaunchKey) -> dict[int, View]:
-    """The views of the ranks of a launch, by rank."""
-    found = connection.execute(sa.select(views.c.rank, views.c.host, views.c.seen).where(views.c.launch_id == key))
+    """The views of the ranks of a launch, by rank, in their order."""
+    query = sa.select(views.c.rank, views.c.host, views.c.seen).where(views.c.launch_id == key)
+    found = connection.execute(query.order_by(views.c.rank))
     return {rank: View(host, {path: Observed(*each) for path, each in seen.items()}) for rank, host, seen in found}

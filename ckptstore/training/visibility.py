@@ -129,14 +129,18 @@ def _needs_all(origin: Launch, found: Iterable[Checkpoint]) -> bool:
 
 
 def _serving(found: Sequence[Checkpoint], origin: Launch, rank: int) -> list[Checkpoint]:
-    """The files that may serve a rank: its own first, then at most `_OTHERS` of other ranks."""
+    """The files that may serve a rank: its own first, then at most `_OTHERS` of other ranks.
+
+    Half are of its neighbours, which may be on its host, half of the lowest ranks: messages say to copy one of those.
+    """
     if _needs_all(origin, found):
         return sorted(found, key=lambda file: (file.content is not Content.SHARE, file.rank, file.path))
     groups = origin.layout.partition(origin.world_size)
     group = next((each for each in groups if rank in each), groups[0] if origin.any_file_serves else ())
     own = [file for file in found if file.rank == rank]
     others = [file for file in found if file.rank in group and file.rank != rank and file.content not in _IN_PIECES]
-    return own + sorted(others, key=lambda file: (abs(file.rank - rank), file.path))[:_OTHERS]
+    others.sort(key=lambda file: (file.rank, file.path))
+    return own + sorted(others, key=lambda file: abs(file.rank - rank))[: _OTHERS // 2] + others[: _OTHERS // 2]
 
 
 def _look(known: Iterable[Sequence[Checkpoint]]) -> dict[str, Observed]:

@@ -15,6 +15,7 @@ import pytest
 from ckptstore.api import Catalog
 from ckptstore.core.model import Content, Kind, RestorePlan
 from ckptstore.disk import name_claims
+from ckptstore.errors import NothingRestorableError
 from ckptstore.resume import register
 from ckptstore.resume.resolver import NEWEST, Query
 from ckptstore.training import visibility
@@ -180,33 +181,50 @@ def test_more_ranks_see_the_state_of_one_rank(catalog: Catalog, tmp_path: Path) 
     assert files_of(on_one_disk(job.start(resume=False))) == (10, [(0, 0), (1, 0)])
 
 
-def test_a_rank_looks_at_the_files_of_its_neighbours_first(
+def test_a_rank_looks_at_the_files_of_its_neighbours_and_at_the_one_to_copy(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ranks of one node have numbers near to each other: here 0 and 1, and 2 and 3."""
-    job, _ = begun(catalog, tmp_path / "ckpt", 10, world_size=4, layout="data_parallel")
-    job.folder(3).joinpath("net-1_10.ckpt").unlink()
-    monkeypatch.setattr(visibility, "_OTHERS", 1)
-    ranks = job.start(resume=False)
-    nodes = [[job.folder(0), job.folder(1)], [job.folder(2), job.folder(3)]]
+    """Ranks of one node have numbers near to each other: here 0 and 1, 2 and 3, 4 and 5."""
+    job, _ = begun(catalog, tmp_path / "ckpt", 10, world_size=6, layout="data_parallel")
+    monkeypatch.setattr(visibility, "_OTHERS", 2)
+    lowest, *_, last, lost = (job.folder(rank) / "net-1_10.ckpt" for rank in range(6))
+    copied: list[Path] = []  # from node 0 to node 2
+    lost.unlink()
 
-    def move(node: int, *, away: bool) -> None:
-        for each in nodes[node]:
-            here, there = each, each.with_name(f"{each.name}.unseen")
-            here.rename(there) if away else there.rename(here)
+    def go_to(node: int) -> None:
+        monkeypatch.setattr(visibility, "host_name", lambda: f"node-{node}")
+        for here in map(job.folder, range(6)):
+            unseen = here.with_name(f"{here.name}.unseen")
+            if unseen.exists():
+                shutil.rmtree(here, ignore_errors=True)
+                unseen.rename(here)
+        for rank in range(6):
+            if rank // 2 != node:
+                job.folder(rank).rename(job.folder(rank).with_name(f"rank_{rank}.unseen"))
+        for path in copied if node == 2 else ():
+            path.parent.mkdir()
+            shutil.copy2(path.parent.with_name(f"{path.parent.name}.unseen") / path.name, path)
 
-    def ask(question: Any) -> int:
-        said = sum(visibility.answer(rank, question) for rank in ranks[:2])
-        move(1, away=False)
-        move(0, away=True)
-        said += sum(visibility.answer(rank, question) for rank in ranks[2:])
-        move(0, away=False)
-        move(1, away=True)
-        return said
+    def start() -> RestorePlan | None:
+        ranks = job.start(resume=False)
 
-    move(1, away=True)
-    plan = ranks[0].decide_start(ranks[0].database, NEWEST, visibility.ask_ranks(ranks[0], NEWEST, ask)).plan
-    assert files_of(plan) == (10, [(0, 0), (1, 1), (2, 2), (3, 2)])
+        def ask(question: Any) -> int:
+            said = 0
+            for rank in ranks:
+                go_to(rank.rank // 2)
+                said += visibility.answer(rank, question)
+            go_to(0)
+            return said
+
+        return ranks[0].decide_start(ranks[0].database, NEWEST, visibility.ask_ranks(ranks[0], NEWEST, ask)).plan
+
+    go_to(0)
+    assert files_of(start()) == (10, [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4), (5, 4)])
+    last.parent.with_name("rank_4.unseen").joinpath(last.name).unlink()
+    with pytest.raises(NothingRestorableError, match=f"rank 4 on node-2 lacks {lowest}, which node-0 has"):
+        start()
+    copied.append(lowest)
+    assert files_of(start()) == (10, [(0, 0), (1, 1), (2, 2), (3, 3), (4, 0), (5, 0)])
 
 
 def test_the_file_of_another_step_is_not_taken(hosts: Hosts) -> None:
