@@ -43,14 +43,10 @@ def current(database: Database) -> str | None:
             if found := connection.execute(_VERSION).scalar():
                 return str(found)
     except CatalogUnavailableError as error:
-        if not _lacks_table(error.__cause__):
+        if not (isinstance(error.__cause__, sa.exc.ProgrammingError) or "no such table" in str(error.__cause__)):
             raise
     with database.read() as connection:
         return _current(database, connection)
-
-
-def _lacks_table(error: BaseException | None) -> bool:
-    return isinstance(error, sa.exc.ProgrammingError) or "no such table" in str(error)
 
 
 def _current(database: Database, connection: sa.Connection) -> str | None:

@@ -213,7 +213,7 @@ def _model_checkpoint(name: str, place: _Place, beside: Mapping[str, Collection[
         own = int(of_rank["rank"])
     else:
         numbered = _NUMBERED.fullmatch(prefix)
-        if numbered is not None and _is_relaunch(numbered["base"], prefix, beside):
+        if numbered is not None and any(other != prefix for other in beside.get(numbered["base"], ())):
             prefix, relaunch = numbered["base"], int(numbered["number"])
     return Named(
         what=What.WEIGHTS if place.is_of_weights else What.CHECKPOINT,
@@ -226,11 +226,6 @@ def _model_checkpoint(name: str, place: _Place, beside: Mapping[str, Collection[
         epoch=parsed.epoch,
         step_in_epoch=parsed.step_in_epoch,
     )
-
-
-def _is_relaunch(base: str, prefix: str, beside: Mapping[str, Collection[str]]) -> bool:
-    """Whether `prefix` is `base` with a number of MindSpore's: a sibling has `base` alone, or with another number."""
-    return any(other != prefix for other in beside.get(base, ()))
 
 
 def bare_rank(directories: Sequence[str], form: str) -> int | None:

@@ -78,9 +78,6 @@ def _mean_for(count: int, chance: float) -> float:
     low, high = 0.0, count + 10 * math.sqrt(count + 1) + 10
     for _ in range(_BISECTIONS):
         mean = (low + high) / 2
-        low, high = (mean, high) if _at_most(count, mean) > chance else (low, mean)
+        at_most = math.fsum(math.exp(k * math.log(mean) - mean - math.lgamma(k + 1)) for k in range(count + 1))
+        low, high = (mean, high) if at_most > chance else (low, mean)
     return high
-
-
-def _at_most(count: int, mean: float) -> float:
-    return math.fsum(math.exp(k * math.log(mean) - mean - math.lgamma(k + 1)) for k in range(count + 1))

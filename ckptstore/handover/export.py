@@ -159,10 +159,9 @@ def _sources(plan: RestorePlan) -> list[Checkpoint]:
             f"step {plan.global_step} is a directory of an iteration, which only MindFormers can load",
             "copy the directory by hand: MindFormers itself can load the copy, but no start of ckptstore restores it",
         )
-    found = {assignment.source.id: assignment.source for assignment in plan.ranks}
     return [
         replace(file, digest=prove(file)) if file.format in SEVERAL else file  # one digest of all its files together
-        for file in sorted(found.values(), key=attrgetter("rank"))
+        for file in sorted(plan.sources, key=attrgetter("rank"))
     ]
 
 

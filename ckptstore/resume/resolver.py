@@ -174,7 +174,8 @@ def judge(
         return min(verdicts, key=lambda one: len(one.reasons) if isinstance(one, Rejection) else 0)
     saved_world = state.launch.world_size
     ranks = range(query.world_size or saved_world)
-    if len(ranks) != saved_world and not _serves_any(state, query):
+    has_whole = any(file.content is not Content.SHARE for file in state.files)
+    if len(ranks) != saved_world and not (query.takes_whole and state.launch.any_file_serves and has_whole):
         return _refuse_world_size(state, seen, query, failed)
     sight = _Sight(seen, query.views, failed, state.copies)
     shares = [file for file in state.files if file.content is Content.SHARE]
@@ -273,12 +274,6 @@ def _in_parts(state: State) -> Reason:
     first = min((file.path for file in state.files), default="nothing any more")
     detail = f"it is in files of MindFormers 2.0, as {first}{lost}: MindFormers has to load it"
     return Reason(Rule.FOREIGN_FORMAT, None, detail)
-
-
-def _serves_any(state: State, query: Query) -> bool:
-    """Whether any rank, of a job of any size, can load the one file unchanged."""
-    has_whole = any(file.content is not Content.SHARE for file in state.files)
-    return query.takes_whole and state.launch.any_file_serves and has_whole
 
 
 def _refuse_world_size(

@@ -181,7 +181,8 @@ class Foreign:
             return PlacedFile(file, rank, self._said.steps[file.path], Grade.ASSUMED, "its step was stated")
         elif named is not None and Trusted.NAME in self._said.trusted:
             return PlacedFile(file, rank, named, Grade.ASSUMED, "its name alone says so")
-        elif named is not None and _is_sealed(file):
+        elif named is not None and file.format == DIRECTORY and any(map(is_of_shards, files.names_in(file.path))):
+            # It is a complete directory of HyperParallel. Other directories may have any number in their names.
             above = file.path.rpartition("/")[0]
             if files.number_in(f"{above}/{POINTER}") == named:
                 return PlacedFile(file, rank, named, Grade.PROVEN)
@@ -224,11 +225,6 @@ class Foreign:
         ranks = {path: named.rank for path, named, _ in found}
         opaque = tuple(Opaque(path, named.rank, seen.size, moment(seen.mtime_ns)) for path, named, seen in found)
         return opaque, [each for each in uncertain if not has_others or ranks[each.path] is not None]
-
-
-def _is_sealed(file: FoundFile) -> bool:
-    """Whether it is a complete directory of HyperParallel. Other directories may have any number in their names."""
-    return file.format == DIRECTORY and any(map(is_of_shards, files.names_in(file.path)))
 
 
 def _is_cut(file: FoundFile) -> bool:

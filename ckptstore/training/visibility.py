@@ -129,9 +129,9 @@ def _needs_all(origin: Launch, found: Iterable[Checkpoint]) -> bool:
 
 
 def _serving(found: Sequence[Checkpoint], origin: Launch, rank: int) -> list[Checkpoint]:
-    """The files that may serve a rank: its own first, then at most `_OTHERS` of other ranks.
+    """The files that may serve a rank: its own, half of `_OTHERS` of its neighbours, and as many of the lowest ranks.
 
-    Half are of its neighbours, which may be on its host, half of the lowest ranks: messages say to copy one of those.
+    Neighbours may be on its host. Of the lowest ranks is the file that a message says to copy.
     """
     if _needs_all(origin, found):
         return sorted(found, key=lambda file: (file.content is not Content.SHARE, file.rank, file.path))
