@@ -10,7 +10,7 @@ import json
 import logging
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from ckptstore.core import bounded_json
 from ckptstore.core.model import launch_key
@@ -45,9 +45,13 @@ class Note:
         """The process's id on this machine."""
         return int(self.process.split("|")[1])
 
+    def is_of(self, catalog: str) -> bool:
+        """Whether that is its catalog, for any user in the URL: two catalogs may have runs of one name."""
+        return self.may_be_of(catalog) and self.catalog.rpartition("@")[2] == catalog.rpartition("@")[2]
+
     def may_be_of(self, catalog: str) -> bool:
-        """Whether the run may be in that catalog, for any user in its URL: two catalogs may have runs of one name."""
-        return not self.catalog or _without_user(self.catalog) == _without_user(catalog)
+        """Whether that may be its catalog, by another way to the server, as through PgBouncer."""
+        return _database(self.catalog) == _database(catalog)
 
 
 def leave(note: Note) -> None:
@@ -113,9 +117,10 @@ def _folder() -> Path:
     return Path(tempfile.gettempdir()) / f"ckptstore-{os.getuid()}"
 
 
-def _without_user(url: str) -> SplitResult:
+def _database(url: str) -> tuple[SplitResult, list[tuple[str, str]]]:
     parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2])
+    options = [each for each in parse_qsl(parts.query, keep_blank_values=True) if each[0] not in ("host", "port")]
+    return parts._replace(netloc="", query=""), options
 
 
 def _path(note: Note) -> Path:

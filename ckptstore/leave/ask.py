@@ -77,16 +77,17 @@ def ask(database: Database, run: str, reason: str, directories: Iterable[str] = 
     here = set()
     for note in of_living():
         if note.run == run and note.may_be_of(database.name):
-            put_flags(launch_key(run, note.launch), run, note.directories, reason)
             here.add(note.launch)
+            if note.is_of(database.name):  # else the catalog is asked for the launch first
+                put_flags(launch_key(run, note.launch), run, note.directories, reason)
     launch, ending, homes, away = _known_anywhere(database, run, directories, here)
     if ending:  # else a script that trains again in the same process would leave
         for directory in homes:
             with suppress(OSError):
                 exit_flags.take_back(directory, launch.key)
         return Asked(launch=launch, ending=ending, away=away)
-    living = [note for note in of_living() if note.may_be_of(database.name)]
-    notes = [note for note in living if (note.run, note.launch) == (launch.run, launch.id)]
+    notes = [note for note in of_living() if (note.run, note.launch) == (launch.run, launch.id)]
+    notes = [note for note in notes if note.may_be_of(database.name)]
     every = homes.union(*(note.directories for note in notes))
     unreached = put_flags(launch.key, launch.run, every, reason)
     if not away:

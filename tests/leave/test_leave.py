@@ -19,7 +19,7 @@ import pytest
 
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog import exit_requests
-from ckptstore.catalog.engine import open_database
+from ckptstore.catalog.engine import Database, open_database
 from ckptstore.cli import leave
 from ckptstore.core.model import Kind
 from ckptstore.disk import notes
@@ -262,36 +262,47 @@ def test_ranks_of_another_user_may_read_the_request(catalog: Catalog, tmp_path: 
     assert Path(flag_path(str(job.folder(0)), ranks[0].key)).stat().st_mode & 0o777 == 0o644
 
 
-def test_a_run_of_that_name_in_another_catalog_is_not_asked(catalog: Catalog, tmp_path: Path) -> None:
+def test_a_run_of_that_name_in_another_catalog_is_not_asked(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
     begun(catalog, tmp_path / "ckpt", 10)
-    job, ranks = begun(connect(f"sqlite:///{tmp_path}/other.db"), tmp_path / "other", 10, world_size=1)
+    job, ranks = begun(other, tmp_path / "other", 10, world_size=1)
     assert len(ask(catalog.database, "run", "").reached) == 2
     assert flags(job, ranks[0]) == [False]
 
 
 @pytest.mark.parametrize(
-    ("url", "named"),
+    ("url", "own", "named"),
     [
-        ("postgresql://trainer@db.example/ckptstore", "postgresql://trainer@db.example/ckptstore"),
-        ("postgresql://trainer:secret@db.example/ckptstore", "postgresql://trainer:***@db.example/ckptstore"),
-        ("postgresql://db.example/ckptstore?sslkey=secret", "postgresql://db.example/ckptstore"),
+        ("trainer@db.example/ckptstore", "trainer@db.example/ckptstore", "trainer@db.example/ckptstore"),
+        ("trainer:secret@db.example/c", "trainer:secret@db.example:5432/c", "trainer:***@db.example/c"),
+        ("db.example/c?sslkey=secret", "/c?host=db.example&sslkey=secret", "db.example/c"),
     ],
     ids=["whole", "a password", "an option"],
 )
 def test_the_catalog_of_a_note_is_asked_with_the_password_that_one_has(
-    catalog: Catalog, url: str, named: str, monkeypatch: pytest.MonkeyPatch
+    catalog: Catalog, url: str, own: str, named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A note never named one on PostgreSQL: each run of that name was asked, in the user's own SQLite file."""
+    url, own, named = (f"postgresql://{each}" for each in (url, own, named))
     note = ExitRequest(open_database(url), catalog.join("run").facts, 0)._note
     assert (note.catalog, note.may_be_of(catalog.database.name)) == (named, False)
     asked: list[str | None] = []
     monkeypatch.setattr(notes, "of_living", lambda: [note])
     monkeypatch.setattr(leave._Exit, "__init__", lambda _, url, *__, **___: asked.append(url))
     monkeypatch.setattr(leave._Exit, "seen", lambda _: 0)
-    for own in (url, catalog.database.name):
-        monkeypatch.setenv("CKPTSTORE_URL", own)
+    for set_to in (url, own, "postgresql://db.example/another", catalog.database.name):
+        monkeypatch.setenv("CKPTSTORE_URL", set_to)
         assert leave._leave_here(None, "", None, as_json=False) == 0
-    assert asked == [None, named], "None: CKPTSTORE_URL"
+    assert asked == [None, None, named, named], "None: CKPTSTORE_URL"
+
+
+@pytest.mark.parametrize("database_url", [pytest.param("postgres", id="server")], indirect=True)
+def test_a_rank_is_asked_by_another_way_to_its_server(catalog: Catalog, tmp_path: Path, postgres: str) -> None:
+    """As by PgBouncer: who looks for no request, or has saved nothing yet, went on training."""
+    (tmp_path / "socket").symlink_to(postgres)
+    another = Database(catalog.database.url.update_query_dict({"host": str(tmp_path / "socket")}))
+    launch = catalog.join("run")
+    launch.exit_request.is_heeded()
+    assert ask(another, "run", "").by_note == (os.getpid(),)
 
 
 def test_a_directory_that_is_not_here(catalog: Catalog, tmp_path: Path) -> None:
@@ -386,7 +397,7 @@ def test_a_run_that_cannot_be_asked_leaves_the_others_their_time(
     """Else the hook ends, and SIGTERM comes while they still save. Each that cannot be asked is named."""
     job, ranks = begun(catalog, tmp_path / "ckpt", 10)
     leaves(job, ranks, 17, ends=False)
-    note = notes.Note(process=this_process(), run="run", launch="L1", rank=0, catalog="")
+    note = ranks[0].exit_request._note
     others = [replace(note, run="of another catalog"), replace(note, run="gone")]
     monkeypatch.setattr(notes, "of_living", lambda: [*others, note])
     url = catalog.database.url.render_as_string(hide_password=False)
@@ -420,8 +431,13 @@ def test_a_folder_of_somebody_elses_is_not_believed(tmp_path: Path, monkeypatch:
     assert notes.of_living() == [beside, note], "two runs whose starts have one id"
     notes.remove(beside)
     own = replace(note, catalog="postgresql://trainer@db.example/ckptstore")
-    assert own.may_be_of("postgresql://operator@db.example/ckptstore")
-    assert not own.may_be_of("postgresql://trainer@db.example/another")
+    for other_url, is_of, may_be_of in (
+        ("postgresql://operator@db.example/ckptstore", True, True),
+        ("postgresql://trainer@127.0.0.1:6432/ckptstore", False, True),
+        ("postgresql://trainer@db.example/ckptstore?options=-csearch_path%3Danother", False, False),
+        ("postgresql://trainer@db.example/another", False, False),
+    ):
+        assert (own.is_of(other_url), own.may_be_of(other_url)) == (is_of, may_be_of)
     (tmp_path / "link" / "torn.json").write_text("{")
     assert notes.of_living() == [note]
     assert not (tmp_path / "link" / "torn.json").exists()
