@@ -38,6 +38,7 @@ def tier_of(name: str, url: str, level: int | None = None) -> Tier:
 
     Without a `level`, a bucket has level 2, and a directory level 1. Raises `UsageError`.
     """
+    url = f"s3{url[2:]}" if url.startswith("S3://") else url
     path = url.removeprefix(ON_NODE)
     if not path:  # as a path it would be the working directory
         raise UsageError(f"the URL of tier {name} cannot be used: it is empty", _URL_HINT)

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from ckptstore.cli.main import cli
 from ckptstore.errors import RefusedError, UsageError
+from ckptstore.tiers.facts import tier_of
 
 
 def test_a_tier_is_declared_listed_and_taken_back(tmp_path: Path) -> None:
@@ -32,3 +33,7 @@ def test_a_tier_is_declared_listed_and_taken_back(tmp_path: Path) -> None:
     assert told("remove", "far") == "tier far is not in use any more\n"
     with pytest.raises(UsageError, match="no tier is named 'far': the tiers are shared"):
         told("remove", "far")
+
+
+def test_the_scheme_of_a_bucket_may_be_in_capitals() -> None:
+    assert tier_of("s3", "S3://bucket/Prefix") == tier_of("s3", "s3://bucket/Prefix")
