@@ -29,7 +29,7 @@ from ckptstore.handover.archive import open_source
 from ckptstore.handover.manifest import place_of
 from ckptstore.journal.recorder import shared
 from ckptstore.outside import Path, os, utc_now
-from ckptstore.resume.join import check_name
+from ckptstore.resume.join import check_new_run
 from ckptstore.training import companions
 
 if TYPE_CHECKING:
@@ -71,8 +71,6 @@ def import_(
     recorded. After an interruption, the same call continues. Raises `DamageError` if the export was changed,
     `RefusedError` if the run or the directory exists already.
     """
-    if run is not None:
-        check_name("run", run)
     with open_source(absolute(validate.path("the export", source))) as opened:
         if opened.manifest.holds is Content.WEIGHTS:
             hint = f"load {opened.manifest.parts[0].place} in it by itself"
@@ -120,7 +118,7 @@ class _New:
     def of(cls, manifest: Manifest, directory: str | os.PathLike[str] | None, run: str | None) -> _New:
         """Take the names that the user gives, else the name in the manifest. Raises `UsageError`."""
         name = manifest.run if run is None else run
-        check_name("run", name)
+        check_new_run(name)
         if directory is None and ("/" in name or name.startswith(".")):
             raise UsageError(f"run {name!r} has no name for a directory", "give the directory too")
         path = absolute(validate.path("the directory", name if directory is None else directory))

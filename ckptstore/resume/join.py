@@ -68,7 +68,9 @@ def join(
             _check(connection, known, rank, world_size)
             return known
         run_id = reads.run_id(connection, run)
-    if run_id is not None:  # a catalog from a backup may lack launches that journals have
+    if run_id is None:
+        check_new_run(run)
+    else:  # a catalog from a backup may lack launches that journals have
         sync_run(database, run_id, seen=seen)
     now = utc_now()
 
@@ -123,9 +125,15 @@ def _check(connection: Connection, launch: Launch, rank: int, world_size: int) -
 
 def check_name(what: str, name: object) -> None:
     """Raise `UsageError` if a name cannot be that of a run or a launch."""
+    hint = f"use 1 to {LONGEST_NAME} printable characters"
     if not isinstance(name, str):
-        raise UsageError(
-            f"the name of a {what} is text, not {type(name).__name__}", f"use 1 to {LONGEST_NAME} printable characters"
-        )
+        raise UsageError(f"the name of a {what} is text, not {type(name).__name__}", hint)
     if not name or name != name.strip() or not name.isprintable() or len(name) > LONGEST_NAME:
-        raise UsageError(f"{name!r} cannot be the name of a {what}", f"use 1 to {LONGEST_NAME} printable characters")
+        raise UsageError(f"{name!r} cannot be the name of a {what}", hint)
+
+
+def check_new_run(name: str) -> None:
+    """As `check_name`, for a new run. A command takes `-x` for an option, and a browser `..` for the page above."""
+    check_name("run", name)
+    if name.startswith("-") or name in (".", ".."):
+        raise UsageError(f"{name!r} cannot be the name of a new run", "begin it with a letter or a digit")

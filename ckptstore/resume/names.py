@@ -12,7 +12,7 @@ from ckptstore.disk.run_directories import remember, remembered
 from ckptstore.errors import RefusedError
 from ckptstore.journal.recorder import shared, tell_everywhere
 from ckptstore.journal.sync import sync_run
-from ckptstore.resume.join import check_name
+from ckptstore.resume.join import check_new_run
 from ckptstore.resume.overview import RunRow, run_row
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def rename(database: Database, run: str, name: str) -> bool:
 
     Raises `RefusedError` if the name leads to another run.
     """
-    check_name("run", name)
+    check_new_run(name)
     found = find_called(database, run)
     with database.read() as connection:
         other = reads.called(connection, name)

@@ -27,7 +27,7 @@ from ckptstore.evidence.unregistered import ScannedLaunch, launch_id, record
 from ckptstore.journal.jsonl import nearest
 from ckptstore.journal.sync import Synced, beside_unread, sync_below, unread_journals
 from ckptstore.outside import Path, utc_now
-from ckptstore.resume.join import check_name
+from ckptstore.resume.join import check_name, check_new_run
 from ckptstore.resume.reconcile import Reconciled, reconcile
 from ckptstore.resume.resolve import check_stated_layout, stated_layout
 from ckptstore.scan.copies import LIVE, among_new, as_a_run, copies_of_known, not_taken, quarantines
@@ -198,7 +198,9 @@ class _Planner:
         check_name("run", name)  # the directory / has no name
         with self.database.read() as connection:
             found = reads.called(connection, name)
-            if found is not None and found.forgotten:
+            if found is None:
+                check_new_run(name)
+            elif found.forgotten:
                 which = f"the files in {root} would be of run {name!r}, which was forgotten"
                 raise RefusedError(which, f"{how_back(name)}; or give another name with --run")
             homes = set() if found is None or self.asked.run else reads.directories_of(connection, found.id)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from ckptstore.api import Catalog
+from ckptstore.catalog.project import add_run
 from ckptstore.core.limits import LONGEST_PATH
 from ckptstore.core.model import FileState, Kind
 from ckptstore.disk import files
@@ -260,6 +261,28 @@ def test_joining_what_cannot_be_meant(catalog: Catalog) -> None:
     with pytest.raises(UsageError, match="unknown layout 'pipeline'"):
         catalog.join("run", layout="pipeline")
     assert catalog.runs() == []
+
+
+@pytest.mark.parametrize("name", ["-x", "--help", ".", ".."])
+def test_a_name_that_a_command_or_a_browser_takes_for_something_else(
+    catalog: Catalog, other: Catalog, tmp_path: Path, name: str
+) -> None:
+    """No command that names such a run works as it is printed. A run that has the name keeps it."""
+    refused = pytest.raises(UsageError, match=f"'{name}' cannot be the name of a new run; begin it with a letter")
+    ckpt_bytes.write(tmp_path / "-x" / "net-1_5.ckpt", 5)
+    with refused:
+        catalog.join(name)
+    with refused:
+        catalog.scan(tmp_path / "-x", run=name)
+    catalog.join("run")
+    with refused:
+        catalog.rename("run", name)
+    with catalog.database.write() as connection:
+        add_run(connection, name)
+    catalog.join(name)
+    catalog.scan(tmp_path / "-x", run=name)
+    assert [run.run for run in catalog.runs()] == sorted([name, "run"])
+    assert other.scan(tmp_path / "-x").run == name
 
 
 def test_a_launch_is_what_its_first_rank_said(catalog: Catalog) -> None:
