@@ -68,7 +68,8 @@ def install() -> None:
 def _with_wish(train: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(train)
     def call(trainer: Any, *args: Any, **kwargs: Any) -> Any:
-        global _wish  # noqa: PLW0603 — one training at a time, as in MindFormers
+        global _wish, _launch  # noqa: PLW0603 — one training at a time, as in MindFormers
+        _launch = None  # that of the training before this one
         entry = _entry(trainer.config)
         if entry is None:
             return train(trainer, *args, **kwargs)
