@@ -76,7 +76,8 @@ def parse_safetensors(content: BytesOf, path: Path) -> SafetensorsHeader:
     if length > end - _LENGTH:
         raise _bad(path, f"a header of {length} bytes in a file of {end}")
     if length > MOST_JSON:
-        raise _bad(path, f"a header of {length} bytes, more than any model has")
+        what = f"{path} is no readable .safetensors file: a header of {length} bytes, more than any model has"
+        raise UnreadableError(what, "ckptstore reads 16 MiB of one at most")
     raw = read(_LENGTH, length)
     if not raw.lstrip().startswith(b"{") or b"\0" in raw:  # the parser would take a byte order mark and UTF-16 too
         raise _bad(path, "its header is no JSON object in UTF-8")
