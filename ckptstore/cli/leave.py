@@ -17,7 +17,6 @@ from ckptstore.outside import os, threading, time
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ckptstore.catalog.engine import Database
     from ckptstore.leave.ask import Asked, Leaving
 
 NOT_LEFT = 8
@@ -66,6 +65,7 @@ def exit_(
     the output names the state that a restart would use.
     """
     from ckptstore.catalog.engine import open_database
+    from ckptstore.leave.ask import take_back
 
     if from_env == (run is not None):
         raise click.UsageError("Give RUN, or --from-env." if run is None else "RUN and --from-env exclude each other.")
@@ -77,7 +77,10 @@ def exit_(
     if run is None:
         return _leave_here(context.obj, reason, patience, as_json=as_json)
     if cancel:
-        return _cancel(open_database(context.obj), run, as_json=as_json)
+        was_asked = take_back(open_database(context.obj), run)
+        text = f"run {run} no longer has a request to leave" if was_asked else f"run {run} was not asked to leave"
+        values.report({"run": run, "cancelled": was_asked}, text, as_json=as_json)
+        return 0
     left = _Exit(context.obj, run, reason, (), patience, shown=not as_json)
     code = left.seen()
     if as_json:
@@ -95,15 +98,6 @@ def _seconds(timeout: float | None, *, from_env: bool) -> float:
         return _PART_OF_GRACE * (seconds(told.strip()) if told else _KUBERNETES_GRACE)
     except UsageError:
         raise UsageError(f"{GRACE} is {told!r}", "give the seconds of terminationGracePeriodSeconds") from None
-
-
-def _cancel(database: Database, run: str, *, as_json: bool) -> int:
-    from ckptstore.leave.ask import take_back
-
-    was_asked = take_back(database, run)
-    text = f"run {run} no longer has a request to leave" if was_asked else f"run {run} was not asked to leave"
-    values.report({"run": run, "cancelled": was_asked}, text, as_json=as_json)
-    return 0
 
 
 def _leave_here(url: str | None, reason: str, patience: float | None, *, as_json: bool) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -59,13 +59,10 @@ def forget(context: click.Context, run: str, *, apply_it: bool, undo: bool, as_j
     shown = names.look(opened.database, run)
     changed = apply_it and opened.forget(run)
     if as_json:
-        values.write({**_values(shown), "forgotten": apply_it, "changed": changed})
+        told = {**fields(shown.row, "run launches bytes"), **fields(shown, "directories trash_files trash_bytes")}
+        values.write({**told, "forgotten": apply_it, "changed": changed})
     else:
         _show(shown, done=apply_it)
-
-
-def _values(shown: RunShown) -> dict[str, Any]:
-    return {**fields(shown.row, "run launches bytes"), **fields(shown, "directories trash_files trash_bytes")}
 
 
 def _show(shown: RunShown, *, done: bool) -> None:

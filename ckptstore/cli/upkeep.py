@@ -181,7 +181,9 @@ def _show(done: Checkup) -> None:
             lines(("", f"run {run}"))
         for check in checks:
             _show_one(check)
-    lines(("", _sum(done.checks)))
+    sums = Counter(check.status.value for check in done.checks)
+    problems = count(sums["problem"], "problem", "problems")
+    lines(("", f"{problems}, {count(sums['warning'], 'warning', 'warnings')}"))
 
 
 def _to_do(checks: Sequence[Check]) -> list[Check]:
@@ -199,9 +201,3 @@ def _show_one(check: Check, name: str = "") -> None:
 
 
 _COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "red"}
-
-
-def _sum(checks: Sequence[Check]) -> str:
-    found = Counter(check.status.value for check in checks)
-    problems = count(found["problem"], "problem", "problems")
-    return f"{problems}, {count(found['warning'], 'warning', 'warnings')}"

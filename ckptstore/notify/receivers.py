@@ -61,7 +61,8 @@ class Webhook:
             (host or "").encode("idna")  # else an invalid host would be noticed only on connecting
         except ValueError:
             host, port = None, None
-        if not host or parts.scheme not in ("http", "https") or not _is_plain(url):
+        is_plain = url.isascii() and url.isprintable() and " " not in url
+        if not host or parts.scheme not in ("http", "https") or not is_plain:
             raise UsageError("the webhook is no address", "give one as https://hooks.example/ckptstore")
         self.name = f"{parts.scheme}://{host}{f':{port}' if port else ''}"
         self.id = derived_id("webhook", url)
@@ -88,10 +89,6 @@ class Webhook:
         finally:
             connection.close()
         return _judged(status)
-
-
-def _is_plain(url: str) -> bool:
-    return url.isascii() and url.isprintable() and " " not in url
 
 
 def _said(error: Exception) -> str:

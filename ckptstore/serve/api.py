@@ -98,7 +98,7 @@ def paged(request: Request, rows: Listing[Row], place: Callable[[Row], list[Any]
         except TypeError:
             raise _no_cursor(cursor) from None
     page = ordered[:limit]
-    further = _cursor(place(page[-1])) if len(ordered) > limit else None
+    further = urlsafe_b64encode(json.dumps(place(page[-1])).encode()).decode() if len(ordered) > limit else None
     return Json({"items": rows.dicts_of(page), "next": further})
 
 
@@ -108,10 +108,6 @@ def _limit(given: str | None) -> int:
     if not (is_number(given) and 1 <= int(given) <= MOST):
         raise UsageError(f"limit is {given!a}", f"give a number from 1 to {MOST}")
     return int(given)
-
-
-def _cursor(place: list[Any]) -> str:
-    return urlsafe_b64encode(json.dumps(place).encode()).decode()
 
 
 def _place_in(cursor: str) -> list[Any]:
