@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -105,7 +106,9 @@ def _leave_here(url: str | None, reason: str, patience: float | None, *, as_json
     from ckptstore.catalog.engine import open_database
     from ckptstore.disk.notes import of_living
 
-    own = open_database(url).name
+    own = ""
+    with suppress(UsageError):  # it may be the URL of no catalog: a note has its own
+        own = open_database(url).name
     homes: dict[tuple[str, str], list[str]] = {}
     for note in of_living():
         catalog = "" if note.may_be_of(own) else note.catalog

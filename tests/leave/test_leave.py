@@ -289,10 +289,10 @@ def test_the_catalog_of_a_note_is_asked_with_the_password_that_one_has(
     monkeypatch.setattr(notes, "of_living", lambda: [note])
     monkeypatch.setattr(leave._Exit, "__init__", lambda _, url, *__, **___: asked.append(url))
     monkeypatch.setattr(leave._Exit, "seen", lambda _: 0)
-    for set_to in (url, own, "postgresql://db.example/another", catalog.database.name):
+    for set_to in (url, own, "postgresql://db.example/another", catalog.database.name, "mysql://db.example/c"):
         monkeypatch.setenv("CKPTSTORE_URL", set_to)
         assert leave._leave_here(None, "", None, as_json=False) == 0
-    assert asked == [None, None, named, named], "None: CKPTSTORE_URL"
+    assert asked == [None, None, named, named, named], "None: CKPTSTORE_URL"
 
 
 @pytest.mark.parametrize("database_url", [pytest.param("postgres", id="server")], indirect=True)
