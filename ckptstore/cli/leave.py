@@ -111,7 +111,7 @@ def _leave_here(url: str | None, reason: str, patience: float | None, *, as_json
         own = open_database(url).name
     homes: dict[tuple[str, str], list[str]] = {}
     for note in of_living():
-        catalog = "" if note.may_be_of(own) else note.catalog
+        catalog = "" if note.may_be_of(own) else note.catalog.replace(":***@", "@")  # libpq may know the password
         homes.setdefault((note.run, catalog), []).extend(note.directories)
     left = [
         _Exit(url or catalog or None, run, reason, directories, patience, shown=not as_json)

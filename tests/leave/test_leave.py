@@ -292,7 +292,7 @@ def test_the_catalog_of_a_note_is_asked_with_the_password_that_one_has(
     for set_to in (url, own, "postgresql://db.example/another", catalog.database.name, "mysql://db.example/c"):
         monkeypatch.setenv("CKPTSTORE_URL", set_to)
         assert leave._leave_here(None, "", None, as_json=False) == 0
-    assert asked == [None, None, named, named, named], "None: CKPTSTORE_URL"
+    assert asked == [None, None, *[named.replace(":***", "")] * 3], "None: CKPTSTORE_URL; PGPASSWORD counts"
 
 
 @pytest.mark.parametrize("database_url", [pytest.param("postgres", id="server")], indirect=True)
