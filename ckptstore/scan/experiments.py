@@ -97,9 +97,9 @@ def commands(
     shown = []
     for directory, name in list(zip(directories, names, strict=True))[:_COMMANDS_SHOWN]:
         free, number, is_plain = name, 1, name.isprintable() and name == name.strip() != ""
-        if not is_plain or names.count(name) > 1 or name in used:
+        if not is_plain or names.count(name) > 1 or name in used or name.startswith("-"):
             parts = [root.rpartition("/")[2], *directory[len(root) :].split("/")] if is_plain else ["run"]
-            base = free = "-".join(filter(None, parts))
+            base = free = "-".join(filter(None, parts)).lstrip("-")
             while free in used:
                 number += 1
                 free = f"{base}-{number}"

@@ -106,12 +106,12 @@ def test_who_says_that_they_are_one_run_is_believed_unless_the_networks_differ(
     root = tmp_path / "exps"
     states(root / "a", 3, 6)
     states(root / "b", 9, 12)
-    states(root / "c", 3, 6, shapes=WIDER)
+    states(root / "-c", 3, 6, shapes=WIDER)
     with pytest.raises(RefusedError, match="is of another network than .*: fc.bias is of shape") as refused:
         catalog.scan(root, run="exps", world_size=1)
-    assert each_alone(catalog, str(refused.value)) == {"a": 2, "b": 2, "c": 2}
+    assert each_alone(catalog, str(refused.value)) == {"a": 2, "b": 2, "exps--c": 2}
     other = connect(f"sqlite:///{tmp_path / 'other.db'}")
-    for gone in ("c", f"a/{FOLDER}", f"b/{FOLDER}"):
+    for gone in ("-c", f"a/{FOLDER}", f"b/{FOLDER}"):
         shutil.rmtree(root / gone)
     with pytest.raises(RefusedError) as refused:
         other.scan(root)
