@@ -115,8 +115,8 @@ class Acceptor:
         directory, owner = jsonl.directory_of(path), contents.owner
         refused: list[str] = []
         found, unusable = from_lines(contents.entries, directory, refused.append)
-        started = (event.launch for event in found if isinstance(event, LaunchStarted))
-        others = {**others, **self._others_of_that_id(started)}
+        started = [event for event in found if isinstance(event, LaunchStarted) and not self._foreign(event, owner)]
+        others = {**others, **self._others_of_that_id(event.launch for event in started)}
         files = [event.file for event in reversed(found) if isinstance(event, FileRecorded)]
         scanned = {file.launch_key: file.path for file in files if file.launch.startswith(SCANNED)}
         events: list[Event] = []

@@ -164,6 +164,21 @@ def test_of_two_users_runs_of_one_name_the_first_has_it(catalog: Catalog, tmp_pa
     assert {Path(file.path).parent.parent.name for file in catalog.files("run")} == {"a"}
 
 
+def test_a_strangers_launch_does_not_take_the_id_of_a_launch_of_the_runs_owner(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    """The stranger's had another number of ranks, and was left out. So was the owner's then, as another launch."""
+    for name, user, launches, ranks in (("b", BOB, 0, 2), ("a", ANN, 1, 1), ("c", BOB, 1, 2)):
+        job = Job(connect(str(tmp_path / f"{name}.db")), tmp_path / name, ranks)
+        job.launches = launches
+        job.save(job.begin(), 10 * (launches + ranks))
+        give(tmp_path / name, user)
+        if name == "b":
+            catalog.sync(tmp_path / name)
+    assert {f"user {ANN}" in each.reason for each in catalog.sync(tmp_path).refused} == {True}
+    assert catalog.resolve("run").plan.global_step == 30
+
+
 @pytest.mark.parametrize("at_once", [1, 16 << 20])
 def test_of_a_strangers_run_and_the_readers_own_of_one_name_the_readers_counts(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
