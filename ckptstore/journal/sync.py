@@ -470,7 +470,8 @@ class _Reading:
             by_path = {path: [ids[run] for run in sorted(own.runs) if run in ids] for path, own in told.items()}
             # Lines that were left out are read again: another journal may have their launch.
             for path, (place, _) in opened.items():
-                is_known = told[path].named <= done.launches and not told[path].has_foreign
+                own = told[path]
+                is_known = own.named <= done.launches and not own.has_foreign and not own.others
                 is_used = used[path] == place.before.end and is_known
                 if place.summary is None:
                     end = read[path].end if is_used else used[path]

@@ -7,6 +7,7 @@ import pytest
 from ckptstore.api import Catalog, connect
 from ckptstore.core.model import Kind
 from ckptstore.journal import sync
+from ckptstore.journal.jsonl import journals_in
 from ckptstore.training.rank_launch import RankLaunch
 from tests import ckpt_bytes
 from tests.jobs import begun
@@ -82,3 +83,19 @@ def test_one_id_for_two_launches_of_different_size(
         assert len(plan.ranks) == first
         assert all(f"of_{first}/" in each.source.path for each in plan.ranks)
         catalog.sync(tmp_path / "ckpt")
+
+
+def test_the_later_saves_of_another_launch_of_that_id_are_left_out_too(catalog: Catalog, tmp_path: Path) -> None:
+    """A pin in its journal counts. So the next sync began after the line that tells how many ranks it has."""
+    begun(catalog, tmp_path / "of_2", 10)
+    theirs = connect(str(tmp_path / "4.db"))
+    job, ranks = begun(theirs, tmp_path / "of_4", 10, world_size=4)
+    theirs.pin("run", 10)
+    for launch in ranks:
+        pin = next(path for path in journals_in(str(tmp_path / "of_4/rank_0")) if "shared" in path)
+        with Path(launch.recorder._writers[str(job.folder(launch.rank))].path).open("ab") as file:
+            file.write(Path(pin).read_bytes().splitlines(keepends=True)[-1])
+    assert catalog.sync(tmp_path / "of_4").refused
+    job.save(ranks, 15)
+    assert catalog.sync(tmp_path / "of_4").refused
+    assert catalog.resolve("run").plan.global_step == 10
