@@ -112,25 +112,19 @@ class Unwritten(NamedTuple):
 
 def add_unwritten(
     connection: sa.Connection, directory: str, home: Mapping[str, Any], lines: Collection[Mapping[str, Any]]
-) -> None:
-    """Keep lines that the journal of a directory could not take."""
-    ids = {run: add_run(connection, run) for run in {line["run"] for line in lines}}
-    rows = [
-        {
-            "run_id": ids[line["run"]],
-            "id": derived_id(directory, line),
-            "directory": directory,
-            "home": home,
-            "line": line,
-        }
-        for line in lines
-    ]
+) -> list[str]:
+    """Keep lines that the journal of a directory could not take; return their ids."""
+    ids = {derived_id(directory, line): line for line in lines}
+    of_runs = {run: add_run(connection, run) for run in {line["run"] for line in lines}}
+    told = {"directory": directory, "home": home}
+    rows = [{"run_id": of_runs[line["run"]], "id": each, "line": line, **told} for each, line in ids.items()]
     connection.execute(insert(connection.dialect.name, unwritten).on_conflict_do_nothing(), rows)
+    return list(ids)
 
 
-def unwritten_lines(connection: sa.Connection, run: int | None, directories: Iterable[str] = ()) -> list[Unwritten]:
-    """The lines that journals lack: those about a run (None: of none), and those of these directories."""
-    found = connection.execute(_UNWRITTEN, {"own_run": run, "own_directories": list(directories)})
+def unwritten_lines(connection: sa.Connection, run: int | None, ids: Iterable[str] = ()) -> list[Unwritten]:
+    """The lines that journals lack: those about a run (None: of none), and those with these ids."""
+    found = connection.execute(_UNWRITTEN, {"own_run": run, "own_ids": list(ids)})
     # A user with the right to write rows of one run must not add lines about another run.
     return [Unwritten(line_id, *of) for line_id, *of, run in found if of[-1].get("run") == run]
 
@@ -143,7 +137,7 @@ def set_written(connection: sa.Connection, ids: Sequence[str]) -> None:
 _UNWRITTEN = (
     sa.select(unwritten.c.id, unwritten.c.directory, unwritten.c.home, unwritten.c.line, runs.c.name)
     .join(runs)
-    .where((runs.c.id == sa.bindparam("own_run")) | any_of(unwritten.c.directory, "own_directories"))
+    .where((runs.c.id == sa.bindparam("own_run")) | any_of(unwritten.c.id, "own_ids"))
 )
 _JOURNALS_OF = sa.select(journals.c.path, journals.c.read_to, journals.c.by_summary).where(
     journals.c.run_id == sa.bindparam("own_run"), sa.not_(journals.c.is_copy)

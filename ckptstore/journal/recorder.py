@@ -42,7 +42,7 @@ from ckptstore.journal.sync import take_up_own, write_missed
 from ckptstore.outside import Path, os, socket, threading, utc_now
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from ckptstore.catalog.engine import Connection, Database
     from ckptstore.catalog.removals import Item
@@ -83,7 +83,7 @@ class Recorder:
         self._homes: dict[str, Home] = {}
         self._recorded = recorded
         self._announced: dict[str, list[SourceAdded]] = {}
-        self._owes: set[str] = set()  # directories whose journals lack lines
+        self._owes: dict[str, str] = {}  # the ids of lines that journals lack, and their directories
         self._complained: set[str] = set()
         self._leaving = threading.Lock()
         self._left = 0
@@ -229,7 +229,7 @@ class Recorder:
             self.home_beside(file)
         written = self._append({directory: [] for directory in self._writers}, self._facts_of, [launch])
         facts = None if self._writers or self.behind else self._facts_of(launch)
-        if facts is None and (written.is_nothing or (not written.missed and self._is_for_later())):
+        if facts is None and not written.missed and (not written.spans or self._is_for_later()):
             return
         try:
             self._give_to_catalog(written, [facts] if facts else [])
@@ -250,10 +250,15 @@ class Recorder:
             self._complain(directory, error)
             return False
 
-    def write_missed(self) -> None:
-        """Write what a journal could not take when it was recorded. Raises `CatalogUnavailableError`."""
-        if self._owes and not self.behind:
-            write_missed(self.database, self._owes)
+    def write_missed(self, directories: Collection[str] | None = None) -> None:
+        """Write what journals, of these directories, could not take when it was recorded, without other ranks' lines.
+
+        Raises `CatalogUnavailableError`.
+        """
+        owed = {each for each, of in list(self._owes.items()) if directories is None or of in directories}
+        if owed and not self.behind:
+            for each in owed - write_missed(self.database, owed):
+                self._owes.pop(each, None)
 
     def catch_up(self) -> None:
         """Project the events that only the journals have into the catalog. Raises `CatalogUnavailableError`."""
@@ -376,10 +381,7 @@ class Recorder:
         """Project new events, and earlier events that the catalog lacks. Raises `CatalogUnavailableError`."""
         lagging = self.database.in_write(lambda connection: self._project(connection, written, events), is_kept=is_kept)
         take_up_own(self.database, lagging)
-        again = self._owes.intersection(directory_of(span.path) for span in written.spans)
-        if again:  # not the journals of other ranks, who write theirs at the same moment
-            write_missed(self.database, again)
-            self._owes -= again
+        self.write_missed({directory_of(span.path) for span in written.spans})
 
     def _project(self, connection: Connection, written: _Written, events: Sequence[Event]) -> list[str]:
         """Project events, after their launches; return the segments of which the catalog lacks earlier events."""
@@ -388,7 +390,7 @@ class Recorder:
         for directory, lines in written.missed.items():
             home = self._homes[directory]
             told = {"identities": sorted(home.identities), "places": sorted(home.places)}
-            journals.add_unwritten(connection, directory, told, lines)
+            self._owes |= dict.fromkeys(journals.add_unwritten(connection, directory, told, lines), directory)
         runs = {run_of(event) for event in news}
         return [span.path for span in written.spans if not journals.move_read_to(connection, runs, *span[:3])]
 
@@ -408,7 +410,6 @@ class Recorder:
                 span = self._writers[directory].append(lines, told)
             except OSError as error:
                 self._complain(directory, error)
-                self._owes.add(directory)
                 written.missed[directory] = [*(to_line(event, directory) for event in told.values()), *lines]
                 written.launches |= told
                 continue
@@ -562,10 +563,6 @@ class _Written:
     launches: dict[LaunchKey, LaunchStarted] = field(default_factory=dict)
     sources: list[SourceAdded] = field(default_factory=list)
     missed: dict[str, list[Line]] = field(default_factory=dict)
-
-    @property
-    def is_nothing(self) -> bool:
-        return not self.spans and not self.missed
 
 
 def _seen_after(known: Checkpoint, file: Checkpoint) -> Checkpoint:

@@ -135,7 +135,13 @@ def sync_run(
     with database.read() as connection:
         lacking = journals.unwritten_lines(connection, run_id)
         known = journals.journals_of(connection, run_id)
-    _append(database, lacking)
+    if left := _append(database, lacking, {}):  # in a tree that was moved
+        lacking = [each for each in lacking if each.id in left]
+        with database.read() as connection:
+            seen_at = directories.of_identities(
+                connection, {own for each in lacking for own in each.home["identities"]}
+            )
+        _append(database, lacking, seen_at)
     folders = {path.rpartition("/")[0] for path in known} - {path.rpartition("/")[0] for path in seen}
     sizes, hidden, away = _sizes(database, sorted(folders))
     sizes |= seen
@@ -612,34 +618,32 @@ def _directory_told(path: str) -> str:
     return jsonl.directory_of(path) if Path(path).parent.name == FOLDER else ""
 
 
-def write_missed(database: Database, directories: Iterable[str]) -> None:
-    """Append to the journals of these directories the lines that they could not take, if this user may write there.
+def write_missed(database: Database, ids: Iterable[str]) -> set[str]:
+    """Append lines that journals could not take, by their ids, if this user may write there; return those left.
 
     The catalog keeps them until then. Raises `CatalogUnavailableError`.
     """
     with database.read() as connection:
-        lacking = journals.unwritten_lines(connection, None, directories)
-    _append(database, lacking)
+        lacking = journals.unwritten_lines(connection, None, ids)
+    return _append(database, lacking, {})
 
 
-def _append(database: Database, lacking: Iterable[Unwritten]) -> None:
-    """As `write_missed`, for these lines. If the process dies in between, some are written twice: that does no harm."""
+def _append(database: Database, lacking: Iterable[Unwritten], seen: Mapping[str, AbstractSet[str]]) -> set[str]:
+    """As `write_missed`, for these lines; also at the paths, by identity, where their directories were seen since.
+
+    If the process dies in between, some are written twice: that does no harm.
+    """
+    left: set[str] = set()
     of_homes = grouped(((each.directory, tuple(each.home["identities"])), each) for each in lacking)
-
-    @cache
-    def seen() -> dict[str, set[str]]:
-        with database.read() as connection:
-            return directories.of_identities(connection, {each for _, own in of_homes for each in own})
-
-    def places(directory: str, identities: Sequence[str]) -> Iterator[str]:
-        """Where a directory may be: the recorded path, and those where it was seen since. A tree may be moved."""
-        yield directory
-        yield from sorted({path for each in identities for path in seen().get(each, ())} - {directory})
-
     for (directory, identities), own in of_homes.items():
         home = Home(set(identities), {place for each in own for place in each.home["places"]})
-        if any(_is_appended(place, home, own) for place in places(directory, identities)):
-            database.in_write(partial(journals.set_written, ids=[each.id for each in own]))
+        since = {path for each in identities for path in seen.get(each, ())} - {directory}
+        ids = [each.id for each in own]
+        if any(_is_appended(place, home, own) for place in (directory, *sorted(since))):
+            database.in_write(partial(journals.set_written, ids=ids))
+        else:
+            left.update(ids)
+    return left
 
 
 def _is_appended(directory: str, home: Home, lacking: Iterable[Unwritten]) -> bool:

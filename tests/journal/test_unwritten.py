@@ -1,6 +1,7 @@
 """What a journal could not take, since its disk was full or failed, is in it as soon as it can be written again."""
 
 import errno
+import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import pytest
 from ckptstore.api import Catalog
 from ckptstore.catalog import directories
 from ckptstore.disk.name_claims import FOLDER
-from ckptstore.journal.jsonl import JournalWriter, journals_in
+from ckptstore.journal.jsonl import JournalWriter
 from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes
 from tests.contents import WORK, contents
@@ -114,17 +115,20 @@ def test_nothing_is_written_where_the_directory_is_not_there(
     assert contents(catalog)["unwritten"] == []
 
 
+@pytest.mark.parametrize("of_all", [False, True], ids=["a directory for each rank", "one directory"])
 def test_a_rank_writes_what_its_own_journal_missed_and_no_other_rank_s(
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, of_all: bool
 ) -> None:
     """A disk that is full is so for all ranks, and each wrote the lines of all when it had room again."""
-    job, ranks = begun(catalog, tmp_path / "ckpt", 5)
+    job = Job(catalog, tmp_path / "ckpt")
+    if of_all:
+        monkeypatch.setattr(job, "folder", lambda _: tmp_path / "ckpt")
+    ranks = job.begin()
     with full(monkeypatch):
-        job.save(ranks, 10)
-    before = journals_in(str(job.folder(1)))
+        for launch in ranks:
+            launch.register(job.write(launch, 10, name=f"{launch.rank}.ckpt"), global_step=10)
     job.save(ranks[:1], 15)
-    assert journals_in(str(job.folder(1))) == before
-    assert {row["directory"] for row in contents(catalog)["unwritten"]} == {str(job.folder(1))}
+    assert {row["line"].get("rank", 1) for row in contents(catalog)["unwritten"]} == {1}
 
 
 def test_directories_that_are_gone_are_sought_together_and_only_for_their_own_run(
@@ -165,3 +169,21 @@ def test_what_one_journal_missed_is_written_once_that_one_takes_lines_again(
     assert contents(catalog)["unwritten"]
     job.save([launch], 8)
     assert contents(catalog)["unwritten"] == []
+
+
+def test_what_the_disk_has_no_room_for_is_written_later_and_sought_nowhere_else(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line fits into the last block of a journal, and no new journal does. It counted as written then."""
+    job, (launch,) = begun(catalog, tmp_path / "ckpt", 5, world_size=1)
+    sought: list[object] = []
+    monkeypatch.setattr(directories, "of_identities", lambda *asked: sought.append(asked) or {})
+    with full(monkeypatch):
+        job.save([launch], 10)
+        next_sign_of_life(job, [launch])
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(JournalWriter, "_begun", lambda *_: os.open(tmp_path / "no directory" / "here", os.O_RDONLY))
+        job.save([launch], 15)
+    assert contents(catalog)["unwritten"]
+    next_sign_of_life(job, [launch])
+    assert contents(catalog)["unwritten"] == sought == []
