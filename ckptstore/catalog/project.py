@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
-from functools import cache, reduce
+from functools import cache, partial, reduce
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -535,13 +535,13 @@ _SET_STATES_AT_PATHS = (
 
 
 def _put_removals(connection: sa.Connection, events: Sequence[FilesRemoved]) -> None:
+    run_id = cache(partial(add_run, connection))
     rows: list[dict[str, Any]] = []
     for event in events:
-        run_id = add_run(connection, event.run)
         rows += [
             {
                 "id": derived_id(event.run, event.collection, event.directory, file.place),
-                "run_id": run_id,
+                "run_id": run_id(event.run),
                 "collection_id": event.collection,
                 "checkpoint_id": file.checkpoint or None,
                 "of_version": file.of_version,
@@ -593,24 +593,30 @@ def _put_rows(connection: sa.Connection, of_type: Mapping[type[Event], list[Any]
         connection.execute(_source(connection.dialect.name), list(map(_source_row, of_type[SourceAdded])))
     put_newest(connection, endings, [_ending_row(event) for event in of_type[TrainingEnded]])
     put_newest(connection, outcomes, [_outcome_row(event) for event in of_type[LoadOutcome]])
-    put_newest(connection, unplaced, _unplaced_rows(connection, of_type[FileUnplaced]))
+    run_id = cache(partial(add_run, connection))  # each directory of a run tells the same
+    files = [(run_id(event.run), event.file, event.at) for event in of_type[FileUnplaced]]
+    rows = [{"run_id": run, **vars(file), "version": version_of(at, file)} for run, file, at in files]
+    put_newest(connection, unplaced, rows)
     put_newest(connection, tiers, _tier_rows(connection, of_type[TierDeclared], of_type[CopyRecorded]))
     put_newest(connection, copies, [_copy_row(event) for event in of_type[CopyRecorded]])
-    for event in of_type[GcEnded]:
-        row = {
+    rows = [
+        {
             "id": event.collection,
-            "run_id": add_run(connection, event.run),
+            "run_id": run_id(event.run),
             "created_at": event.began,
             "purge_after": event.purge_after,
             "ended": event.ended,
             "version": version_of(event.at, event),
         }
-        put_newest(connection, collections, [row])
+        for event in of_type[GcEnded]
+    ]
+    put_newest(connection, collections, rows)
     for kind, table in user_events.TABLES.items():
+        rows = []
         for event in of_type[kind]:
             said = {name: value for name, value in vars(event).items() if name not in ("run", "at")}
-            row = {"run_id": add_run(connection, event.run), **said, "version": version_of_user_event(event)}
-            put_newest(connection, table, [row])
+            rows.append({"run_id": run_id(event.run), **said, "version": version_of_user_event(event)})
+        put_newest(connection, table, rows)
 
 
 def _ending_row(event: TrainingEnded) -> dict[str, Any]:
@@ -676,16 +682,6 @@ def _copy_row(event: CopyRecorded) -> dict[str, Any]:
         "created_at": event.at,
         "version": version_of(event.at, *told),
     }
-
-
-def _unplaced_rows(connection: sa.Connection, events: Iterable[FileUnplaced]) -> list[dict[str, Any]]:
-    newest: dict[tuple[str, str], dict[str, Any]] = {}
-    for event in events:
-        row = {**vars(event.file), "version": version_of(event.at, event.file)}
-        before = newest.get((event.run, event.file.path), row)
-        newest[event.run, event.file.path] = max(before, row, key=lambda each: str(each["version"]))
-    ids = {run: add_run(connection, run) for run in {run for run, _ in newest}}
-    return [{"run_id": ids[run], **row} for (run, _), row in sorted(newest.items())]
 
 
 def _source_row(event: SourceAdded) -> dict[str, Any]:

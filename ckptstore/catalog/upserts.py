@@ -30,8 +30,14 @@ def put(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> N
 
 def put_newest(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
     """Insert rows; where one with its key exists, set these values in it if its version is the lower one."""
+    names = table.primary_key.columns.keys()
+    newest: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+    for row in rows:
+        key = tuple(row[name] for name in names)
+        newest[key] = max(newest.get(key, row), row, key=lambda each: str(each["version"]))
     if rows:
-        connection.execute(_put(connection.dialect.name, table, tuple(rows[0]), if_newer=True), list(rows))
+        in_order = [newest[key] for key in sorted(newest)]  # processes that write the same rows lock them in one order
+        connection.execute(_put(connection.dialect.name, table, tuple(rows[0]), if_newer=True), in_order)
 
 
 @cache

@@ -458,7 +458,8 @@ def test_a_resolve_looks_at_each_journal_once_and_reads_none(
 def test_a_sync_runs_no_statement_for_each_rank(catalog: Catalog, tmp_path: Path) -> None:
     def statements(world_size: int) -> list[int]:
         tree, reader = tmp_path / str(world_size), connect(str(tmp_path / f"{world_size}.db"))
-        job, ranks = begun(catalog, tree, 5, world_size=world_size, run=str(world_size))
+        job, ranks = begun(catalog, tree, 5, 6, 7, world_size=world_size, run=str(world_size))
+        catalog.execute(catalog.plan_gc(job.run, Policy(keep_last=1, floor=1)))  # each directory tells of its end
         asked: list[str] = []
         sa.event.listen(reader.database._engine, "before_cursor_execute", lambda *call: asked.append(call[2]))
         reader.sync(tree)
