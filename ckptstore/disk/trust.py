@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 TRUST = "CKPTSTORE_TRUST"
 """The variable that names users, and groups of them, whose journals are believed wherever they lie: `ann,ml-team`."""
 
-_ROOT = 0
+ROOT = 0
 
 
 @dataclass(frozen=True)
@@ -39,18 +39,18 @@ class Trust:
 
     def is_full(self, owner: int) -> bool:
         """Whether a user's journals are believed in any directory and about any run."""
-        return owner in (_ROOT, os.geteuid()) or owner in self.users
+        return owner in (ROOT, os.geteuid()) or owner in self.users
 
     def may_go_on(self, launch: Launch) -> bool:
         """Whether a start may go on from the states of a launch, by its owner. For root, any scanned launch will do."""
         owner = launch.owner
-        is_found = launch.id.startswith(SCANNED) and os.geteuid() == _ROOT
+        is_found = launch.id.startswith(SCANNED) and os.geteuid() == ROOT
         return owner is None or is_found or self.is_full(owner)
 
 
 def on_behalf_of(user: int, path: str) -> int:
     """The owner of a launch whose file this user found by a scan: if root found it, the owner of the file."""
-    if user == _ROOT:
+    if user == ROOT:
         with suppress(OSError):
             return os.lstat(path).st_uid
     return user

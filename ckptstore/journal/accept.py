@@ -26,7 +26,7 @@ from ckptstore.core.events import (
 from ckptstore.core.hints import Command, as_options
 from ckptstore.core.model import SCANNED
 from ckptstore.core.text import count
-from ckptstore.disk.trust import TRUST, Trust, on_behalf_of, user_name
+from ckptstore.disk.trust import ROOT, TRUST, Trust, on_behalf_of, user_name
 from ckptstore.journal import jsonl
 from ckptstore.journal.layouts import is_as_told
 from ckptstore.outside import os
@@ -104,8 +104,8 @@ class Acceptor:
         for contents in journals:
             for line in contents.entries:
                 if line.get("t") == "launch" and isinstance(line.get("run"), str):
-                    is_found = str(line.get("id")).startswith(SCANNED)  # root may scan other users' directories
-                    self._claimed.setdefault(line["run"], contents.home_owner if is_found else contents.owner)
+                    is_roots = contents.owner == ROOT  # root may scan other users' directories, and pin states there
+                    self._claimed.setdefault(line["run"], contents.home_owner if is_roots else contents.owner)
         self._owners = cache(self._owners_of)  # all segments of a launch ask for the same
         self._above: dict[tuple[str, int], str] = {}
         self._sizes: dict[LaunchKey, int] = {}

@@ -418,9 +418,13 @@ class _Reading:
             return reads.first_names(connection)
 
     def is_strangers(self, path: str) -> bool:
-        """Whether a journal belongs to a user who is not trusted: of runs of one name, the reader's own counts."""
+        """Whether a journal belongs to a user who is not trusted: of runs of one name, the reader's own counts.
+
+        One that no rank wrote is its directory's owner's: root may pin or delete there, and the run is not root's.
+        """
         with suppress(OSError):
-            return not self._trust.is_full(jsonl.owners(path)[0])
+            owner, home_owner = jsonl.owners(path)
+            return not self._trust.is_full(owner if Path(path).name.startswith("rank_") else home_owner)
         return True
 
     def read(self, places: Iterable[_Place], new: list[str]) -> Synced:
@@ -505,9 +509,7 @@ class _Reading:
             for path, own in told.items()
             if own.named - done.launches and not own.has_foreign
         ]
-        refused = tuple(Skipped(path, reason) for path, own in told.items() for reason in own.refused)
         spoiled = sum(contents.spoiled for contents in read.values()) + sum(own.unusable for own in told.values())
-        names = sorted({run for own in told.values() for run in own.runs})
         left = [
             _Place(path, ends[path]._replace(end=contents.end), ends[path].end, others=told[path].others)
             for path, contents in read.items()
@@ -517,11 +519,11 @@ class _Reading:
             read=len(read),
             records=done.records,
             spoiled=spoiled,
-            runs=tuple(names),
+            runs=tuple(sorted({run for own in told.values() for run in own.runs})),
             skipped=tuple(skipped),
             unreadable=unreadable,
             failed=tuple(failed),
-            refused=refused,
+            refused=tuple(Skipped(path, reason) for path, own in told.items() for reason in own.refused),
         )
         return synced, left
 

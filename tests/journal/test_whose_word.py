@@ -294,6 +294,21 @@ def test_a_state_that_another_user_saved_is_nobody_elses_start(
     assert plan.global_step == 10
 
 
+@pytest.mark.parametrize("at_once", [1, 16 << 20])
+def test_a_run_is_not_roots_because_root_pinned_a_step_of_it(
+    catalog: Catalog, other: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """The journal with the pin tells of the launch too: it was read first, and what the run's owner tells left out."""
+    monkeypatch.setattr(sync, "_BYTES", at_once)
+    begun(other, tmp_path / "ckpt", 10, world_size=2)
+    give(tmp_path / "ckpt", ANN)
+    other.pin("run", 10)
+    assert catalog.sync(tmp_path).refused == ()
+    assert catalog.resolve("run").plan.global_step == 10
+    with catalog.database.read() as connection:
+        assert reads.owners_of(connection, "run") == {ANN}
+
+
 def test_what_root_scans_is_its_owners(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
     """Before, it was root's, and what its owner saved after that was of another run."""
     home = tmp_path / "run"
