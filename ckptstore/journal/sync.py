@@ -27,7 +27,7 @@ from ckptstore.disk.files import absolute, is_in, names_in, real_directory
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.presence import Home
 from ckptstore.disk.run_directories import root_of
-from ckptstore.disk.trust import Trust
+from ckptstore.disk.trust import ROOT, Trust
 from ckptstore.disk.waiting import for_each, portions
 from ckptstore.disk.walk import LOST_AND_FOUND, shown
 from ckptstore.errors import CatalogForbidsError, UnknownRunError, UsageError, reason_of
@@ -85,13 +85,12 @@ class Synced:
     copies: tuple[tuple[str, Sequence[str]], ...] = ()
 
 
-def sync(database: Database, run_or_directory: str | Path | None, trust: Trust | None) -> Synced:
+def sync(database: Database, named: str | Path | None, trust: Trust | None) -> Synced:
     """Sync the journals of a run, of every run (None), or below a directory: a `Path`, or a name with a slash.
 
     A string that is the name of a run is the run. `trust` is the users whose journals are believed (None: the users
     that the environment names). Raises `UnknownRunError`, and `UsageError` for a path that is no directory.
     """
-    named = run_or_directory
     if isinstance(named, Path) or (named is not None and "/" in named and not _is_run(database, named)):
         return as_called(database, sync_below(database, Path(named), trust))
     with database.read() as connection:
@@ -420,11 +419,12 @@ class _Reading:
     def is_strangers(self, path: str) -> bool:
         """Whether a journal belongs to a user who is not trusted: of runs of one name, the reader's own counts.
 
-        One that no rank wrote is its directory's owner's: root may pin or delete there, and the run is not root's.
+        A shared one of root is its directory's owner's: root may pin or delete there, and the run is not root's.
         """
         with suppress(OSError):
             owner, home_owner = jsonl.owners(path)
-            return not self._trust.is_full(owner if Path(path).name.startswith("rank_") else home_owner)
+            is_roots = owner == ROOT and Path(path).name.startswith(SHARED)
+            return not self._trust.is_full(home_owner if is_roots else owner)
         return True
 
     def read(self, places: Iterable[_Place], new: list[str]) -> Synced:

@@ -15,7 +15,7 @@ from ckptstore.disk.trust import Trust
 from ckptstore.doctor.checkup import Status
 from ckptstore.doctor.doctor import examine
 from ckptstore.errors import RefusedError, UsageError
-from ckptstore.journal import jsonl, sync
+from ckptstore.journal import jsonl, summaries, sync
 from ckptstore.journal.copied_directories import copied_journals
 from ckptstore.retention import stored_policy
 from ckptstore.retention.policy import Policy
@@ -189,6 +189,21 @@ def test_of_a_strangers_run_and_the_readers_own_of_one_name_the_readers_counts(
         begun(connect(str(tmp_path / f"{name}.db")), tmp_path / name, 10, world_size=1)
         give(tmp_path / name, user)
     assert f"what user {ANN} tells of it is left out" in catalog.sync(tmp_path).refused[0].reason
+    assert {Path(file.path).parent.parent.name for file in catalog.files("run")} == {"b"}
+
+
+def test_the_readers_own_run_counts_from_a_summary_in_the_directory_of_another_user(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    """A summary has what ranks wrote. It counted as the directory's owner's: with it a stranger's run of the name."""
+    for user, name in ((ANN, "a"), (os.geteuid(), "b")):
+        job, (rank,) = begun(connect(str(tmp_path / f"{name}.db")), tmp_path / name, 10, world_size=1)
+        summaries.make(str(job.folder(0)), "")
+        summary = Path(rank.recorder._writers[str(job.folder(0))].path).with_name(f"summary-{os.geteuid()}.jsonl")
+        summary.rename(summary.with_name(f"summary-{user}.jsonl"))
+        give(tmp_path / name, user)
+    os.chown(job.folder(0), BOB, BOB)
+    sync.take_up_found(catalog.database, sync.found_below([str(tmp_path)])[0])
     assert {Path(file.path).parent.parent.name for file in catalog.files("run")} == {"b"}
 
 
