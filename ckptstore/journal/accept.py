@@ -18,6 +18,7 @@ from ckptstore.core.events import (
     StepPinned,
     StepTagged,
     TierDeclared,
+    UserEvent,
     from_lines,
     launch_of,
     run_of,
@@ -36,15 +37,13 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from ckptstore.catalog.engine import Connection
-    from ckptstore.core.events import Event, UserEvent
+    from ckptstore.core.events import Event
     from ckptstore.core.model import Launch, LaunchKey
     from ckptstore.journal.jsonl import Contents
 
 
 MARKS = ("pin", "tag", "policy", "forget")
 """The types of lines that may remove protection."""
-
-_EVENTS_OF_MARKS = (StepPinned, StepTagged, PolicySet, RunForgotten)
 
 
 @dataclass(frozen=True)
@@ -227,7 +226,7 @@ def unconfirmed(connection: Connection, run: str, lines: Sequence[dict[str, Any]
     Of several lines about one subject the newest counts.
     """
     newest: dict[object, UserEvent] = {}
-    marks = [each for each in from_lines(lines, "/")[0] if isinstance(each, _EVENTS_OF_MARKS)]
+    marks = [each for each in from_lines(lines, "/")[0] if isinstance(each, UserEvent)]
     for event in sorted(marks, key=version_of_user_event):
         match event:
             case StepPinned(run=named, global_step=step):

@@ -543,9 +543,8 @@ def _file_to_tell(files: Iterable[Checkpoint]) -> Checkpoint:
     Files that still count come first. The catalog may still have the files of a lost disk or of a moved tree, and also
     the files of a backup that was scanned.
     """
-    in_order = sorted(files, key=lambda file: (file.state.is_gone, file.path))
     of_directories: dict[str, Checkpoint] = {}
-    for file in in_order:
+    for file in sorted(files, key=lambda each: (each.state.is_gone, each.path)):
         of_directories.setdefault(presence.directory_of(file.path), file)
     for directory, file in of_directories.items():
         folder = f"{directory}/{FOLDER}"

@@ -136,10 +136,9 @@ def sync_run(
         known = journals.journals_of(connection, run_id)
     if left := _append(database, lacking, {}):  # in a tree that was moved
         lacking = [each for each in lacking if each.id in left]
+        identities = {own for each in lacking for own in each.home["identities"]}
         with database.read() as connection:
-            seen_at = directories.of_identities(
-                connection, {own for each in lacking for own in each.home["identities"]}
-            )
+            seen_at = directories.of_identities(connection, identities)
         _append(database, lacking, seen_at)
     folders = {path.rpartition("/")[0] for path in known} - {path.rpartition("/")[0] for path in seen}
     sizes, hidden, away = _sizes(database, sorted(folders))
@@ -661,5 +660,8 @@ def _is_appended(directory: str, home: Home, lacking: Iterable[Unwritten]) -> bo
             return False
         writer.append([dict(each.line) for each in lacking])
     except OSError:
+        if writer.path and jsonl.size(writer.path) == 0:  # a full disk still takes empty files, one at each try
+            with suppress(OSError):
+                Path(writer.path).unlink()
         return False
     return True

@@ -13,7 +13,7 @@ import pytest
 from ckptstore.api import Catalog
 from ckptstore.catalog import directories
 from ckptstore.disk.name_claims import FOLDER
-from ckptstore.journal.jsonl import JournalWriter
+from ckptstore.journal.jsonl import JournalWriter, journals_in
 from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes
 from tests.contents import WORK, contents
@@ -187,3 +187,24 @@ def test_what_the_disk_has_no_room_for_is_written_later_and_sought_nowhere_else(
     assert contents(catalog)["unwritten"]
     next_sign_of_life(job, [launch])
     assert contents(catalog)["unwritten"] == sought == []
+
+
+def test_each_try_on_a_full_disk_leaves_no_empty_journal(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk has room for names: each rank left one empty file at each sign of life, and every start lists all."""
+    job, (launch,) = begun(catalog, tmp_path / "ckpt", 5, world_size=1)
+
+    def has_no_room(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    before = journals_in(str(job.folder(0)))
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(JournalWriter, "_write", has_no_room)
+        job.save([launch], 10)
+        next_sign_of_life(job, [launch])
+        catalog.sync("run")
+        assert contents(catalog)["unwritten"]
+        assert journals_in(str(job.folder(0))) == before
+    next_sign_of_life(job, [launch])
+    assert contents(catalog)["unwritten"] == []
