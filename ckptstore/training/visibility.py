@@ -129,7 +129,7 @@ def _needs_all(origin: Launch, found: Iterable[Checkpoint]) -> bool:
 
 
 def _serving(found: Sequence[Checkpoint], origin: Launch, rank: int) -> list[Checkpoint]:
-    """The files that may serve a rank: its own, half of `_OTHERS` of its neighbours, and as many of the lowest ranks.
+    """The files that may serve a rank: its own, half of `_OTHERS` of the lowest ranks, and as many of its neighbours.
 
     Neighbours may be on its host. Of the lowest ranks is the file that a message says to copy.
     """
@@ -140,7 +140,8 @@ def _serving(found: Sequence[Checkpoint], origin: Launch, rank: int) -> list[Che
     own = [file for file in found if file.rank == rank]
     others = [file for file in found if file.rank in group and file.rank != rank and file.content not in _IN_PIECES]
     others.sort(key=lambda file: (file.rank, file.path))
-    return own + sorted(others, key=lambda file: abs(file.rank - rank))[: _OTHERS // 2] + others[: _OTHERS // 2]
+    lowest, rest = others[: _OTHERS // 2], others[_OTHERS // 2 :]
+    return own + sorted(rest, key=lambda file: abs(file.rank - rank))[: _OTHERS // 2] + lowest
 
 
 def _look(known: Iterable[Sequence[Checkpoint]]) -> dict[str, Observed]:

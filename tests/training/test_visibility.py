@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ckptstore.api import Catalog
+from ckptstore.catalog.visibility import told
 from ckptstore.core.model import Content, Kind, RestorePlan
 from ckptstore.disk import name_claims
 from ckptstore.errors import NothingRestorableError
@@ -225,6 +226,20 @@ def test_a_rank_looks_at_the_files_of_its_neighbours_and_at_the_one_to_copy(
         start()
     copied.append(lowest)
     assert files_of(start()) == (10, [(0, 0), (1, 1), (2, 2), (3, 3), (4, 0), (5, 0)])
+
+
+def test_a_rank_of_a_small_job_looks_at_the_files_of_all(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lowest ranks are the neighbours of rank 0: those above them were left out."""
+    job, (first, *_) = begun(catalog, tmp_path / "ckpt", 10, world_size=6, layout="data_parallel")
+    monkeypatch.setattr(visibility, "_OTHERS", 6)
+    paths = [job.folder(rank) / "net-1_10.ckpt" for rank in range(6)]
+    for path in paths[:-1]:
+        path.unlink()
+    assert visibility.answer(first, {"states": [(first.key, 10)]})
+    with catalog.database.read() as connection:
+        assert str(paths[-1]) in told(connection, first.key)[0].seen
 
 
 def test_the_file_of_another_step_is_not_taken(hosts: Hosts) -> None:
