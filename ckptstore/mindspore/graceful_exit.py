@@ -47,10 +47,10 @@ class ExitWatch(Watch):
         """Record where it saves. Ignore an old exit flag, warn if it cannot exit, rename the file of an old exit."""
         callback = self.callback
         self._was_seen = bool(callback.stop_train)  # then it saves no more
+        flag_path = self._config_file = callback.remote_config_file  # first: without it no request is heeded
         if not self._is_deaf(session):
             self._request = session.launch.exit_request
             self._request.is_heeded()
-        flag_path = self._config_file = callback.remote_config_file
         resets = session.reset_exit_flag and session.progress.flag_may_be_stale
         if flag_path is not None and resets and compat.CHECK_EXIT_FLAG.of(callback)():
             self._flag = StaleFlag(flag_path, callback.key)
@@ -104,8 +104,8 @@ class ExitWatch(Watch):
         """Let the callback read its flag again once that was rewritten, or the flag of a request to this launch."""
         if self._request is not None and (path := self._request.path()):
             self.callback.remote_config_file = path
-        elif self._flag is None or self._flag.was_written():
-            self.callback.remote_config_file = self._config_file or self.callback.remote_config_file
+        elif self._config_file and (self._flag is None or self._flag.was_written()):
+            self.callback.remote_config_file = self._config_file
             self._flag = None
 
     def poll(self) -> Saved | None:

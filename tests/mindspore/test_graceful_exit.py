@@ -458,8 +458,11 @@ def test_a_flag_that_is_written_again_is_heeded_beside_two_registrars(
 
 
 def test_an_older_callback_without_a_flag_takes_no_other_saves_along(catalog: Catalog, tmp_path: Path) -> None:
-    """Nothing of the training was registered."""
+    """Nothing of the training was registered; later, no step was seeded or counted as begun."""
     exit_cb = leaving(tmp_path)
     del exit_cb.remote_config_file
-    trained(tmp_path, exit_cb)
+    job = Job()
+    ckpt_cb, registrar_cb = saving(tmp_path / "ckpt"), job.registrar()
+    job.train(exit_cb, ckpt_cb, registrar_cb)
+    assert registrar_cb.failed == {"watching OnRequestExit"}
     assert [file.global_step for file in catalog.files("run")] == [6, 4, 2]
