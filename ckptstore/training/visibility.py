@@ -36,8 +36,8 @@ LOOK_SECONDS = 30.0
 """How long a rank may look at its own disk: a disk that hangs must not keep the others waiting longer."""
 
 _STATES = 8
-_OTHERS = 64
-"""At most so many files of other ranks a rank looks at, until it finds one that serves it."""
+_OTHERS = 32
+"""At most so many files of the lowest ranks, and of its neighbours, a rank looks at until one serves it."""
 _IN_PIECES = (Content.SHARE, Content.PART)
 _UNSEEN = {Rule.MISSING_FILE, Rule.UNREADABLE, Rule.SIZE_MISMATCH, Rule.DIGEST_MISMATCH}
 
@@ -129,7 +129,7 @@ def _needs_all(origin: Launch, found: Iterable[Checkpoint]) -> bool:
 
 
 def _serving(found: Sequence[Checkpoint], origin: Launch, rank: int) -> list[Checkpoint]:
-    """The files that may serve a rank: its own, half of `_OTHERS` of the lowest ranks, and as many of its neighbours.
+    """The files that may serve a rank: its own, then `_OTHERS` of its neighbours and as many of the lowest ranks.
 
     Neighbours may be on its host. Of the lowest ranks is the file that a message says to copy.
     """
@@ -140,8 +140,7 @@ def _serving(found: Sequence[Checkpoint], origin: Launch, rank: int) -> list[Che
     own = [file for file in found if file.rank == rank]
     others = [file for file in found if file.rank in group and file.rank != rank and file.content not in _IN_PIECES]
     others.sort(key=lambda file: (file.rank, file.path))
-    lowest, rest = others[: _OTHERS // 2], others[_OTHERS // 2 :]
-    return own + sorted(rest, key=lambda file: abs(file.rank - rank))[: _OTHERS // 2] + lowest
+    return own + sorted(others[_OTHERS:], key=lambda file: abs(file.rank - rank))[:_OTHERS] + others[:_OTHERS]
 
 
 def _look(known: Iterable[Sequence[Checkpoint]]) -> dict[str, Observed]:

@@ -187,7 +187,7 @@ def test_a_rank_looks_at_the_files_of_its_neighbours_and_at_the_one_to_copy(
 ) -> None:
     """Ranks of one node have numbers near to each other: here 0 and 1, 2 and 3, 4 and 5."""
     job, _ = begun(catalog, tmp_path / "ckpt", 10, world_size=6, layout="data_parallel")
-    monkeypatch.setattr(visibility, "_OTHERS", 2)
+    monkeypatch.setattr(visibility, "_OTHERS", 1)
     lowest, *_, last, lost = (job.folder(rank) / "net-1_10.ckpt" for rank in range(6))
     copied: list[Path] = []  # from node 0 to node 2
     lost.unlink()
@@ -233,7 +233,7 @@ def test_a_rank_of_a_small_job_looks_at_the_files_of_all(
 ) -> None:
     """The lowest ranks are the neighbours of rank 0: those above them were left out."""
     job, (first, *_) = begun(catalog, tmp_path / "ckpt", 10, world_size=6, layout="data_parallel")
-    monkeypatch.setattr(visibility, "_OTHERS", 6)
+    monkeypatch.setattr(visibility, "_OTHERS", 3)
     paths = [job.folder(rank) / "net-1_10.ckpt" for rank in range(6)]
     for path in paths[:-1]:
         path.unlink()
