@@ -660,7 +660,8 @@ class LiveFiles:
         except CatalogUnavailableError as error:
             self._recorder.fall_behind(error)  # else the record would wait for it once more
         pairs = [sorted((file, known.get(file.id, file)), key=lambda each: each.newness) for file in files]
-        return [replace(newest, metrics={**older.metrics, **newest.metrics}) for older, newest in pairs]
+        joined = {newest.id: older.metrics for older, newest in pairs if _is_same_file(older, newest)}
+        return [replace(newest, metrics={**joined.get(newest.id, {}), **newest.metrics}) for _, newest in pairs]
 
     def _all(self) -> list[Checkpoint]:
         return list(self._files.values())  # a copy: a script may register files in another thread

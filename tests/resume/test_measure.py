@@ -9,6 +9,7 @@ from ckptstore.api import Catalog, connect
 from ckptstore.catalog.engine import Database
 from ckptstore.errors import NothingRestorableError, UsageError
 from ckptstore.retention.policy import Policy
+from tests import ckpt_bytes
 from tests.jobs import started
 from tests.retention.builders import gc
 from tests.trash_calls import MOVES, at
@@ -101,6 +102,19 @@ def test_while_many_saves_wait_no_metric_is_lost(catalog: Catalog, tmp_path: Pat
     rank.record(step=10, loss=1)
     rank.recorder.catch_up()
     assert metrics(catalog) == {10: [{"accuracy": 0.6, "bleu": 3.0, "loss": 1.0}]}
+
+
+def test_a_file_that_is_written_again_has_no_metric_of_the_one_before(catalog: Catalog, tmp_path: Path) -> None:
+    """While many saves wait, the catalog has the record of the bytes before, as after a rollback in a launch."""
+    job, (rank,) = started(catalog, tmp_path, 10, world_size=1)
+    rank.record(step=10, bleu=3)
+    rank.recorder.postponed = True
+    path = job.write(rank, 10)
+    ckpt_bytes.write(path, 10, 11)
+    rank.register(path, global_step=10, optimizer_step=10)
+    rank.record(step=10, loss=1)
+    rank.recorder.catch_up()
+    assert metrics(catalog) == {10: [{"loss": 1.0}]}
 
 
 def test_a_launch_evaluates_the_state_that_it_started_from(catalog: Catalog, tmp_path: Path) -> None:
