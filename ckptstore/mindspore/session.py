@@ -227,8 +227,7 @@ class Session:
         try:
             measured |= {text(name): float(value) for name, value in self.metrics().items()}
         except Exception as error:  # noqa: BLE001 — the user's function: whatever it raises, the save counts
-            failure = f"{type(error).__name__}: {error}"
-            self.complaints.warn(f"metrics= failed, saves are registered without: {failure}")
+            self.complaints.warn(f"metrics= failed, saves are registered without: {type(error).__name__}: {error}")
         unusable = sorted(name for name, value in measured.items() if not math.isfinite(value))
         if set(unusable) - {_LOSS}:
             self.complaints.warn(f"metrics that are not finite are not stored: {', '.join(unusable)}")
