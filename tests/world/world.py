@@ -1213,7 +1213,8 @@ class World:
         task = self._operate("sync", lambda opened: opened.sync(RUN), catalog)
         is_told = self.is_quiet and self.is_current  # only a start or a scan finds a moved tree
         if not (catalog or self.uid) and task.is_over and task.error is None and is_told:
-            self.has_gap = False
+            # A launch that was killed before it could make its directory stays in the catalog alone.
+            self.has_gap &= any(each.branched and not each.is_announced for each in self.truth.launches)
 
     def as_stranger(self, name: str, arguments: dict[str, Any]) -> None:
         """Run a command as a user who can neither read the files nor write beside them."""
@@ -2075,5 +2076,6 @@ class World:
             (each.name, step) for each in self.truth.launches for step in each.saved if self.truth.was_whole(each, step)
         }
         is_told = not self.done["power loss"] or answers[:1] == [None] or told.issuperset(answers[:1])
+        is_told &= not self.has_gap
         if not is_hidden and is_told and len(answers) == 2 and answers[0] != answers[1]:
             raise ViolationError(f"the catalog resolves to {answers[0]}, a catalog made anew to {answers[1]}")
