@@ -46,11 +46,11 @@ class Note:
         return int(self.process.split("|")[1])
 
     def is_of(self, catalog: str) -> bool:
-        """Whether that is its catalog, for any user in the URL: two catalogs may have runs of one name."""
+        """Whether its launch has this catalog. The user in the URL does not count: each process may have its own."""
         return self.may_be_of(catalog) and self.catalog.rpartition("@")[2] == catalog.rpartition("@")[2]
 
     def may_be_of(self, catalog: str) -> bool:
-        """Whether that may be its catalog, by another way to the server, as through PgBouncer."""
+        """Whether its launch may have this catalog: the server may have another address here, as that of PgBouncer."""
         return _database(self.catalog) == _database(catalog)
 
 

@@ -251,7 +251,7 @@ class Recorder:
             return False
 
     def write_missed(self, directories: Collection[str] | None = None) -> None:
-        """Write what journals, of these directories, could not take when it was recorded, without other ranks' lines.
+        """Write the lines that journals could not take from this rank; `directories`: only those of their journals.
 
         Raises `CatalogUnavailableError`.
         """
