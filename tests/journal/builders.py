@@ -1,10 +1,13 @@
 """Launches whose ranks say where they save, one that the catalog is out of reach of, and what became of it."""
 
+import errno
+
 import pytest
 
 from ckptstore.api import Catalog
 from ckptstore.core.model import FileState, RestorePlan
 from ckptstore.errors import CatalogUnavailableError
+from ckptstore.journal import jsonl
 from ckptstore.training.rank_launch import RankLaunch
 
 
@@ -21,6 +24,18 @@ def cut_off(launch: RankLaunch, monkeypatch: pytest.MonkeyPatch) -> None:
         raise CatalogUnavailableError("no such server")
 
     monkeypatch.setattr(launch.database, "write", refuse)
+
+
+def make_unreadable(journal: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk does not give this journal any more."""
+    read = jsonl.read
+
+    def refuse(path: str, *asked: int) -> jsonl.Contents:
+        if path == journal:
+            raise OSError(errno.EIO, "Input/output error")
+        return read(path, *asked)
+
+    monkeypatch.setattr(jsonl, "read", refuse)
 
 
 def states(catalog: Catalog) -> dict[int, set[FileState]]:

@@ -1,6 +1,5 @@
 """Saves that the catalog does not know of, where a launch begins or while it trains."""
 
-import errno
 import os
 import re
 import shutil
@@ -20,6 +19,7 @@ from tests import ckpt_bytes
 from tests.cli.advice import follow
 from tests.contents import back_up
 from tests.jobs import newest
+from tests.journal.builders import make_unreadable
 from tests.mindspore.trainings import (
     DoAt,
     Job,
@@ -64,14 +64,7 @@ def test_a_journal_that_the_disk_does_not_give_stops_a_start(
     """The catalog was lost, and the journal alone tells of the run: it began at step 0 without a word."""
     train(create_model(), tmp_path)
     (hidden,) = jsonl.journals_in(str(tmp_path))
-    read = jsonl.read
-
-    def refuse(path: str, *asked: int) -> jsonl.Contents:
-        if path == hidden:
-            raise OSError(errno.EIO, "Input/output error")
-        return read(path, *asked)
-
-    monkeypatch.setattr(jsonl, "read", refuse)
+    make_unreadable(hidden, monkeypatch)
     anew = connect(tmp_path / "anew.db")
     with pytest.raises(RefusedError, match=f"{hidden}, which may tell of a newer state, cannot be read"):
         Job(launch=ckptstore.mindspore.join("run", catalog=anew, directories=[tmp_path]))

@@ -1,6 +1,5 @@
 """A launch that starts without a catalog starts where it would have with one, and all its ranks alike."""
 
-import errno
 import json
 import os
 import shutil
@@ -20,6 +19,7 @@ from ckptstore.training.start import Start, begin, decide, start_from_json
 from tests import ckpt_bytes
 from tests.cli.advice import follow
 from tests.jobs import Job, begun
+from tests.journal.builders import make_unreadable
 
 NOBODY_LISTENS = "postgresql://nobody@127.0.0.1:1/nowhere"
 
@@ -108,15 +108,8 @@ def test_a_journal_that_no_catalog_has_read_stops_a_start(
     hidden = max(jsonl.journals_in(str(job.folder(1))), key=lambda path: Path(path).stat().st_mtime_ns)
     written = Path(hidden).stat().st_mtime - behind
     os.utime(hidden, (written, written))
-    read = jsonl.read
-
-    def refuse(path: str, *asked: int) -> jsonl.Contents:
-        if path == hidden:
-            raise OSError(errno.EIO, "Input/output error")
-        return read(path, *asked)
-
     same = {"steps": 10, "batch_size": 8, "shards": 2}
-    monkeypatch.setattr(jsonl, "read", refuse)
+    make_unreadable(hidden, monkeypatch)
     with pytest.raises(RefusedError, match=f"{hidden}, which may tell of a newer state, cannot be read") as error:
         decided(connect(tmp_path / "new.db").database, tmp_path / "ckpt", 2, same, None)
     assert ("resume(step=5)" if launches == 2 else "resume(fresh=True)") in error.value.hint
@@ -173,14 +166,7 @@ def test_a_journal_that_tells_of_an_adopted_file_stops_a_start_too(
     job.write(launch, 15, name="net-2_5_breakpoint.ckpt")
     assert job.begin()[0].facts.parent_step == 15
     (hidden,) = (path for path in jsonl.journals_in(str(job.folder(0))) if jsonl.SHARED in path)
-    read = jsonl.read
-
-    def refuse(path: str, *asked: int) -> jsonl.Contents:
-        if path == hidden:
-            raise OSError(errno.EIO, "Input/output error")
-        return read(path, *asked)
-
-    monkeypatch.setattr(jsonl, "read", refuse)
+    make_unreadable(hidden, monkeypatch)
     anew = connect(tmp_path / "new.db").database
     with pytest.raises(RefusedError, match=f"{hidden}, which may tell of a newer state, cannot be read"):
         decided(anew, tmp_path / "ckpt", 1, ONE, None)
