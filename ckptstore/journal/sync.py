@@ -67,7 +67,8 @@ class Synced:
     - `refused` are events that the owner of the journal has no right to write.
     - `away` are directories whose folder of journals is missing though the catalog knows it: its newer events are
       unknown.
-    - `new` are the ids of files that the catalog had no record of.
+    - `left_out` are records of files whose launch no journal tells of. `new` are the ids of files that are new to the
+      catalog.
     - `copies` are the copied journals, each with its originals.
     """
 
@@ -81,6 +82,7 @@ class Synced:
     failed: tuple[Skipped, ...] = ()
     refused: tuple[Skipped, ...] = ()
     away: tuple[str, ...] = ()
+    left_out: tuple[Checkpoint, ...] = ()
     new: tuple[str, ...] = ()
     copies: tuple[tuple[str, Sequence[str]], ...] = ()
 
@@ -498,10 +500,10 @@ class _Reading:
         skipped += [
             Skipped(path, "it has entries of a newer ckptstore: update ckptstore here to read them") for path in newer
         ]
-        lost = {event.file.launch: event.file.path for event in done.left_out if isinstance(event, FileRecorded)}
+        left_out = tuple(event.file for event in done.left_out if isinstance(event, FileRecorded))
         skipped += [
             Skipped(path, f"no journal here tells of launch {launch}, whose files are left out until one does")
-            for launch, path in lost.items()
+            for launch, path in {file.launch: file.path for file in left_out}.items()
         ]
         failed += [
             Skipped(path, "it has lines of a launch, and no journal here tells when that launch began")
@@ -522,6 +524,7 @@ class _Reading:
             skipped=tuple(skipped),
             unreadable=unreadable,
             failed=tuple(failed),
+            left_out=left_out,
             refused=tuple(Skipped(path, reason) for path, own in told.items() for reason in own.refused),
         )
         return synced, left

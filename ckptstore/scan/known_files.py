@@ -84,9 +84,12 @@ def recorded_below(connection: Connection, root: str) -> tuple[list[Checkpoint],
     return directories.files_below(connection, root), elsewhere
 
 
-def known_files(database: Database, run: str, tree: Tree, *, is_named: bool) -> KnownFiles:
+def known_files(
+    database: Database, run: str, tree: Tree, left_out: Iterable[Checkpoint], *, is_named: bool
+) -> KnownFiles:
     """The records below the root of a tree, compared with the files that are there.
 
+    `left_out` are the records that journals have and the catalog does not take: those of other runs count here.
     If the user names the run, files of runs that were only scanned and then forgotten can be adopted again. This is how
     a wrong scan is corrected.
     """
@@ -96,6 +99,7 @@ def known_files(database: Database, run: str, tree: Tree, *, is_named: bool) -> 
     recorded = [file for file in recorded if file.run not in free]
     moved = {path: file for path, file in moved.items() if file.run not in free}
     found = KnownFiles(below=recorded, left_behind=_left_behind(recorded))
+    recorded = [*recorded, *(file for file in left_out if file.run not in {run, *free})]
     others: dict[str, Checkpoint] = {}
     is_left = {file.id for file in found.left_behind}
     for file in (each for each in recorded if each.id not in is_left):

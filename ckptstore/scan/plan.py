@@ -168,7 +168,7 @@ class _Planner:
         self.reconciled = (
             Reconciled() if is_tried else reconcile(database, self.run_id or 0, synced=self.synced, of_all=True)
         )
-        self.recorded = known_files(database, self.run, tree, is_named=asked.run is not None)
+        self.recorded = known_files(database, self.run, tree, self.synced.left_out, is_named=asked.run is not None)
         self.copies = copies_of_known(self.databases, tree, self.recorded, heard_before, dict(self.synced.copies))
         self.is_run_of_copies = (
             asked.run is not None
