@@ -353,8 +353,12 @@ class JournalWriter:
         """Begin a new segment, and sync its name to the disk."""
         name = f"{self._stem}-{token_hex(6)}.jsonl"
         file = os.open(name, _APPENDED | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=folder)
-        os.fsync(file)
-        os.fsync(folder)
+        try:
+            os.fsync(file)
+            os.fsync(folder)
+        except OSError:
+            os.close(file)
+            raise
         self.path = str(Path(self._directory) / FOLDER / name)
         self._end, self._launches = 0, {}
         return file

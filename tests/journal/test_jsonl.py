@@ -1,5 +1,6 @@
 """Journals: what is in them comes out again, whatever happened to the file and whoever else writes."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -50,6 +51,20 @@ def test_foreign_lines(line: bytes) -> None:
 
 def steps(path: str | Path, begin: int = 0) -> list[int]:
     return [entry["step"] for entry in jsonl.read(str(path), begin).entries]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_a_segment_that_cannot_be_synced_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: int) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    writer = JournalWriter(str(tmp_path), "rank_3", "L1")
+    monkeypatch.setattr(os, "fsync", fails)
+    before = len([*Path("/proc/self/fd").iterdir()])
+    for _ in range(3):
+        with pytest.raises(OSError, match="input/output"):
+            writer.append([{"step": 1}])
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
 
 
 def test_spans_say_what_is_new(tmp_path: Path) -> None:
