@@ -107,8 +107,8 @@ def enter(directory: str, home: Home) -> tuple[int, str]:
     with _opened(directory, home) as (opened, known):
         identity = known or next(iter(_identities(opened)), "")
         if not identity:
-            identity = _make_identity(opened)
             sync_above(directory)
+            identity = _make_identity(opened)
         return os.dup(opened), identity
 
 
@@ -276,13 +276,16 @@ def sync_above(directory: str) -> None:
 
 
 def _make_identity(opened: int) -> str:
-    """Give an opened directory an identity, and sync it to the disk."""
+    """Give an opened directory an identity, and sync it to the disk.
+
+    The identity comes last: where there is one, the directories above have been synced.
+    """
     with suppress(FileExistsError):
         os.mkdir(FOLDER, dir_fd=opened)  # never the directory: if it was removed, that was on purpose
+    with readable(opened) as above:
+        os.fsync(above)
     identity = token_hex(8)
     with records_in(opened) as folder:
         os.close(os.open(_identity_name(identity), _NEW, 0o644, dir_fd=folder))
         os.fsync(folder)
-    with readable(opened) as above:
-        os.fsync(above)
     return identity

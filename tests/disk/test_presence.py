@@ -112,6 +112,23 @@ def test_an_identity_is_made_once_and_stays(tmp_path: Path) -> None:
     assert made(tmp_path) == identity == presence.identity_of(str(tmp_path))
 
 
+def test_an_identity_is_made_after_the_directories_above_were_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody syncs them again where there is one: a power failure would take the directory with its journals."""
+
+    def refused(_: str) -> None:
+        raise PermissionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(presence, "sync_above", refused)
+        assert made(tmp_path) == ""
+    synced: list[str] = []
+    monkeypatch.setattr(presence, "sync", synced.append)
+    assert made(tmp_path)
+    assert str(tmp_path.parent) in synced
+
+
 def test_two_processes_that_give_a_directory_an_identity_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -961,3 +961,30 @@ def test_purge_of_a_moved_tree_beside_an_unmounted_disk(world: TierWorld) -> Non
     world.start()
     world.undo()
     world.finish()
+
+
+@history(3553178, size=2, replicas=False, disks="each", nodes=1, late=False, keeps=0, coarse=False)
+def test_a_scan_of_files_whose_launch_no_journal_tells_of(world: World) -> None:
+    """A scan took files of another run: a journal told of them, but no journal told of their launch."""
+    world.start()
+    world.save()
+    world.share()
+    world.slow()
+    world.rot(which=17)
+    world.scan(catalog=1)
+    world.finish()
+
+
+@history(3553861, of=TierWorld, size=2, replicas=False, disks="each", nodes=1, late=True, keeps=0, coarse=False)
+def test_a_directory_whose_first_sync_failed(world: TierWorld) -> None:
+    """The directories above were never synced again, so a power loss took a directory with its journals."""
+    world.start()
+    world.fault = Fault(at=57, what="error", error="EACCES", where="any", beside=None)
+    world.start(kill_rank=3, place=1)
+    world.fault = None
+    world.start(kill_rank=0, place=1)
+    world.save()
+    world.replace_disk(which=2)
+    world.start()
+    world.power_loss()
+    world.finish()
