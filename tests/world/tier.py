@@ -120,7 +120,12 @@ class TierWorld(World):
         def plan(opened: Catalog) -> Any:
             return plan_gc(opened.database, RUN, policy, tier=facts.named(opened.database, NODES))
 
-        homes = {path: content for path, content in self.everything().items() if "/.ckptstore/" not in path}
+        # A draft whose renaming a power loss undid is a leftover.
+        homes = {
+            path: content
+            for path, content in self.everything().items()
+            if "/.ckptstore/" not in path and not path.endswith(".tmp")
+        }
         is_whole, useless = self.fault is None and not self.is_tier_away, self._useless()
         self._collect("free nodes", plan, policy, 0, now=now, copied=set() if self.is_tier_away else self._copies())
         if is_whole and self._is_sure():

@@ -1483,8 +1483,8 @@ class World:
             file.disk.unreadable.add(file)
 
     def rot(self, which: int = 0) -> None:
-        """Damage one line about a launch in a journal. A journal of another directory has this launch too."""
-        told: dict[str, dict[str, list[tuple[File, int]]]] = {}
+        """Damage one line about a launch in a journal. A journal of another directory says the same."""
+        told: dict[tuple[str, bool], dict[str, list[tuple[File, int]]]] = {}
         for at, disk in sorted(self.disks.items()):
             for path, file in sorted(disk.walk_files()):
                 folder, _, name = path.rpartition("/")
@@ -1494,7 +1494,8 @@ class World:
                 for line in bytes(file.content).splitlines(keepends=True):
                     if line.startswith(b'{"v":1,"t":"launch"') and line.endswith(b"}\n"):
                         launch = line.partition(b'"id":')[2].partition(b",")[0].decode()
-                        told.setdefault(launch, {}).setdefault(f"{at}/{folder}", []).append((file, begin))
+                        key = launch, b'"start":' in line
+                        told.setdefault(key, {}).setdefault(f"{at}/{folder}", []).append((file, begin))
                     begin += len(line)
         places = [place for homes in told.values() if len(homes) > 1 for each in homes.values() for place in each]
         if places:
