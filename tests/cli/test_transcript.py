@@ -2,7 +2,7 @@
 
 With UPDATE=1 the transcripts are written anew; read what has changed. `save STEP …` has a new launch save these steps,
 `newer DIRECTORY` adds an entry of a newer ckptstore to the journal there, `doctor` tells what doctor finds of the run
-and its data; what else is not ckptstore is the shell's.
+and its data, of what it found before only what has changed; what else is not ckptstore is the shell's.
 """
 
 import json
@@ -56,9 +56,14 @@ def test_each_command_prints_what_the_transcript_has(
     monkeypatch.setattr(name_claims, "host_name", lambda: "node-0")
     job, _ = begun(connect(url), tmp_path / "data", 5, 10, 15, 20, 25, 30, layout="data_parallel")
     names = {job.catalog.database.name: "CATALOG", str(tmp_path): "DIR"}
-    shown = []
+    shown: list[str] = []
+    findings: dict[str, list[str]] = {}
     for line in transcript.read_text().splitlines():
-        if line.startswith("$ "):
+        if line == "$ doctor":
+            before, findings = findings, found(url, names)
+            assert before.keys() <= findings.keys()
+            shown += [line, *(each for name, lines in findings.items() if lines != before.get(name) for each in lines)]
+        elif line.startswith("$ "):
             shown += [line, *done(line[2:].replace("DIR", str(tmp_path)), url, job, names)]
         elif line.startswith("# "):
             shown += ["", line]
@@ -77,12 +82,6 @@ def done(line: str, url: str, job: Job, names: dict[str, str]) -> list[str]:
         with Path(jsonl.journals_in(*arguments)[0]).open("ab") as journal:
             journal.write(jsonl.encode({"t": "of the future", "v": jsonl.VERSION + 1}))
         return []
-    if program == "doctor":
-        of_run = [each for each in examine(url, "run").checks if each.run and each.name not in ("disk", "file_system")]
-        found = [
-            f"{each.status} {each.name}: {each.detail}" + f"\n  -> {each.hint}" * bool(each.hint) for each in of_run
-        ]
-        return printed("\n".join(found), "", names)
     if program == "ckptstore":
         ended = run(url, *arguments)
         code, out, errors = ended.code, ended.out, ended.err
@@ -90,6 +89,17 @@ def done(line: str, url: str, job: Job, names: dict[str, str]) -> list[str]:
         process = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=True)
         code, out, errors = 0, process.stdout, process.stderr
     return [*printed(out, errors, names), *([f"[exit code {code}]"] if code else [])]
+
+
+def found(url: str, names: dict[str, str]) -> dict[str, list[str]]:
+    """What doctor finds of the run and its data, by the names of its checks."""
+    return {
+        each.name: printed(
+            f"{each.status} {each.name}: {each.detail}" + f"\n  -> {each.hint}" * bool(each.hint), "", names
+        )
+        for each in examine(url, "run").checks
+        if each.run and each.name not in ("disk", "file_system")
+    }
 
 
 def printed(out: str, errors: str, names: dict[str, str]) -> list[str]:
