@@ -72,18 +72,6 @@ def test_the_listings_are_what_the_commands_print(digits: Path) -> None:
         assert as_in_the_readme(done.stdout, digits) == as_in_the_readme(shown, digits)
 
 
-def test_the_python_examples_run(digits: Path) -> None:
-    (program,) = (block for block in blocks("docs/how-to/without-mindspore.md", "python") if "resolution.plan" in block)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert as_in_the_readme(done.stdout, digits)[:2] == [
-        "0 /data/digits/rank_0/lenet-2_12.ckpt",
-        "1 /data/digits/rank_1/lenet-2_12.ckpt",
-    ]
-    (program,) = (block for block in blocks("docs/how-to/free-space.md", "python") if "plan_gc" in block)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == ""  # both states that can be restored stay
-
-
 def test_the_lines_for_a_script_train_and_are_in_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CKPTSTORE_URL", str(tmp_path / "catalog.db"))
     (program,) = (block for block in blocks("docs/tutorial/your-script.md", "python") if "registrar" in block)
@@ -107,15 +95,11 @@ def test_the_lines_for_a_script_train_and_are_in_the_example(tmp_path: Path, mon
     assert len([line for line in example if line.endswith("# ckptstore")]) == 3
 
 
-def test_every_command_and_every_rule_is_documented() -> None:
-    from ckptstore.cli.main import cli
+def test_every_rule_is_documented() -> None:
     from ckptstore.core.model import Rule
 
-    commands, rules = page("docs/reference/commands.md"), page("docs/how-to/passed-over.md")
-    for name in cli.commands:
-        assert f"ckptstore {name}" in commands or f"`{name}`" in commands, name
-    for rule in Rule:
-        assert f"\n| `{rule}` |" in rules, rule
+    rules = page("docs/how-to/passed-over.md")
+    assert [rule for rule in Rule if f"\n| `{rule}` |" not in rules] == []
 
 
 def shown_commands() -> set[tuple[str, str]]:

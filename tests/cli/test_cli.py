@@ -12,7 +12,6 @@ import pytest
 
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog import urls
-from ckptstore.catalog.schema import REVISION
 from ckptstore.cli.main import cli
 from ckptstore.errors import UsageError
 from ckptstore.journal import jsonl
@@ -61,24 +60,6 @@ def test_advice_names_the_catalog_without_its_password(postgres: str) -> None:
     assert "***" in shown
     assert done.out == f"no tiers: ckptstore --db '{shown}' tier add NAME URL declares one\n"
     assert "s3cret" not in done.out + done.err
-
-
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_db(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    is_sqlite = kind == "sqlite"
-    database_url = str(tmp_path / "new.db") if is_sqlite else new_postgres_database(request.getfixturevalue("postgres"))
-    assert ckptstore("--db", database_url, "db", "current", "--json").json["schema"] is None
-    missing = ckptstore("--db", database_url, "db", "check", CKPTSTORE_URL="")
-    assert (missing.code, missing.out) == (4, "")
-    says = (
-        f"run: ckptstore --db sqlite:///{database_url} db upgrade"
-        if is_sqlite
-        else "is empty: the first command creates it"
-    )
-    assert says in missing.err
-    assert ckptstore("--db", database_url, "db", "upgrade").code == 0
-    checked = ckptstore("--db", database_url, "db", "check", "--json")
-    assert (checked.code, checked.json["schema"]) == (0, REVISION)
 
 
 @pytest.mark.parametrize(
@@ -199,21 +180,9 @@ def test_an_error_with_json_is_one_object_on_stderr(sqlite_url: str) -> None:
 
 
 def test_what_is_not_there_is_one_exit_code(sqlite_url: str, tmp_path: Path) -> None:
-    """A run, a step, a tag. A tag that was taken away already is none any more, which is no mistake."""
-    launch = saved_once(sqlite_url, tmp_path)
-    run = launch.run
-    unknown = (
-        ["show", "nope"],
-        ["show", run, "99"],
-        ["show", f"{run}@nope"],
-        ["untag", run, "nope"],
-        ["pin", run, "99"],
-    )
-    for asked in unknown:
-        assert_one_line(ckptstore("--db", sqlite_url, *asked), 2, "")
-    connect(sqlite_url).tag(run, 5, "good")
-    for _ in range(2):
-        assert ckptstore("--db", sqlite_url, "untag", run, "good").code == 0
+    """A tag that never was, and arguments in another order; runs, steps and states are in the transcripts."""
+    run = saved_once(sqlite_url, tmp_path).run
+    assert_one_line(ckptstore("--db", sqlite_url, "untag", run, "nope"), 2, f"run '{run}' has no tag 'nope'")
     swapped = ckptstore("--db", sqlite_url, "tag", run, "good", "5")
     assert_one_line(swapped, 2, "give RUN STEP NAME, or RUN@STATE NAME.")
     unnamed = ckptstore("--db", sqlite_url, "tag", run, "5")
@@ -319,16 +288,9 @@ def test_a_reader_that_goes_away_is_no_error(sqlite_url: str, tmp_path: Path) ->
     ("arguments", "code"),
     [
         (["resolve", "run", "--step", "15"], 3),
-        pytest.param(["resolve", "run", "--step", "15", "--json"], 3, marks=pytest.mark.long),
-        pytest.param(["verify", "run"], 6, marks=pytest.mark.long),
-        pytest.param(["verify", "run", "--json"], 6, marks=pytest.mark.long),
         (["doctor", "nobody"], 2),
-        pytest.param(["list", "--kind", "none"], 2, marks=pytest.mark.long),
-        pytest.param(["gc", "run"], 5, marks=pytest.mark.long),
         (["runs"], 0),
-        pytest.param(["list"], 0, marks=pytest.mark.long),
-        pytest.param(["--version"], 0, marks=pytest.mark.long),
-        pytest.param(["resolve", "--help"], 0, marks=pytest.mark.long),
+        (["--version"], 0),
     ],
 )
 def test_a_reader_that_goes_away_leaves_the_exit_code(url: str, arguments: list[str], code: int) -> None:

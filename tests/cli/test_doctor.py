@@ -41,16 +41,6 @@ def test_a_page(run: Job, sqlite_url: str, tmp_path: Path) -> None:
     assert all(line.isascii() for line in lines)
 
 
-def test_its_json(run: Job, sqlite_url: str) -> None:
-    told = ckptstore("--db", sqlite_url, "doctor", "--json").json
-    assert list(told) == ["checks"]
-    assert {tuple(check) for check in told["checks"]} == {("name", "run", "status", "detail", "hint")}
-    assert {check["status"] for check in told["checks"]} <= {"ok", "note", "warning", "problem"}
-    assert {check["run"] for check in told["checks"]} == {None, "run"}
-    (ranks,) = [check for check in told["checks"] if check["name"] == "ranks"]
-    assert ranks["status"] == "warning"
-
-
 def test_of_several_runs_only_what_there_is_to_do(run: Job, sqlite_url: str, tmp_path: Path) -> None:
     well = connect(sqlite_url).join("well")
     (tmp_path / "net-1_5.ckpt").write_bytes(b"1")

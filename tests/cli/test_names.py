@@ -27,16 +27,6 @@ def url(job: Job, database_url: str) -> str:
     return database_url
 
 
-def test_who_joins_a_forgotten_run_is_refused(catalog: Catalog, job: Job) -> None:
-    assert catalog.forget("run")
-    assert not catalog.forget("run")
-    with pytest.raises(RefusedError, match="was forgotten") as refused:
-        job.start()
-    assert advised(str(refused.value)) == ["forget", "run", "--undo"]
-    assert catalog.forget("run", undo=True)
-    assert job.begin()[0].facts.parent_step == 30
-
-
 def test_every_list_has_the_present_name(catalog: Catalog, job: Job) -> None:
     catalog.rename("run", "thesis")
     lists = [catalog.runs(), catalog.saves("thesis"), catalog.files("thesis"), catalog.history("thesis")]
@@ -48,7 +38,8 @@ def test_a_catalog_made_anew_knows_what_was_forgotten_and_renamed(catalog: Catal
     assert other.scan(job.directory).run == "thesis"
     assert contents(other) == contents(catalog)
     assert [row.run for row in other.runs()] == ["thesis"]
-    catalog.forget("thesis")
+    assert catalog.forget("thesis")
+    assert not catalog.forget("thesis")
     anew = connect(str(job.directory.parent / "anew.db"))
     with pytest.raises(RefusedError, match="was forgotten"):
         anew.scan(job.directory)

@@ -1,7 +1,6 @@
 """gc, undo, purge, policy and tag on the command line."""
 
 import json
-import shlex
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -56,13 +55,6 @@ def test_a_metric_that_no_state_has(url: str, job: Job) -> None:
     assert ckptstore("--db", url, "policy", "run", *asked).code == 0
     assert ckptstore("--db", url, "gc", "--all", "--apply").code == 0
     assert files(job) == 6
-
-
-@pytest.mark.usefixtures("job")
-def test_a_stored_policy_is_shown_as_a_shell_takes_it(url: str) -> None:
-    asked = ["--keep-last", "3", "--keep-best", "2", "--metric", "my loss", "--mode", "min", "--keep-kind", "ttp=1"]
-    shown = ckptstore("--db", url, "policy", "run", *asked).out.removeprefix("run run: ")
-    assert shlex.split(shown) == [*asked, "--floor", "2"]
 
 
 def test_gc_says_from_when_on_purge_deletes(url: str, job: Job) -> None:

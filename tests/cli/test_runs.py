@@ -16,7 +16,7 @@ from ckptstore.catalog import leases
 from ckptstore.disk.owner import this_process
 from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes
-from tests.command_line import COMMAND, assert_one_line, ckptstore, on_a_terminal
+from tests.command_line import COMMAND, ckptstore, on_a_terminal
 from tests.jobs import Job, begun, set_ending
 
 
@@ -86,7 +86,6 @@ def test_watch_ends_with_its_reader(url: str) -> None:
 
 
 def test_watch_shows_it_until_somebody_has_seen_enough(url: str) -> None:
-    assert ckptstore("--db", url, "runs", "--watch", "--json").code == 2
     command = [COMMAND, "--db", url, "runs", "--watch"]
     heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a job in the background of a shell ignores it
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=heard) as watching:  # noqa: PLW1509
@@ -128,10 +127,7 @@ def test_list_by_time_and_number(url: str) -> None:
 
     assert steps("--since", "2d") == [30]
     assert len(ckptstore("--db", url, "list", "--files", "--limit", "3", "--json").json) == 3
-    assert_one_line(ckptstore("--db", url, "list", "--since", "soon"), 2, "'soon' is not a duration")
-    assert ckptstore("--db", url, "list", "run", "--kind", "ttp").out.startswith("no such saves in ")
     assert ckptstore("--db", url, "list", "run", "--kind", "ttp", "--files").out == "no such files\n"
-    assert_one_line(ckptstore("--db", url, "list", "--limit", "0"), 2, "--limit")
 
 
 def test_times_are_those_of_this_machine_on_a_terminal(

@@ -42,13 +42,6 @@ def test_changes_and_proxies_need_a_token_on_this_machine_too(sqlite_url: str, o
     assert refused(sqlite_url, *option) == expected
 
 
-def test_a_token_that_is_none(sqlite_url: str, tmp_path: Path) -> None:
-    file = tmp_path / "token"
-    assert "cannot read" in refused(sqlite_url, "--token-file", str(file))
-    file.write_text("\n")
-    assert "is empty; write the token into it" in refused(sqlite_url, "--token-file", str(file))
-
-
 @pytest.mark.parametrize("kept_in", ["a file", "the environment"])
 def test_the_token_ends_before_a_line_break(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_in: str) -> None:
     """That of a Secret made from a file has one; a browser and a header send none. It may be any bytes."""
