@@ -161,6 +161,8 @@ def lineage(launches: Sequence[LaunchRow], saves: Sequence[SaveRow]) -> list[Bra
         if launch.parent:
             words += f" from step {launch.parent_step}" + (f" of {launch.parent}" if level == _LEVELS else "")
             words += ", on purpose" if launch.branched else ""
+        elif launch.initial:
+            words += f" from step {launch.initial.global_step} of run {launch.initial.run}"
         words += f": {count(len(own), 'save', 'saves')}"
         words += f", steps {min(own)} to {max(own)}" if own else ""
         if lost := given_up[launch.id]:

@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 
 from ckptstore.api import Catalog
 from ckptstore.core.hints import Command
+from ckptstore.core.model import Initial
 from ckptstore.doctor.checkup import Checkup
 from ckptstore.outside import threading
 from ckptstore.resume.overview import RunRow
@@ -120,6 +121,18 @@ def test_a_run_that_was_restarted_very_often_has_a_page(
     assert "launch L2 from step 2: 0 saves" in page
     assert "launch L1000 from step 1000 of L999: 0 saves" in page
     assert page.count('<ul class="tree">') == 8
+
+
+@pytest.mark.usefixtures("job")
+def test_a_run_that_began_from_another_runs_state_says_so(
+    catalog: Catalog, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table of launches had "-" there, and the tree nothing, though `history` named the state."""
+    (row,) = catalog.history("run")
+    began = replace(row.launch, initial=Initial("base", "L9", 500, "base@good"))
+    monkeypatch.setattr(Catalog, "history", lambda *_: [replace(row, launch=began)])
+    assert "<td>step 500 of run base</td>" in client.get("/runs/run/launches").text
+    assert "launch L1 from step 500 of run base: 2 saves" in client.get("/runs/run").text
 
 
 def test_a_save_says_who_loads_what_where_it_ran_and_how_to_load_it(catalog: Catalog, tmp_path: Path) -> None:
