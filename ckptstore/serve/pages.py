@@ -12,7 +12,7 @@ from starlette.routing import Route
 from ckptstore.core.groups import grouped
 from ckptstore.core.hints import Command
 from ckptstore.core.picture import MEANINGS
-from ckptstore.core.text import of_ranks, ranges, size, span
+from ckptstore.core.text import count, of_ranks, ranges, size, span
 from ckptstore.doctor.checkup import Status
 from ckptstore.errors import RefusedError
 from ckptstore.outside import utc_now
@@ -54,7 +54,7 @@ class Pages:
         )
         self._templates.globals |= {"at_run": at_run, "ago": ago, "bytes": size, "trouble": trouble, "charts": charts}
         self._templates.globals |= {"visit": VISIT.get, "stamps": stamps, "grid_rows": grid_rows}
-        self._templates.globals |= {"command_of": Command}
+        self._templates.globals |= {"command_of": Command, "count": count}
         self._templates.filters |= {"moment": moment, "seconds": lambda value: f"{value:.3g} s"}
 
     def routes(self) -> list[Route]:

@@ -203,7 +203,7 @@ def test_a_plan_that_has_changed_is_shown_and_asked_for_again(catalog: Catalog, 
     found = person.client.post("/runs/run/gc", data=form)
     assert found.status_code == 412
     assert "has changed since it was shown: this is the new one." in found.text
-    assert "1 states would go" in found.text
+    assert "1 state would go" in found.text
     assert trashed(catalog) == []
     again = forms_in(found.text)["/runs/run/gc"]
     assert again["agreed"] != form["agreed"]

@@ -165,11 +165,20 @@ def test_the_pages_say_which_tiers_have_what(catalog: Catalog, client: TestClien
         assert f"<code>{tier.url}</code>" in of_tier
         assert '<a href="/runs/run/saves/10">10</a>' in of_tier
         assert '<td class="number">2</td>' in of_tier, "the ranks are replicas: step 10 has one copy"
-        assert "1 files, " in of_tier
+        assert "1 file, " in of_tier
         assert gone.url not in page
         first, second = later.get("/runs/run/saves/20").text.split('id="rank-1"')
         assert ("<td>far</td>" in first, "<td>far</td>" in second) == (True, False)
     assert job.run == "run"
+
+
+def test_the_link_to_the_last_page_of_runs_promises_no_number(
+    catalog: Catalog, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said how many runs are on this page, as if as many came: "Next 100 runs" before the last one."""
+    rows = [RunRow(f"run-{number:03}", 1, None, None, 0, "training", 0, 0) for number in range(101)]
+    monkeypatch.setattr(catalog, "runs", lambda: rows)
+    assert '<a href="/?after=0%3Arun-099">Next page</a>' in client.get("/").text
 
 
 def test_runs_that_need_somebody_come_first_and_a_page_has_a_hundred() -> None:
