@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from datetime import datetime
 
 _SMALL = (112, 28)
 _WIDE = 720
@@ -27,6 +28,15 @@ class Cell(NamedTuple):
     address: str
 
 
+class Step(NamedTuple):
+    """One row of a grid: its step, a note, one sign for each column, and the cells with their links."""
+
+    step: int
+    note: str
+    signs: str
+    cells: Sequence[Cell]
+
+
 class Bar(NamedTuple):
     """One row of a timeline. Moments are in seconds since 1970."""
 
@@ -38,14 +48,14 @@ class Bar(NamedTuple):
     marks: Sequence[tuple[float, str]]  # moments, each with its tooltip
 
 
-def marks_of(moments: Sequence[float], title: str) -> Markup:
+def marks_of(moments: Sequence[datetime], title: str) -> Markup:
     """A tick for each moment, on one time axis. Empty without moments."""
     if not moments:
         return Markup()
     width, height = _SMALL
     ticks = Markup().join(
         Markup('<line x1="{0}" x2="{0}" y1="4" y2="{1}"/>').format(f"{x:.1f}", height - 4)
-        for x in _scale(moments, width)
+        for x in _scale([at.timestamp() for at in moments], width)
     )
     return _svg("ticks", width, height, title, ticks)
 
@@ -96,8 +106,8 @@ def timeline_of(bars: Sequence[Bar], title: str) -> Markup:
     return _svg("timeline", _WIDE, len(bars) * _ROW, title, Markup().join(rows))
 
 
-def grid_of(rows: Sequence[tuple[str, Sequence[Cell]]], heads: Sequence[str], title: str) -> Markup:
-    """A row of cells for each name. Each cell is a link; the Tab key skips it, since the table has the same links.
+def grid_of(rows: Sequence[Step], heads: Sequence[str], title: str) -> Markup:
+    """A row of cells for each step. Each cell is a link; the Tab key skips it, since the table has the same links.
 
     The first row has the `heads` of the columns. There is room for a head over every fourth column.
     """
@@ -109,16 +119,17 @@ def grid_of(rows: Sequence[tuple[str, Sequence[Cell]]], heads: Sequence[str], ti
         for i, head in enumerate(heads)
         if head
     ]
-    for at, (name, cells) in enumerate(rows, 1):
+    for at, row in enumerate(rows, 1):
+        name = f"{row.step} {row.note}".strip()
         drawn.append(Markup('<text x="{}" y="{}">{}</text>').format(_NAMES - 6, at * size + _CELL - 1, name))
         drawn += [
             Markup(
                 '<a href="{}" tabindex="-1" aria-label="{}"><rect class="cell-{}" x="{}" y="{}" width="{}" height="{}">'
                 "<title>{}</title></rect></a>"
             ).format(cell.address, cell.title, cell.kind, _NAMES + i * size, at * size, _CELL, _CELL, cell.title)
-            for i, cell in enumerate(cells)
+            for i, cell in enumerate(row.cells)
         ]
-    width = _NAMES + size * max(len(cells) for _, cells in rows)
+    width = _NAMES + size * max(len(row.cells) for row in rows)
     frame = Markup('<svg class="grid" role="group" aria-label="{}" viewBox="0 0 {} {}" width="{}" height="{}">{}</svg>')
     height = (len(rows) + 1) * size
     return frame.format(title, width, height, width, height, Markup().join(drawn))

@@ -24,7 +24,7 @@ from ckptstore.serve.questions import rules_of
 from ckptstore.serve.view import at_run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
     from datetime import datetime
 
     from starlette.requests import Request
@@ -53,8 +53,7 @@ class Pages:
             lstrip_blocks=True,
         )
         self._templates.globals |= {"at_run": at_run, "ago": ago, "bytes": size, "trouble": trouble, "charts": charts}
-        self._templates.globals |= {"visit": VISIT.get, "stamps": stamps, "grid_rows": grid_rows}
-        self._templates.globals |= {"command_of": Command, "count": count}
+        self._templates.globals |= {"visit": VISIT.get, "command_of": Command, "count": count}
         self._templates.filters |= {"moment": moment, "seconds": lambda value: f"{value:.3g} s"}
 
     def routes(self) -> list[Route]:
@@ -254,16 +253,6 @@ def worst_of(findings: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, An
 def is_told(check: Mapping[str, Any]) -> bool:
     """Whether the page of a run shows a check: each one that is not OK, and the room on its disk."""
     return bool(check["status"] != Status.OK or check["name"] == "disk")
-
-
-def stamps(moments: Iterable[datetime]) -> list[float]:
-    """Moments, in seconds since 1970."""
-    return [at.timestamp() for at in moments]
-
-
-def grid_rows(steps: Iterable[view.Step]) -> list[tuple[str, Sequence[charts.Cell]]]:
-    """The rows of the picture, with their names."""
-    return [(f"{each.step} {each.note}".strip(), each.cells) for each in steps]
 
 
 def ago(at: datetime) -> str:

@@ -10,7 +10,7 @@ from ckptstore.core.model import Rule
 from ckptstore.core.picture import MEANINGS, folded, signs_by_record, signs_of
 from ckptstore.core.text import count
 from ckptstore.resume.liveness import ENDED, KILLED
-from ckptstore.serve.charts import Bar, Cell
+from ckptstore.serve.charts import Bar, Cell, Step
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -29,15 +29,6 @@ KINDS = dict(zip(MEANINGS, _NAMES, strict=True))
 
 _LOST = (Rule.MISSING_FILE, Rule.SIZE_MISMATCH, Rule.DIGEST_MISMATCH)
 _CHOSEN, _ABANDONED = "chosen", "abandoned"
-
-
-class Step(NamedTuple):
-    """A row of the picture: its step, a note, one sign for each column, and the cells with their links."""
-
-    step: int
-    note: str
-    signs: str
-    cells: Sequence[Cell]
 
 
 def at_run(run: str, *further: object) -> str:
