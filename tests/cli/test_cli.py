@@ -377,17 +377,6 @@ def test_a_catalog_that_is_no_file_says_what_to_do(tmp_path: Path) -> None:
     assert_one_line(ckptstore("--db", str(tmp_path), "runs"), 4, "it is a directory: give a file in it")
 
 
-def test_names_with_brackets_and_colons_are_printed_as_they_are(sqlite_url: str, tmp_path: Path) -> None:
-    launch = connect(sqlite_url).join("llama[7b]:fire:/v2")
-    path = tmp_path / "a[red]:cat:.ckpt"
-    path.write_bytes(b"x")
-    launch.register(path, global_step=5)
-    assert "llama[7b]:fire:/v2" in ckptstore("--db", sqlite_url, "runs").out
-    resolved = ckptstore("--db", sqlite_url, "resolve", "llama[7b]:fire:/v2").out
-    assert str(path) in resolved
-    assert resolved.startswith("run llama[7b]:fire:/v2 goes on")
-
-
 def test_a_file_name_that_is_no_text_can_be_printed(sqlite_url: str, tmp_path: Path) -> None:
     """Bytes that are no UTF-8, and what would clear the screen."""
     (tmp_path / "ckpt").mkdir()
@@ -483,11 +472,6 @@ def test_sync_takes_up_what_journals_say(url: str, run: Job, tmp_path: Path) -> 
     again = ckptstore("--db", other, "sync")
     assert again.out == "2 journals read, 0 with new lines: 0 records added\n"
     assert ckptstore("--db", other, "resolve", "run", "--json").json["global_step"] == 10
-    third = ckptstore("--db", str(tmp_path / "third.db"), "scan", str(tmp_path))
-    assert "6 records taken from journals\n" in third.out
-    wrong = ckptstore("--db", other, "sync", "nobody")
-    assert (wrong.code, wrong.err.count("\n")) == (2, 1)
-    assert "no run 'nobody'" in wrong.err
 
 
 def test_explain_of_a_wide_job_stays_readable(catalog: Catalog, database_url: str, tmp_path: Path) -> None:

@@ -15,11 +15,7 @@ from ckptstore.api import Catalog
 from ckptstore.cli.main import cli
 from ckptstore.core.copies import CopyState
 from ckptstore.doctor.run_facts import backlogs
-from ckptstore.errors import CatalogBusyError
 from ckptstore.journal.recorder import shared
-from ckptstore.serve.answers import Answers
-from ckptstore.serve.app import make_app
-from ckptstore.serve.guard import Rules
 from ckptstore.serve.metrics import measure
 from ckptstore.tiers import facts
 from tests.jobs import Job, begun
@@ -109,20 +105,6 @@ def test_errors_are_problems(client: TestClient, address: str, status: int, titl
     assert (found.status_code, found.headers["content-type"]) == (status, "application/problem+json")
     assert title in found.json()["title"]
     assert found.json()["status"] == status
-
-
-def test_a_catalog_that_does_not_answer(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is said so in time, and the server stays alive."""
-
-    async def late(*_: object, **_named: object) -> None:
-        raise CatalogBusyError("the catalog did not answer within 5 s", "try again")
-
-    monkeypatch.setattr(Answers, "get", late)
-    with TestClient(make_app(catalog, Rules()), base_url="http://localhost") as client:
-        assert client.get("/healthz").text == "ok\n"
-        for address in ("/readyz", "/api/v1/runs", "/api/v1/events", "/metrics", "/"):
-            assert client.get(address).status_code == 503
-        assert "did not answer within 5 s" in client.get("/").text
 
 
 OF_RUN, OF_SAVE, OF_TIER = {"run"}, {"run", "kind"}, {"run", "tier"}

@@ -165,7 +165,7 @@ def test_a_database_that_is_stuck(postgres: str, postgres_template: str) -> None
         engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
         with engine.begin() as connection:
             connection.execute(sa.text("LOCK TABLE runs IN ACCESS EXCLUSIVE MODE"))
-            for address in ("/readyz", "/api/v1/runs", "/", "/metrics"):
+            for address in ("/readyz", "/api/v1/runs", "/api/v1/events", "/", "/metrics"):
                 found = client.get(address)
                 assert found.status_code == 503, address
                 assert "did not answer within 0.2 s" in found.text
