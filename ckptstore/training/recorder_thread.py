@@ -32,8 +32,6 @@ _MANY_JOBS = 4
 _STEPS_MEASURED = 8  # whose metrics are kept: the save of a step may end after the evaluation of a later one
 _FILE_PATIENCE_SECONDS = 600.0
 FLUSH_SECONDS = 10.0
-MOST_JOBS = 1000
-"""How many jobs may wait. A job is a save: where so many wait, the disks are far behind."""
 
 
 @dataclass
@@ -76,7 +74,6 @@ class RecorderThread:
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
         self._seconds_left = FLUSH_SECONDS
-        self._was_full = False
         self._backoff = Backoff(LONGEST_PAUSE_SECONDS)
         self._next_try = 0.0
         self._failures = 0
@@ -90,12 +87,8 @@ class RecorderThread:
         """Record a file that was just saved; if it is `asynchronous`, once another thread or process has written it.
 
         If it has a digest, that of the written bytes, the file is not read again.
-
-        If too many wait, the journal notes it as being written: the next start finishes the record.
         """
-        is_queued = self.call(lambda: self._record(file, asynchronous=asynchronous))
-        if not is_queued and not self._launch.recorder.note(file):
-            log.error("%s is not registered: too many files wait for that; the next start looks for it", file.path)
+        self.call(lambda: self._record(file, asynchronous=asynchronous))
 
     def keep_exit(self, file: Checkpoint, kept_path: str) -> None:
         """Rename the complete file of a graceful exit to `kept_path`, and record it."""
@@ -131,8 +124,7 @@ class RecorderThread:
                     waiting.file = replace(waiting.file, quarantine=waiting.file.quarantine or reason)
             self._launch.live_files.quarantine_after(step, reason)
 
-        if not self.call(job):
-            log.error("saves after step %d are not quarantined: too many files wait for their records", step)
+        self.call(job)
 
     def measure(self, step: int, metrics: Mapping[str, float]) -> None:
         """Add metrics to the files of a step, including those that are recorded later."""
@@ -152,33 +144,22 @@ class RecorderThread:
                 except CkptstoreError as error:  # not repeated: the saves after it would wait for the catalog
                     log.error("metrics of step %d are not recorded: %s", step, error)  # noqa: TRY400
 
-        if not self.call(job):
-            log.error("metrics of step %d are not recorded: too many files wait for their records", step)
+        self.call(job)
 
     def keep_beside(self, path: str, step: int, content: Callable[[], dict[str, Any]]) -> None:
         """Write what `content` returns to the companion of the file of a step, once that is recorded."""
         self.call(lambda: self._beside(lambda: self._companions.keep(path, step, content)))
 
-    def call(self, job: Callable[[], object]) -> bool:
-        """Do `job` on the thread, after the earlier ones; False if too many wait. Never waits itself."""
+    def call(self, job: Callable[[], object]) -> None:
+        """Do `job` on the thread, after the earlier ones, however many wait. Never waits itself."""
         if os.getpid() != self._process:  # a child of `async_save="process"`: the thread is its parent's
-            return False
+            return
         with self._lock:
-            is_full = self._open_jobs >= MOST_JOBS
-            if not is_full:
-                self._open_jobs += 1
-                self._jobs.put(job)
-                self._seconds_left = FLUSH_SECONDS
-                if self._thread is None:
-                    self._start()
-        if is_full and not self._was_full:
-            log.warning(
-                "%d saves wait to be registered: the next ones are only noted in the journal, and the next start "
-                "registers them",
-                MOST_JOBS,
-            )
-        self._was_full |= is_full
-        return not is_full
+            self._open_jobs += 1
+            self._jobs.put(job)
+            self._seconds_left = FLUSH_SECONDS
+            if self._thread is None:
+                self._start()
 
     def _start(self) -> None:
         self._thread = start_thread(self._work, "ckptstore")
