@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from blake3 import blake3
 
 from ckptstore.core.bounded_json import parse
+from ckptstore.core.model import FileState
 from ckptstore.core.naming import companion_of
 from ckptstore.disk.files import make_durable, replace_text
 from ckptstore.errors import reason_of
 from ckptstore.outside import Path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from ckptstore.core.model import Checkpoint
 
@@ -40,38 +41,30 @@ class Found(NamedTuple):
 
 
 class Companions:
-    """Writes the companions of a rank's files, each once its file is recorded. For one thread."""
+    """Writes the companions of a rank's files, each once its file is recorded. For one thread.
 
-    def __init__(self, *, durable: bool) -> None:
+    `recorded` returns the record of the file at a path; None if there is none, or if the file is gone.
+    """
+
+    def __init__(self, recorded: Callable[[str], Checkpoint | None], *, durable: bool) -> None:
+        self._recorded = recorded
         self._durable = durable
         self._waiting: dict[str, tuple[int, Callable[[], Content]]] = {}
-        self._newest: dict[str, Checkpoint] = {}
 
     def keep(self, path: str, step: int, content: Callable[[], Content]) -> None:
         """Write the result of `content` beside the file of a step once that is recorded. Replaces an older one."""
         self._waiting[path] = step, content
-        if path in self._newest:
-            self._write(self._newest[path])
+        file = self._recorded(path)
+        if file is not None and file.state is not FileState.IN_PROGRESS:
+            self.write(file)
 
-    def recorded(self, file: Checkpoint) -> None:
-        """A whole file is recorded."""
-        if any(file.global_step > newest.global_step for newest in self._newest.values()):
-            self._newest.clear()
-        self._newest[file.path] = file
+    def write(self, file: Checkpoint) -> None:
+        """Write what is kept for a whole file, which is recorded. What is kept for earlier steps is dropped."""
         self._waiting = {path: each for path, each in self._waiting.items() if each[0] >= file.global_step}
-        self._write(file)
-
-    def forget(self, files: Iterable[Checkpoint]) -> None:
-        """Write nothing more beside these files: they are gone."""
-        for file in files:
-            self._newest.pop(file.path, None)
-
-    def _write(self, file: Checkpoint) -> None:
         step, content = self._waiting.get(file.path, (None, dict))
-        if step != file.global_step:
-            return
-        del self._waiting[file.path]
-        write(file, content(), durable=self._durable)
+        if step == file.global_step:
+            del self._waiting[file.path]
+            write(file, content(), durable=self._durable)
 
 
 def write(file: Checkpoint, content: Content, *, durable: bool) -> None:

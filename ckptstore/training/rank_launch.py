@@ -608,11 +608,11 @@ class LiveFiles:
         """The paths of the files."""
         return [file.path for file in self._all()]
 
-    def notice_vanished(self, directory: Path) -> list[Checkpoint]:
-        """Record and return the files that are gone: MindSpore's keep_checkpoint_max deletes them by itself."""
+    def notice_vanished(self, directory: Path) -> None:
+        """Record the files that are gone: MindSpore's keep_checkpoint_max deletes them by itself."""
         names = listed(str(directory))
         if isinstance(names, OSError):
-            return []  # it is not known which are gone
+            return  # it is not known which are gone
         whole = [file for file in self._all() if file.state is not FileState.IN_PROGRESS]
         begin = f"{directory}/"  # not by `Path`, which takes long for many files, at each save
         here = [file for file in whole if file.path.startswith(begin) and "/" not in file.path[len(begin) :]]
@@ -626,7 +626,6 @@ class LiveFiles:
                 if companion in names and names.isdisjoint(checkpoints_of(companion)):
                     with suppress(OSError):  # gc removes it later
                         remove_own(str(directory), companion)
-        return gone
 
     def measure(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Add metrics to the files of a step; return whether there are any."""

@@ -78,7 +78,7 @@ class RecorderThread:
         self._next_try = 0.0
         self._failures = 0
         self._said_left = ""
-        self._companions = Companions(durable=durable)
+        self._companions = Companions(launch.live_files.at, durable=durable)
         self._said_companions = False
         self._on_recorded = on_recorded
         self.state_names: frozenset[str] = frozenset()
@@ -365,9 +365,9 @@ class RecorderThread:
     def _keep(self, whole: Checkpoint) -> None:
         self._launch.record_files([whole])
         self._launch.signs.pass_on()
-        self._beside(lambda: self._companions.recorded(whole))
+        self._beside(lambda: self._companions.write(whole))
         self._on_recorded(whole)
-        self._companions.forget(self._launch.live_files.notice_vanished(Path(whole.path).parent))
+        self._launch.live_files.notice_vanished(Path(whole.path).parent)
 
     def _beside(self, write: Callable[[], None]) -> None:
         """Write a companion. An error is only logged: the checkpoint is recorded anyway."""

@@ -705,8 +705,7 @@ def test_what_a_rank_has_of_its_own_comes_back_though_a_replica_stands_in(
         ms.save_checkpoint(network, str(path))
         files.append(launch.register(path, global_step=2))
         averages = {name: np.full(4, launch.rank + 5, np.float32) for name in ("1.moving_mean", "1.moving_variance")}
-        companions = Companions(durable=False)
-        companions.recorded(files[-1])
+        companions = Companions(launch.live_files.at, durable=False)
         companions.keep(str(path), 2, lambda: {"averages": extra_state.plain(averages)})  # noqa: B023 — called at once
     plan = RestorePlan(
         launch=launches[0].facts, global_step=2, ranks=tuple(Assignment(rank, files[1]) for rank in (0, 1))

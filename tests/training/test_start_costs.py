@@ -249,8 +249,9 @@ def test_a_save_makes_no_path_of_each_file_that_is_there(
         return Path(path)
 
     monkeypatch.setattr(rank_launch, "Path", noted)
-    assert launch.live_files.notice_vanished(job.folder(0)) == []
+    launch.live_files.notice_vanished(job.folder(0))
     assert made == []
     lost = launch.live_files.paths()[1]
     Path(lost).unlink()
-    assert [file.path for file in launch.live_files.notice_vanished(job.folder(0))] == [lost]
+    launch.live_files.notice_vanished(job.folder(0))
+    assert launch.live_files.at(lost) is None
