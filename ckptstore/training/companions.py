@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ckptstore")
 
-MOST_BYTES = 64 << 20
-"""The most bytes of a companion's content."""
-_MOST_AROUND = 1000
+MOST_BYTES = (64 << 20) + 1000
+"""The most bytes of a companion."""
 
 
 class Found(NamedTuple):
@@ -71,10 +70,11 @@ def write(file: Checkpoint, content: Content, *, durable: bool) -> None:
     """Write the companion of a file. One that is too large is only logged. Raises `OSError`."""
     text = _text({"of": _identity(file), **content})
     path = Path(companion_of(file.path))
-    if len(text) > MOST_BYTES:
+    whole = f'{{"checksum": "{blake3(text.encode()).hexdigest()}", "content": {text}}}'
+    if len(whole) > MOST_BYTES:
         log.warning("%s is not written: more than 64 MB are kept beside the parameters", path)
         return
-    replace_text(path, f'{{"checksum": "{blake3(text.encode()).hexdigest()}", "content": {text}}}')
+    replace_text(path, whole)
     if durable:
         make_durable(str(path))
 
@@ -84,10 +84,10 @@ def read(file: Checkpoint) -> Found:
     path = Path(companion_of(file.path))
     try:
         status = path.stat()
-        if not S_ISREG(status.st_mode) or status.st_size > MOST_BYTES + _MOST_AROUND:
+        if not S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
             return Found(problem=f"{path} is no companion of a checkpoint")
         with path.open("rb") as opened:
-            raw = opened.read(MOST_BYTES + _MOST_AROUND)
+            raw = opened.read(MOST_BYTES)
     except FileNotFoundError:
         return Found()
     except OSError as error:

@@ -82,6 +82,17 @@ def test_a_companion_of_another_checkpoint_is_left_out(
     assert "is cut or damaged: the export is without it" in caplog.text
 
 
+def test_any_companion_that_is_written_is_handed_over(
+    files: list[Checkpoint], catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The import refused the largest ones: they were allowed to have more bytes than it read."""
+    companion = Path(companion_of(files[0].path))
+    monkeypatch.setattr(companions, "MOST_BYTES", companion.stat().st_size - 60)
+    companions.write(files[0], {"random": [1]}, durable=False)
+    catalog.export("digits", tmp_path / "out")
+    assert catalog.import_(tmp_path / "out", tmp_path / "there", run="new").run == "new"
+
+
 def test_what_is_written_where_there_is_no_mindspore(
     files: list[Checkpoint], catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
