@@ -4,8 +4,7 @@ import shlex
 import shutil
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,73 +24,55 @@ from tests.jobs import Job, begun
 from tests.tiers.jobs import copied, declared
 
 
-def on_one_disk(ranks: list[RankLaunch], asked: list[list[str]] | None = None) -> RestorePlan | None:
-    """The plan of ranks that see the same; notes what rank 0 asks of the others."""
+def chosen(ranks: list[RankLaunch], answer: Callable[[RankLaunch, Any], int] = visibility.answer) -> RestorePlan | None:
+    """The plan of ranks, each of which answers what rank 0 asks."""
 
     def ask(question: Any) -> int:
-        if asked is not None:
-            asked.append(list(question))
-        return sum(visibility.answer(rank, question) for rank in ranks)
+        return sum(answer(rank, question) for rank in ranks)
 
     return ranks[0].decide_start(ranks[0].database, NEWEST, visibility.ask_ranks(ranks[0], NEWEST, ask)).plan
 
 
 class Hosts:
-    """Each rank has a host of its own, whose disk the others do not see."""
+    """Each host has the disk of so many ranks, and does not see those of the others."""
 
-    def __init__(self, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.job = job
+    def __init__(self, job: Job, monkeypatch: pytest.MonkeyPatch, ranks: int = 1) -> None:
+        self.job, self.ranks, self.monkeypatch = job, ranks, monkeypatch
         self.asked: list[Any] = []
-        self.monkeypatch = monkeypatch
 
-    @contextmanager
-    def on(self, rank: int) -> Iterator[None]:
-        """As a process of that rank's host sees it."""
-        others = [self.job.folder(each) for each in range(self.job.world_size) if each != rank]
-        there = [each for each in others if each.exists()]
-        with self.monkeypatch.context() as patch:
-            patch.setattr(name_claims, "host_name", lambda: f"host-{rank}")
-            patch.setattr(visibility, "host_name", lambda: f"host-{rank}")
-            for each in there:
-                each.rename(each.with_name(f"{each.name}.unseen"))
-            try:
-                yield
-            finally:
-                for each in there:
-                    each.with_name(f"{each.name}.unseen").rename(each)
+    def go_to(self, host: int | None) -> None:
+        """From now on all is as a process on this host sees it (None: as one that sees all disks)."""
+        for module in (name_claims, visibility):
+            self.monkeypatch.setattr(module, "host_name", lambda: f"host-{host}")
+        for rank in range(self.job.world_size):
+            here, unseen = self.job.folder(rank), self.unseen(rank)
+            if host in (None, rank // self.ranks):
+                here, unseen = unseen, here
+            if here.exists():
+                shutil.rmtree(unseen, ignore_errors=True)
+                here.rename(unseen)
 
-    def start(self) -> RestorePlan | None:
-        """All ranks of a new launch start; the plan that they get."""
+    def unseen(self, rank: int) -> Path:
+        """Where the directory of a rank is while another host looks."""
+        return self.job.folder(rank).with_name(f"rank_{rank}.unseen")
+
+    def start(self, beside: Callable[[], object] = lambda: None) -> RestorePlan | None:
+        """All ranks of a new launch start; the plan that they get. `beside` is called wherever a rank looks."""
         ranks = self.job.start(resume=False)
 
-        def ask(question: Any) -> int:
+        def answer(rank: RankLaunch, question: Any) -> int:
             self.asked.append(question)
-            said = 0
-            for rank in ranks[1:]:
-                with self.seen_by_others(rank):
-                    said += visibility.answer(rank, question)
-            return said + visibility.answer(ranks[0], question)
+            self.go_to(rank.rank // self.ranks)
+            beside()
+            said = visibility.answer(rank, question)
+            self.go_to(0)
+            return said
 
-        with self.on(0):
-            return ranks[0].decide_start(ranks[0].database, NEWEST, visibility.ask_ranks(ranks[0], NEWEST, ask)).plan
-
-    @contextmanager
-    def seen_by_others(self, rank: RankLaunch) -> Iterator[None]:
-        """On another host, while rank 0 waits on its own."""
-        unseen = self.job.folder(rank.rank)
-        own, first = unseen.with_name(f"{unseen.name}.unseen"), self.job.folder(0)
-        exists = own.exists()
-        if exists:
-            own.rename(unseen)
-        first.rename(first.with_name("rank_0.unseen"))
-        with self.monkeypatch.context() as patch:
-            patch.setattr(visibility, "host_name", lambda: f"host-{rank.rank}")
-            try:
-                yield
-            finally:
-                first.with_name("rank_0.unseen").rename(first)
-                if exists:
-                    unseen.rename(own)
+        self.go_to(0)
+        try:
+            return chosen(ranks, answer)
+        finally:
+            self.go_to(None)
 
 
 def files_of(plan: RestorePlan | None) -> tuple[int, list[tuple[int, int]]]:
@@ -111,8 +92,14 @@ def test_each_rank_restores_from_its_own_disk(hosts: Hosts) -> None:
 
 def test_one_disk_for_all_is_asked_about_once(hosts: Hosts) -> None:
     asked: list[list[str]] = []
-    assert files_of(on_one_disk(hosts.job.start(resume=False), asked)) == (20, [(0, 0), (1, 1)])
-    assert asked == [["files", "all"]]
+    ranks = hosts.job.start(resume=False)
+
+    def answer(rank: RankLaunch, question: Any) -> int:
+        asked.append(list(question))
+        return visibility.answer(rank, question)
+
+    assert files_of(chosen(ranks, answer)) == (20, [(0, 0), (1, 1)])
+    assert asked == [["files", "all"]] * 2
 
 
 def test_the_first_start_of_a_run_asks_nothing(catalog: Catalog, tmp_path: Path) -> None:
@@ -137,28 +124,24 @@ def test_a_file_that_one_host_lost_gives_the_older_state_or_the_named_copy(
     assert shlex.split(copy)[-1] == f"{path.parent}/"
 
 
-def test_a_copy_is_taken(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_is_taken(catalog: Catalog, tmp_path: Path) -> None:
     """The host was replaced; the file of its replica was put where the message says."""
     job, _ = begun(catalog, tmp_path / "ckpt", 10, layout="data_parallel")
-    hosts = Hosts(job, monkeypatch)
-    job.folder(1).rename(tmp_path / "gone")
-    copied = tmp_path / "copied"
-    shutil.copytree(job.folder(0), copied)
-    started = job.start(resume=False)
+    shutil.rmtree(job.folder(1))
+    own, copied = job.folder(0), tmp_path / "copied"
+    shutil.copytree(own, copied)
 
-    def ask(question: Any) -> int:
-        said = int(visibility.answer(started[0], question))
-        job.folder(0).rename(tmp_path / "host-0")
-        copied.rename(job.folder(0))
-        try:
-            return said + visibility.answer(started[1], question)
-        finally:
-            job.folder(0).rename(copied)
-            (tmp_path / "host-0").rename(job.folder(0))
+    def answer(rank: RankLaunch, question: Any) -> int:
+        if rank.rank == 0:
+            return visibility.answer(rank, question)
+        own.rename(tmp_path / "host-0")
+        copied.rename(own)
+        said = visibility.answer(rank, question)
+        own.rename(copied)
+        (tmp_path / "host-0").rename(own)
+        return said
 
-    plan = started[0].decide_start(started[0].database, NEWEST, visibility.ask_ranks(started[0], NEWEST, ask)).plan
-    assert files_of(plan) == (10, [(0, 0), (1, 0)])
-    assert not hosts.asked
+    assert files_of(chosen(job.start(resume=False), answer)) == (10, [(0, 0), (1, 0)])
 
 
 def test_the_chosen_state_is_asked_about_however_many_newer_ones_lost_their_files(
@@ -169,7 +152,7 @@ def test_the_chosen_state_is_asked_about_however_many_newer_ones_lost_their_file
     job, _ = begun(catalog, tmp_path / "ckpt", *steps)
     for step in steps[1:]:
         job.folder(1).joinpath(f"net-{step // 10}_10.ckpt").unlink()
-    assert files_of(on_one_disk(job.start(resume=False))) == (10, [(0, 0), (1, 1)])
+    assert files_of(chosen(job.start(resume=False))) == (10, [(0, 0), (1, 1)])
 
 
 def test_more_ranks_see_the_state_of_one_rank(catalog: Catalog, tmp_path: Path) -> None:
@@ -179,7 +162,7 @@ def test_more_ranks_see_the_state_of_one_rank(catalog: Catalog, tmp_path: Path) 
     job.save(job.begin(), 20)
     for rank in (0, 1):
         job.folder(rank).joinpath("net_1-2_10.ckpt").unlink()
-    assert files_of(on_one_disk(job.start(resume=False))) == (10, [(0, 0), (1, 0)])
+    assert files_of(chosen(job.start(resume=False))) == (10, [(0, 0), (1, 0)])
 
 
 def test_a_rank_looks_at_the_files_of_its_neighbours_and_at_the_one_to_copy(
@@ -189,43 +172,19 @@ def test_a_rank_looks_at_the_files_of_its_neighbours_and_at_the_one_to_copy(
     job, _ = begun(catalog, tmp_path / "ckpt", 10, world_size=6, layout="data_parallel")
     monkeypatch.setattr(visibility, "_OTHERS", 1)
     lowest, *_, last, lost = (job.folder(rank) / "net-1_10.ckpt" for rank in range(6))
-    copied: list[Path] = []  # from node 0 to node 2
+    hosts = Hosts(job, monkeypatch, ranks=2)
     lost.unlink()
+    assert files_of(hosts.start()) == (10, [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4), (5, 4)])
+    last.unlink()
+    with pytest.raises(NothingRestorableError, match=f"rank 4 on host-2 lacks {lowest}, which host-0 has"):
+        hosts.start()
 
-    def go_to(node: int) -> None:
-        monkeypatch.setattr(visibility, "host_name", lambda: f"node-{node}")
-        for here in map(job.folder, range(6)):
-            unseen = here.with_name(f"{here.name}.unseen")
-            if unseen.exists():
-                shutil.rmtree(here, ignore_errors=True)
-                unseen.rename(here)
-        for rank in range(6):
-            if rank // 2 != node:
-                job.folder(rank).rename(job.folder(rank).with_name(f"rank_{rank}.unseen"))
-        for path in copied if node == 2 else ():
-            path.parent.mkdir()
-            shutil.copy2(path.parent.with_name(f"{path.parent.name}.unseen") / path.name, path)
+    def copy_to_host_2() -> None:
+        if job.folder(4).exists():
+            lowest.parent.mkdir(exist_ok=True)
+            shutil.copy2(hosts.unseen(0) / lowest.name, lowest)
 
-    def start() -> RestorePlan | None:
-        ranks = job.start(resume=False)
-
-        def ask(question: Any) -> int:
-            said = 0
-            for rank in ranks:
-                go_to(rank.rank // 2)
-                said += visibility.answer(rank, question)
-            go_to(0)
-            return said
-
-        return ranks[0].decide_start(ranks[0].database, NEWEST, visibility.ask_ranks(ranks[0], NEWEST, ask)).plan
-
-    go_to(0)
-    assert files_of(start()) == (10, [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4), (5, 4)])
-    last.parent.with_name("rank_4.unseen").joinpath(last.name).unlink()
-    with pytest.raises(NothingRestorableError, match=f"rank 4 on node-2 lacks {lowest}, which node-0 has"):
-        start()
-    copied.append(lowest)
-    assert files_of(start()) == (10, [(0, 0), (1, 1), (2, 2), (3, 3), (4, 0), (5, 0)])
+    assert files_of(hosts.start(copy_to_host_2)) == (10, [(0, 0), (1, 1), (2, 2), (3, 3), (4, 0), (5, 0)])
 
 
 def test_a_rank_of_a_small_job_looks_at_the_files_of_all(
@@ -283,18 +242,14 @@ def test_shares_are_read_by_all_ranks(
         assert share is not None
         rank.record_files([share])
     hosts = Hosts(job, monkeypatch)
-    if who_sees_all == "none":
-        plan = hosts.start()
-    else:
-        started = job.start(resume=False)
 
-        def ask(question: Any) -> int:
-            elsewhere = hosts.on(1) if who_sees_all == "rank 0" else nullcontext()
-            with elsewhere:
-                said = visibility.answer(started[1], question)
-            return said + visibility.answer(started[0], question)
+    def answer(rank: RankLaunch, question: Any) -> int:
+        hosts.go_to(rank.rank if who_sees_all == "rank 0" and rank.rank else None)
+        said = visibility.answer(rank, question)
+        hosts.go_to(None)
+        return said
 
-        plan = started[0].decide_start(started[0].database, NEWEST, visibility.ask_ranks(started[0], NEWEST, ask)).plan
+    plan = hosts.start() if who_sees_all == "none" else chosen(job.start(resume=False), answer)
     assert files_of(plan) == (step, [(0, 0), (1, 1)])
 
 
@@ -305,7 +260,7 @@ def test_a_damaged_file_on_one_disk_is_called_that(
     job, _ = begun(catalog, tmp_path / "ckpt", 10, 20)
     path = job.folder(1) / "net-2_10.ckpt"
     path.write_bytes(b"cut")
-    assert files_of(on_one_disk(job.start(resume=False))) == (10, [(0, 0), (1, 1)])
+    assert files_of(chosen(job.start(resume=False))) == (10, [(0, 0), (1, 1)])
     assert "do not see the same files" not in caplog.text
     assert f"step 20 of launch L1 was complete once: {path} has 3 bytes" in caplog.text
 
