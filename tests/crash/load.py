@@ -34,23 +34,17 @@ from tests.postgres_server import Server
 class Wave:
     """One save of all ranks: how many records the catalog has of it, and in how many seconds it had them.
 
-    `opened` and `refused` count the connections that the server gave, and had no room for; `most` is how many were open
-    at once, by looking fifty times a second.
+    `most` is how many connections were open at once, by looking fifty times a second.
     """
 
     recorded: int
     seconds: float
-    opened: int
-    refused: int
     most: int
 
 
 @dataclass
 class Outcome:
-    """What a load did. `room` is how many connections the server allows, `idle` how many were open between waves.
-
-    The bytes of a record are those of the last wave: of tables and indexes, and of journals.
-    """
+    """What a load did. `room` is how many connections the server allows, `idle` how many were open between waves."""
 
     ranks: int
     processes: int
@@ -58,8 +52,6 @@ class Outcome:
     room: int
     waves: list[Wave] = field(default_factory=list)
     idle: int = 0
-    catalog_bytes_a_record: float = 0.0
-    journal_bytes_a_record: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -120,22 +112,15 @@ class Watch:
         self._server = server
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look)
-        self.most = self.opened = self.refused = 0
+        self.most = 0
 
     def __enter__(self) -> Watch:
-        self._before = self._counts()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
-        opened, refused = self._counts()
-        self.opened, self.refused = opened - self._before[0], refused - self._before[1]
-
-    def _counts(self) -> tuple[int, int]:
-        opened = self._server.run("SELECT sessions FROM pg_stat_database WHERE datname = 'ckptstore'")[0][0]
-        return opened, (self._server.directory / "log").read_text().count("too many clients")
 
     def _look(self) -> None:
         with closing(psycopg.connect(self._server.url(), autocommit=True)) as connection:
@@ -177,7 +162,6 @@ def load(home: Path, *, ranks: int, processes: int, at_a_time: int, waves: int, 
     try:
         for number in range(1, waves + 1):
             _wait(workers, "READY")
-            before = _bytes(server, directory)
             with Watch(server) as watch:
                 began = time.monotonic()
                 _tell(workers)
@@ -185,13 +169,9 @@ def load(home: Path, *, ranks: int, processes: int, at_a_time: int, waves: int, 
                 seconds = time.monotonic() - began
             found = f"SELECT count(*) FROM checkpoints JOIN saves ON saves.id = save_id WHERE global_step = {number}"
             recorded = server.run(f"{found} AND state = 'complete'", "ckptstore")[0][0]
-            outcome.waves.append(Wave(recorded, seconds, watch.opened, watch.refused, watch.most))
+            outcome.waves.append(Wave(recorded, seconds, watch.most))
             ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'ckptstore'"
             outcome.idle = max(outcome.idle, server.run(ours)[0][0])
-            after = _bytes(server, directory)
-            outcome.catalog_bytes_a_record, outcome.journal_bytes_a_record = (
-                (now - then) / ranks for now, then in zip(after, before, strict=True)
-            )
             _tell(workers)
         for worker in workers:
             worker.wait()
@@ -213,13 +193,6 @@ def _tell(workers: list[subprocess.Popen[str]]) -> None:
     for worker in workers:
         worker.stdin.write("\n")
         worker.stdin.flush()
-
-
-def _bytes(server: Server, directory: Path) -> tuple[int, int]:
-    """What the catalog's tables and indexes take, and what the journals do."""
-    server.run("VACUUM", "ckptstore")
-    sizes = "SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relkind = 'r' AND relnamespace = 2200"
-    return int(server.run(sizes, "ckptstore")[0][0]), sum(path.stat().st_size for path in directory.rglob("*.jsonl"))
 
 
 def work(part: Part) -> None:

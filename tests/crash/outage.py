@@ -33,15 +33,12 @@ class Outcome:
     processes: int = 0
     seconds: float = 0.0
     saves: int = 0
-    steps: int = 0
     lost: int = 0
     delayed: int = 0
     delayed_alike: int = 0
     longest_hand_over: float = 0.0
     longest_alike: float = 0.0
-    median_hand_over: float = 0.0
     returns: dict[str, float] = field(default_factory=dict)
-    killed_connections: int = 0
     wrong: list[str] = field(default_factory=list)
 
     def judge(self) -> list[str]:
@@ -140,7 +137,7 @@ def campaign(home: Path, *, processes: int, saves: int, pause: float) -> Outcome
         returned("restarted")
         outage("paused", server.pause, server.go_on)
         for _ in range(4 * saves):
-            outcome.killed_connections += server.kill_connections()
+            server.kill_connections()
             time.sleep(pause / 4)  # the only place where time passes by itself: any moment will do
         returned("connections killed")
         server.stop("immediate")
@@ -180,8 +177,6 @@ def _add(outcome: Outcome, reports: list[dict[str, Any]]) -> None:
     took = sorted(each for report in reports for each in report["took"])
     alike = sorted(each for report in reports for each in report["control"])
     outcome.saves = sum(report["saves"] for report in reports)
-    outcome.steps = sum(report["steps"] for report in reports)
     outcome.delayed = sum(each > LONGEST_STEP for each in took)
     outcome.delayed_alike = sum(each > LONGEST_STEP for each in alike)
     outcome.longest_hand_over, outcome.longest_alike = took[-1], alike[-1]
-    outcome.median_hand_over = took[len(took) // 2]

@@ -38,13 +38,11 @@ def main() -> None:
     print("READY", flush=True)
     sys.stdin.readline()
     took: list[float] = []
-    busy: list[float] = []
     control: list[float] = []
-    steps = saves = 0
+    saves = 0
     next_save = time.monotonic() + float(pause) * int(rank) / int(ranks)  # not all in one instant
     while not _is_told():
         time.sleep(STEP_SECONDS)
-        steps += 1
         if time.monotonic() < next_save:
             continue
         next_save = time.monotonic() + float(pause)
@@ -65,9 +63,8 @@ def main() -> None:
         )
         recorder.submit(file, asynchronous=False)
         took.append(time.perf_counter() - at)
-        busy.append(time.thread_time() - used)
-        control.append(_by_the_machine(busy[-1]))
-    print(json.dumps({"steps": steps, "saves": saves, "took": took, "busy": busy, "control": control}), flush=True)
+        control.append(_by_the_machine(time.thread_time() - used))
+    print(json.dumps({"saves": saves, "took": took, "control": control}), flush=True)
     while not _is_told():
         time.sleep(STEP_SECONDS)
     recorder.close()
