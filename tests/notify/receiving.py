@@ -1,11 +1,17 @@
-"""A receiver as people run them: a real HTTP server in a thread."""
+"""A receiver as people run them: a real HTTP server in a thread; and time that passes for it."""
 
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
+
+import sqlalchemy as sa
+
+from ckptstore.api import Catalog
+from ckptstore.catalog.tables import notifications
 
 
 class Receiving:
@@ -55,3 +61,10 @@ def receiving(port: int = 0) -> Iterator[Receiving]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def let_an_hour_pass(catalog: Catalog) -> None:
+    with catalog.database.write() as connection:
+        for fact, until in connection.execute(sa.select(notifications.c.fact, notifications.c.held_until)).all():
+            earlier = notifications.update().where(notifications.c.fact == fact)
+            connection.execute(earlier.values(held_until=until - timedelta(hours=1)))

@@ -6,17 +6,16 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog import leases
-from ckptstore.catalog.tables import notifications
 from ckptstore.core.model import launch_key
 from ckptstore.doctor.checkup import Status
 from ckptstore.notify.facts import KINDS, look
 from ckptstore.notify.receivers import Failure
 from ckptstore.notify.watcher import Watcher
 from tests.jobs import begun, set_ending
+from tests.notify.receiving import let_an_hour_pass
 from tests.small_disks import fill, give_room, small_disk
 
 pytestmark = pytest.mark.of_files
@@ -43,13 +42,6 @@ def told(catalog: Catalog, *kinds: str, at: datetime | None = None) -> list[tupl
     outcome = Watcher(catalog.database, Taking(), kinds or KINDS).look(at)
     assert not outcome.failed
     return [(notice.kind, notice.run) for notice in outcome.told]
-
-
-def let_an_hour_pass(catalog: Catalog) -> None:
-    with catalog.database.write() as connection:
-        for fact, until in connection.execute(sa.select(notifications.c.fact, notifications.c.held_until)).all():
-            earlier = notifications.update().where(notifications.c.fact == fact)
-            connection.execute(earlier.values(held_until=until - timedelta(hours=1)))
 
 
 def test_a_run_that_is_well_is_no_news(catalog: Catalog, tmp_path: Path) -> None:

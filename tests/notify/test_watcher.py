@@ -8,20 +8,17 @@ import signal
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from pathlib import Path
 from threading import Barrier, Event, Timer, get_ident
 
 import pytest
-import sqlalchemy as sa
 
 from ckptstore.api import Catalog, connect
-from ckptstore.catalog.tables import notifications
 from ckptstore.errors import UsageError
 from ckptstore.notify.receivers import SIGNATURE, Program, Webhook
 from ckptstore.notify.watcher import Watcher
 from tests.jobs import Job
-from tests.notify.receiving import Receiving, receiving
+from tests.notify.receiving import Receiving, let_an_hour_pass, receiving
 
 NO_PAUSES = (0.0, 0.0)
 
@@ -135,10 +132,7 @@ def test_a_refused_fact_holds_up_no_other_and_is_tried_again_in_an_hour(damaged:
     assert [(notice.run, why) for notice, why in outcome.failed] == [("one", "it answered 400")]
     assert [notice.run for notice in outcome.told] == ["two"]
     assert watcher(damaged, receiver).look().told == []
-    with damaged.database.write() as connection:  # an hour later
-        earlier = notifications.c.told_at.is_(None)
-        held = connection.execute(sa.select(notifications.c.held_until).where(earlier)).scalar_one()
-        connection.execute(notifications.update().where(earlier).values(held_until=held - timedelta(hours=1)))
+    let_an_hour_pass(damaged)
     assert [notice.run for notice in watcher(damaged, receiver).look().told] == ["one"]
 
 
@@ -155,10 +149,7 @@ def test_a_watcher_that_dies_leaves_its_fact_to_others(
     with pytest.raises(KeyboardInterrupt):
         own.look()
     assert [notice.run for notice in watcher(damaged, receiver).look().told] == ["two"]
-    with damaged.database.write() as connection:
-        long_ago = sa.select(notifications.c.held_until).limit(1)
-        then = connection.execute(long_ago).scalar_one() - timedelta(hours=1)
-        connection.execute(notifications.update().where(notifications.c.told_at.is_(None)).values(held_until=then))
+    let_an_hour_pass(damaged)
     assert [notice.run for notice in watcher(damaged, receiver).look().told] == ["one"]
 
 
