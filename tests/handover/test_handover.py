@@ -1,7 +1,6 @@
 """A state leaves one catalog, and comes into another as a run: the same bytes, proved, or nothing."""
 
 import json
-import os
 import random
 import tarfile
 from dataclasses import replace
@@ -275,22 +274,6 @@ def test_a_target_that_is_there_is_refused(job: Job, catalog: Catalog, target: s
     with pytest.raises(RefusedError, match="is there already"):
         catalog.export("digits", tmp_path / target)
     assert (tmp_path / target).read_text() == "mine"
-
-
-@pytest.mark.of_files
-@FORMS
-def test_a_file_that_is_not_as_recorded_is_not_exported(
-    job: Job, catalog: Catalog, target: str, tmp_path: Path
-) -> None:
-    path = Path(catalog.show("digits", 10)[1].path)
-    raw = bytearray(path.read_bytes())
-    raw[40] ^= 1
-    at = path.stat()
-    path.write_bytes(raw)
-    os.utime(path, ns=(at.st_atime_ns, at.st_mtime_ns))
-    with pytest.raises(DamageError, match="not those that were recorded"):
-        catalog.export("digits@10", tmp_path / target)
-    assert sorted(each.name for each in tmp_path.iterdir() if each.name.startswith((".", "out"))) == []
 
 
 @pytest.mark.of_files

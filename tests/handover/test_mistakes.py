@@ -43,8 +43,9 @@ def test_a_full_disk(target: str, files: list[Checkpoint], catalog: Catalog, tmp
     assert [row.run for row in catalog.runs()] == ["digits"]
 
 
+@pytest.mark.parametrize("target", ["out", "out.tar"])
 def test_a_file_that_changes_while_it_is_copied(
-    files: list[Checkpoint], catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target: str, files: list[Checkpoint], catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, pieces_of = Path(files[1].path), items.pieces_of
     raw = path.read_bytes()
@@ -67,10 +68,10 @@ def test_a_file_that_changes_while_it_is_copied(
     ):
         changed(content)
         with pytest.raises(error, match=why):
-            catalog.export("digits", tmp_path / "out")
+            catalog.export("digits", tmp_path / target)
         path.write_bytes(raw)
         assert not list(tmp_path.glob("*out*"))
-    catalog.export("digits", tmp_path / "out")
+    catalog.export("digits", tmp_path / target)
 
 
 def test_a_companion_of_another_checkpoint_is_left_out(
