@@ -1,5 +1,6 @@
 """The recorder's thread: what it never does to training, and what it does in the end."""
 
+import json
 import os
 import threading
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from ckptstore.core.model import Checkpoint, FileState, Kind, Rule
 from ckptstore.disk import files
 from ckptstore.errors import CatalogUnavailableError
 from ckptstore.resume.register import describe
+from ckptstore.training import companions
 from ckptstore.training import recorder_thread as module
 from ckptstore.training.rank_launch import RankLaunch
 from ckptstore.training.recorder_thread import RecorderThread
@@ -114,6 +116,24 @@ def test_no_companion_for_a_file_that_mindspore_deleted_since(launch: RankLaunch
     recorder.keep_beside(file.path, 1, lambda: {"callbacks": {}})
     assert recorder.flush(60)
     assert [path.name for path in (tmp_path / "ckpt").iterdir() if path.is_file()] == []
+
+
+def test_a_companion_is_of_the_whole_file_that_another_thread_writes(
+    catalog: Catalog, launch: RankLaunch, tmp_path: Path
+) -> None:
+    recorder = RecorderThread(launch)
+    file = replace(saved(launch, tmp_path, 1), mtime_ns=None)
+    Path(file.path).rename(tmp_path / "not there yet")
+    kept = threading.Event()
+    recorder.submit(file, asynchronous=True)
+    recorder.keep_beside(file.path, 1, lambda: {"waited": 7})
+    recorder.call(kept.set)
+    assert kept.wait(60)
+    (tmp_path / "not there yet").rename(file.path)
+    assert recorder.flush(60)
+    recorder.close()
+    (whole,) = catalog.files("run")
+    assert json.loads(companions.read(whole).content)["waited"] == 7
 
 
 def test_durable_files_are_on_the_disk_before_they_are_registered(
