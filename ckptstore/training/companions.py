@@ -58,7 +58,7 @@ class Companions:
             self.write(file)
 
     def write(self, file: Checkpoint) -> None:
-        """Write what is kept for a whole file, which is recorded. What is kept for earlier steps is dropped."""
+        """Write the content that waits for a whole file, which is recorded. Content of earlier steps is dropped."""
         self._waiting = {path: each for path, each in self._waiting.items() if each[0] >= file.global_step}
         step, content = self._waiting.get(file.path, (None, dict))
         if step == file.global_step:
