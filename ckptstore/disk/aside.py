@@ -9,13 +9,13 @@ import errno
 import re
 from contextlib import contextmanager, suppress
 from itertools import chain, count
-from stat import S_ISDIR, S_ISREG
+from stat import S_ISREG
 from typing import TYPE_CHECKING
 
 from ckptstore.core.ids import derived_id
 from ckptstore.core.naming import INDEX, parse_tensorflow
-from ckptstore.disk.files import make_durable, names_in, remove_own, sync
-from ckptstore.disk.name_claims import FOLDER, NO_LINKS
+from ckptstore.disk.files import give_name, names_in, remove_own, sync
+from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.several import members_at, status_of
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.outside import Path, fcntl, os, shutil, threading, token_hex
@@ -94,35 +94,18 @@ def _names(name: str) -> chain[str]:
 def _give(path: str, final: str) -> None:
     """Move a complete checkpoint to its final path. A prefix gets its index last: without it, it is no checkpoint."""
     status = status_of(path)
-    if status is not None and S_ISREG(status.st_mode):
-        parts = [(path, final)]
-    else:
-        members = members_at(path, status)
+    parts = [path]
+    if status is None or not S_ISREG(status.st_mode):
+        members = [each.path for each in members_at(path, status)]
         if not members:
             left = ", ".join(sorted(names_in(str(Path(path).parent))))
             but = f", but {left}" if left else ""
             raise UsageError(f"the function given to save wrote nothing at {path}{but}", "write to that very path")
-        if status is not None and S_ISDIR(status.st_mode):
-            _sync_all(path)
-            os.rename(path, final)
-            sync(str(Path(final).parent))
-            return
-        parts = [(each.path, f"{final}{each.path.removeprefix(path)}") for each in members]
-        parts.sort(key=lambda part: part[0].endswith(INDEX))
-    for source, target in parts:
-        make_durable(source)
-        _link(source, target)
-    sync(str(Path(final).parent))
-
-
-def _link(path: str, target: str) -> None:
-    """Give a file a name, never over another file."""
-    try:
-        os.link(path, target, follow_symlinks=False)
-    except OSError as error:
-        if error.errno not in NO_LINKS or Path(target).exists():
-            raise
-        os.rename(path, target)
+        parts = sorted(members, key=lambda part: part.endswith(INDEX)) if status is None else parts
+    for part in parts:
+        _sync_all(part)
+    for part in parts:
+        _name(part, f"{final}{part.removeprefix(path)}")
 
 
 @contextmanager
@@ -138,9 +121,7 @@ def named_last(target: str) -> Iterator[str]:
         os.mkdir(own)
         path = f"{own}/{os.path.basename(target)}"
         yield path
-        _sync_all(path)
-        _refuse_taken(target)
-        _name(path, target)
+        _finish(path, target)
 
 
 def named_once(
@@ -161,9 +142,7 @@ def named_once(
             for other in names_in(own) - {mark}:
                 os.unlink(f"{own}/{other}")
             write(f"{own}/{mark}")
-            _sync_all(f"{own}/{mark}")
-            _refuse_taken(target)
-            _name(f"{own}/{mark}", target)
+            _finish(f"{own}/{mark}", target)
 
 
 def clear_unfinished(target: str) -> None:
@@ -248,15 +227,22 @@ def _sync_all(path: str) -> None:
         sync(each)
 
 
-def _name(path: str, target: str) -> None:
-    """Give a complete file or directory its name."""
+def _finish(path: str, target: str) -> None:
+    """Sync a complete file or directory, and give it its name. Raises `RefusedError` if the name is taken."""
+    _sync_all(path)
+    _refuse_taken(target)
     try:
-        if os.path.isdir(path):
-            os.rename(path, target)  # never over a directory with anything in it
-        else:
-            _link(path, target)
+        _name(path, target)
     except OSError as error:
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
             _refuse_taken(target)
         raise
+
+
+def _name(path: str, target: str) -> None:
+    """Give a file or directory its name, never over another one, and sync that."""
+    if os.path.isdir(path):
+        os.rename(path, target)  # never over a directory with anything in it
+    else:
+        give_name(path, target)
     sync(os.path.dirname(target))

@@ -282,6 +282,21 @@ def replace_text(path: Path, text: str) -> None:
         Path(draft).unlink(missing_ok=True)
 
 
+def give_name(path: str, new_path: str) -> bool:
+    """Give a file another name, and never that of another file. Raises `OSError`.
+
+    Returns whether it has its old name too: not on a file system without hard links.
+    """
+    try:
+        os.link(path, new_path, follow_symlinks=False)  # fails where the new name is taken, in one step
+    except OSError as error:
+        if error.errno not in NO_LINKS or Path(new_path).exists():
+            raise
+        os.rename(path, new_path)
+        return False
+    return True
+
+
 def move(path: str, new_path: str) -> None:
     """Rename a file within its directory, and never over another one. Raises `OSError`.
 
@@ -290,19 +305,12 @@ def move(path: str, new_path: str) -> None:
     if Path(new_path).parent != Path(path).parent:
         raise OSError(errno.EXDEV, "a file is kept in its own directory")
     try:
-        os.link(path, new_path, follow_symlinks=False)  # fails where the new name is taken, in one step
-    except FileExistsError:
-        if not Path(path).exists():
+        has_both = give_name(path, new_path)
+    except (FileExistsError, FileNotFoundError):
+        if Path(new_path).exists() and not Path(path).exists():
             return
         if not Path(path).samefile(new_path):  # else an earlier call was interrupted after the link
             raise
-    except FileNotFoundError:
-        if Path(new_path).exists():
-            return
-        raise
-    except OSError as error:
-        if error.errno not in NO_LINKS or Path(new_path).exists():
-            raise
-        os.rename(path, new_path)
-        return
-    Path(path).unlink()
+        has_both = True
+    if has_both:
+        Path(path).unlink()
