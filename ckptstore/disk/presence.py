@@ -23,7 +23,7 @@ from ckptstore.core.groups import grouped
 from ckptstore.core.naming import INDEX, above_save
 from ckptstore.disk.files import opened_directory, readable, sync
 from ckptstore.disk.name_claims import FOLDER, host_name
-from ckptstore.disk.several import NOTHING_THERE
+from ckptstore.disk.several import status_in
 from ckptstore.errors import reason_of
 from ckptstore.outside import Path, os, token_hex
 
@@ -223,17 +223,7 @@ def _why_absent(opened: int, home: Home) -> str:
 
 def _is_at(place: str, opened: int) -> bool:
     """Whether a checkpoint is there: of a prefix of TensorFlow, the index counts."""
-    return _has(place, opened) or _has(f"{place}{INDEX}", opened)
-
-
-def _has(place: str, opened: int) -> bool:
-    try:
-        os.stat(place, dir_fd=opened, follow_symlinks=False)
-    except OSError as error:
-        if error.errno in NOTHING_THERE:
-            return False
-        raise
-    return True
+    return status_in(opened, place) is not None or status_in(opened, f"{place}{INDEX}") is not None
 
 
 def _known(opened: int, identities: set[str]) -> str:

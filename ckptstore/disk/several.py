@@ -42,6 +42,16 @@ def status_of(path: str) -> os.stat_result | None:
         raise
 
 
+def status_in(folder: int, name: str) -> os.stat_result | None:
+    """The status of a path below an opened directory, of a link itself; None if nothing is there. Raises `OSError`."""
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except OSError as error:
+        if error.errno in NOTHING_THERE:
+            return None
+        raise
+
+
 def members_at(path: str, status: os.stat_result | None) -> list[Member]:
     """The files of a checkpoint of several files, by name; empty if nothing is there. `status` is that of its path.
 

@@ -374,10 +374,9 @@ class Trash:
 
 def _at(name: str, folder: int) -> Found | None:
     """The checkpoint in a directory under this name; None if there is none. Raises `OSError` if it is no checkpoint."""
-    status = _status(name, folder)
+    status = several.status_in(folder, name)
     if status is None:
-        index = _status(f"{name}{INDEX}", folder)
-        return None if index is None else _found(TENSORFLOW, _prefixed(name, folder))
+        return None if _is_free(f"{name}{INDEX}", folder) else _found(TENSORFLOW, _prefixed(name, folder))
     if S_ISDIR(status.st_mode):
         found = _found(naming.DIRECTORY, dict(several.below(name, folder)))
         if all(S_ISDIR(each.st_mode) for each in found.statuses.values()):
@@ -409,22 +408,14 @@ def _prefixed(prefix: str, folder: int) -> dict[str, os.stat_result]:
         return dict(several.prefixed(prefix, opened))
 
 
-def _status(name: str, folder: int) -> os.stat_result | None:
-    try:
-        return os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):  # an index would have a longer name
-            return None
-        raise
-
-
 def _is_free(name: str, folder: int) -> bool:
-    return _status(name, folder) is None
+    return several.status_in(folder, name) is None
 
 
 def _is_same(name: str, folder: int, other: int) -> bool:
     """Whether two directories have one file under this name, or one index: a link that was made before a crash."""
-    one, another = (_status(name, each) or _status(f"{name}{INDEX}", each) for each in (folder, other))
+    of = several.status_in
+    one, another = (of(each, name) or of(each, f"{name}{INDEX}") for each in (folder, other))
     return one is not None and another is not None and os.path.samestat(one, another)
 
 
