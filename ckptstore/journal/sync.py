@@ -134,14 +134,12 @@ def sync_run(
     were just listed: their folders are not listed again.
     """
     with database.read() as connection:
-        lacking = journals.unwritten_lines(connection, run_id)
         known = journals.journals_of(connection, run_id)
-    if left := _append(database, lacking, {}):  # in a tree that was moved
-        lacking = [each for each in lacking if each.id in left]
+        lacking = journals.unwritten_lines(connection, run_id)
         identities = {own for each in lacking for own in each.home["identities"]}
-        with database.read() as connection:
-            seen_at = directories.of_identities(connection, identities)
-        _append(database, lacking, seen_at)
+        # Their tree may have been moved.
+        seen_at = directories.of_identities(connection, identities) if identities else {}
+    _append(database, lacking, seen_at)
     folders = {path.rpartition("/")[0] for path in known} - {path.rpartition("/")[0] for path in seen}
     sizes, hidden, away = _sizes(database, sorted(folders))
     sizes |= seen
