@@ -10,20 +10,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ckptstore.core import bounded_json
-from ckptstore.disk.files import opened_directory, readable
+from ckptstore.disk.files import opened_directory, read_small, readable
 from ckptstore.disk.name_claims import FOLDER
-from ckptstore.outside import Path, open_file, os, token_hex
+from ckptstore.outside import Path, os, token_hex
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ckptstore.core.model import LaunchKey
 
 KEY = "GracefulExit"
 """The key that MindSpore's OnRequestExit looks for (`train/callback/_on_request_exit.py`)."""
 
 _PREFIX = "exit-"
-_LONGEST = 1 << 16  # characters
+_LONGEST = 1 << 16  # bytes
 
 
 def flag_path(directory: str, key: LaunchKey) -> str:
@@ -74,12 +72,7 @@ def clear_others(directory: str, key: LaunchKey, run: str) -> None:
 
 def _run_of(name: str, folder: int) -> object:
     try:
-        with open_file(name, encoding="utf-8", opener=_opener(folder)) as file:
-            told = bounded_json.parse(file.read(_LONGEST))
+        told = bounded_json.parse(read_small(name, _LONGEST, folder) or b"")
     except (OSError, ValueError):
         return None
     return told.get("run") if isinstance(told, dict) else None
-
-
-def _opener(folder: int) -> Callable[[str, int], int]:
-    return lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)

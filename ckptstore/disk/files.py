@@ -20,7 +20,7 @@ from ckptstore.disk.name_claims import NO_LINKS
 from ckptstore.disk.several import members_at, status_of
 from ckptstore.disk.waiting import for_each
 from ckptstore.errors import reason_of
-from ckptstore.outside import Path, open_file, os, tempfile
+from ckptstore.outside import Path, os, tempfile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -256,11 +256,22 @@ def is_in(names: Collection[str], name: str) -> bool:
 def number_in(path: str) -> int | None:
     """The number in a small file that holds nothing else, as a tracker of MindFormers; None for any other file."""
     try:
-        with open_file(path, "rb") as file:
-            text = file.read(_LONGEST_NUMBER).strip()
+        text = (read_small(path, _LONGEST_NUMBER) or b"").strip()
     except OSError:
         return None
-    return int(text) if text.isdigit() and len(text) < _LONGEST_NUMBER else None
+    return int(text) if text.isdigit() else None
+
+
+def read_small(path: str, most: int, folder: int | None = None) -> bytes | None:
+    """The bytes of a regular file, without waiting for a pipe; None if it is longer than `most` bytes, or irregular.
+
+    `folder` is the descriptor of its directory, and `path` its name there: then no link is followed. Raises `OSError`.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if folder is None else os.O_NOFOLLOW)
+    descriptor = os.open(path, flags, dir_fd=folder)
+    with os.fdopen(descriptor, "rb") as file:
+        content = file.read(most + 1) if S_ISREG(os.fstat(descriptor).st_mode) else None
+    return content if content is not None and len(content) <= most else None
 
 
 def replace_text(path: Path, text: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import zlib
 from contextlib import suppress
-from stat import S_ISREG
 from typing import TYPE_CHECKING
 
 from blake3 import blake3
@@ -14,7 +13,7 @@ from ckptstore.core.events import LayoutFileKept
 from ckptstore.core.replicas import stand_alone
 from ckptstore.errors import UnreadableError, UsageError
 from ckptstore.formats.replica_groups import GROUP_INFO, STRATEGY, read_layout
-from ckptstore.outside import Path, os, tempfile
+from ckptstore.outside import Path, tempfile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,14 +26,6 @@ log = logging.getLogger("ckptstore")
 
 MOST_BYTES = 64 << 20
 """A larger file is not kept: one of 10,000 ranks has a few MB."""
-
-
-def read(path: str) -> bytes | None:
-    """Read a regular file; None if it is too large or irregular. Raises `OSError`."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # without waiting for a pipe
-    with os.fdopen(descriptor, "rb") as file:
-        content = file.read(MOST_BYTES + 1) if S_ISREG(os.fstat(descriptor).st_mode) else None
-    return content if content is not None and len(content) <= MOST_BYTES else None
 
 
 def is_as_told(event: Event) -> bool:

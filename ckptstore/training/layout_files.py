@@ -11,10 +11,10 @@ from blake3 import blake3
 
 from ckptstore.catalog import layouts
 from ckptstore.core.events import MOST_CONTENT, LayoutFileKept
-from ckptstore.disk.files import facts
+from ckptstore.disk.files import facts, read_small
 from ckptstore.errors import CatalogUnavailableError, UnreadableError, UsageError, reason_of
 from ckptstore.formats.replica_groups import layout_kind
-from ckptstore.journal.layouts import MOST_BYTES, read
+from ckptstore.journal.layouts import MOST_BYTES
 from ckptstore.outside import Path
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def keep(recorder: Recorder, launch: Launch, rank: int, path: str) -> bool:
     logged. Can be repeated. Raises `CatalogUnavailableError` if neither journal nor catalog took it.
     """
     try:
-        content = read(path)
+        content = read_small(path, MOST_BYTES)
         kind = layout_kind(Path(path))
     except OSError as error:
         log.warning("%s cannot be read (%s): the layout is not known by it", path, reason_of(error))

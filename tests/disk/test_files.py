@@ -1,5 +1,6 @@
-"""What a path is written down as."""
+"""What a path is written down as, and what is read of a small file."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -28,3 +29,15 @@ def test_a_path_has_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         (".", "here"),
     ):
         assert files.absolute(given) == str(tmp_path / meant), given
+
+
+def test_a_number_is_that_of_a_small_file_and_no_pipe_is_waited_for(tmp_path: Path) -> None:
+    """A gc stopped for ever where somebody had put a pipe in the place of MindFormers' tracker."""
+    path = tmp_path / "latest_checkpointed_iteration.txt"
+    for text, number in (("20\n", 20), ("", None), ("release", None), (f"1{' ' * 20}2", None)):
+        path.write_text(text)
+        assert files.number_in(str(path)) == number, text
+    path.unlink()
+    assert files.number_in(str(path)) is None
+    os.mkfifo(path)
+    assert files.number_in(str(path)) is None

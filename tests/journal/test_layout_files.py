@@ -114,13 +114,13 @@ def test_files_that_contradict_each_other_leave_no_replicas(
 
 
 @pytest.mark.of_files
-@pytest.mark.parametrize("bound", ["journal.layouts.MOST_BYTES", "training.layout_files.MOST_CONTENT"])
+@pytest.mark.parametrize("bound", ["MOST_BYTES", "MOST_CONTENT"])
 def test_a_file_that_is_too_large_is_not_kept(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
     (launch, _) = Job(catalog, tmp_path).start()
     path = write_spreads(tmp_path / "strategy.ckpt", 0, [spread(grid=(2,))])
-    monkeypatch.setattr(f"ckptstore.{bound}", 10)
+    monkeypatch.setattr(f"ckptstore.training.layout_files.{bound}", 10)
     assert not launch.keep_layout_file(str(path))
     assert "it is not kept, nor used" in caplog.text
 
