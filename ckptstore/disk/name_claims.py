@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import errno
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from ckptstore.core import bounded_json
 from ckptstore.core.ids import derived_id
-from ckptstore.outside import Path, os, socket
+from ckptstore.outside import Path, os, socket, token_hex
 
 FOLDER = ".ckptstore"
 """The directory of ckptstore beside checkpoints."""
 
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 """The errors of a file system without hard links."""
+
+_LONGEST = 1 << 16  # bytes
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,15 @@ def claim(directory: str, name: str, *, launch: str, rank: int) -> Writer | None
     folder = Path(directory) / FOLDER
     own = Writer(launch, rank, host_name())
     path = _path(folder, name, launch)
-    draft = path.with_name(f"{path.name}.{own.host}.{os.getpid()}")
+    draft = path.with_name(f"{path.name}.{token_hex(8)}")
     try:
-        draft.write_text(json.dumps(own.__dict__), encoding="utf-8")
-        _put(draft, path)
+        _write(draft, own)
+        try:
+            os.link(draft, path)
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            _write(path, own)
     except FileExistsError:
         other = _read(path)
         return None if other in (None, own) else other
@@ -63,15 +70,10 @@ def release(directory: str, name: str, *, launch: str, rank: int) -> None:
         path.unlink(missing_ok=True)
 
 
-def _put(draft: Path, path: Path) -> None:
-    """Make `path` with the content of the draft. Raises `FileExistsError` if it exists."""
-    try:
-        os.link(draft, path)
-    except OSError as error:
-        if error.errno not in NO_LINKS:
-            raise
-        with path.open("x", encoding="utf-8") as file:
-            file.write(draft.read_text(encoding="utf-8"))
+def _write(path: Path, writer: Writer) -> None:
+    """Make a file that names a rank, through no link. Raises `FileExistsError` if the path exists."""
+    with path.open("x", encoding="utf-8") as file:
+        file.write(json.dumps(asdict(writer)))
 
 
 def _path(folder: Path, name: str, launch: str) -> Path:
@@ -83,7 +85,9 @@ def _prefix(launch: str) -> str:
 
 
 def _read(path: Path) -> Writer | None:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        return Writer(**bounded_json.parse(path.read_text(encoding="utf-8")))
+        with os.fdopen(os.open(path, flags), "rb") as file:
+            return Writer(**bounded_json.parse(file.read(_LONGEST)))
     except (FileNotFoundError, ValueError, TypeError):
         return None

@@ -48,6 +48,24 @@ def test_a_claim_on_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
         assert name_claims.claim(str(disk), "summary", launch="L1", rank=0) is None
 
 
+def test_a_claim_is_written_through_no_link_and_waits_for_no_pipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever may write in the directory knew the names, and had root overwrite a file of others, or wait for ever."""
+    monkeypatch.setattr(name_claims, "token_hex", lambda _: "0", raising=False)
+    folder, victim = tmp_path / name_claims.FOLDER, tmp_path / "victim"
+    folder.mkdir()
+    victim.write_text("mine")
+    path = name_claims._path(folder, "net", "L1")
+    for draft in (f"{path.name}.{name_claims.host_name()}.{os.getpid()}", f"{path.name}.0"):
+        (folder / draft).symlink_to(victim)
+    assert name_claims.claim(str(tmp_path), "net", launch="L1", rank=0) is None
+    assert victim.read_text() == "mine"
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    assert name_claims.claim(str(tmp_path), "net", launch="L1", rank=0) is None
+
+
 def test_a_rename_never_overwrites(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     one.write_text("one")
