@@ -130,9 +130,11 @@ def _write(directory: str, name: str, covers: Mapping[str, int], lines: Iterable
     first = jsonl.encode({"t": "summary", "digest": _digest(rest), "of": names})
     with opened_directory(directory) as above, records_in(above) as folder:
         aside = f"{name}.new"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        with suppress(FileNotFoundError):
+            os.unlink(aside, dir_fd=folder)  # a killed process left it; or it is a link, or a pipe
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         with os.fdopen(os.open(aside, flags, 0o644, dir_fd=folder), "wb") as file:
-            file.write(first + rest)  # written by two processes at once, it has a wrong digest: it does not count
+            file.write(first + rest)  # of two processes at once, one may name a part of it: then the digest is wrong
             file.flush()
             os.fsync(file.fileno())
         os.rename(aside, f"{name}.jsonl", src_dir_fd=folder, dst_dir_fd=folder)

@@ -189,6 +189,16 @@ def test_a_summary_that_is_none_costs_time_only(
     job.start()
 
 
+def test_an_unfinished_summary_is_written_over_no_other_file(catalog: Catalog, tmp_path: Path) -> None:
+    """Whoever may write in the folder knows its name, and a launch of root overwrote the file that was linked there."""
+    job, _ = begun(catalog, tmp_path / "ckpt", 5, world_size=1)
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    os.link(victim, job.folder(0) / FOLDER / f"summary-{os.geteuid()}.new")
+    assert len(_made(job)) == 1
+    assert victim.read_text() == "mine"
+
+
 def test_a_segment_that_has_grown_since_is_read(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
