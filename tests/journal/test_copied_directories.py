@@ -181,18 +181,6 @@ def test_an_original_that_undo_brought_back_stays_the_original(
 
 
 @pytest.mark.of_files
-@pytest.mark.parametrize("is_purged", [False, True])
-def test_a_catalog_that_is_made_anew_after_gc_has_no_more_files(
-    catalog: Catalog, other: Catalog, tmp_path: Path, *, is_purged: bool
-) -> None:
-    begun(catalog, tmp_path / "ckpt", 5, 10, 15, world_size=1)
-    copied(tmp_path / "ckpt", "cp -r", tmp_path / "backup")
-    catalog.execute(catalog.plan_gc("run", ONE), now=is_purged)
-    other.sync(tmp_path)
-    assert sizes(other) == sizes(catalog)
-
-
-@pytest.mark.of_files
 def test_a_copy_is_taken_where_the_original_is_gone(catalog: Catalog, tmp_path: Path) -> None:
     job, _ = begun(catalog, tmp_path / "ckpt", 5, 10, world_size=1)
     backup = copied(tmp_path / "ckpt", "cp -r", tmp_path / "backup")

@@ -304,33 +304,3 @@ def test_records_of_a_launch_that_another_journal_tells_of_later(
     assert other.sync(tmp_path).skipped == ()
     assert sources(other) == (10, {job.folder(0), job.folder(1)})
     assert other.sync(tmp_path).read == 0
-
-
-@pytest.mark.of_files
-@pytest.mark.parametrize("steps", [(10, 20), (10, 20, 30, 40, 50)])
-@pytest.mark.parametrize("who", ["the same launch", "the next launch"])
-@pytest.mark.parametrize("by", ["its writer", "sync"])
-def test_a_journal_that_was_begun_again_is_read_from_its_beginning(  # noqa: PLR0917
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: tuple[int, ...], who: str, by: str
-) -> None:
-    """While the catalog was away the directory was removed, and its journal grew to where the old one had ended."""
-    job, (launch,) = begun(catalog, tmp_path / "ckpt", world_size=1)
-    for step in (11, 21):
-        job.save([launch], step)
-    if who == "the next launch":
-        (launch,) = job.start(resume=False)
-    shutil.rmtree(tmp_path / "ckpt")
-    with monkeypatch.context() as outage:
-        cut_off(launch, outage)
-        job.announce(launch)
-        for step in steps:
-            job.save([launch], step)
-    if by == "its writer":
-        launch.recorder.catch_up()
-    else:
-        catalog.sync(tmp_path)
-    whole = {file.global_step for file in catalog.files("run") if file.launch == launch.id} - {11, 21}
-    assert whole == set(steps)
-    launch.recorder.behind = False
-    job.save([launch], 60)
-    assert catalog.sync(tmp_path).read == 0

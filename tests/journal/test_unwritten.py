@@ -82,22 +82,6 @@ def test_what_was_said_while_the_disk_was_full_is_told_later(
     assert contents(other, but=WORK) == contents(catalog, but=WORK)
 
 
-def test_whoever_dies_between_writing_a_line_and_noting_that_changes_nothing(
-    catalog: Catalog, other: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job, ranks = begun(catalog, tmp_path / "ckpt", 5)
-    with full(monkeypatch):
-        job.save(ranks, 10)
-    with monkeypatch.context() as killed:
-        killed.setattr("ckptstore.catalog.journals.set_written", lambda *_, **__: None)
-        catalog.sync("run")
-    assert contents(catalog)["unwritten"]
-    catalog.sync("run")
-    assert contents(catalog)["unwritten"] == []
-    other.scan(tmp_path / "ckpt")
-    assert contents(other, but=WORK) == contents(catalog, but=WORK)
-
-
 def test_nothing_is_written_where_the_directory_is_not_there(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
