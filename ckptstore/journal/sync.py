@@ -331,7 +331,7 @@ def _take_up_grown(
         if before.is_copy and path in known.copies and not copies:
             continue
         is_original = before.is_copy and path not in known.copies  # the one that it was copied from is gone
-        if is_original or size < before.end or (whole and before.by_summary):  # one that has shrunk is an older copy
+        if is_original or (whole and before.by_summary):
             before = _NOTHING
         if size > before.end:
             places.append(_Place(path, before, before.end))
