@@ -61,11 +61,6 @@ class Accepted:
     others: Mapping[LaunchKey | None, str]
 
     @property
-    def started(self) -> set[LaunchKey]:
-        """The launches that it records."""
-        return {event.launch.key for event in self.events if isinstance(event, LaunchStarted)}
-
-    @property
     def named(self) -> set[LaunchKey]:
         """The launches that its events refer to: the catalog must know them."""
         return {launch for event in self.events if (launch := launch_of(event)) is not None}

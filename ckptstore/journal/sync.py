@@ -428,13 +428,13 @@ class _Reading:
 
     def read(self, places: Iterable[_Place], new: list[str]) -> Synced:
         """Sync segments from where the last sync ended; add the ids of files new to the catalog to `new`."""
-        done, left = self._read_pieces(places, new, is_first=True)
+        done, left = self._read_pieces(places, new)
         while left:
-            more, left = self._read_pieces(left, new, is_first=False)
+            more, left = self._read_pieces(left, new)
             done = _added(done, replace(more, read=0))
         return done
 
-    def _read_pieces(self, places: Iterable[_Place], new: list[str], *, is_first: bool) -> tuple[Synced, list[_Place]]:
+    def _read_pieces(self, places: Iterable[_Place], new: list[str]) -> tuple[Synced, list[_Place]]:
         """Project a piece of each journal; return the places where the longer ones go on."""
         runs_before = self._runs_before
         skipped: list[Skipped] = []
@@ -442,7 +442,6 @@ class _Reading:
         opened = self._opened(places, skipped, failed)
         skipped += failed
         read = {path: contents for path, (_, contents) in opened.items()}
-        used = {path: place.used for path, (place, _) in opened.items()}
         told: dict[str, Accepted] = {}
         ends: dict[str, ReadTo] = {}
         copied = {
@@ -453,20 +452,7 @@ class _Reading:
 
         def work(connection: Connection) -> Projected:
             acceptor = Acceptor(connection, self._trust, runs_before, read.values())
-            launch = cache(partial(reads.launch, connection))  # all segments of a launch ask for the same
             told.update((path, acceptor.accept(path, own, opened[path][0].others)) for path, own in read.items())
-            for path, own in list(told.items()):
-                if (
-                    is_first
-                    and used[path]
-                    and path not in self._originals
-                    and any(launch(key) is None for key in own.named - own.started)
-                ):
-                    # The catalog was lost after the journal was read up to there: the whole journal is read.
-                    read[path] = jsonl.read(path, 0, _BYTES)
-                    opened[path] = _Place(path, _NOTHING, 0), read[path]
-                    used[path] = 0
-                    told[path] = acceptor.accept(path, read[path], {})
             events = [
                 event
                 for path, own in told.items()
@@ -478,12 +464,12 @@ class _Reading:
             ids = {name: run_id for name in names if (run_id := reads.run_id(connection, name)) is not None}
             by_path = {path: [ids[run] for run in sorted(own.runs) if run in ids] for path, own in told.items()}
             # Lines that were left out are read again: another journal may have their launch.
-            for path, (place, _) in opened.items():
+            for path, (place, contents) in opened.items():
                 own = told[path]
                 is_known = own.named <= done.launches and not own.has_foreign and not own.others
-                is_used = used[path] == place.before.end and is_known
+                is_used = place.used == place.before.end and is_known
                 if place.summary is None:
-                    end = read[path].end if is_used else used[path]
+                    end = contents.end if is_used else place.used
                     ends[path] = ReadTo(end, place.before.by_summary, path in self._originals)
                 elif is_used:
                     ends.update({each: ReadTo(size, by_summary=True) for each, size in place.covers.items()})
