@@ -476,15 +476,6 @@ def test_at_once_is_finished_by_the_next_start(catalog: Catalog, tmp_path: Path)
     assert plan.ranks[0].source.digest is not None
 
 
-def test_what_was_noted_reaches_the_catalog_with_the_next_record(catalog: Catalog, tmp_path: Path) -> None:
-    job, (launch,) = begun(catalog, tmp_path, world_size=1)
-    (saved,) = job.save([launch], 5)
-    assert launch.recorder.note(replace(saved, global_step=10, path=str(job.write(launch, 10))))
-    job.save([launch], 15)
-    complete, noted = {FileState.COMPLETE}, {FileState.IN_PROGRESS}
-    assert states(catalog) == {5: complete, 10: noted, 15: complete}
-
-
 @pytest.mark.of_files
 def test_ttp_directories_have_no_journals(catalog: Catalog, tmp_path: Path) -> None:
     _, (launch,) = started(catalog, tmp_path / "ckpt", world_size=1)
