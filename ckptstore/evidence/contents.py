@@ -8,9 +8,9 @@ from math import prod
 from typing import TYPE_CHECKING, TypeAlias
 
 from ckptstore.core.iterations import COMMON, Common, Iteration
-from ckptstore.core.limits import HIGHEST
 from ckptstore.core.model import Content, Skipped
 from ckptstore.errors import UnreadableError, reason_of
+from ckptstore.evidence.witnesses import whole_number
 from ckptstore.formats.alike import AlikeReader
 from ckptstore.formats.bounded_json import read_object
 from ckptstore.formats.safetensors import SafetensorsHeader
@@ -139,7 +139,7 @@ def read_iteration(directory: Path, step: int, counters: Mapping[str, int | None
     try:
         said = read_object(directory / COMMON, "whole common.json", _MOST_COMMON)
         is_abnormal = said.get("ckpt_status") == _ABNORMAL_STATUS
-        common = Common(_number(said.get("step_num")), _number(said.get("global_step")), is_abnormal)
+        common = Common(whole_number(said.get("step_num")), whole_number(said.get("global_step")), is_abnormal)
     except FileNotFoundError:
         trouble = f"{COMMON}, which is written last, is not there: the save was not finished"
     except UnreadableError as error:
@@ -147,7 +147,3 @@ def read_iteration(directory: Path, step: int, counters: Mapping[str, int | None
     except OSError as error:
         trouble = f"{COMMON} cannot be read ({reason_of(error)})"
     return Iteration(step, counters, common, trouble)
-
-
-def _number(value: object) -> int | None:
-    return value if type(value) is int and 0 <= value <= HIGHEST else None

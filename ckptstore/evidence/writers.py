@@ -83,26 +83,7 @@ def wrote(source: Source, name: str) -> bool:
 def _writes(source: Source, name: str) -> bool:
     if source.kind is Kind.TTP:
         return is_ttp_file(name)
-    if source.kind is Kind.GRACEFUL_EXIT:
-        exit_name = parse_exit_name(name)
-        return exit_name is not None and exit_name.file_name == source.prefix
-    return _wrote_part(source, name) if source.content is Content.PART else _wrote_periodic(source, name)
-
-
-def _wrote_part(source: Source, name: str) -> bool:
-    part = parse_part(name)
-    if part is None:
-        return source.rank == 0 and name in (COMMON, METADATA)
-    return (part.prefix, part.index) == (source.prefix, source.rank)
-
-
-def _wrote_periodic(source: Source, name: str) -> bool:
-    parsed = parse_name(name)
-    if parsed is None:
-        return False
-    if parsed.is_breakpoint:
-        return is_numbered(parsed.prefix, source.breakpoint_prefix)
-    return source.kind is Kind.PERIODIC and parsed.prefix == source.prefix
+    return not set(_keys(source)).isdisjoint(_keys_of_name(name))
 
 
 class Writers:
