@@ -1,6 +1,5 @@
 """The `.ckpt` reader against files that MindSpore writes, against cut ones, and against hostile bytes."""
 
-import os
 import struct
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, mint, nn
 from mindspore.train import Model
-from mindspore.train.callback import CheckpointConfig, ModelCheckpoint, _train_fault_tolerance
+from mindspore.train.callback import _train_fault_tolerance
 
 from ckptstore.errors import UnreadableError
 from ckptstore.formats.ckpt import crc_is_right, read_ckpt
@@ -72,13 +71,6 @@ def test_appended_values_are_what_load_checkpoint_gives(tmp_path: Path) -> None:
         if name in header.info and name != "bf":
             assert (loaded if isinstance(loaded, str) else loaded.asnumpy().item()) == header.info[name]
     assert [entry.name for entry in header.parameters] == [*PARAMETERS, "vector"]
-
-
-def test_what_model_checkpoint_appends(tmp_path: Path) -> None:
-    config = CheckpointConfig(append_info=["epoch_num", "step_num", {"lr": 0.25, "note": "x"}])
-    header = read_ckpt(saved(tmp_path / "a.ckpt", append_dict=config.append_dict))
-    assert header.info == {"epoch_num": 0, "step_num": 0, "lr": 0.25, "note": "x"}
-    assert ModelCheckpoint(config=config)._append_dict == config.append_dict
 
 
 def test_values_without_a_name_of_mindspore_are_the_last_scalars(tmp_path: Path) -> None:
@@ -348,32 +340,3 @@ def test_the_order_of_fields_does_not_matter(tmp_path: Path) -> None:
         (entry,) = read_ckpt(path).entries
         assert (entry.name, entry.dtype, entry.shape, entry.nbytes) == ("w", "Int8", (2, 1), 2)
         assert path.read_bytes()[entry.offset :].startswith(b"xy")
-
-
-def huge(path: Path, size: int) -> int:
-    """Write a sparse file whose first tensor has `size` bytes, and a small checkpoint after it; the offset of that."""
-    dims = ckpt_bytes.varint(1 << 3) + ckpt_bytes.varint(size // 4)
-    tensor_head = dims + ckpt_bytes.field(2, b"Float32") + ckpt_bytes.varint(3 << 3 | 2) + ckpt_bytes.varint(size)
-    name = ckpt_bytes.field(1, b"huge")
-    inner = name + ckpt_bytes.varint(2 << 3 | 2) + ckpt_bytes.varint(len(tensor_head) + size) + tensor_head
-    head = ckpt_bytes.varint(1 << 3 | 2) + ckpt_bytes.varint(len(inner) + size) + inner
-    with path.open("wb") as file:
-        file.write(head)
-        file.truncate(len(head) + size)
-        file.seek(0, os.SEEK_END)
-        file.write(ckpt_bytes.checkpoint(9))
-    return len(head) + size
-
-
-def test_a_huge_file_costs_a_few_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """100 GB of tensor, sparse: its bytes are passed over."""
-    path = tmp_path / "a.ckpt"
-    huge(path, 100 << 30)
-    reads: list[int] = []
-    pread = os.pread
-    monkeypatch.setattr(os, "pread", lambda file, count, at: reads.append(count) or pread(file, count, at))
-    header = read_ckpt(path)
-    assert header.entries[0].nbytes == 100 << 30
-    assert header.optimizer_step == 9
-    assert len(reads) < 12 + 16
-    assert sum(reads) < 32 * 1024

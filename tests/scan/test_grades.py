@@ -92,18 +92,6 @@ def test_a_state_that_does_not_fit_the_dataset_is_passed_over_with_that_reason(
     assert launch.facts.parent_step == 36
 
 
-def test_a_state_that_fits_with_epochs_of_its_own_only_is_passed_over_too(catalog: Catalog, tmp_path: Path) -> None:
-    """The counter began anew in a relaunch that loaded the network alone: with epochs of 10 its names cannot be."""
-    root = save(tmp_path / "job", 2)
-    later = ckpt_bytes.write(root / "rank_0" / "net_1-4_2.ckpt", 12)  # the truth is 32
-    done = catalog.scan(root, world_size=1)
-    assert {file.path: file.grade for file in done.adopted}[str(later)] is Grade.CONSISTENT
-    assert start(catalog, root) == 2
-    (passed,) = catalog.history("job")[-1].passed
-    assert (passed.global_step, passed.rule) == (12, Rule.OTHER_EPOCHS)
-    assert "counter is 12, and the dataset has 10 steps an epoch, so the name of" in passed.detail
-
-
 def test_gc_removes_nothing_that_is_sure_for_what_no_start_has_confirmed(catalog: Catalog, tmp_path: Path) -> None:
     root = save(tmp_path / "job", 2, 4)
     catalog.scan(root, world_size=1, steps_per_epoch=10)

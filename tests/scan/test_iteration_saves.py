@@ -120,16 +120,6 @@ def test_a_cut_file_is_not_taken_and_its_save_is_not_whole(catalog: Catalog, tmp
     assert len(done.adopted) == 3
 
 
-def test_files_of_two_saves_in_one_directory(catalog: Catalog, root: Path) -> None:
-    parts_bytes.save(root, 40, count=2)
-    parts_bytes.save(root, 40, count=3)  # another launch, of more ranks, came to the same step
-    done = catalog.scan(root)
-    assert done.adopted == ()
-    assert {each.reason for each in done.uncertain} == {
-        "files of several saves are in its directory, and nothing tells which of them common.json is of"
-    }
-
-
 def test_files_without_a_prefix_and_of_less_redundancy(catalog: Catalog, root: Path) -> None:
     """`remove_redundancy`: fewer files than ranks, and not as many of the optimizer as of weights."""
     home = parts_bytes.save(root, 40, count=3, prefix="")

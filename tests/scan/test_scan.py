@@ -242,25 +242,6 @@ def test_what_lies_among_the_files_of_another_run_is_not_taken(catalog: Catalog,
     assert {file.run for file in catalog.files()} == {"llama", "gpt", "two"}
 
 
-def test_a_file_that_a_journal_tells_of_is_another_runs_though_no_journal_tells_of_its_launch(
-    catalog: Catalog, tmp_path: Path
-) -> None:
-    old = connect(f"sqlite:///{tmp_path / 'old.db'}")
-    for run, step in (("one", 3), ("two", 6)):
-        path = tmp_path / "ckpt" / f"{run}-1_{step}.ckpt"
-        path.parent.mkdir(exist_ok=True)
-        ckpt_bytes.write(path, step)
-        old.join(run, launch_id="L1").register(path, global_step=step)
-    for journal in (tmp_path / "ckpt" / FOLDER).glob("*.jsonl"):
-        lines = journal.read_bytes().splitlines(keepends=True)
-        spoilt = [b"\xff" + line[1:] if b'"run":"two"' in line and b'"launch"' in line[:25] else line for line in lines]
-        journal.write_bytes(b"".join(spoilt))
-    done = catalog.scan(tmp_path / "ckpt", run="one", world_size=1)
-    assert (done.adopted, done.known) == ((), 1)
-    assert "no journal here tells of launch L1" in untaken(done, tmp_path / "ckpt")["two-1_6.ckpt"]
-    assert catalog.resolve("one").plan.global_step == 3
-
-
 def test_files_of_two_runs_in_one_directory_are_recorded_already(catalog: Catalog, tmp_path: Path) -> None:
     old = connect(f"sqlite:///{tmp_path / 'old.db'}")
     for run in ("one", "two"):
