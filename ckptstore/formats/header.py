@@ -179,5 +179,5 @@ def optimizer_step_of(entries: Iterable[Entry], read: Callable[[int, int], bytes
     entry = counter_of(entries)
     if entry is None or entry.dtype not in ("Int32", "Int64") or entry.nbytes != _SIZES[entry.dtype]:
         return None
-    number = int.from_bytes(read(entry.offset, entry.nbytes), "little", signed=True)
-    return number if number >= 0 else None
+    number = value_of(entry._replace(shape=()), read)
+    return number if isinstance(number, int) and number >= 0 else None

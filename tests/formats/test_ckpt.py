@@ -13,7 +13,8 @@ from mindspore.train import Model
 from mindspore.train.callback import _train_fault_tolerance
 
 from ckptstore.errors import UnreadableError
-from ckptstore.formats.ckpt import crc_is_right, read_ckpt
+from ckptstore.formats.ckpt import crc_is_right, parse_ckpt, read_ckpt
+from ckptstore.formats.header import BytesOf
 from tests import ckpt_bytes
 
 PARAMETERS = ["weight", "bias", "global_step", "learning_rate", "momentum", "moments.weight", "moments.bias"]
@@ -147,6 +148,17 @@ def test_of_a_name_that_is_there_twice_the_last_counts(tmp_path: Path) -> None:
     assert int(ms.load_checkpoint(str(path))["global_step"].asnumpy()) == 4
     assert (header.optimizer_step, header.info) == (4, {"step_num": 3, "global_step": 4})
     assert [entry.name for entry in header.parameters] == ["weight", "global_step"]
+
+
+@pytest.mark.parametrize("left", [0, 2])
+def test_a_counter_of_a_file_that_is_cut_while_it_is_read_is_not_known(left: int) -> None:
+    """The bytes that were left of it were taken for a lower number."""
+    content = ckpt_bytes.checkpoint(70_000)
+
+    def read(offset: int, count: int) -> bytes:
+        return content[offset : offset + (left if count == 4 else count)]  # the counter has 4 bytes
+
+    assert parse_ckpt(BytesOf(read, len(content)), Path("a.ckpt")).optimizer_step is None
 
 
 def test_a_scalar_with_the_shape_of_nothing(tmp_path: Path) -> None:
