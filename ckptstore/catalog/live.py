@@ -133,16 +133,6 @@ def newest_whole_path(
     return connection.execute(newest_first.limit(1)).scalar()
 
 
-def contents(connection: sa.Connection, keys: Iterable[LaunchKey]) -> dict[tuple[LaunchKey, int], Content]:
-    """The content of the periodic files of each rank of these launches; ranks with more than one are left out."""
-    query = sa.select(saves.c.launch_id, checkpoints.c.rank, checkpoints.c.content).distinct()
-    query = query.select_from(FILES).where(saves.c.kind == Kind.PERIODIC.value, _OF_LAUNCHES)
-    found: dict[tuple[LaunchKey, int], set[str]] = {}
-    for key, rank, content in connection.execute(query, {"own_launches": list(keys)}):
-        found.setdefault((key, rank), set()).add(content)
-    return {of_rank: Content(next(iter(held))) for of_rank, held in found.items() if len(held) == 1}
-
-
 # Statements that every start needs are built once: building one takes longer than running it.
 
 _OF_LAUNCH, _OF_LAUNCHES = saves.c.launch_id == sa.bindparam("own_launch"), any_of(saves.c.launch_id, "own_launches")

@@ -212,7 +212,7 @@ def newest_of_all_ranks(connection: sa.Connection, launch: Launch) -> int | None
 
     The ranks that announced periodic saves save, or all if none did. Files of weights alone do not count.
     """
-    has_state = sources.c.content.is_distinct_from(Content.WEIGHTS.value)  # it may not be known
+    has_state = sources.c.content.is_distinct_from(Content.WEIGHTS.value)  # NULL: the whole state
     announced = sa.select(sa.func.count(sa.distinct(sources.c.rank)))
     announced = announced.where(sources.c.launch_id == launch.key, sources.c.kind == Kind.PERIODIC.value, has_state)
     ranks = connection.execute(announced).scalar_one() or launch.world_size

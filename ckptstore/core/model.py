@@ -248,7 +248,7 @@ class Source:
     breakpoint_prefix: Text
     names_before: frozenset[Text]  # breakpoints, graceful exits and TTP directories from before the launch
     host: Text | None = None  # that the rank ran on
-    content: Content | None = None  # what its periodic files hold; None: not known
+    content: Content | None = None  # what its periodic files hold; None: the whole state
     directory_id: DirectoryId = ""  # the identity of the directory; empty: it has none
 
     @property

@@ -241,7 +241,6 @@ class LaunchFacts:
     endings: Mapping[tuple[LaunchKey, int], TrainingEnded]  # where training ended, by launch and rank
     lags: Mapping[LaunchKey, int]  # how many batches brought no update
     sources: Writers  # where all launches save
-    contents: Mapping[tuple[LaunchKey, int], Content]  # of a rank's periodic files, if its sources do not tell
     registered: AbstractSet[LaunchKey] = frozenset()  # the launches that have registered anything
     counters: Mapping[tuple[LaunchKey, int], int] = field(default_factory=dict)  # the optimizer's highest registered
 

@@ -405,7 +405,6 @@ def _launch_facts(
     directories = {new.source.directory for new in unknown}
     ended = {new.source.launch_key for new in unknown if new.kind is not Kind.PERIODIC}
     keys = {key for key, _ in sources}
-    is_told = all(source.content for own in sources.values() for source in own if source.kind is Kind.PERIODIC)
     with database.read() as connection:
         launches = {launch.key: launch for launch in reads.launches_of(connection, run_id)}
         every = reads.sources_in(connection, directories)
@@ -417,7 +416,6 @@ def _launch_facts(
             endings=reads.endings_of(connection, launches, {source.rank for source in every}),
             lags={key: reads.lag(connection, launches[key]) for key in keys},
             sources=Writers((source.directory, source) for source in every),
-            contents={} if is_told else live.contents(connection, keys),
             registered={each for each in keys if live.has_any(connection, each)},
             counters=live.counters(connection, ended),
         )
@@ -599,7 +597,7 @@ def left_at(
     `sources` are its own, `known` its registered files in them, `expected` the parameters that a whole file has.
     Raises `OSError` if a directory cannot be listed.
     """
-    told = LaunchFacts(_dated([launch]), {(launch.key, ending.rank): ending}, {launch.key: 0}, Writers(()), {})
+    told = LaunchFacts(_dated([launch]), {(launch.key, ending.rank): ending}, {launch.key: 0}, Writers(()))
     found: dict[str, Checkpoint] = {}
     reader = ContentsReader()
     for source in sources:
@@ -646,10 +644,9 @@ def _adopted(
     launch = facts.launches[new.source.launch_key]
     if new.source.content is Content.PART:
         return _adopted_part(new, launch, facts)
-    told = Content.FULL  # at an exception, an exit or a fault the whole state is written
-    if new.kind is Kind.PERIODIC:
-        told = new.source.content or facts.contents.get((new.source.launch_key, new.source.rank)) or Content.FULL
-    read = reader.read(new.path, told, launch.key)
+    # At an exception, an exit or a fault the whole state is written.
+    told = new.source.content if new.kind is Kind.PERIODIC else None
+    read = reader.read(new.path, told or Content.FULL, launch.key)
     if isinstance(read, Skipped):
         return read
     header = read.header

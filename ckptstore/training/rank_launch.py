@@ -445,8 +445,8 @@ class RankLaunch:
     ) -> None:
         """Record where this rank saves files of a kind, and the names there that belong to earlier launches.
 
-        `content` is the content of its periodic files (None: not known). Raises `UsageError` for a directory or prefix
-        that is not UTF-8.
+        `content` is the content of its periodic files (None: the whole state). Raises `UsageError` for a directory or
+        prefix that is not UTF-8.
         """
         source = Source(
             run=self.run,

@@ -150,11 +150,11 @@ def share(path: Path, step: int, rank: int, *, cut: bool = False) -> Path:
     return path
 
 
-def saves_shares(job: Job, launch: RankLaunch, content: Content | None = Content.SHARE) -> None:
+def saves_shares(job: Job, launch: RankLaunch) -> None:
     """What the registrar says of a callback with `remove_redundancy`."""
     folder = str(job.folder(launch.rank))
     named = {"prefix": "net", "breakpoint_prefix": "net", "names_before": ()}
-    launch.add_source(folder, kind=Kind.PERIODIC, content=content, **named)
+    launch.add_source(folder, kind=Kind.PERIODIC, content=Content.SHARE, **named)
 
 
 def without_counters(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,14 +163,13 @@ def without_counters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ckpt_bytes, "checkpoint", lambda *told: whole(*told).replace(b"global_step", b"other__step"))
 
 
-@pytest.mark.parametrize("content", [Content.SHARE, None])
 def test_a_share_that_nobody_registered_is_not_taken_for_the_whole_state(
-    catalog: Catalog, other: Catalog, tmp_path: Path, content: Content | None
+    catalog: Catalog, other: Catalog, tmp_path: Path
 ) -> None:
-    """Its callback said what it saves, or, in a launch of before that could be said, the rank's other files tell."""
+    """Its callback said what it saves."""
     job, ranks = started(catalog, tmp_path / "ckpt", layout="data_parallel")
     for launch in ranks:
-        saves_shares(job, launch, content)
+        saves_shares(job, launch)
     for step in (10, 20, 30):
         for launch in ranks:
             path = share(job.folder(launch.rank) / f"net-{step // 10}_10.ckpt", step, launch.rank)
