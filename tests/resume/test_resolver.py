@@ -1,11 +1,10 @@
 """The resolver: tables of named cases. What they leave out is held against an oracle in test_resolver_property.py."""
 
 import shlex
-from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -25,12 +24,9 @@ from ckptstore.core.model import (
 )
 from ckptstore.core.naming import companion_of
 from ckptstore.core.replicas import Layout, data_parallel
-from ckptstore.core.strategy_layout import from_strategies
 from ckptstore.errors import UsageError
 from ckptstore.resume.resolver import NEWEST, Loads, Query, judge, resolve
-from tests.resume import simulated_jobs
 from tests.resume.builders import as_recorded, file, launch, state, whole_state
-from tests.spreads import spread
 
 ONE, TWO, BOTH = launch(world_size=1), launch(), launch(layout=data_parallel(2))
 THREE, ALIKE = launch(world_size=3), launch(world_size=3, layout=data_parallel(3))
@@ -520,104 +516,6 @@ def test_epochs_of_other_data_reject_where_as_many_ranks_go_on() -> None:
     assert planned(saved(BOTH, path="/ckpt/net-3_3.ckpt"), steps_per_epoch=8)
     bad = rejected(also(saved(BOTH, 0, **named), file(BOTH, 1), **NAN), steps_per_epoch=8)
     assert rules(bad) == [(Rule.OTHER_EPOCHS, None), (Rule.QUARANTINED, 1)]
-
-
-def sized(
-    of: Launch, step: int, *sizes: tuple[int, ...], kind: Kind = Kind.PERIODIC, path: str = ""
-) -> list[Checkpoint]:
-    """Of each rank a file of each of its sizes."""
-    return [
-        replace(file(of, rank, step, kind, size), path=f"/ckpt/{of.id}/{step}/{rank}/{kind}{number}{path}")
-        for rank, each in enumerate(sizes)
-        for number, size in enumerate(each)
-    ]
-
-
-def saves(of: Launch, *steps: int, ranks: Iterable[int] | None = None, **more: Any) -> list[Checkpoint]:
-    """A file of each rank, or of these, at each step."""
-    every = range(of.world_size) if ranks is None else ranks
-    return [replace(file(of, rank, step), **more) for step in steps for rank in every]
-
-
-STAGES = launch(world_size=8, layout=from_strategies([spread("a", (4,), stage=0), spread("b", (4,), stage=1)], 8))
-FOUR = launch(world_size=4, layout=data_parallel(4))
-TWELVE = launch(world_size=12, layout=Layout("stated", ((1, 10), (2, 11))))
-SECOND = launch("L2", 2, parent=("L1", 500))
-GRACEFUL = Kind.GRACEFUL_EXIT
-
-
-class Case(NamedTuple):
-    """`lost` are the (step, rank) whose files are gone; the answer: launch, step and the rank each rank loads from."""
-
-    launches: list[Launch]
-    files: list[Checkpoint]
-    answer: tuple[str, int, list[int]] | None
-    rejected: dict[int, list[tuple[Rule, int]]] = {}  # noqa: RUF012
-    lost: list[tuple[int, int]] = []  # noqa: RUF012
-
-
-CASES = {
-    "two stages of other sizes, one of each": Case(
-        [STAGES],
-        [*saves(STAGES, 15, ranks=[2]), *saves(STAGES, 15, ranks=[7], size=400)],
-        ("L1", 15, [2] * 4 + [7] * 4),
-    ),
-    "a dying gasp of one rank at a later step, no replicas": Case(
-        [TWO], [*saves(TWO, 15), file(TWO, 1, 17, Kind.DYING_GASP)], ("L1", 15, [0, 1]), {17: [(Rule.MISSING_RANK, 0)]}
-    ),
-    "the same in data parallel": Case(
-        [BOTH], [*saves(BOTH, 15), file(BOTH, 1, 17, Kind.DYING_GASP)], ("L1", 17, [1, 1])
-    ),
-    "two graceful exits on each rank, of different sizes": Case(
-        [FOUR], sized(FOUR, 15, *[(9_000, 20_000)] * 3, kind=GRACEFUL), ("L1", 15, [0, 1, 2, 0])
-    ),
-    "graceful exits with the appended entries and without": Case(
-        [FOUR], sized(FOUR, 15, (2_000,), (1_800,), (2_000,), kind=GRACEFUL), ("L1", 15, [0, 1, 2, 0])
-    ),
-    "graceful exits each near the first rank's size, and far from each other": Case(
-        [FOUR],
-        sized(FOUR, 15, (2_000,), (1_000,), (3_000,), kind=GRACEFUL),
-        None,
-        {15: [(Rule.REPLICA_SIZE_MISMATCH, 3)]},
-    ),
-    "a stale launch with a higher step": Case(
-        [TWO, SECOND], [*saves(TWO, 500, 1000), *saves(SECOND, 600)], ("L2", 600, [0, 1])
-    ),
-    "a stale launch with a higher step, and the new one's only save lost": Case(
-        [TWO, SECOND],
-        [*saves(TWO, 400, 500, 1000), *saves(SECOND, 600)],
-        ("L1", 500, [0, 1]),
-        {600: [(Rule.MISSING_FILE, 1)]},
-        lost=[(600, 1)],
-    ),
-    "equal sizes at different steps": Case(
-        [TWO],
-        [*saves(TWO, 10), *saves(TWO, 15, ranks=[0]), *saves(TWO, 20, ranks=[1])],
-        ("L1", 10, [0, 1]),
-        {20: [(Rule.MISSING_RANK, 0)], 15: [(Rule.MISSING_RANK, 1)]},
-    ),
-    "rank 1 is replaced by 10, and 2 by 11": Case(
-        [TWELVE], saves(TWELVE, 15, ranks=(0, *range(3, 12))), ("L1", 15, [0, 10, 11, *range(3, 12)])
-    ),
-    "newest by time is oldest by step, and as text": Case(
-        [TWO],
-        [*saves(TWO, 9, mtime_ns=30), *saves(TWO, 10, mtime_ns=20), *saves(TWO, 100, mtime_ns=10)],
-        ("L1", 100, [0, 1]),
-    ),
-    "newest by time is an untrained network": Case(
-        [TWO], [*saves(TWO, 5), *saves(TWO, 0, mtime_ns=20)], ("L1", 5, [0, 1])
-    ),
-}
-
-
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_the_answer(case: Case) -> None:
-    """Lineage and replicas together."""
-    disk = {each.path: Observed(each.size) for each in case.files if (each.global_step, each.rank) not in case.lost}
-    found = simulated_jobs.resolve(simulated_jobs.Job(tuple(case.launches), tuple(case.files), disk))
-    plan = found.plan
-    assert (plan and (plan.launch.id, plan.global_step, sources(plan))) == case.answer
-    assert {each.global_step: rules(each) for each in found.rejections} == case.rejected
 
 
 def copy_of(one: Checkpoint) -> tuple[Copy, ...]:
