@@ -15,7 +15,7 @@ from ckptstore.catalog import live, reads
 from ckptstore.core.model import FileState, Kind
 from ckptstore.core.naming import exit_name, parse_exit_name
 from ckptstore.disk import files
-from ckptstore.errors import UnreadableError, reason_of
+from ckptstore.errors import UnreadableError, UsageError, reason_of
 from ckptstore.evidence.witnesses import whole_number
 from ckptstore.formats.inspect import read_checkpoint
 from ckptstore.journal.recorder import Recorder, shared
@@ -108,7 +108,7 @@ def set_aside(database: Database, run_id: int) -> None:
             whole = register.measured(file, prove_step=True)
             if whole is not None and file.digest in (None, whole.digest):
                 keep(recorder, whole, kept_path(file.path, file.global_step))
-        except OSError as error:
+        except (OSError, UsageError) as error:
             log.warning(
                 "%s could not be renamed (%s): the next graceful exit overwrites it", file.path, reason_of(error)
             )

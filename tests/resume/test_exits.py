@@ -7,8 +7,10 @@ import pytest
 from ckptstore.api import Catalog
 from ckptstore.core.model import Kind
 from ckptstore.resume.exits import keep_unknown
+from ckptstore.resume.register import describe
 from tests import ckpt_bytes
 from tests.jobs import begun
+from tests.small_disks import date_far_ahead
 
 pytestmark = pytest.mark.of_files
 
@@ -46,3 +48,16 @@ def test_no_name_that_an_unregistered_exit_is_kept_under_proves_a_step(
     assert kept == str(path.with_name("net_train-step_17.ckpt" if has_count else "net-kept_train.ckpt"))
     launch.add_source(str(path.parent), kind=Kind.GRACEFUL_EXIT, prefix="net", breakpoint_prefix="", names_before=())
     assert job.begin()[0].facts.parent_step == step
+
+
+def test_an_exit_of_a_time_that_no_catalog_holds_stops_no_start(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was announced, and its process died before it was recorded."""
+    job, (launch,) = begun(catalog, tmp_path, 10, world_size=1)
+    path = job.write(launch, 20, name="net_train.ckpt")
+    launch.add_source(str(path.parent), kind=Kind.GRACEFUL_EXIT, prefix="net", breakpoint_prefix="", names_before=())
+    launch.record_files([describe(launch.facts, rank=0, path=path, kind="graceful_exit", global_step=20)])
+    date_far_ahead(path)
+    assert job.begin()[0].facts.parent_step == 10
+    assert f"{path} could not be renamed ({path}: its modification time in ns is" in caplog.text
