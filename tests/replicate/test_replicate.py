@@ -162,17 +162,6 @@ def test_a_companion_that_is_written_anew_meanwhile_is_read_again(
 
 
 @pytest.mark.of_files
-def test_files_of_another_node_are_left_to_it(catalog: Catalog, tmp_path: Path) -> None:
-    declared(catalog, tmp_path / "far")
-    job, ranks = begun(catalog, tmp_path / "ckpt")
-    files = job.save(ranks, 5)
-    job.folder(1).rename(tmp_path / "on-another-node")
-    done = one_round(catalog)
-    assert (done.files, done.elsewhere, done.troubles) == (1, 1, [])
-    assert states(catalog, files) == [[CopyState.READY], []]
-
-
-@pytest.mark.of_files
 def test_a_tier_that_fails_rests_is_said_once_and_stops_no_other(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,18 +308,6 @@ def test_without_a_catalog_files_are_copied_and_the_journal_tells(catalog: Catal
         assert agent.copy(files[0], [far]) == []
     assert states(catalog, files) == [[], []]
     assert agent.copy(files[1], [far]) == []  # it is there again
-    assert states(catalog, files) == [[CopyState.READY]] * 2
-
-
-@pytest.mark.of_files
-def test_what_a_rank_registers_is_copied_while_it_trains(catalog: Catalog, tmp_path: Path) -> None:
-    far = declared(catalog, tmp_path / "far")
-    job, ranks = begun(catalog, tmp_path / "ckpt")
-    files = job.save(ranks, 5)
-    thread = CopyThread(catalog.database, [far])
-    for file in files:
-        thread.file_registered(file)
-    assert thread.finish(60) == 0
     assert states(catalog, files) == [[CopyState.READY]] * 2
 
 
@@ -542,26 +519,3 @@ def test_of_ranks_that_share_a_copy_one_makes_it_anew__before_each_deleted_what_
     assert removed == [key]
     assert (tmp_path / "far" / key).read_bytes() == whole
     assert states(catalog, files) == [[CopyState.READY]] * 4
-
-
-@pytest.mark.of_files
-def test_a_copy_that_never_ended_is_no_copy(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file is there, and its record is not: it is proven, and not sent again."""
-    declared(catalog, tmp_path / "far")
-    job, ranks = begun(catalog, tmp_path / "ckpt")
-    files = job.save(ranks, 5)
-
-    class KilledError(BaseException):
-        pass
-
-    def killed(*_: object, **__: object) -> None:
-        raise KilledError
-
-    agent = Replicator(catalog.database)
-    monkeypatch.setattr(facts, "record_copy", killed)
-    with pytest.raises(KilledError):
-        agent.round(settled_for=AT_ONCE)
-    monkeypatch.undo()
-    done = one_round(catalog)
-    assert (done.files, done.bytes) == (2, 0)
-    assert states(catalog, files) == [[CopyState.READY]] * 2

@@ -141,27 +141,6 @@ def test_a_replaced_node_gets_its_files_back_and_the_other_reads_nothing(job: Jo
     assert not Path(there.path).exists(), "the launch has a state of its own"
 
 
-def test_a_state_whose_copies_are_spread_is_restored(job: Job, tier: Tier) -> None:
-    copied(job.catalog, tier, [of(job, 10, 1)])
-    Path(of(job, 10, 1).path).unlink()
-    assert step_of(job) == 10
-    assert step_of(job, fetches=False) == 5
-    plan = resolve(job.catalog.database, "run", Query(fetches=True)).plan
-    assert [plan.copy_of(each.source) is not None for each in plan.ranks] == [False, True]
-    assert plan.bytes_to_fetch == of(job, 10, 1).size
-
-
-def test_a_state_that_lacks_a_rank_in_every_tier_is_not(job: Job, tier: Tier) -> None:
-    copied(job.catalog, tier, [of(job, 10, 0)])
-    for rank in (0, 1):
-        Path(of(job, 10, rank).path).unlink()
-    found = resolve(job.catalog.database, "run", Query(fetches=True))
-    assert found.plan.global_step == 5
-    (reason,) = found.rejections[0].reasons
-    assert (reason.rule, reason.rank) == (Rule.MISSING_FILE, 1)
-    assert reason.detail.endswith("is gone, and no tier has it")
-
-
 @pytest.mark.parametrize("state", [CopyState.PENDING, CopyState.FAILED, CopyState.GONE])
 def test_a_copy_that_is_not_ready_counts_for_nothing(job: Job, tier: Tier, state: CopyState) -> None:
     file = of(job, 10, 1)
@@ -169,18 +148,6 @@ def test_a_copy_that_is_not_ready_counts_for_nothing(job: Job, tier: Tier, state
     facts.record_copy(shared(job.catalog.database), file, tier, state)
     Path(file.path).unlink()
     assert step_of(job) == 5
-
-
-def test_the_nearest_tier_is_read(job: Job, tier: Tier, tmp_path: Path) -> None:
-    far = declared(job.catalog, tmp_path / "far", "far", 2)
-    file = of(job, 10, 1)
-    for each in (far, tier):
-        copied(job.catalog, each, [file])
-    open_tier(far.url).remove(key_of(file))
-    Path(file.path).unlink()
-    plan = job.start(resume=False)[1].resolve()
-    assert [copy.tier.name for copy in plan.copies[file.id]] == ["shared", "far"]
-    assert plan.ranks[1].source.path != file.path
 
 
 def test_another_copy_is_taken_if_the_nearest_is_in_a_store_of_an_unknown_kind(job: Job, tier: Tier) -> None:
