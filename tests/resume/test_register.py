@@ -62,20 +62,23 @@ def test_a_path_that_was_overwritten_no_longer_holds_the_older_step(catalog: Cat
     assert [save.tally.global_step for save in catalog.saves("run")] == [10]
 
 
+@pytest.mark.parametrize("world_size", [1, 2])
 def test_the_last_step_that_is_given_for_a_file_counts__before_a_start_took_the_corrected_one(
-    catalog: Catalog, other: Catalog, tmp_path: Path
+    catalog: Catalog, other: Catalog, tmp_path: Path, world_size: int
 ) -> None:
-    launch = catalog.join("run")
+    """Rank 0 has written it, and every rank registers it: nothing else says that the ranks are replicas."""
+    ranks = [catalog.join("run", rank=rank, world_size=world_size, launch_id="L1") for rank in range(world_size)]
     path = tmp_path / "model.bin"
     path.write_bytes(os.urandom(50))
-    launch.register(path, global_step=1000)  # a mistake
-    launch.register(path, global_step=100)
+    for launch in ranks:
+        for step in (1000, 100):  # the first is a mistake
+            launch.register(path, global_step=step)
     other.scan(tmp_path, run="run")
     for each in (catalog, other):
         resolution = each.resolve("run")
         assert resolution.plan is not None
         assert (resolution.plan.global_step, resolution.rejections) == (100, ())
-    started = catalog.join("run").resolve()
+    started = catalog.join("run", world_size=world_size, rank=0, launch_id="L2").resolve()
     assert started is not None
     assert started.global_step == 100
 
@@ -111,21 +114,6 @@ def test_a_step_is_corrected_once(catalog: Catalog, other: Catalog, tmp_path: Pa
             5: FileState.MOVED,
             7: FileState.COMPLETE,
         }
-
-
-def test_each_rank_may_record_one_file_and_correct_its_step(catalog: Catalog, other: Catalog, tmp_path: Path) -> None:
-    """Rank 0 has written it, and every rank registers it: nothing else says that the ranks are replicas."""
-    ranks = [catalog.join("run", rank=rank, world_size=2, launch_id="L1") for rank in range(2)]
-    path = tmp_path / "model.bin"
-    path.write_bytes(os.urandom(50))
-    for launch in ranks:
-        for step in (1000, 100):  # the first is a mistake
-            launch.register(path, global_step=step)
-    other.scan(tmp_path, run="run")
-    for each in (catalog, other):
-        resolution = each.resolve("run")
-        assert resolution.plan is not None
-        assert (resolution.plan.global_step, resolution.rejections) == (100, ())
 
 
 def test_a_corrected_step_stays_so_in_the_trash(catalog: Catalog, tmp_path: Path) -> None:
