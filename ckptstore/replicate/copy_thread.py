@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ckptstore.core.hints import Command
+from ckptstore.core.model import Content, FileState
+from ckptstore.core.naming import SEVERAL
 from ckptstore.core.text import count
 from ckptstore.disk.waiting import start_thread
 from ckptstore.errors import CkptstoreError
@@ -49,7 +51,12 @@ class CopyThread:
         self._thread: threading.Thread | None = None
 
     def file_registered(self, file: Checkpoint) -> None:
-        """Queue a registered file of this rank. It is copied after `SETTLED`: its companion is beside it then."""
+        """Queue a registered file of this rank. It is copied after `SETTLED`: its companion is beside it then.
+
+        A file of a kind that is never copied is left out (`catalog.copies.lacking` leaves out the same).
+        """
+        if file.state is not FileState.COMPLETE or file.content is Content.PART or file.format in SEVERAL:
+            return
         self._new.append(file)
         if self._thread is None or not self._thread.is_alive():
             self._ending.clear()  # another training of the same launch

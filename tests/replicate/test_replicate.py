@@ -22,7 +22,7 @@ from ckptstore.catalog.engine import clock
 from ckptstore.catalog.tables import checkpoints
 from ckptstore.cli.main import cli
 from ckptstore.core.copies import Beside, CopyState
-from ckptstore.core.model import Checkpoint
+from ckptstore.core.model import Checkpoint, Content, FileState
 from ckptstore.disk.owner import this_process
 from ckptstore.errors import UnknownRunError, UsageError
 from ckptstore.journal.recorder import shared
@@ -309,6 +309,25 @@ def test_without_a_catalog_files_are_copied_and_the_journal_tells(catalog: Catal
     assert states(catalog, files) == [[], []]
     assert agent.copy(files[1], [far]) == []  # it is there again
     assert states(catalog, files) == [[CopyState.READY]] * 2
+
+
+@pytest.mark.of_files
+@pytest.mark.parametrize(
+    "known", [{"content": Content.PART}, {"format": "directory"}, {"state": FileState.DAMAGED, "digest": None}]
+)
+def test_what_the_command_never_copies_is_not_copied_in_training_either(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, known: dict[str, Any]
+) -> None:
+    """Before, it copied parts of iterations, which no start fetches, and recorded a failed copy of the others."""
+    far = declared(catalog, tmp_path / "far")
+    job, ranks = begun(catalog, tmp_path / "ckpt", world_size=1)
+    (file,) = job.save(ranks, 5)
+    thread = CopyThread(catalog.database, [far])
+    thread.file_registered(replace(file, **known))
+    assert thread.finish(60) == 0
+    assert states(catalog, [file]) == [[]]
+    assert copies_below(tmp_path / "far") == []
+    assert caplog.messages == []
 
 
 def test_of_two_ranks_with_the_same_bytes_one_copies_and_the_other_waits_for_it(
