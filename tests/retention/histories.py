@@ -85,7 +85,6 @@ def marked() -> list[StateFacts]:
     ]
 
 
-HISTORIES = {each.__name__: each for each in (linear, relaunched, abandoned, damaged, hopeless, marked)}
 POLICIES = {
     "last 3": Policy(keep_last=3),
     "last 1, floor 1": Policy(keep_last=1, floor=1),
@@ -102,3 +101,19 @@ POLICIES = {
     "no branches": Policy(keep_last=1, drop_branches=True),
     "all of it": Policy(keep_last=2, keep_every=30, keep_within=timedelta(days=2), keep_daily=2, floor=4),
 }
+CASES = {
+    linear: (
+        "every 25 steps",
+        "within 3 days",
+        "within 1 hour, floor 0",
+        "hourly 4",
+        "daily 3, weekly 2",
+        "best 2 by most loss",
+    ),
+    relaunched: ("last 1, floor 1", "within 1 hour, floor 0", "kinds", "parents"),
+    abandoned: ("last 3", "daily 3, weekly 2", "no branches"),
+    damaged: ("last 3", "best 2 by least loss"),
+    hopeless: ("last 3",),
+    marked: ("best 2 of what nobody measured", "all of it"),
+}
+"""The histories, each with the policies for which the golden table has what becomes of it."""
