@@ -21,7 +21,7 @@ from ckptstore.core.hints import Command
 from ckptstore.core.limits import CLOCKS_DIFFER, purged_from
 from ckptstore.core.model import Skipped
 from ckptstore.errors import CkptstoreError, RefusedError
-from ckptstore.objects.errors import MissingError, StoreError
+from ckptstore.objects.errors import MissingError, StoreError, WrongBytesError
 from ckptstore.objects.tiers import open_tier
 from ckptstore.outside import utc_now
 from ckptstore.retention import decide
@@ -30,11 +30,11 @@ from ckptstore.retention.plan import (
     Copied,
     Survey,
     copies_changed,
-    fault_of,
     protected_since,
     stated,
 )
 from ckptstore.retention.worker import at_work
+from ckptstore.tiers.facts import fault_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 
 _MARKED = "pinned or tagged, so its trashed copies are not deleted: undo brings them back"
+_LOST = (MissingError, WrongBytesError)  # else the tier did not tell
 
 
 @dataclass(frozen=True)
@@ -164,10 +165,10 @@ def undo(database: Database, run: str, tier: Tier) -> TierCollected:
             back = [each for each, fault in zip(some, faults, strict=True) if fault is None]
             for (_, copy), fault in zip(some, faults, strict=True):
                 if fault is not None:
-                    is_gone = isinstance(fault, MissingError)
+                    is_gone = isinstance(fault, _LOST)
                     told = f"is not in tier {tier.name} any more" if is_gone else fault.message
                     troubles.append(Skipped(copy.key, told))
-            if not all(isinstance(fault, MissingError) for fault in faults):
+            if not all(isinstance(fault, _LOST) for fault in faults):
                 break
         worker.record(lambda _: _told(back, CopyState.READY, utc_now()))
     freed = sum(copy.all_bytes for _, copy in back)
@@ -215,7 +216,7 @@ def _check_floor(plan: TierPlan) -> None:
             if fault := fault_of(copy):
                 record = Command("verify", plan.run, "--tier", plan.tier.name)
                 again = f"record that with {record}, then copy it again: {Command('replicate', plan.run)}"
-                hint = again if isinstance(fault, MissingError) else fault.hint
+                hint = again if isinstance(fault, _LOST) else fault.hint
                 raise RefusedError(f"step {state.global_step} must stay, and {fault.message}", hint)
 
 

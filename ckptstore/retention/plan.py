@@ -29,8 +29,6 @@ from ckptstore.disk.presence import Home
 from ckptstore.disk.trash import Trash
 from ckptstore.errors import RefusedError
 from ckptstore.journal.sync import sync_run, unheard_states, unread_journals, why_unheard
-from ckptstore.objects.errors import MissingError, StoreError
-from ckptstore.objects.tiers import open_tier
 from ckptstore.outside import Path, utc_now
 from ckptstore.resume.lineage import branches
 from ckptstore.resume.position import shift
@@ -41,6 +39,7 @@ from ckptstore.retention import debris, decide, path_aliases, stored_policy
 from ckptstore.retention.authority import Authority
 from ckptstore.retention.debris import Target
 from ckptstore.retention.decide import Decision, Key, StateFacts
+from ckptstore.tiers.facts import fault_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -200,22 +199,6 @@ def protected_since(decision: Decision, key: Key, protection: Protection) -> str
         if not made.issuperset(holders):
             return "a launch has begun to start from it"
     return decide.needed_by(protection.needed[key]) if key in protection.needed else ""
-
-
-def fault_of(copy: Copy) -> StoreError | None:
-    """The error if a tier, when asked, does not have a copy and the files beside it with the recorded sizes; or None.
-
-    Without the companion, no start takes a copy.
-    """
-    try:
-        store = open_tier(copy.tier.url)
-        for key, size in ((copy.key, copy.size), *((each.key, each.size) for each in copy.beside)):
-            seen = store.head(key)
-            if seen is None or seen.size != size:
-                return MissingError(f"{key} is not in tier {copy.tier.name}")
-    except StoreError as error:
-        return error
-    return None
 
 
 def stated(

@@ -18,6 +18,7 @@ from ckptstore.core.validate import number
 from ckptstore.disk.files import real_directory
 from ckptstore.errors import CatalogUnavailableError, RefusedError, UsageError
 from ckptstore.journal.recorder import Recorder, record_of_run
+from ckptstore.objects.errors import MissingError, StoreError, WrongBytesError
 from ckptstore.objects.tiers import open_tier
 from ckptstore.outside import utc_now
 
@@ -25,9 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ckptstore.catalog.engine import Connection, Database
-    from ckptstore.core.copies import Beside, Declared
+    from ckptstore.core.copies import Beside, Copy, Declared
     from ckptstore.core.events import Event
     from ckptstore.core.model import Checkpoint
+    from ckptstore.objects.store import Store
 
 BUCKET_LEVEL, SHARED_LEVEL, NODE_LEVEL = 2, 1, 0
 _URL_HINT = "give a directory, or a bucket and a prefix as s3://bucket/prefix; passwords come from the environment"
@@ -159,6 +161,26 @@ def lacking(database: Database, run: str, tier: Tier, *, most: int = 1000) -> li
     with database.read() as connection:
         run_id = reads.run_id(connection, run)
         return copies.lacking(connection, run_id, tier, most=most) if run_id else []
+
+
+def fault_of(copy: Copy, store: Store | None = None, *, reads_bytes: bool = False) -> StoreError | None:
+    """The error if a tier, when asked, does not have a copy and the files beside it as recorded; or None.
+
+    Sizes are compared, and with `reads_bytes` every byte. Without the companion, no start takes a copy. `store` is the
+    opened store of the tier.
+    """
+    parts = [(copy.key, copy.size or 0, copy.digest), *((each.key, each.size, each.digest) for each in copy.beside)]
+    try:
+        store = store or open_tier(copy.tier.url)
+        for key, size, digest in parts:
+            seen = store.head(key)
+            if seen is None:
+                return MissingError(f"{key} is not in tier {copy.tier.name}")
+            if seen.size != size or (reads_bytes and store.digest_of(key, size) != digest):
+                return WrongBytesError(f"{key} in tier {copy.tier.name} does not hold the recorded bytes")
+    except StoreError as error:
+        return error
+    return None
 
 
 def record_copy(

@@ -14,9 +14,9 @@ from ckptstore.disk.waiting import for_each
 from ckptstore.errors import DamageError
 from ckptstore.journal.recorder import shared
 from ckptstore.journal.sync import sync_run
-from ckptstore.objects.errors import MissingError, StoreError, UnreachableError, WrongBytesError
+from ckptstore.objects.errors import MissingError, StoreError, UnreachableError
 from ckptstore.objects.tiers import open_tier
-from ckptstore.tiers.facts import record_copy
+from ckptstore.tiers.facts import fault_of, record_copy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,22 +101,10 @@ def _look(
     """The fault of a copy, or of the files beside it; None if there is none. `silent` gets a store's silence."""
     if silent:
         return silent[0]
-    reads_bytes = digest or copy.state is CopyState.FAILED
-    parts = [(copy.key, copy.size or 0, copy.digest), *((each.key, each.size, each.digest) for each in copy.beside)]
-    try:
-        for key, size, told in parts:
-            seen = store.head(key)
-            if seen is None:
-                return MissingError(f"{key} is not in {store.name}")
-            if seen.size != size or (reads_bytes and store.digest_of(key, size) != told):
-                return WrongBytesError(f"{key} of {store.name} does not hold the recorded bytes")
-    except UnreachableError as error:
-        if _is_silent(store):
-            silent.append(error)
-        return error
-    except StoreError as error:
-        return error
-    return None
+    error = fault_of(copy, store, reads_bytes=digest or copy.state is CopyState.FAILED)
+    if isinstance(error, UnreachableError) and _is_silent(store):
+        silent.append(error)
+    return error
 
 
 def _is_silent(store: Store) -> bool:
