@@ -416,27 +416,18 @@ class GcLock:
     def __enter__(self) -> GcLock:
         _own_locks.add(self._owner)
         try:
-            other = self._take()
-        except Exception:
-            _own_locks.discard(self._owner)
-            raise
+            self._take()
         except BaseException:
-            self._release()  # the interrupted commit may have taken it
+            self._release()  # an interrupted commit may have taken it
             raise
-        if other is not None:
-            _own_locks.discard(self._owner)
-            raise RefusedError(
-                f"another gc, undo or purge of run {self.run!r} is at work ({shown(other)})",
-                "wait for it; if it has died, its lock ends within 15 minutes",
-            )
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Release the lock; if the catalog is unreachable, the lock expires by itself."""
         self._release()
 
-    def _take(self) -> str | None:
-        """Take the lock. Returns another holder, or None."""
+    def _take(self) -> None:
+        """Take the lock. Raises `RefusedError` if another process has it."""
         self._renewed = time.time()
         with self._database.write() as connection:
             reads.lock_run(connection, self.run_id)
@@ -446,7 +437,11 @@ class GcLock:
             if other is not None and (is_dead(other) or (is_this_process(other) and other not in _own_locks)):
                 removals.release_lock(connection, self.run_id, other)
                 other = removals.take_lock(connection, self.run_id, self._owner, now, now + LOCK)
-        return other
+        if other is not None:
+            raise RefusedError(
+                f"another gc, undo or purge of run {self.run!r} is at work ({shown(other)})",
+                "wait for it; if it has died, its lock ends within 15 minutes",
+            )
 
     def _release(self) -> None:
         _own_locks.discard(self._owner)  # first: if the release is interrupted, this process can take the lock again
