@@ -24,10 +24,18 @@ from ckptstore.disk.waiting import for_each, portions
 from ckptstore.errors import CkptstoreError, PlanChangedError, RefusedError, UnknownRunError, UsageError, reason_of
 from ckptstore.outside import Path, token_hex, utc_now
 from ckptstore.resume.examine import Damaged, Whole, examine
-from ckptstore.resume.lineage import branches
 from ckptstore.retention import decide, path_aliases
 from ckptstore.retention.debris import has_checkpoint_beside
-from ckptstore.retention.plan import COPIES_CHANGED, GcPlan, copies_changed, plan_gc, protected_since, stated
+from ckptstore.retention.plan import (
+    AGAIN,
+    COPIES_CHANGED,
+    GcPlan,
+    check_floor_counts,
+    copies_changed,
+    plan_gc,
+    protected_since,
+    stated,
+)
 from ckptstore.retention.worker import PORTION, at_work
 
 if TYPE_CHECKING:
@@ -44,8 +52,6 @@ if TYPE_CHECKING:
     from ckptstore.retention.worker import Worker
 
     Going = tuple[Key | None, tuple[Target, ...]]  # a state and its files; None: debris
-
-_AGAIN = "make the plan again"
 
 
 @dataclass(frozen=True)
@@ -156,7 +162,7 @@ def execute(
     decide.check_policy(plan.policy)
     decide.check(plan.decision, allow_mass_delete=allow_mass_delete)
     if find_run(database, plan.run) != plan.run_id:
-        raise RefusedError(f"the plan for run {plan.run!r} was made with another catalog", _AGAIN)
+        raise RefusedError(f"the plan for run {plan.run!r} was made with another catalog", AGAIN)
     if at_once and plan.targets and not trusts_floor:
         _check_floor(plan)
         _check_digests(database, plan)
@@ -196,7 +202,7 @@ def _check_floor(plan: GcPlan) -> None:
         except OSError as error:
             change = f"cannot be looked at: {reason_of(error)}"
         if change:
-            raise RefusedError(f"a state that must stay is not as it was: {target.path} {change}", _AGAIN)
+            raise RefusedError(f"a state that must stay is not as it was: {target.path} {change}", AGAIN)
 
 
 def _check_digests(database: Database, plan: GcPlan) -> None:
@@ -242,29 +248,6 @@ class _Gc:
         self._worker.end(self._worker.collections(), now)
         self.collection = replace(self.collection, purge_after=self.collection.graced_from(now))
 
-    def _check_floor_counts(self, connection: Connection) -> None:
-        """Raise `RefusedError` unless the catalog still counts the states of the floor as the plan did.
-
-        One may have failed to load since, or the run may have gone back to an older state: then others are the floor,
-        and the plan may remove them.
-        """
-        before = {target.checkpoint: target.before for target in self._plan.floor if target.checkpoint is not None}
-        kept = reads.files_by_id(connection, list(before))
-        failed = reads.failed_loads(connection, self._plan.run_id)
-        steps: dict[str, set[int]] = {}
-        for file in kept.values():
-            steps.setdefault(file.launch, set()).add(file.global_step)
-        launches = reads.launches_of(connection, self._plan.run_id)
-        branch_of = branches(launches, reads.first_saves(connection, self._plan.run_id), steps)
-        for file_id, file in kept.items():
-            turned = file.state is not before[file_id] or file.quarantine or file_id in failed
-            if turned or branch_of.get((file.launch, file.global_step)):
-                raise RefusedError(
-                    f"the plan keeps step {file.global_step} of launch {file.launch}, but it no longer counts: it was "
-                    "damaged or found to be bad, could not be loaded, or the run went back to an older state",
-                    _AGAIN,
-                )
-
     def portions(self) -> Iterator[list[Going]]:
         """The states that go, oldest first, and then the debris: about `PORTION` files at a time."""
         keys = [verdict.state.key for verdict in reversed(self._plan.decision.remove)]
@@ -296,9 +279,10 @@ class _Gc:
         """Record that these go, except states protected by now. Returns their files, the oldest state first."""
         going: list[Going] = []
         items: list[Item] = []
+        before = {target.checkpoint: target.before for target in self._plan.floor if target.checkpoint is not None}
 
         def decide(connection: Connection) -> list[Event]:
-            self._check_floor_counts(connection)
+            check_floor_counts(connection, self._plan.run_id, before)
             now = utc_now()
             protection = protection_of(connection, self._plan.run_id, now - CLOCKS_DIFFER)
             asked = {key for key, _ in states}

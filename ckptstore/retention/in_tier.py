@@ -29,6 +29,7 @@ from ckptstore.retention.plan import (
     COPIES_CHANGED,
     Copied,
     Survey,
+    check_floor_counts,
     copies_changed,
     protected_since,
     stated,
@@ -132,8 +133,9 @@ def plan_tier(database: Database, run: str, tier: Tier, policy: Policy) -> TierP
 def execute(database: Database, plan: TierPlan, *, allow_mass_delete: bool = False) -> TierCollected:
     """Trash the copies of the states that go, oldest first, and purge copies after their grace. Can be repeated.
 
-    Raises `RefusedError` if the plan removes too much, if a copy that must stay is not in the tier, while another
-    process works on the run, and if a journal that may protect a state cannot be read.
+    Raises `RefusedError` if the plan removes too much, if a copy that must stay is not in the tier, if a state of the
+    floor no longer counts, while another process works on the run, and if a journal that may protect a state cannot be
+    read.
     """
     decide.check_policy(plan.policy)
     decide.check(plan.decision, allow_mass_delete=allow_mass_delete)
@@ -187,9 +189,12 @@ def _trash(worker: Worker, plan: TierPlan, skipped: list[Skipped]) -> list[tuple
     gone: list[tuple[Checkpoint, Copy]] = []
     now = utc_now()
     over = (now + plan.policy.grace).isoformat()
+    floor = [file.id for state in plan.decision.must_stay for file, _ in plan.held[state.key]]
 
     def record(connection: Connection) -> list[CopyRecorded]:
         reads.lock_run(connection, plan.run_id)  # a start that fetches holds its state under that lock
+        if plan.decision.remove:
+            check_floor_counts(connection, plan.run_id, dict.fromkeys(floor))
         protection = protection_of(connection, plan.run_id, now - CLOCKS_DIFFER)
         otherwise = copies_changed(connection, plan.copied)
         gone.clear()

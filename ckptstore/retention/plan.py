@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from ckptstore.core.model import Checkpoint, Observed
     from ckptstore.retention.policy import Policy
 
+AGAIN = "make the plan again"
 COPIES_CHANGED = "its copies in tiers have changed since the plan was made"
 _GRAPH = ".mindir"
 _UNCONFIRMED = "a scan found it, its step is consistent, and no start has confirmed that yet"
@@ -199,6 +200,27 @@ def protected_since(decision: Decision, key: Key, protection: Protection) -> str
         if not made.issuperset(holders):
             return "a launch has begun to start from it"
     return decide.needed_by(protection.needed[key]) if key in protection.needed else ""
+
+
+def check_floor_counts(connection: Connection, run_id: int, before: Mapping[str, FileState | None]) -> None:
+    """Raise `RefusedError` unless the catalog still counts the states of the floor as the plan did.
+
+    One may have failed to load since, or the run may have gone back to an older state: then others are the floor, and
+    the plan may remove them. `before` are the files of these states, by id, each with its state when the plan was made
+    (None: only its copy counts).
+    """
+    kept = reads.files_by_id(connection, list(before))
+    failed = reads.failed_loads(connection, run_id)
+    steps = grouped({(file.launch, file.global_step) for file in kept.values()})
+    branch_of = branches(reads.launches_of(connection, run_id), reads.first_saves(connection, run_id), steps)
+    for file_id, file in kept.items():
+        turned = before[file_id] not in (None, file.state) or file.quarantine or file_id in failed
+        if turned or branch_of.get((file.launch, file.global_step)):
+            raise RefusedError(
+                f"the plan keeps step {file.global_step} of launch {file.launch}, but it no longer counts: it was "
+                "damaged or found to be bad, could not be loaded, or the run went back to an older state",
+                AGAIN,
+            )
 
 
 def stated(

@@ -187,7 +187,9 @@ def test_a_state_that_a_launch_starts_from_stays(job: Job, tier: Tier) -> None:
     plan = in_tier.plan_tier(job.catalog.database, "run", tier, KEEP)
     for launch in job.start(resume=False):
         launch.resolve(step=10)
-    assert len(in_tier.execute(job.catalog.database, plan).skipped) == 1
+    with pytest.raises(RefusedError, match="the run went back to an older state; make the plan again"):
+        in_tier.execute(job.catalog.database, plan)
+    in_tier.execute(job.catalog.database, in_tier.plan_tier(job.catalog.database, "run", tier, KEEP))
     assert 10 in ready(job, tier)
 
 
@@ -200,6 +202,22 @@ def test_nothing_goes_where_the_floor_is_not_in_the_tier(job: Job, database_url:
     for words in advice.commands_in(refused.value.hint or ""):  # before, `replicate` alone: it took the copy for there
         advice.run(database_url, *words)
     assert in_tier.execute(job.catalog.database, in_tier.plan_tier(job.catalog.database, "run", tier, KEEP)).copies == 6
+
+
+@pytest.mark.parametrize("how", ["could not be loaded", "was quarantined"])
+def test_nothing_goes_where_the_floor_no_longer_counts(job: Job, tier: Tier, how: str) -> None:
+    """Before, the copies of all states that can be restored went, if that was recorded after the plan was made."""
+    copied(job.catalog, tier, job.catalog.files("run"))
+    plan = in_tier.plan_tier(job.catalog.database, "run", tier, KEEP)
+    newest, (rank, _) = job.catalog.show("run", 20)[0], job.start()
+    if how == "could not be loaded":
+        rank.load_failed(newest, "Input/output error")
+    else:
+        rank.record_files([replace(newest, quarantine="the loss was nan")])
+    with pytest.raises(RefusedError, match="the plan keeps step 20 of launch L1, but it no longer counts"):
+        in_tier.execute(job.catalog.database, plan)
+    assert ready(job, tier) == set(STEPS)
+    assert steps(in_tier.plan_tier(job.catalog.database, "run", tier, KEEP)) == ([20, 15], [10, 5])
 
 
 def test_a_tier_that_does_not_answer_is_not_said_to_lack_its_copies(job: Job, tier: Tier, tmp_path: Path) -> None:
