@@ -323,16 +323,6 @@ def test_metrics_are_means_over_the_ranks() -> None:
     assert mean_metrics([{"loss": 1.0}, {"loss": 3.0, "accuracy": 0.5}, {}]) == {"loss": 2.0, "accuracy": 0.5}
 
 
-def write() -> None:
-    GOLDEN.mkdir(parents=True, exist_ok=True)
-    for history in CASES:
-        (GOLDEN / f"{history.__name__}.txt").write_text(answers(history))
-
-
-if __name__ == "__main__":
-    write()
-
-
 def test_a_state_is_held_until_the_launch_that_started_from_it_keeps_one_of_its_own() -> None:
     """The plan removed what its apply then held: of the launch no state stayed."""
     held = replace(facts(10), held_by=("L2",))
@@ -344,3 +334,13 @@ def test_a_state_is_held_until_the_launch_that_started_from_it_keeps_one_of_its_
     )
     decision = decide([held, own, newest], Policy(keep_last=2, floor=1), NOW)
     assert [verdict.state.global_step for verdict in decision.keep] == [30, 20]
+
+
+def write() -> None:
+    GOLDEN.mkdir(parents=True, exist_ok=True)
+    for history in CASES:
+        (GOLDEN / f"{history.__name__}.txt").write_text(answers(history))
+
+
+if __name__ == "__main__":
+    write()
