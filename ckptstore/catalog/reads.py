@@ -486,8 +486,10 @@ _OWNERS_OF = (
     sa.select(launches.c.owner).distinct().join_from(runs, launches).where(runs.c.name == sa.bindparam("own_name"))
 )
 _KINDS_OF = sa.select(launches.c.name, saves.c.global_step, saves.c.kind).select_from(saves.join(launches))
-_IS_HELD = sa.exists().where(checkpoints.c.save_id == saves.c.id, checkpoints.c.state != FileState.MOVED.value)
-_KINDS_OF = _KINDS_OF.where(launches.c.run_id == _RUN, _IS_HELD)
+IS_HELD = sa.exists().where(checkpoints.c.save_id == saves.c.id, checkpoints.c.state != FileState.MOVED.value)
+"""Whether a save has a file. Its files may all have other records: of other steps, or of the launch that saved them."""
+
+_KINDS_OF = _KINDS_OF.where(launches.c.run_id == _RUN, IS_HELD)
 _KINDS_BEYOND = sa.union_all(_KINDS_OF.where(saves.c.global_step > _STEP), _KINDS_OF.where(saves.c.global_step == 0))
 _METRICS = sa.cast(checkpoints.c.metrics, sa.Text)
 _METRICS_OF = (
@@ -539,7 +541,7 @@ _UNPLACED_OF = (
 )
 _NEWEST_STEP = (
     sa.select(saves.c.global_step)
-    .where(saves.c.launch_id == _LAUNCH, saves.c.global_step <= _STEP, _IS_HELD)
+    .where(saves.c.launch_id == _LAUNCH, saves.c.global_step <= _STEP, IS_HELD)
     .order_by(saves.c.global_step.desc())
     .limit(1)
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from ckptstore.catalog.any_of import any_of
+from ckptstore.catalog.reads import IS_HELD
 from ckptstore.catalog.tables import (
     FILES_OF_LAUNCHES,
     IS_REMOVED,
@@ -124,7 +125,7 @@ def homes_of(connection: sa.Connection, key: LaunchKey) -> list[Home]:
 
 def newest_saving(connection: sa.Connection, run: int) -> str | None:
     """The newest launch of a run that has a periodic save; None if none has."""
-    has_one = sa.exists().where(saves.c.launch_id == launches.c.id, saves.c.kind == Kind.PERIODIC.value)
+    has_one = sa.exists().where(saves.c.launch_id == launches.c.id, saves.c.kind == Kind.PERIODIC.value, IS_HELD)
     query = sa.select(launches.c.name).where(launches.c.run_id == run, has_one)
     return connection.execute(query.order_by(launches.c.launch_order.desc()).limit(1)).scalar()
 
@@ -216,4 +217,9 @@ def waiting(connection: sa.Connection, run: int) -> list[Waiting]:
 
 def _newest(key: LaunchKey, count: int) -> sa.Select[tuple[str, int]]:
     chosen = (saves.c.launch_id == key) & (saves.c.kind == Kind.PERIODIC.value)
-    return sa.select(saves.c.id, saves.c.global_step).where(chosen).order_by(saves.c.global_step.desc()).limit(count)
+    return (
+        sa.select(saves.c.id, saves.c.global_step)
+        .where(chosen, IS_HELD)
+        .order_by(saves.c.global_step.desc())
+        .limit(count)
+    )

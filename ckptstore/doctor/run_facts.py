@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import directories as of_files
 from ckptstore.catalog import gauges, journals, leases, reads, recent, tallies
 from ckptstore.core.limits import LEASE
-from ckptstore.core.model import LaunchKey
+from ckptstore.core.model import SCANNED, LaunchKey
 from ckptstore.disk import presence
 from ckptstore.disk.files import facts_if_seen
 from ckptstore.disk.name_claims import FOLDER
@@ -138,7 +138,13 @@ class RunFacts:
 def gather(database: Database, run: str, run_id: int, now: datetime) -> RunFacts:
     """Gather the facts about a run: ask the catalog, then look at the run's directories."""
     with database.read() as connection:
-        launches = tuple(launch for launch in reads.launches_of(connection, run_id) if not launch.foreign)
+        saved = reads.first_saves(connection, run_id)
+        launches = tuple(
+            launch
+            for launch in reads.launches_of(connection, run_id)
+            # A scan may have found all its files before the ranks that saved them registered them.
+            if not launch.foreign and (launch.id in saved or not launch.id.startswith(SCANNED))
+        )
         saving_id = recent.newest_saving(connection, run_id)
         saving = next((launch for launch in launches if launch.id == saving_id), None)
         saves = recent.newest_saves(connection, saving.key, SAVES) if saving else []
@@ -150,7 +156,7 @@ def gather(database: Database, run: str, run_id: int, now: datetime) -> RunFacts
             run=run,
             now=now,
             launches=launches,
-            saved=reads.first_saves(connection, run_id),
+            saved=saved,
             saving=saving,
             saves=tuple(saves),
             highest_step=tallies.highest_steps(connection, run_id).get(launches[-1].id, 0) if launches else 0,

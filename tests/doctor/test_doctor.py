@@ -162,8 +162,28 @@ def collected(job: Job) -> None:
     job.catalog.execute(job.catalog.plan_gc("run", Policy(keep_last=2)), allow_mass_delete=True)
 
 
+def scanned_before_it_was_registered(job: Job) -> None:
+    """The files have two records then, and the launch that the scan made of them has none of its own left."""
+    ranks = job.start()
+    paths = [job.write(launch, 10) for launch in ranks]
+    job.catalog.scan(job.directory, run="run", world_size=2)
+    for launch, path in zip(ranks, paths, strict=True):
+        launch.register(path, global_step=10, optimizer_step=10)
+
+
+def corrected(job: Job) -> None:
+    for launch in job.begin():
+        for step in range(1, 8):
+            path = job.write(launch, step)
+            for told in (1000 * step, step):  # the first is a mistake
+                launch.register(path, global_step=told)
+
+
 NOW = timedelta(0)
 FOUND = [
+    (scanned_before_it_was_registered, NOW, "ranks", "ok", "all 2 ranks saved step 10"),
+    (scanned_before_it_was_registered, NOW, "launch", "ok", "L1: only its files are known"),
+    (corrected, NOW, "ranks", "ok", "all 2 ranks saved step 7"),
     (lambda job: job.catalog.join("run"), NOW, "launch", "note", "no saver or registrar has reported a step since"),
     (lambda job: job.catalog.join("run"), NOW, "restorable", "note", "nothing was saved yet"),
     (lambda job: job.catalog.join("run"), HOUR, "launch", "warning", "no saver or registrar has reported a step since"),
