@@ -229,11 +229,11 @@ class Registrar(Callback):
         except RefusedError:
             session.problem = "another state was loaded over the one that training was to start from"
             raise
+        self._steps.begin_step()  # first: if the rest fails, the step has begun all the same
         self._forget_position()
         self._poll()
         for watch in self._watches:
             watch.step_begin()
-        self._steps.begin_step()
         session.seed_step([session.params.train_network])
         self._times.begins(time.monotonic())
 

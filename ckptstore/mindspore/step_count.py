@@ -100,12 +100,12 @@ class StepCount:
     def begin_step(self) -> None:
         """Note what the step starts from."""
         params = self._session.params
+        self._outputs_before = params.get("net_outputs")
+        self._in_step = True
         if params.get("dataset_sink_mode") and mindspore.get_context("mode") == mindspore.GRAPH_MODE:
             self._sink_steps = int(params.dataset_helper.sink_size())  # known only now, in the first epoch
         if self._base is None:
             self._base = (self._progress.global_step, params.cur_step_num - self._sink_steps)
-        self._outputs_before = params.get("net_outputs")
-        self._in_step = True
 
     def end_step(self) -> None:
         """Count the steps of this call, by the difference of MindSpore's count: no step is counted twice."""

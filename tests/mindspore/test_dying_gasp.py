@@ -240,6 +240,26 @@ def test_a_half_updated_network_is_never_restored(
     assert again.resolve("run").plan.global_step == 4
 
 
+def test_a_look_that_fails_as_a_step_begins_hides_no_half_update(
+    catalog: Catalog, tmp_path: Path, set_mode: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step was taken for one that had not begun: step 4 was saved with a part of the fifth update in it."""
+    set_mode(ms.PYNATIVE_MODE)
+
+    def stale(path: str) -> Any:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(registrar, "facts", stale)
+    network = nn.Dense(3, 4)
+    optimizer = Own(0.1, network.trainable_params())
+    optimizer.fails_at = 5
+    job = Job(Model(network, nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"), optimizer))
+    ckpt_cb = saving(tmp_path, save_checkpoint_steps=4)
+    with pytest.raises(KeyboardInterrupt):
+        job.train(job.registrar(ckpt_cb, save_on_exception=True), ckpt_cb)
+    assert gasps(catalog) == []
+
+
 @pytest.mark.parametrize("saves", ["launch.saver", "the registrar", "MindSpore"])
 @pytest.mark.parametrize("is_set", [True, False])
 def test_a_rate_that_the_exception_kept_from_being_set_is_not_restored(
