@@ -1,6 +1,7 @@
 """Retention by the registrar, in real training: old states go while it trains, and nothing of training changes."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,21 +31,32 @@ def test_old_states_go_while_it_trains(tmp_path: Path, undisturbed: bytes) -> No
     assert "keep_checkpoint_max" not in done.output
 
 
-def test_what_mindspore_would_delete_beside_the_rules_is_said(tmp_path: Path) -> None:
-    """MindSpore deleted the state of step 10, which keep_every keeps, without a word."""
-    run = Run(tmp_path / "run")
-    keep = {"retention": {"keep_last": 2, "keep_every": 10}}
-    done = run.launch(config={"keep_checkpoint_max": 3}, registrar=keep, fault="keep-up")
-    assert "keep_checkpoint_max=3 of a ModelCheckpoint deletes files that keep_every" in done.output
-
-
-def test_what_mindspore_would_delete_by_time_is_said(
-    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("config", "policy", "left", "told"),
+    [
+        ({"keep_checkpoint_max": 3}, {"keep_last": 2, "keep_every": 2}, 3, "keep_checkpoint_max=3 … keep_every"),
+        (
+            {"keep_checkpoint_max": None, "keep_checkpoint_per_n_minutes": 30},
+            {"keep_last": 3},
+            2,
+            "keep_checkpoint_per_n_minutes=30 … keep_last",
+        ),
+    ],
+    ids=["by number", "by time"],
+)
+def test_what_mindspore_would_delete_beside_the_rules_is_said(  # noqa: PLR0917
+    catalog: Catalog,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    config: dict[str, Any],
+    policy: dict[str, int],
+    left: int,
+    told: str,
 ) -> None:
-    """Of six steps only the first and the last were left."""
+    """MindSpore deleted states that a rule keeps, without a word; by time all but the first and the last one."""
     job = Job()
-    ckpt_cb = saving(tmp_path, save_checkpoint_steps=1, keep_checkpoint_max=None, keep_checkpoint_per_n_minutes=30)
-    job.train(ckpt_cb, job.registrar(ckpt_cb, retention=Policy(keep_last=3)))
-    assert sorted(path.name for path in tmp_path.glob("*.ckpt")) == ["net-1_1.ckpt", "net-1_6.ckpt"]
-    (told,) = (each for each in complaints(caplog) if "keep_checkpoint" in each)
-    assert told.startswith("keep_checkpoint_per_n_minutes=30 of a ModelCheckpoint deletes files that keep_last of the")
+    ckpt_cb = saving(tmp_path, save_checkpoint_steps=1, **config)
+    job.train(ckpt_cb, job.registrar(ckpt_cb, retention=Policy(**policy)))
+    assert len(list(tmp_path.glob("*.ckpt"))) == left
+    (said,) = (each for each in complaints(caplog) if "keep_checkpoint" in each)
+    assert said.startswith(told.replace("…", "of a ModelCheckpoint deletes files that"))
