@@ -17,7 +17,7 @@ from ckptstore.formats.tensor_file import TensorFile
 from ckptstore.mindspore.initial import kind_of
 from ckptstore.mindspore.load_guard import LoadGuard
 from ckptstore.mindspore.loader import CHANGED
-from ckptstore.mindspore.resume import asks_mindspore, prove, put, read, read_plain_into, telling, unmarked
+from ckptstore.mindspore.resume import asks_mindspore, put, read, read_plain_into, telling, unmarked
 from ckptstore.mindspore.state import TrainState, is_state
 from ckptstore.outside import Path
 from ckptstore.resume.resolver import Loads
@@ -122,7 +122,6 @@ def _read(
             content, placed, is_writable = read_plain_into(target, file, begin, target.named.keys())
         if content is not None:
             return content.others, placed, is_writable
-    prove(file, unmarked)
     return read(file, decryption, unmarked), (), True
 
 

@@ -19,7 +19,7 @@ from ckptstore.errors import DamageError, UsageError
 from ckptstore.formats.header import certainly_appended
 from ckptstore.formats.inspect import read_unless_encrypted
 from ckptstore.mindspore.loader import CHANGED, ChangedError, read_plain
-from ckptstore.mindspore.resume import asks_mindspore, prove, put, read, telling, unmarked
+from ckptstore.mindspore.resume import asks_mindspore, put, read, telling, unmarked
 from ckptstore.mindspore.state import COUNTERS, RATE, UNCUT, Parameters, TrainState, is_rate, is_state, named
 from ckptstore.outside import Path
 
@@ -186,7 +186,6 @@ def _opened(
             entries = {each.name: _Kind(each.dtype, each.shape) for each in header.entries if each.name not in appended}
             names = frozenset(each.name for each in header.entries)
             return entries, lambda wanted: _read_some(file, names, wanted, decryption)
-    prove(file, unmarked)
     values = read(file, decryption, unmarked)
     entries = {name: kind_of(value) for name, value in values.items() if hasattr(value, "dtype")}
     return entries, lambda wanted: {name: values[name] for name in wanted}
@@ -201,7 +200,6 @@ def _read_some(
             raise ChangedError(CHANGED)
     if content is not None:
         return content.others
-    prove(file, unmarked)
     return read(file, decryption, unmarked)
 
 

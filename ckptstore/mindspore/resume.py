@@ -100,8 +100,6 @@ def load(
     if content is not None:
         parameters = content.others
     else:
-        for source in sources:
-            prove(source, on_failure)
         for source in reversed(sources):
             parameters |= read(source, decryption, on_failure)
     by_broadcast = plan.in_shares and len(sources) == 1
@@ -217,7 +215,8 @@ def telling(file: Checkpoint, on_failure: OnFailure) -> Iterator[None]:
 
 
 def read(file: Checkpoint, decryption: Mapping[str, Any], on_failure: OnFailure) -> dict[str, Any]:
-    """The values of a file by name, as MindSpore reads them. Raises as `load` does."""
+    """The values of a file by name, as MindSpore reads them, once the file is proved. Raises as `load` does."""
+    prove(file, on_failure)
     if is_broken(file.path):  # MindSpore would write behind the memory of a tensor, or take half of one for the whole
         on_failure(file, Rule.UNREADABLE, "it is cut or damaged")
         raise DamageError(f"{file.path} is cut or damaged: MindSpore cannot read it", _AGAIN)
