@@ -302,26 +302,11 @@ def test_a_class_that_has_no_hash_stops_no_loop(tmp_path: Path) -> None:
     assert (loop.global_step, type(odd).__name__) == (6, "Odd")
 
 
-def test_a_schedule_of_several_ones_goes_on(tmp_path: Path) -> None:
-    def trained(run: str, epochs: int) -> Trained:
-        ms.set_seed(1)
-        made = Trained(lambda of: optim.SGD(of, lr=0.1))
-        each = (
-            optim.lr_scheduler.ConstantLR(made.optimizer, 0.1, 3),
-            optim.lr_scheduler.ExponentialLR(made.optimizer, 0.9),
-        )
-        schedule = optim.lr_scheduler.SequentialLR(made.optimizer, list(each), [4])
-        loop = made.loop(
-            tmp_path / run, launch=ckptstore.mindspore.join(run), epochs=epochs, others={"schedule": schedule}
-        )
-        for batch in loop:
-            loop.step(loss=made.step(*batch))
-            schedule.step()
-        return made
-
-    whole = trained("whole", 2)
-    trained("run", 1)
-    assert trained("run", 2).values() == whole.values()
+def sgd_by_several_schedules(of: Any) -> nn.Cell:
+    optimizer = optim.SGD(of, lr=0.1)
+    each = [optim.lr_scheduler.ConstantLR(optimizer, 0.1, 3), optim.lr_scheduler.ExponentialLR(optimizer, 0.9)]
+    optimizer.schedule = optim.lr_scheduler.SequentialLR(optimizer, each, [4])
+    return optimizer
 
 
 @pytest.mark.parametrize(
@@ -330,16 +315,23 @@ def test_a_schedule_of_several_ones_goes_on(tmp_path: Path) -> None:
         lambda of: optim.NAdam(of, lr=0.1),
         pytest.param(lambda of: optim.ASGD(of, lr=0.1), marks=pytest.mark.long),
         lambda of: nn.Adam([{"params": of[:1], "weight_decay": 0.1}, {"params": of[1:]}], 0.1),
+        sgd_by_several_schedules,
     ],
-    ids=["mu_product of NAdam", "mu and eta of ASGD", "groups of nn.Adam, with one rate"],
+    ids=["mu_product of NAdam", "mu and eta of ASGD", "groups of nn.Adam, with one rate", "a schedule of several ones"],
 )
-def test_an_optimizer_that_keeps_parameters_in_lists_goes_on(tmp_path: Path, optimizer: Callable[[Any], Any]) -> None:
-    """They are none of the cell."""
+def test_what_is_no_parameter_of_the_optimizers_cell_goes_on(tmp_path: Path, optimizer: Callable[[Any], Any]) -> None:
+    """Parameters in lists, and what a schedule counts."""
 
     def trained(run: str, epochs: int) -> Trained:
         ms.set_seed(1)
         made = Trained(optimizer)
-        made.train(tmp_path / run, launch=ckptstore.mindspore.join(run), epochs=epochs)
+        schedule = getattr(made.optimizer, "schedule", None)
+        others = {"schedule": schedule} if schedule else {}
+        launch = ckptstore.mindspore.join(run)
+        for batch in (loop := made.loop(tmp_path / run, launch=launch, epochs=epochs, others=others)):
+            loop.step(loss=made.step(*batch))
+            if schedule:
+                schedule.step()
         return made
 
     whole = trained("whole", 2)
