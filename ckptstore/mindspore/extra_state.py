@@ -12,6 +12,7 @@ import inspect
 import json
 import logging
 import random
+import re
 import traceback
 from collections import deque
 from copy import copy
@@ -60,6 +61,7 @@ _OF_ONE_RANK = {
     "device": "those of its device",
 }
 _ARRAY, _SCALAR, _TENSOR, _TUPLE = "__array__", "__scalar__", "__tensor__", "__tuple__"
+_DTYPE = re.compile(r"[<>|][biufc][0-9]+")
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
 _OTHER_DATA = (*_GENERATORS, set, frozenset, bytes, bytearray, deque, complex)
 """Data that is not stored, though a script may expect it. Other objects, as a network or a log, are no data."""
@@ -620,6 +622,8 @@ def _array(found: dict[str, Any]) -> Any:
     if name == _TUPLE:
         return tuple(found[name])
     dtype, shape, data = found[name]
+    if not _DTYPE.fullmatch(dtype):  # NumPy would read it as Python code
+        raise ValueError(f"{dtype!r} is no type of numbers")
     array = np.frombuffer(base64.b64decode(data), np.dtype(dtype)).reshape(shape).copy()
     if name == _SCALAR:
         return array[()]

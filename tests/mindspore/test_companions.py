@@ -27,6 +27,7 @@ from ckptstore.mindspore import extra_state
 from ckptstore.mindspore.extra_state import Keeper, Remembered
 from ckptstore.mindspore.hook_code import sets_parameters
 from ckptstore.retention.policy import Policy
+from ckptstore.training import companions
 from ckptstore.training.companions import Companions
 from tests.mindspore.trainings import (
     DoAt,
@@ -628,6 +629,17 @@ def test_a_companion_that_is_cut_is_told_and_costs_no_weights(
     assert job.launch.global_step == 18
 
 
+def test_a_companion_with_a_type_that_is_none_stops_no_start(
+    tmp_path: Path, catalog: Catalog, caplog: pytest.LogCaptureFixture
+) -> None:
+    """NumPy reads the name of a type as Python code: a start ended in a SyntaxError."""
+    train(tmp_path, stopping(), RaiseAt(15))
+    file = next(each for each in catalog.files("run") if each.global_step == 14)
+    companions.write(file, {"random": {"__array__": ["<f4,(", [1], ""]}}, durable=False)
+    assert train(tmp_path, stopping(), epochs=3).start.global_step == 14
+    assert f"the companion of {file.path} is not used: '<f4,(' is no type of numbers" in complaints(caplog)
+
+
 def test_an_epoch_whose_end_nobody_heard_is_told(
     tmp_path: Path, catalog: Catalog, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -705,8 +717,8 @@ def test_what_a_rank_has_of_its_own_comes_back_though_a_replica_stands_in(
         ms.save_checkpoint(network, str(path))
         files.append(launch.register(path, global_step=2))
         averages = {name: np.full(4, launch.rank + 5, np.float32) for name in ("1.moving_mean", "1.moving_variance")}
-        companions = Companions(launch.live_files.at, durable=False)
-        companions.keep(str(path), 2, lambda: {"averages": extra_state.plain(averages)})  # noqa: B023 — called at once
+        kept = Companions(launch.live_files.at, durable=False)
+        kept.keep(str(path), 2, lambda: {"averages": extra_state.plain(averages)})  # noqa: B023 — called at once
     plan = RestorePlan(
         launch=launches[0].facts, global_step=2, ranks=tuple(Assignment(rank, files[1]) for rank in (0, 1))
     )
