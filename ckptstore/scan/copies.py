@@ -71,7 +71,7 @@ def copies_of_known(
         and tree.seen_of_record(file.path) is not None
     ]
     for file, other in _doubles(databases, own, originals):
-        if is_original(other) and _is_double(file, other, tree):
+        if _is_double(file, other, tree):
             copies.setdefault(file.path, other)
     sizes = {
         path: seen.size
@@ -100,12 +100,11 @@ def _doubles(
 
 
 def _is_double(own: Checkpoint, other: Checkpoint, tree: Tree) -> bool:
-    """Whether the file at the path of `own` is the one that both records describe."""
+    """Whether the file at the path of `own` is the one that both records describe, or that is at the other path now."""
     here = tree.seen_of_record(own.path)
     if here is None or here.size != own.size:
         return False
-    sighting = sighted(own, here)
-    return sighting is Sighting.SAME or (sighting is Sighting.CHANGED and files.same_bytes(own.path, other.path))
+    return (is_original(other) and sighted(own, here) is Sighting.SAME) or files.same_bytes(own.path, other.path)
 
 
 def _alike(

@@ -988,3 +988,15 @@ def test_a_directory_whose_first_sync_failed(world: TierWorld) -> None:
     world.start()
     world.power_loss()
     world.finish()
+
+
+@history(3755214, size=1, replicas=False, disks="one", nodes=1, late=False, keeps=0, coarse=False)
+def test_a_backup_of_a_changed_file(world: World) -> None:
+    """A scan took the copy of a file that a user had changed for a new file, and a start went on from it."""
+    world.start()
+    world.save()
+    world.save(steps=2, kill_rank=0, behind=True)
+    world.flip()
+    world.back_up()
+    world.lose_catalog()
+    world.finish()
