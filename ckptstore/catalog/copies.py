@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
-    from ckptstore.core.model import Checkpoint, LaunchKey
+    from ckptstore.core.model import Checkpoint
 
 
 def tiers_of(connection: sa.Connection) -> list[Declared]:
@@ -32,16 +32,6 @@ def tiers_of(connection: sa.Connection) -> list[Declared]:
         for row in connection.execute(_TIERS)
     ]
     return sorted(found, key=lambda each: (each.tier.level, each.tier.name, each.tier.url))
-
-
-def copies_of_state(connection: sa.Connection, key: LaunchKey, global_step: int) -> dict[str, tuple[Copy, ...]]:
-    """The ready copies of the files of one launch and step, by the file's id, nearest first."""
-    of_files = _IN_TIERS.join(checkpoints, checkpoints.c.id == copies.c.checkpoint_id).join(
-        saves, saves.c.id == checkpoints.c.save_id
-    )
-    of_state = (saves.c.launch_id == key) & (saves.c.global_step == global_step)
-    query = _OF.select_from(of_files).where(of_state, _IS_READY, copies.c.digest == checkpoints.c.digest, IN_USE)
-    return _by_file(connection.execute(query))
 
 
 def copies_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, tuple[Copy, ...]]:

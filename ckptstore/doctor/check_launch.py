@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, recent
-from ckptstore.catalog.copies import copies_of_state
+from ckptstore.catalog.copies import ready_copies
 from ckptstore.core.hints import Command
 from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.core.model import FileState, Kind, Observed, RestorePlan, Rule, moment
@@ -128,7 +128,7 @@ def _newest_restorable(database: Database, facts: RunFacts) -> tuple[RestorePlan
         verdict = judge(state, here)
         if state.launch.has_copies and not isinstance(verdict, RestorePlan):
             with database.read() as connection:
-                copies = copies_of_state(connection, state.launch.key, state.global_step)
+                copies = ready_copies(connection, state.files)
             verdict = judge(replace(state, copies=copies), here)
         if away and not isinstance(verdict, RestorePlan):
             verdict = judge(state, as_recorded)

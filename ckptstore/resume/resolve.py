@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, user_events
-from ckptstore.catalog.copies import copies_of_state
+from ckptstore.catalog.copies import ready_copies
 from ckptstore.catalog.runs import find_reference
 from ckptstore.core.gc_paused import gc_paused
 from ckptstore.core.groups import grouped
@@ -246,7 +246,7 @@ def choose(database: Database, run: str, run_id: int, query: Query, *, compares:
 
     def copies(state: State) -> Mapping[str, tuple[Copy, ...]]:
         with database.read() as connection:
-            return copies_of_state(connection, state.launch.key, state.global_step)
+            return ready_copies(connection, state.files)
 
     if query.best is not None:
         among = [Segment(launch) for launch in launches] if query.every_lineage else segments

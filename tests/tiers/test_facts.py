@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ckptstore.api import Catalog
-from ckptstore.catalog import copies
+from ckptstore.catalog import copies, reads
 from ckptstore.catalog.project import project
 from ckptstore.core.copies import Beside, CopyState, Tier
 from ckptstore.core.copy_keys import key_of
@@ -116,7 +116,7 @@ def test_a_copy_is_recorded_and_known_again(catalog: Catalog, other: Catalog, tm
     for each in (catalog, other):
         each.scan(tmp_path / "ckpt")
         with each.database.read() as connection:
-            (known,) = copies.copies_of_state(connection, first.launch_key, 5)[first.id]
+            (known,) = copies.ready_copies(connection, [first])[first.id]
             every = copies.copies_of(connection, [first.id, second.id])
         assert (known.tier, known.key, known.beside, known.size) == (S3, key_of(first), (COMPANION,), first.size)
         assert known.is_of(first.digest)
@@ -166,7 +166,8 @@ def test_a_file_that_was_written_again_has_no_copy(catalog: Catalog, tmp_path: P
     ckpt_bytes.write(Path(file.path), 5, 7)
     ranks[0].register(file.path, global_step=5)
     with catalog.database.read() as connection:
-        assert file.id not in copies.copies_of_state(connection, file.launch_key, 5)
+        (file,) = reads.files_by_id(connection, [file.id]).values()
+        assert not copies.ready_copies(connection, [file])
     assert {each.rank for each in facts.lacking(catalog.database, "run", S3)} == {0, 1}
 
 
@@ -179,7 +180,7 @@ def test_another_users_journal_declares_no_tier(catalog: Catalog, tmp_path: Path
         assert acceptor._why_not(TierDeclared("run", S3, declared=True, at=utc_now()), "/run", 12345)
         project(connection, [replace(told, trusted=False)])
         assert [each.declared for each in copies.tiers_of(connection)] == [False]
-        assert file.id in copies.copies_of_state(connection, file.launch_key, 5)
+        assert file.id in copies.ready_copies(connection, [file])
         project(connection, [told])
         assert [each.declared for each in copies.tiers_of(connection)] == [True]
 

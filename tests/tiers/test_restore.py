@@ -333,7 +333,7 @@ def test_nothing_more_is_asked_where_every_file_is_at_home(job: Job, tmp_path: P
     assert asked(fetches=True) == without
     Path(of(job, 10, 1).path).unlink()
     with database.read() as connection:
-        assert copies.copies_of_state(connection, of(job, 10, 1).launch_key, 10)
+        assert copies.ready_copies(connection, [of(job, 10, 1)])
     resolve(database, "run", Query(fetches=True))  # it is recorded as gone
     with statements() as made:
         assert choose(database, "run", find_run(database, "run"), Query(fetches=True)).plan.global_step == 10
