@@ -81,19 +81,24 @@ class Tally(NamedTuple):
 
 
 def tallies(connection: sa.Connection, run: int | None) -> list[Tally]:
-    """The copies in each tier, counted by state: those of one run, or of all runs (None).
+    """The copies in each tier, counted by state: those of one run, or of all runs (None)."""
+    own = each_copy()
+    each = (own if run is None else own.where(launches.c.run_id == run)).subquery().c
+    counts = (sa.func.count(), sa.func.coalesce(sa.func.sum(each.size), 0))
+    query = sa.select(each.tier_id, each.state, *counts).group_by(each.tier_id, each.state)
+    return [Tally(tier, CopyState(state), number, int(size)) for tier, state, number, size in connection.execute(query)]
+
+
+def each_copy() -> sa.Select[Any]:
+    """The run, tier, state and size of each copy, for counts.
 
     Files with the same content, name and step share a copy: replicas in rank directories, or a file and its record at
     the path before the tree was moved.
     """
-    own = sa.select(copies.c.tier_id, copies.c.state, sa.func.max(copies.c.size).label("size"))
-    own = own.group_by(copies.c.tier_id, copies.c.state, copies.c.location)
-    if run is not None:
-        own = own.join(launches, launches.c.id == copies.c.launch_id).where(launches.c.run_id == run)
-    each = own.subquery().c
-    counts = (sa.func.count(), sa.func.coalesce(sa.func.sum(each.size), 0))
-    query = sa.select(each.tier_id, each.state, *counts).group_by(each.tier_id, each.state)
-    return [Tally(tier, CopyState(state), number, int(size)) for tier, state, number, size in connection.execute(query)]
+    of_copy = (launches.c.run_id, copies.c.tier_id, copies.c.state)
+    joined = copies.join(launches, launches.c.id == copies.c.launch_id)
+    query = sa.select(*of_copy, sa.func.max(copies.c.size).label("size")).select_from(joined)
+    return query.group_by(*of_copy, copies.c.location)
 
 
 def ranks_in_tiers(connection: sa.Connection, ids: Sequence[str]) -> dict[str, dict[str, int]]:

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from ckptstore.catalog import reads
 from ckptstore.catalog.any_of import any_of
-from ckptstore.catalog.copies import IN_USE, is_lacking, states_by_place
+from ckptstore.catalog.copies import IN_USE, each_copy, is_lacking, states_by_place
 from ckptstore.catalog.tables import (
     FILES,
     FILES_OF_LAUNCHES,
@@ -17,7 +17,6 @@ from ckptstore.catalog.tables import (
     UtcDateTime,
     checkpoints,
     collections,
-    copies,
     endings,
     launches,
     saves,
@@ -291,17 +290,14 @@ _DIRECTORIES = (
     .where(_NEWEST_LAUNCHES.c.place == 1)
 )
 _BEYOND_NODES = sa.select(tiers.c.name).where(tiers.c.declared, tiers.c.level > 0)
+_COPY = each_copy().subquery()
 _IN_TIERS = (
     sa.select(
-        launches.c.run_id,
-        tiers.c.name,
-        copies.c.state,
-        sa.func.count(),
-        sa.func.coalesce(sa.func.sum(copies.c.size), 0),
+        _COPY.c.run_id, tiers.c.name, _COPY.c.state, sa.func.count(), sa.func.coalesce(sa.func.sum(_COPY.c.size), 0)
     )
-    .select_from(copies.join(tiers, tiers.c.id == copies.c.tier_id).join(launches, launches.c.id == copies.c.launch_id))
+    .join(tiers, tiers.c.id == _COPY.c.tier_id)
     .where(IN_USE)
-    .group_by(launches.c.run_id, tiers.c.name, copies.c.state)
+    .group_by(_COPY.c.run_id, tiers.c.name, _COPY.c.state)
 )
 _UNCOPIED = (
     sa.select(
