@@ -64,13 +64,6 @@ def lacking(connection: sa.Connection, run: int, tier: Tier, *, most: int | None
     return list(rows.files(connection.execute(_lacking(run, tier).order_by(*newest_first).limit(most))))
 
 
-def state_in(connection: sa.Connection, file: Checkpoint, tier: Tier) -> CopyState | None:
-    """The recorded state of the copy of a file, as its record is, in a tier; None if there is none."""
-    of_file = (copies.c.checkpoint_id == file.id) & (copies.c.digest == file.digest)
-    state = connection.execute(sa.select(copies.c.state).where(of_file, copies.c.tier_id == tier.id)).scalar()
-    return None if state is None else CopyState(state)
-
-
 class Tally(NamedTuple):
     """How many copies in one state a tier has, and their bytes."""
 

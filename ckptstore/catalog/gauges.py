@@ -155,11 +155,6 @@ class Uncopied(NamedTuple):
     oldest: datetime
 
 
-def has_tier_beyond(connection: sa.Connection) -> bool:
-    """Whether a tier is declared that is not the nodes' own disks."""
-    return connection.execute(_BEYOND_NODES.limit(1)).first() is not None
-
-
 def copies_in_tiers(connection: sa.Connection) -> list[InTier]:
     """The copies of all runs in the tiers that are in use."""
     found = _named(connection, _IN_TIERS)
@@ -289,7 +284,6 @@ _DIRECTORIES = (
     .join(sources, sources.c.launch_id == _NEWEST_LAUNCHES.c.id)
     .where(_NEWEST_LAUNCHES.c.place == 1)
 )
-_BEYOND_NODES = sa.select(tiers.c.name).where(tiers.c.declared, tiers.c.level > 0)
 _COPY = each_copy().subquery()
 _IN_TIERS = (
     sa.select(

@@ -241,7 +241,8 @@ class Replicator:
     def _state(self, file: Checkpoint, tier: Tier) -> CopyState | None:
         """The recorded state of the copy of a file; None if there is none, or if the catalog cannot be used."""
         with suppress(CatalogUnavailableError), self._database.read() as connection:
-            return copies.state_in(connection, file, tier)
+            known = copies.copies_of(connection, [file.id]).get(file.id, ())
+            return next((each.state for each in known if each.tier.id == tier.id and each.digest == file.digest), None)
         return None
 
     def _record(

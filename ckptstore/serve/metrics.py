@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 
 from ckptstore.catalog import gauges
+from ckptstore.catalog.copies import tiers_of
 from ckptstore.core.copies import CopyState
 from ckptstore.doctor.run_facts import backlogs, folder_of, room_of
 from ckptstore.resume import overview
@@ -110,7 +111,8 @@ def measure(database: Database, known: Sequence[RunRow] | None = None) -> Measur
         quarantined = [state.run for state in gauges.quarantined_states(connection)]
         saves = gauges.last_saves(connection, [row.last.tally.save_id for row in rows if row.last])
         newest, saving = gauges.newest_of_kinds(connection), gauges.saving_ranks(connection)
-        copies, has_tier = gauges.copies_in_tiers(connection), gauges.has_tier_beyond(connection)
+        copies = gauges.copies_in_tiers(connection)
+        has_tier = any(each.declared and each.tier.level > 0 for each in tiers_of(connection))
         uncopied = gauges.uncopied_files(connection) if has_tier else []
         on_nodes = gauges.states_only_on_nodes(connection) if has_tier else {}
     damaged: Counter[str] = Counter()

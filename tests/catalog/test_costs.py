@@ -1,6 +1,7 @@
 """What a transaction costs does not grow with what it has nothing to do with: counted in instructions of SQLite."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -39,6 +40,63 @@ START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 HOUR_NS = 3600 * 10**9
 EACH = 100  # instructions
 
+
+class Count:
+    """How often it was called."""
+
+    total = 0
+
+    def __call__(self, *_: object) -> int:
+        self.total += 1
+        return 0
+
+
+@contextmanager
+def counted(connection: Connection) -> Iterator[Count]:
+    """What SQLite does in the block, in hundreds of instructions."""
+    driver: Any = connection.connection.dbapi_connection
+    count = Count()
+    driver.set_progress_handler(count, EACH)
+    yield count
+    driver.set_progress_handler(None, 0)
+
+
+@contextmanager
+def before_statements(do: Callable[..., object]) -> Iterator[None]:
+    sa.event.listen(sa.Engine, "before_cursor_execute", do)
+    try:
+        yield
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", do)
+
+
+def instructions_of(
+    work: Callable[[Connection], object], events: list[Any], before: Callable[[Connection], object] = lambda _: None
+) -> int:
+    """What SQLite does, in hundreds of instructions, in a catalog with these events."""
+    with in_memory().write() as connection:
+        project(connection, events)
+        before(connection)
+        with counted(connection) as count:
+            work(connection)
+    return count.total
+
+
+def launched(count: int, run: str = "run") -> list[Launch]:
+    """Launches of two ranks, an hour apart."""
+    layout = stand_alone()
+    return [
+        Launch(id=f"L{at}", run=run, order=at, world_size=2, layout=layout, created_at=START + timedelta(hours=at))
+        for at in range(1, count + 1)
+    ]
+
+
+def saved(step: int, path: str = "", **known: Any) -> Checkpoint:
+    """A file of the first of these launches."""
+    told: dict[str, Any] = {"rank": 0, "size": 1, "created_at": START, "mtime_ns": step * HOUR_NS} | known
+    return Checkpoint(run="run", launch="L1", kind=Kind.PERIODIC, global_step=step, path=path or f"/d/{step}", **told)
+
+
 Cost = Callable[[Connection, list[Checkpoint]], object]
 
 
@@ -49,30 +107,12 @@ def removed(connection: Connection, files: list[Checkpoint]) -> None:
 
 def instructions(work: Cost, others: int) -> int:
     """What SQLite does, in hundreds, of the newest file where so many others are gone, and were written before."""
-    launch = Launch(id="L1", run="run", order=0, world_size=1, layout=stand_alone(), created_at=START)
-    files = [
-        Checkpoint(run="run", launch="L1", kind=Kind.PERIODIC, global_step=step, rank=0, path=f"/d/{step}", size=1)
-        for step in range(others + 1)
-    ]
-    files = [
-        replace(file, created_at=START, mtime_ns=step * HOUR_NS, state=FileState.COMPLETE)
-        for step, file in enumerate(files)
-    ]
-    counted = 0
-
-    def count() -> int:
-        nonlocal counted
-        counted += 1
-        return 0
-
-    with in_memory().write() as connection:
-        project(connection, [LaunchStarted(launch), *map(FileRecorded, files)])
-        removed(connection, files[: others // 2])
-        driver: Any = connection.connection.dbapi_connection
-        driver.set_progress_handler(count, EACH)
-        work(connection, files[-1:])
-        driver.set_progress_handler(None, 0)
-    return counted
+    files = list(map(saved, range(others + 1)))
+    return instructions_of(
+        lambda connection: work(connection, files[-1:]),
+        [*map(LaunchStarted, launched(1)), *map(FileRecorded, files)],
+        before=lambda connection: removed(connection, files[: others // 2]),
+    )
 
 
 def written_at_once(connection: Connection, files: list[Checkpoint]) -> None:
@@ -89,28 +129,16 @@ def test_it_does_not_grow_with_what_others_did(work: Cost) -> None:
 
 def saved_over(before: int) -> int:
     """What SQLite does, in hundreds of instructions, of a save to a path that was saved to so often before."""
-    launch = Launch(id="L1", run="run", order=0, world_size=1, layout=stand_alone(), created_at=START)
-    first = Checkpoint(run="run", launch="L1", kind=Kind.PERIODIC, global_step=0, rank=0, path="/d/latest", size=1)
-    counted = 0
-
-    def count() -> int:
-        nonlocal counted
-        counted += 1
-        return 0
-
+    files = [saved(step, "/d/latest", created_at=START + timedelta(minutes=step)) for step in range(before + 1)]
     with in_memory().write() as connection:
-        project(connection, [LaunchStarted(launch)])
-        for step in range(before + 1):
-            at = START + timedelta(minutes=step)
-            file = replace(first, global_step=step, mtime_ns=step * HOUR_NS, state=FileState.COMPLETE, created_at=at)
-            if step == before:
-                driver: Any = connection.connection.dbapi_connection
-                driver.set_progress_handler(count, EACH)
+        project(connection, list(map(LaunchStarted, launched(1))))
+        for file in files[:-1]:
             project(connection, [FileRecorded(file)])
-        driver.set_progress_handler(None, 0)
+        with counted(connection) as count:
+            project(connection, [FileRecorded(files[-1])])
         states = connection.execute(sa.select(checkpoints.c.state).order_by(checkpoints.c.created_at)).scalars().all()
     assert states == [FileState.MISSING.value] * before + [FileState.COMPLETE.value]
-    return counted
+    return count.total
 
 
 def test_a_save_over_the_last_one_does_not_compare_all_earlier_ones_with_each_other() -> None:
@@ -136,65 +164,21 @@ def looked_at_by_a_round(runs: int) -> int:
     with database.write() as connection:
         project(connection, [TierDeclared("", tier, declared=True, at=START)])
         for run in map(str, range(runs)):
-            launch = Launch(id="L1", run=run, order=0, world_size=1, layout=stand_alone(), created_at=START)
-            files = [
-                Checkpoint(run=run, launch="L1", kind=Kind.PERIODIC, global_step=step, rank=0, path=f"/d/{run}/{step}")
-                for step in range(20)
-            ]
-            known = {"created_at": START, "state": FileState.COMPLETE, "size": 1, "digest": "0" * 64}
-            files = [replace(file, **known) for file in files]
+            files = [replace(saved(step, f"/d/{run}/{step}", digest="0" * 64), run=run) for step in range(20)]
             copied = [CopyRecorded.of(each, tier, CopyState.READY, START) for each in files]
-            project(connection, [LaunchStarted(launch), *map(FileRecorded, files), *copied])
-    counted = 0
-
-    def count() -> int:
-        nonlocal counted
-        counted += 1
-        return 0
+            project(connection, [*map(LaunchStarted, launched(1, run)), *map(FileRecorded, files), *copied])
+    count = Count()
 
     def watch(connection: Any, *_: object) -> None:
         connection.connection.dbapi_connection.set_progress_handler(count, EACH)
 
-    sa.event.listen(sa.Engine, "before_cursor_execute", watch)
-    try:
+    with before_statements(watch):
         assert Replicator(database).round(settled_for=timedelta(0)).files == 0
-    finally:
-        sa.event.remove(sa.Engine, "before_cursor_execute", watch)
-    return counted
+    return count.total
 
 
 def test_an_agent_does_not_read_all_copies_again_for_each_run() -> None:
     assert looked_at_by_a_round(80) <= 5 * looked_at_by_a_round(20)
-
-
-def launched(count: int, run: str = "run") -> list[Launch]:
-    """Launches of two ranks, an hour apart."""
-    layout = stand_alone()
-    return [
-        Launch(id=f"L{at}", run=run, order=at, world_size=2, layout=layout, created_at=START + timedelta(hours=at))
-        for at in range(1, count + 1)
-    ]
-
-
-def instructions_of(
-    work: Callable[[Connection], object], events: list[Any], before: Callable[[Connection], object] = lambda _: None
-) -> int:
-    """What SQLite does, in hundreds of instructions, in a catalog with these events."""
-    counted = 0
-
-    def count() -> int:
-        nonlocal counted
-        counted += 1
-        return 0
-
-    with in_memory().write() as connection:
-        project(connection, events)
-        before(connection)
-        driver: Any = connection.connection.dbapi_connection
-        driver.set_progress_handler(count, EACH)
-        work(connection)
-        driver.set_progress_handler(None, 0)
-    return counted
 
 
 def test_whether_a_run_has_damage_is_told_without_reading_all_other_runs() -> None:
@@ -236,11 +220,8 @@ def rows_of(work: Callable[[Database], object], events: list[Any]) -> int:
     def watch(connection: Any, *_: object) -> None:
         connection.connection.dbapi_connection.row_factory = count
 
-    sa.event.listen(sa.Engine, "before_cursor_execute", watch)
-    try:
+    with before_statements(watch):
         work(database)
-    finally:
-        sa.event.remove(sa.Engine, "before_cursor_execute", watch)
     return read
 
 
@@ -271,17 +252,14 @@ def test_a_scan_asks_only_for_those_who_save_to_the_directories_of_its_files() -
 
 
 def test_an_exit_that_has_still_its_fixed_name_is_sought_among_those_of_its_launch() -> None:
-    of_exit: dict[str, Any] = {"run": "run", "launch": "L1", "kind": Kind.GRACEFUL_EXIT, "rank": 0, "size": 1}
-    left = Checkpoint(**of_exit, global_step=5, path="/d/rank_0/exit.ckpt", state=FileState.COMPLETE, created_at=START)
+    left = replace(saved(5, "/d/rank_0/exit.ckpt"), kind=Kind.GRACEFUL_EXIT)
     assert rows_of(lambda database: set_aside(database, 1), [*announced(20, 30), FileRecorded(left)]) < 100
 
 
 def test_a_file_that_was_just_written_is_compared_only_with_those_who_save_beside_it(tmp_path: Path) -> None:
     """Verify read where each rank of each launch saves, again for each portion of its files."""
     (tmp_path / "net-1_5.ckpt").write_bytes(b"another")
-    path = str(tmp_path / "net-1_5.ckpt")
-    file = Checkpoint(run="run", launch="L1", kind=Kind.PERIODIC, global_step=5, rank=0, path=path, size=1, mtime_ns=1)
-    told = FileRecorded(replace(file, state=FileState.COMPLETE, created_at=START))
+    told = FileRecorded(saved(5, str(tmp_path / "net-1_5.ckpt")))
     place = (str(tmp_path), Kind.PERIODIC, "net", "net_breakpoint", frozenset[str]())
     beside = SourceAdded(Source("run", "L2", 0, *place), START)
     found: list[Any] = []
@@ -323,9 +301,7 @@ def test_those_who_save_to_a_directory_are_found_without_reading_all_others() ->
 def test_a_launch_whose_first_state_is_whole_is_known_by_that_one(postgres: str) -> None:
     """Gc asks that of each run that began from a state, again for each portion of files. SQLite stops by itself."""
     (launch,) = launched(1)
-    at: dict[str, Any] = {"run": "run", "launch": "L1", "kind": Kind.PERIODIC, "size": 1, "created_at": START}
-    places = [(step, rank) for step in range(1, 101) for rank in range(2)]
-    files = [Checkpoint(**at, global_step=step, rank=rank, path=f"/d/{rank}/{step}") for step, rank in places]
+    files = [saved(step, f"/d/{rank}/{step}", rank=rank) for step in range(1, 101) for rank in range(2)]
     with connect(new_postgres_database(postgres)).database.write() as connection:
         project(connection, [LaunchStarted(launch), *map(FileRecorded, files)])
         connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
@@ -342,19 +318,10 @@ def test_a_launch_whose_first_state_is_whole_is_known_by_that_one(postgres: str)
 def test_whether_a_launch_was_ever_whole_takes_few_queries_if_it_never_was(content: Content) -> None:
     """One for each step took seconds with 3,000 steps, where all of them are counted in a twentieth of one."""
     (launch,) = launched(1)
-    at: dict[str, Any] = {"run": "run", "launch": "L1", "kind": Kind.PERIODIC, "size": 1, "created_at": START}
-    files = [Checkpoint(**at, global_step=step, rank=0, path=f"/d/{step}", content=content) for step in range(1, 101)]
-    asked = 0
-
-    def count(*_: object) -> None:
-        nonlocal asked
-        asked += 1
-
+    files = [saved(step, content=content) for step in range(1, 101)]
+    asked = Count()
     with in_memory().write() as connection:
         project(connection, [LaunchStarted(launch), *map(FileRecorded, files)])
-        sa.event.listen(sa.Engine, "before_cursor_execute", count)
-        try:
+        with before_statements(asked):
             assert not tallies.has_been_whole(connection, launch)
-        finally:
-            sa.event.remove(sa.Engine, "before_cursor_execute", count)
-    assert asked < 20
+    assert asked.total < 20
