@@ -7,7 +7,7 @@ import signal
 import sqlite3
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -53,28 +53,26 @@ def test_two_schemas_of_one_database_are_two_catalogs(postgres: str, tmp_path: P
     assert len(connect(first.database.name).runs()) == 1
 
 
-@pytest.mark.parametrize(
-    "url", ["sqlite://tmp/c.db", "sqlite://secret@/c.db", "sqlite://u:secret@h/c.db", "sqlite://:5/c.db"]
-)
-def test_an_sqlite_url_of_a_host_is_told_about_its_slashes(url: str) -> None:
-    with pytest.raises(UsageError, match="three slashes before a path from here, four before a whole one") as caught:
-        open_database(url)
-    assert "secret" not in str(caught.value)
+SLASHES = "three slashes before a path from here, four before a whole one"
 
 
 @pytest.mark.parametrize(
-    "url",
+    ("url", "said"),
     [
-        "mysql://u:secret@h/d",
-        "sqlite://",
-        "sqlite:///:memory:",
-        "://",
-        "nonsense://x",
-        "postgresql://u@h/d?sslpassword=secret",
+        ("sqlite://tmp/c.db", SLASHES),
+        ("sqlite://secret@/c.db", SLASHES),
+        ("sqlite://u:secret@h/c.db", SLASHES),
+        ("sqlite://:5/c.db", SLASHES),
+        ("mysql://u:secret@h/d", "cannot be on 'mysql'"),
+        ("sqlite://", "needs a file"),
+        ("sqlite:///:memory:", "needs a file"),
+        ("://", "cannot be read"),
+        ("nonsense://x", "cannot be on 'nonsense'"),
+        ("postgresql://u@h/d?sslpassword=secret", "holds the password of a key"),
     ],
 )
-def test_urls_that_cannot_be_meant(url: str) -> None:
-    with pytest.raises(UsageError) as caught:
+def test_urls_that_cannot_be_meant(url: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
         open_database(url)
     assert "secret" not in str(caught.value)
 
@@ -285,6 +283,25 @@ def test_a_thread_that_waits_too_long_for_another_one_gives_up(postgres: str, mo
     assert len(failures) == 1
 
 
+@contextlib.contextmanager
+def ctrl_c(comes: Callable[[FrameType], bool | None]) -> Iterator[pytest.ExceptionInfo[KeyboardInterrupt]]:
+    """Ctrl-C comes in the block, in the first call of which that is true; in a later line of it after None."""
+
+    def look(frame: FrameType, *_: object) -> Callable[..., Any] | None:
+        if comes(frame):
+            sys.settrace(before)
+            raise KeyboardInterrupt
+        return look if comes(frame) is None else None
+
+    before = sys.gettrace()
+    sys.settrace(look)
+    try:
+        with pytest.raises(KeyboardInterrupt) as kept:
+            yield kept
+    finally:
+        sys.settrace(before)
+
+
 _WHERE_CTRL_C_COMES = [
     ("sqlalchemy/engine/default.py", "do_execute"),
     ("sqlalchemy/pool/base.py", "_checkout"),
@@ -334,21 +351,11 @@ def test_ctrl_c_leaves_no_lock_and_no_used_up_pool__before_every_later_call_fail
         with database.write() as connection:
             connection.execute(sa.text("UPDATE runs SET name = name"))
 
-    def interrupt(frame: FrameType, event: str, _: object) -> None:
-        code = frame.f_code
-        if event == "call" and code.co_name == function and code.co_filename.endswith(file):
-            sys.settrace(before)
-            raise KeyboardInterrupt
-
-    database, before = catalog.database, sys.gettrace()
+    database = catalog.database
     database._wait = 0.2
     write(database)  # the first one compiles the statement
-    sys.settrace(interrupt)
-    try:
-        with pytest.raises(KeyboardInterrupt) as kept:
-            write(database)
-    finally:
-        sys.settrace(before)
+    with ctrl_c(lambda frame: frame.f_code.co_name == function and frame.f_code.co_filename.endswith(file)) as kept:
+        write(database)
     write(open_database(database_url))
     write(database)
     write(database)
@@ -364,20 +371,11 @@ def test_ctrl_c_at_the_end_of_a_shared_connection_leaves_its_place__before_every
         with database.connected(), database.read() as connection:
             connection.execute(sa.text("SELECT 1"))
 
-    def interrupt(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code.co_name == "_do_return_conn":
-            sys.settrace(before)
-            raise KeyboardInterrupt
-
-    database, before = open_database(new_postgres_database(postgres)), sys.gettrace()
+    database = open_database(new_postgres_database(postgres))
     database._wait = 0.2
     read()
-    sys.settrace(interrupt)
-    try:
-        with pytest.raises(KeyboardInterrupt) as kept:
-            read()
-    finally:
-        sys.settrace(before)
+    with ctrl_c(lambda frame: frame.f_code.co_name == "_do_return_conn") as kept:
+        read()
     read()
     assert kept.tb is not None
 
@@ -385,28 +383,20 @@ def test_ctrl_c_at_the_end_of_a_shared_connection_leaves_its_place__before_every
 def test_ctrl_c_while_a_server_answers_many_rows_is_not_taken_for_a_server_that_is_away(postgres: str) -> None:
     """Seen before: the end of the pipeline failed, and its error took the place of this one: exit code 4."""
 
-    def interrupt(frame: FrameType, _: str, __: object) -> Callable[..., Any] | None:
-        known = frame.f_locals
-        if frame.f_code.co_name != "bounded" or known["answer"].__name__ != "_exit_gen":
-            return None
-        if "wanted" in known:  # the rows were sent
-            sys.settrace(before)
-            raise KeyboardInterrupt
-        return interrupt
+    def rows_were_sent(frame: FrameType) -> bool | None:
+        if frame.f_code.co_name != "bounded" or frame.f_locals["answer"].__name__ != "_exit_gen":
+            return False
+        return True if "wanted" in frame.f_locals else None
 
     def write() -> None:
         with database.write() as connection:
             connection.execute(sa.text("INSERT INTO rows VALUES (:id)"), [{"id": each} for each in range(3)])
 
-    database, before = open_database(new_postgres_database(postgres)), sys.gettrace()
+    database = open_database(new_postgres_database(postgres))
     with database.write() as connection:
         connection.execute(sa.text("CREATE TABLE rows (id integer)"))
-    sys.settrace(interrupt)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            write()
-    finally:
-        sys.settrace(before)
+    with ctrl_c(rows_were_sent):
+        write()
     write()
     with database.read() as connection:
         assert connection.scalar(sa.text("SELECT count(*) FROM rows")) == 3
