@@ -1,7 +1,8 @@
 """PostgreSQL as it is in a cluster: few connections, a server that is busy, goes away and comes back."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,12 @@ def opened() -> Iterator[list[object]]:
     sa.event.remove(sa.pool.Pool, "connect", note)
 
 
+def in_threads(work: Callable[[int], None], count: int) -> None:
+    """Do this at once in so many threads: each gets a number from 0."""
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(work, range(count)))
+
+
 def connections(url: str) -> int:
     """How many of ours the server has."""
     ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'ckptstore' AND datname = current_database()"
@@ -80,16 +87,12 @@ def test_threads_of_a_process_share_one_connection(url: str, opened: list[Any]) 
     database = connect(url).database
     most: list[int] = []
 
-    def work() -> None:
+    def work(_: object) -> None:
         for _ in range(5):
             with database.read():
                 most.append(sum(not each.closed for each in opened))
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work, 4)
     assert most == [1] * 20
 
 
@@ -99,17 +102,13 @@ def test_a_server_keeps_connections_and_replaces_those_that_ended(url: str, open
     database = open_database(url, connections=2)
     both = threading.Barrier(2)
 
-    def look() -> None:
+    def look(_: object) -> None:
         with database.read() as connection:
             assert connection.execute(sa.text("SELECT 1")).scalar_one() == 1
             both.wait(30)
 
     def looks() -> None:
-        threads = [threading.Thread(target=look) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(look, 2)
 
     opened.clear()
     looks()
@@ -208,21 +207,17 @@ def test_a_deadlock_is_untied(url: str) -> None:
     both_hold_one = threading.Barrier(2)
     tries: list[str] = []
 
-    def lock(first: int, second: int) -> None:
+    def lock(first: int) -> None:
         def work(connection: sa.Connection) -> None:
             tries.append("")
-            reads.lock_run(connection, first)
+            reads.lock_run(connection, 1 + first)
             if len(tries) <= 2:
                 both_hold_one.wait()
-            reads.lock_run(connection, second)
+            reads.lock_run(connection, 2 - first)
 
         open_database(url).in_write(work)
 
-    threads = [threading.Thread(target=lock, args=pair) for pair in ((1, 2), (2, 1))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(lock, 2)
     assert len(tries) == 3
 
 
@@ -275,26 +270,30 @@ def test_it_is_not_tried_for_ever(url: str) -> None:
 
 
 def test_a_server_that_has_no_connection_left_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = Server(tmp_path / "own", max_connections=4, superuser_reserved_connections=1)
+    server = Server(tmp_path / "own", max_connections=5, superuser_reserved_connections=1)
     try:
         url = server.new_database()
         connect(url)
-        server.run("CREATE ROLE somebody LOGIN")
-        held = [psycopg.connect(server.url("ckptstore", user="somebody")) for _ in range(3)]
-        server.run("GRANT pg_read_all_data TO somebody")
         pauses: list[float] = []
 
         def let_one_go(seconds: float) -> None:
             pauses.append(seconds)
             if len(pauses) == 3:
                 held.pop().close()
-                wait_for(lambda: len(server.run("SELECT 1 FROM pg_stat_activity WHERE usename = 'somebody'")) == 2)
+                wait_for(lambda: clients() == 3)
 
-        monkeypatch.setattr(module.time, "sleep", let_one_go)
-        assert connect(server.url("ckptstore", user="somebody")).runs() == []
-        assert len(pauses) >= 3
-        for each in held:
-            each.close()
+        def clients() -> int:
+            return admin.execute("SELECT 1 FROM pg_stat_activity WHERE backend_type = 'client backend'").rowcount
+
+        with psycopg.connect(url, autocommit=True) as admin:
+            admin.execute("CREATE ROLE somebody LOGIN IN ROLE pg_read_all_data")
+            wait_for(lambda: clients() == 1)  # the server shows one for a moment after it was closed
+            held = [psycopg.connect(server.url("ckptstore", user="somebody")) for _ in range(3)]
+            monkeypatch.setattr(module.time, "sleep", let_one_go)
+            assert connect(server.url("ckptstore", user="somebody")).runs() == []
+            assert len(pauses) >= 3
+            for each in held:
+                each.close()
     finally:
         server.close()
 
