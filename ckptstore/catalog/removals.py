@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from ckptstore.catalog.any_of import any_of
 from ckptstore.catalog.rows import many
 from ckptstore.catalog.tables import IS_REMOVED, checkpoints, collections, gc_locks, runs, trash
+from ckptstore.catalog.upserts import put
 from ckptstore.core.events import FilesRemoved, GcEnded, RemovedFile, later, moment_of
 from ckptstore.core.ids import derived_id
 from ckptstore.core.limits import purged_from
@@ -182,8 +183,7 @@ def take_lock(connection: sa.Connection, run: int, owner: str, now: datetime, un
     held = connection.execute(_LOCK_OF, {"own_run": run}).one_or_none()
     if held is not None and held.owner != owner and held.expires_at > now:
         return str(held.owner)
-    connection.execute(_DROP_LOCK, {"own_run": run})
-    connection.execute(_ADD_LOCK, {"run_id": run, "owner": owner, "expires_at": until})
+    put(connection, gc_locks, {"run_id": run, "owner": owner, "expires_at": until})
     return None
 
 
@@ -200,8 +200,6 @@ def release_lock(connection: sa.Connection, run: int, owner: str) -> None:
 
 _KNOWN = sa.select(trash.c.id).where(IS_REMOVED)
 _IS_OF_RUN, _IS_OWN = gc_locks.c.run_id == sa.bindparam("own_run"), gc_locks.c.owner == sa.bindparam("own_owner")
-_ADD_LOCK = gc_locks.insert()
 _LOCK_OF = sa.select(gc_locks).where(_IS_OF_RUN)
 _RENEW_LOCK = gc_locks.update().where(_IS_OF_RUN, _IS_OWN)
-_DROP_LOCK = gc_locks.delete().where(_IS_OF_RUN)
-_RELEASE_LOCK = _DROP_LOCK.where(_IS_OWN)
+_RELEASE_LOCK = gc_locks.delete().where(_IS_OF_RUN, _IS_OWN)
