@@ -385,9 +385,10 @@ class Registrar(Callback):
         """Hand over the saves since the last call; return whether there were any."""
         has_saved = False
         for watch in self._watches:
-            for saved in watch.poll_all():
-                has_saved = True
-                self._hand_over(saved)
+            with self.surviving("looking for saves"):
+                for saved in watch.poll_all():
+                    has_saved = True
+                    self._hand_over(saved)
         return has_saved
 
     def _hand_over(self, saved: Saved) -> None:

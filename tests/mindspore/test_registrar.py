@@ -1,5 +1,6 @@
 """Where steps are easily miscounted: several registrars, sinks, evaluations, names used twice, files that vanish."""
 
+import errno
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -314,6 +315,19 @@ def test_what_cannot_be_registered_stops_neither_training_nor_the_others(
     assert "is not registered: path is" in caplog.text
     assert "metrics= failed" in caplog.text
     assert "Traceback" not in caplog.text
+    assert {Path(file.path).parent.name for file in catalog.files("run")} == {"whole"}
+
+
+def test_a_callback_whose_saves_cannot_be_looked_for_hides_no_other(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job()
+    broken, whole = saving(tmp_path / "broken"), saving(tmp_path / "whole")
+    watched = job.registrar(broken, whole)
+
+    def stale() -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    next(watch for watch in watched._periodic() if watch.callback is broken).poll = stale
+    job.train(broken, whole, watched)
     assert {Path(file.path).parent.name for file in catalog.files("run")} == {"whole"}
 
 
