@@ -358,6 +358,8 @@ class JournalWriter:
             os.fsync(folder)
         except OSError:
             os.close(file)
+            with suppress(OSError):
+                os.unlink(name, dir_fd=folder)
             raise
         self.path = str(Path(self._directory) / FOLDER / name)
         self._end, self._launches = 0, {}

@@ -65,6 +65,7 @@ def test_a_segment_that_cannot_be_synced_leaves_no_file_open(tmp_path: Path, mon
         with pytest.raises(OSError, match="input/output"):
             writer.append([{"step": 1}])
     assert len([*Path("/proc/self/fd").iterdir()]) == before
+    assert [each.name for each in (tmp_path / FOLDER).iterdir() if each.suffix == ".jsonl"] == []
 
 
 def test_spans_say_what_is_new(tmp_path: Path) -> None:
