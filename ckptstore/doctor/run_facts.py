@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ckptstore.catalog import directories as of_files
 from ckptstore.catalog import gauges, journals, leases, reads, recent, tallies
 from ckptstore.core.limits import LEASE
-from ckptstore.core.model import SCANNED, LaunchKey
+from ckptstore.core.model import LaunchKey
 from ckptstore.disk import presence
 from ckptstore.disk.files import facts_if_seen
 from ckptstore.disk.name_claims import FOLDER
@@ -22,7 +22,7 @@ from ckptstore.errors import reason_of
 from ckptstore.journal import jsonl
 from ckptstore.journal.sync import read_so_far
 from ckptstore.outside import Path, os
-from ckptstore.resume.liveness import Life, life, may_go_on
+from ckptstore.resume.liveness import Life, is_emptied, life, may_go_on
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -142,8 +142,7 @@ def gather(database: Database, run: str, run_id: int, now: datetime) -> RunFacts
         launches = tuple(
             launch
             for launch in reads.launches_of(connection, run_id)
-            # A scan may have found all its files before the ranks that saved them registered them.
-            if not launch.foreign and (launch.id in saved or not launch.id.startswith(SCANNED))
+            if not (launch.foreign or is_emptied(launch, saved))
         )
         saving_id = recent.newest_saving(connection, run_id)
         saving = next((launch for launch in launches if launch.id == saving_id), None)

@@ -126,6 +126,11 @@ def how_ended(errors: Sequence[str | None], *, was_asked_to_exit: bool) -> str:
     return EXITED if was_asked_to_exit else FINISHED
 
 
+def is_emptied(launch: Launch, saved: Container[str]) -> bool:
+    """Whether a scan found all files of a launch before the ranks that saved them registered them. It has none now."""
+    return launch.id.startswith(SCANNED) and launch.id not in saved
+
+
 def restart_loop(launches: Sequence[Launch], saved: Container[str], errors: Sequence[str | None], now: datetime) -> int:
     """How many of the newest launches saved nothing, if they are a restart loop; else 0.
 

@@ -18,7 +18,16 @@ from ckptstore.core.model import BRANCH, IMPORTED, SCANNED, Content, FileState, 
 from ckptstore.errors import UnknownStepError, UsageError
 from ckptstore.outside import utc_now
 from ckptstore.resume.lineage import lineage
-from ckptstore.resume.liveness import NEVER_SAVED, SILENT, TRAINING, course, is_of_last_day, restart_loop, status
+from ckptstore.resume.liveness import (
+    NEVER_SAVED,
+    SILENT,
+    TRAINING,
+    course,
+    is_emptied,
+    is_of_last_day,
+    restart_loop,
+    status,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -303,7 +312,14 @@ def _run_rows(connection: Connection, names: Mapping[int, str]) -> list[RunRow]:
     ids = list(names)
     known = _known(connection, ids)
     newest = _newest_rows(connection, known, names)
-    begun = {run: [launch for launch in known.launches.get(run, ()) if not launch.id.startswith(BRANCH)] for run in ids}
+    begun = {
+        run: [
+            launch
+            for launch in known.launches.get(run, ())
+            if not (launch.id.startswith(BRANCH) or is_emptied(launch, known.first_saves.get(run, ())))
+        ]
+        for run in ids
+    }
     signs = _Signs(
         {sign.key: sign for sign in leases.last_signs(connection, ids).values()},
         gauges.errors_at_end(connection, [each[-1].key for each in begun.values() if each]),

@@ -116,3 +116,14 @@ def test_what_a_run_has_is_what_its_saves_are(catalog: Catalog, tmp_path: Path) 
     assert rows["less"].last.tags == ("best",)
     assert (rows["replicas"].last.by_replicas, rows["replicas"].last.metrics) == (True, {"loss": 0.5})
     assert rows["empty"].status == "ended: RuntimeError"
+
+
+def test_a_run_whose_files_a_scan_found_before_their_ranks_registered_them(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(catalog, tmp_path / "ckpt")
+    ranks = job.start()
+    paths = [job.write(launch, 10) for launch in ranks]
+    catalog.scan(job.directory, run=RUN, world_size=len(ranks))
+    for launch, path in zip(ranks, paths, strict=True):
+        launch.register(path, global_step=10, optimizer_step=10)
+    (row,) = catalog.runs()
+    assert (row.launches, row.status) == (1, "training")
