@@ -138,13 +138,12 @@ class RunFacts:
 def gather(database: Database, run: str, run_id: int, now: datetime) -> RunFacts:
     """Gather the facts about a run: ask the catalog, then look at the run's directories."""
     with database.read() as connection:
-        saved = reads.first_saves(connection, run_id)
+        saved, saving_id = reads.first_saves(connection, run_id), recent.newest_saving(connection, run_id)
         launches = tuple(
             launch
             for launch in reads.launches_of(connection, run_id)
-            if not (launch.foreign or is_emptied(launch, saved))
+            if not (launch.foreign or is_emptied(launch, (*saved, saving_id)))
         )
-        saving_id = recent.newest_saving(connection, run_id)
         saving = next((launch for launch in launches if launch.id == saving_id), None)
         saves = recent.newest_saves(connection, saving.key, SAVES) if saving else []
         newest = launches[-1].key if launches else LaunchKey("")

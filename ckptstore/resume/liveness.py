@@ -126,7 +126,7 @@ def how_ended(errors: Sequence[str | None], *, was_asked_to_exit: bool) -> str:
     return EXITED if was_asked_to_exit else FINISHED
 
 
-def is_emptied(launch: Launch, saved: Container[str]) -> bool:
+def is_emptied(launch: Launch, saved: Container[str | None]) -> bool:
     """Whether a scan found all files of a launch before the ranks that saved them registered them. It has none now."""
     return launch.id.startswith(SCANNED) and launch.id not in saved
 

@@ -312,14 +312,7 @@ def _run_rows(connection: Connection, names: Mapping[int, str]) -> list[RunRow]:
     ids = list(names)
     known = _known(connection, ids)
     newest = _newest_rows(connection, known, names)
-    begun = {
-        run: [
-            launch
-            for launch in known.launches.get(run, ())
-            if not (launch.id.startswith(BRANCH) or is_emptied(launch, known.first_saves.get(run, ())))
-        ]
-        for run in ids
-    }
+    begun = {run: _begun(known, run, newest[run].last) for run in ids}
     signs = _Signs(
         {sign.key: sign for sign in leases.last_signs(connection, ids).values()},
         gauges.errors_at_end(connection, [each[-1].key for each in begun.values() if each]),
@@ -340,6 +333,13 @@ def _run_rows(connection: Connection, names: Mapping[int, str]) -> list[RunRow]:
         )
         for run, name in names.items()
     ]
+
+
+def _begun(known: _Known, run: int, last: SaveRow | None) -> list[Launch]:
+    """The launches of a run, oldest first, without those that only name a state and those of a scan without files."""
+    saved = {*known.first_saves.get(run, ()), last and last.tally.launch}
+    every = known.launches.get(run, ())
+    return [launch for launch in every if not (launch.id.startswith(BRANCH) or is_emptied(launch, saved))]
 
 
 class _Newest(NamedTuple):

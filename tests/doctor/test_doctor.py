@@ -30,6 +30,7 @@ from ckptstore.resume import register
 from ckptstore.retention import worker
 from ckptstore.retention.policy import Policy
 from ckptstore.training.rank_launch import RankLaunch
+from tests import ckpt_bytes
 from tests.doctor.checkups import checks, said, unchanged
 from tests.jobs import Job, begun, set_ending, started
 from tests.resume.wide import RUN, Wide, statements
@@ -171,6 +172,11 @@ def scanned_before_it_was_registered(job: Job) -> None:
         launch.register(path, global_step=10, optimizer_step=10)
 
 
+def scanned_at_step_0(job: Job) -> None:
+    ckpt_bytes.write(job.directory / "net-0_0.ckpt", 0)
+    job.catalog.scan(job.directory, run="run")
+
+
 def corrected(job: Job) -> None:
     for launch in job.begin():
         for step in range(1, 8):
@@ -183,6 +189,7 @@ NOW = timedelta(0)
 FOUND = [
     (scanned_before_it_was_registered, NOW, "ranks", "ok", "all 2 ranks saved step 10"),
     (scanned_before_it_was_registered, NOW, "launch", "ok", "L1: only its files are known"),
+    (scanned_at_step_0, NOW, "ranks", "ok", "rank 0 saved step 0"),  # nothing was said of the launch and its disk
     (corrected, NOW, "ranks", "ok", "all 2 ranks saved step 7"),
     (lambda job: job.catalog.join("run"), NOW, "launch", "note", "no saver or registrar has reported a step since"),
     (lambda job: job.catalog.join("run"), NOW, "restorable", "note", "nothing was saved yet"),
