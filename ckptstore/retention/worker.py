@@ -414,11 +414,11 @@ class GcLock:
         self._renewed = 0.0
 
     def __enter__(self) -> GcLock:
-        _own_locks.add(self._owner)
         try:
             self._take()
         except BaseException:
-            self._release()  # an interrupted commit may have taken it
+            if self._owner in _own_locks:
+                self._release()  # an interrupted commit may have taken it
             raise
         return self
 
@@ -437,11 +437,12 @@ class GcLock:
             if other is not None and (is_dead(other) or (is_this_process(other) and other not in _own_locks)):
                 removals.release_lock(connection, self.run_id, other)
                 other = removals.take_lock(connection, self.run_id, self._owner, now, now + LOCK)
-        if other is not None:
-            raise RefusedError(
-                f"another gc, undo or purge of run {self.run!r} is at work ({shown(other)})",
-                "wait for it; if it has died, its lock ends within 15 minutes",
-            )
+            if other is not None:
+                raise RefusedError(
+                    f"another gc, undo or purge of run {self.run!r} is at work ({shown(other)})",
+                    "wait for it; if it has died, its lock ends within 15 minutes",
+                )
+            _own_locks.add(self._owner)
 
     def _release(self) -> None:
         _own_locks.discard(self._owner)  # first: if the release is interrupted, this process can take the lock again

@@ -16,7 +16,7 @@ from ckptstore.catalog.engine import clock
 from ckptstore.catalog.tables import gc_locks
 from ckptstore.disk import owner
 from ckptstore.disk.owner import is_dead, shown, this_process
-from ckptstore.errors import RefusedError
+from ckptstore.errors import CatalogBusyError, RefusedError
 from ckptstore.retention import worker as lock
 from ckptstore.retention.in_trash import undo
 from ckptstore.retention.worker import GcLock
@@ -141,7 +141,7 @@ def test_a_process_that_is_hidden_is_not_called_dead(monkeypatch: pytest.MonkeyP
 
 TRIES = """
 import sys
-from ckptstore.errors import RefusedError
+from ckptstore.errors import CatalogBusyError, RefusedError
 from ckptstore.api import connect
 from ckptstore.retention.worker import GcLock
 try:
@@ -198,3 +198,22 @@ def test_ctrl_c_while_the_lock_is_taken_gives_it_back__before_other_processes_wa
             catalog.purge("run", now=True)
     with catalog.database.read() as connection:
         assert connection.execute(sa.select(gc_locks)).all() == []
+
+
+def test_a_lock_that_was_not_taken_is_not_given_back__a_busy_catalog_was_waited_for_twice(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(catalog, tmp_path, 10)
+    released: list[GcLock] = []
+
+    def locked(*_: object, **__: object) -> None:
+        raise CatalogBusyError("it is locked")
+
+    with GcLock(catalog.database, "run", 1), monkeypatch.context() as patched:
+        patched.setattr(GcLock, "_release", released.append)
+        with pytest.raises(RefusedError, match="is at work"), GcLock(catalog.database, "run", 1):
+            pass
+        patched.setattr(engine.Database, "_begin", locked)
+        with pytest.raises(CatalogBusyError), GcLock(catalog.database, "run", 1):
+            pass
+    assert released == []
