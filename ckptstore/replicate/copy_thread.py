@@ -51,10 +51,7 @@ class CopyThread:
         self._thread: threading.Thread | None = None
 
     def file_registered(self, file: Checkpoint) -> None:
-        """Queue a registered file of this rank. It is copied after `SETTLED`: its companion is beside it then.
-
-        A file of a kind that is never copied is left out (`catalog.copies.lacking` leaves out the same).
-        """
+        """Queue a registered file of this rank, as `copies.lacking` has it. `SETTLED` later its companion is there."""
         if file.state is not FileState.COMPLETE or file.content is Content.PART or file.format in SEVERAL:
             return
         self._new.append(file)

@@ -67,6 +67,7 @@ class TierPlan:
     decision: Decision
     held: Mapping[Key, Held]  # the copies of each state that the tier has, by launch and step
     copied: Mapping[Key, Copied]  # all copies of each state that goes because the tier has too few of it
+    floor: frozenset[str]  # the files, by id, by which the states that must stay count
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def plan_tier(database: Database, run: str, tier: Tier, policy: Policy) -> TierP
     decide.check_metric(run, policy, [state.metrics for state in states if state.counts])
     decision = decide.decide(states, policy, survey.now)
     copied = {each.state.key: survey.copied(each.state.key) for each in decision.remove if each.state.problem}
-    return TierPlan(run, run_id, tier, policy, decision, held, copied)
+    return TierPlan(run, run_id, tier, policy, decision, held, copied, survey.floor(decision))
 
 
 def execute(database: Database, plan: TierPlan, *, allow_mass_delete: bool = False) -> TierCollected:
@@ -167,8 +168,7 @@ def undo(database: Database, run: str, tier: Tier) -> TierCollected:
             back = [each for each, fault in zip(some, faults, strict=True) if fault is None]
             for (_, copy), fault in zip(some, faults, strict=True):
                 if fault is not None:
-                    is_gone = isinstance(fault, _LOST)
-                    told = f"is not in tier {tier.name} any more" if is_gone else fault.message
+                    told = f"is not in tier {tier.name} any more" if isinstance(fault, _LOST) else fault.message
                     troubles.append(Skipped(copy.key, told))
             if not all(isinstance(fault, _LOST) for fault in faults):
                 break
@@ -189,12 +189,11 @@ def _trash(worker: Worker, plan: TierPlan, skipped: list[Skipped]) -> list[tuple
     gone: list[tuple[Checkpoint, Copy]] = []
     now = utc_now()
     over = (now + plan.policy.grace).isoformat()
-    floor = [file.id for state in plan.decision.must_stay for file, _ in plan.held[state.key]]
 
     def record(connection: Connection) -> list[CopyRecorded]:
         reads.lock_run(connection, plan.run_id)  # a start that fetches holds its state under that lock
         if plan.decision.remove:
-            check_floor_counts(connection, plan.run_id, dict.fromkeys(floor))
+            check_floor_counts(connection, plan.run_id, dict.fromkeys(plan.floor))
         protection = protection_of(connection, plan.run_id, now - CLOCKS_DIFFER)
         otherwise = copies_changed(connection, plan.copied)
         gone.clear()

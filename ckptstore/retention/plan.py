@@ -166,6 +166,7 @@ def plan_gc(database: Database, run: str, policy: Policy | None = None, *, tier:
         now=survey.now,
         list_names=survey.names_in,
     )
+    floor = survey.floor(decision)
     unseen = () if tier else (Skipped(path, reason) for path, reason in sorted(survey.uncertain.unseen.items()))
     return GcPlan(
         run=run,
@@ -173,7 +174,7 @@ def plan_gc(database: Database, run: str, policy: Policy | None = None, *, tier:
         policy=policy,
         decision=decision,
         targets=going,
-        floor=tuple(file for state in decision.must_stay for file in targets[state.key] if file.checkpoint),
+        floor=tuple(file for state in decision.must_stay for file in targets[state.key] if file.checkpoint in floor),
         debris=() if survey.unheard else left_behind,
         unknown=_unknown(database, survey.skipped, unregistered),
         unseen=(*survey.unread, *unseen),
@@ -205,9 +206,8 @@ def protected_since(decision: Decision, key: Key, protection: Protection) -> str
 def check_floor_counts(connection: Connection, run_id: int, before: Mapping[str, FileState | None]) -> None:
     """Raise `RefusedError` unless the catalog still counts the states of the floor as the plan did.
 
-    One may have failed to load since, or the run may have gone back to an older state: then others are the floor, and
-    the plan may remove them. `before` are the files of these states, by id, each with its state when the plan was made
-    (None: only its copy counts).
+    One may have failed to load since, or the run may have gone back: then others are the floor, and the plan may remove
+    them. `before` is `Survey.floor`, each file with its state when the plan was made (None: only its copy counts).
     """
     kept = reads.files_by_id(connection, list(before))
     failed = reads.failed_loads(connection, run_id)
@@ -368,6 +368,11 @@ class Survey:
             if copies and all(fault_of(copy) for copy in copies):
                 return f"{copies[0].tier.name} does not give {copies[0].key}"
         return ""
+
+    def floor(self, decision: Decision) -> frozenset[str]:
+        """The files, by id, by which the states that must stay count: a replica serves for one that failed to load."""
+        files = (file.id for state in decision.must_stay for file in self._by_state[state.key])
+        return frozenset(files) - {*self._failed}
 
     def copied(self, key: Key) -> Copied:
         """The copies of a state that a start may take."""

@@ -220,6 +220,15 @@ def test_nothing_goes_where_the_floor_no_longer_counts(job: Job, tier: Tier, how
     assert steps(in_tier.plan_tier(job.catalog.database, "run", tier, KEEP)) == ([20, 15], [10, 5])
 
 
+def test_a_file_that_had_failed_to_load_stops_no_gc(catalog: Catalog, tier: Tier, tmp_path: Path) -> None:
+    """A replica serves for what failed to load. Before, gc of the tier and of the disks stopped each time."""
+    job, _ = begun(catalog, tmp_path / "ckpt", *STEPS, layout="data_parallel")
+    copied(catalog, tier, catalog.files("run"))
+    job.start()[0].load_failed(catalog.show("run", 20)[1], "Input/output error")
+    assert in_tier.execute(catalog.database, in_tier.plan_tier(catalog.database, "run", tier, KEEP)).copies == 6
+    assert catalog.execute(plan_gc(catalog.database, "run", KEEP)).files == 6
+
+
 def test_a_tier_that_does_not_answer_is_not_said_to_lack_its_copies(job: Job, tier: Tier, tmp_path: Path) -> None:
     """Before, gc advised to copy again what was there, and undo called it lost."""
     copied(job.catalog, tier, job.catalog.files("run"))
