@@ -75,8 +75,10 @@ def find(
     is searched once, for both: a file of no use to the launches of one path may be of use to those of the other.
     """
     recorded = {source.directory for source in sources}
-    real = {directory: path for directory in recorded if (path := real_directory(directory)) in recorded}
-    by_directory = grouped((real.get(source.directory, source.directory), source) for source in sources)
+    real = {directory: real_directory(directory) for directory in recorded}
+    moved = {directory: path for directory, path in real.items() if path != directory and path in recorded}
+    by_directory = grouped((moved.get(source.directory, source.directory), source) for source in sources)
+    known, going = known | _at_new_place(known, moved), going | _at_new_place(going, moved)
     saving = [launches[source.launch].order for source in sources]
     search = _Search(launches, max(saving, default=0), known, going, int((now - OLD).timestamp() * 1e9))
     debris: list[Target] = []
@@ -90,6 +92,12 @@ def find(
                 if parse_ttp_directory(name) is not None and is_directory(f"{directory}/{name}"):
                     debris += search.ttp(directory, name, own)
     return tuple(debris), tuple(unknown)
+
+
+def _at_new_place(paths: Iterable[str], moved: Mapping[str, str]) -> set[str]:
+    """The present paths of files in directories that were moved."""
+    parts = (path.rpartition("/") for path in paths) if moved else ()
+    return {f"{moved[directory].rstrip('/')}/{name}" for directory, _, name in parts if directory in moved}
 
 
 @dataclass(frozen=True)

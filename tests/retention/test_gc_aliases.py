@@ -17,7 +17,7 @@ from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
 from ckptstore.training.rank_launch import RankLaunch
 from tests import ckpt_bytes
-from tests.jobs import Job
+from tests.jobs import Job, begun
 from tests.retention.builders import LAST_2, doubts, gc, names, removed, saved, tree
 from tests.retention.gc_world import LONG_AGO
 
@@ -164,6 +164,18 @@ def test_what_is_in_a_directory_of_ttp_is_no_debris_under_another_path(catalog: 
     saves_ttp(job.start()[0], tmp_path / "elsewhere")
     (found,) = plan_gc(catalog.database, "run", LAST_2).debris
     assert found.path == str(half), "once, by no link"
+
+
+def test_files_of_a_directory_that_moved_are_not_called_unknown(catalog: Catalog, tmp_path: Path) -> None:
+    """A link was left, and the run goes on at the new path: the catalog has older files at the old one only."""
+    job, ranks = begun(catalog, tmp_path / "old", 10, 20)
+    for launch in ranks:
+        job.announce(launch)
+    job.directory.rename(tmp_path / "new")
+    job.directory.symlink_to(tmp_path / "new")
+    job.directory = tmp_path / "new"
+    job.save(job.begin(), 30)
+    assert plan_gc(catalog.database, "run", LAST_2).unknown == ()
 
 
 MOUNTED_TWICE = """
