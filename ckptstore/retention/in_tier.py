@@ -67,7 +67,7 @@ class TierPlan:
     decision: Decision
     held: Mapping[Key, Held]  # the copies of each state that the tier has, by launch and step
     copied: Mapping[Key, Copied]  # all copies of each state that goes because the tier has too few of it
-    floor: frozenset[str]  # the files, by id, by which the states that must stay count
+    floor: set[str]  # the files, by id, by which the states that must stay count
 
 
 @dataclass(frozen=True)

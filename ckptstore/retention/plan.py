@@ -369,10 +369,9 @@ class Survey:
                 return f"{copies[0].tier.name} does not give {copies[0].key}"
         return ""
 
-    def floor(self, decision: Decision) -> frozenset[str]:
+    def floor(self, decision: Decision) -> set[str]:
         """The files, by id, by which the states that must stay count: a replica serves for one that failed to load."""
-        files = (file.id for state in decision.must_stay for file in self._by_state[state.key])
-        return frozenset(files) - {*self._failed}
+        return {file.id for state in decision.must_stay for file in self._by_state[state.key]} - {*self._failed}
 
     def copied(self, key: Key) -> Copied:
         """The copies of a state that a start may take."""
