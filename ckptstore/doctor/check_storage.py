@@ -175,7 +175,7 @@ def _journals(facts: RunFacts, *, is_away: bool) -> Check:
         return _but(hidden, facts.check("journals", Status.NOTE, f"{what}, from which this report was made", hint))
     read, is_all = unread(facts.journals, sizes)
     if is_all:
-        lacked = {path for path, length in sizes.items() if facts.journals.get(path, 0) != length}
+        lacked = {path for path, length in sizes.items() if facts.journals.get(path, 0) < length}
         hidden |= dict.fromkeys(sorted(lacked - read.keys()), "no permission, or the disk fails")
     return _but(hidden, _judged(facts, what, sizes, read, is_all=is_all))
 

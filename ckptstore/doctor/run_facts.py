@@ -209,8 +209,7 @@ def unread(known: Mapping[str, int], sizes: Mapping[str, int]) -> tuple[dict[str
     cannot be read is left out.
     """
     begins = {path: known.get(path, 0) for path in sorted(sizes)}
-    tails = {path: begin if sizes[path] > begin else 0 for path, begin in begins.items() if sizes[path] != begin}
-    return jsonl.read_tails(tails)
+    return jsonl.read_tails({path: begin for path, begin in begins.items() if sizes[path] > begin})
 
 
 def backlogs(database: Database) -> dict[str, int]:

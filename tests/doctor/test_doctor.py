@@ -145,6 +145,13 @@ def journal_copied(job: Job) -> None:
     shutil.copy(path, Path(path).with_name("rank_0-abc.jsonl"))
 
 
+def journal_of_before(job: Job) -> None:
+    saved_twice(job)
+    (path,) = map(Path, jsonl.journals_in(str(job.folder(0))))
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+    job.catalog.sync(job.directory)
+
+
 def beside_another_run(job: Job) -> None:
     saved_twice(job)
     saved_twice(Job(job.catalog, job.directory, run="other"), 6)
@@ -219,6 +226,7 @@ FOUND = [
     ),
     (copied, NOW, "journals", "ok", "2 journals, all in the catalog"),
     (journal_copied, NOW, "journals", "warning", "records not in the catalog"),
+    (journal_of_before, NOW, "journals", "ok", "2 journals, all in the catalog"),
     (beside_another_run, NOW, "journals", "ok", "2 journals, all in the catalog"),
     (collected, NOW, "trash", "ok", "6 files"),
     (collected, 24 * HOUR + 9 * MINUTE, "trash", "ok", "6 files"),  # purge would leave it
