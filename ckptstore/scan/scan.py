@@ -131,8 +131,8 @@ def _first_name(database: Database, run: str) -> str:
 def _temporary_catalog(database: Database, root: Path, run: str) -> Database:
     """A catalog in memory with the records of a run, of the files below a directory, and of the runs of these files.
 
-    It knows how far each journal was read, so that the journals below the directory are read on from there. It lacks
-    the plans and the ends of launches.
+    It knows how far the journals of these runs were read, so that they are read on from there. It lacks the plans and
+    the ends of launches.
     """
     now = utc_now()
     with database.read() as connection:
@@ -159,7 +159,8 @@ def _temporary_catalog(database: Database, root: Path, run: str) -> Database:
         project(connection, [SourceAdded(source, now) for source in sources])
         project(connection, list(map(FileRecorded, files.values())))
         for name, own in known.items():
-            journals.set_read_to(connection, own, dict.fromkeys(own, (new_ids[name],)))
+            ends = own if name in ids else {path: to._replace(end=0) for path, to in own.items()}
+            journals.set_read_to(connection, ends, dict.fromkeys(own, (new_ids[name],)))
     return copy
 
 

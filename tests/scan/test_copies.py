@@ -19,6 +19,7 @@ from ckptstore.scan import copies
 from tests.cli import advice
 from tests.evidence.builders import found
 from tests.jobs import Job, begun, started
+from tests.journal.builders import cut_off
 from tests.scan.builders import save, stamp
 from tests.tiers.jobs import declared
 
@@ -31,6 +32,19 @@ def copied(root: Path, how: str) -> Path:
         for path in backup.rglob("*.ckpt"):
             path.touch()
     return backup
+
+
+def test_a_dry_run_tells_of_a_copy_what_the_scan_does_while_the_catalog_lacks_lines_of_the_original(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It read on in the journals of a run whose launches it had not taken along, and left their files out."""
+    job, (launch,) = begun(catalog, tmp_path / "ckpt", 5, world_size=1)
+    with monkeypatch.context() as outage:
+        cut_off(launch, outage)
+        job.save([launch], 10)
+    backup = copied(tmp_path / "ckpt", "-rp")
+    dry, done = catalog.scan(backup, dry_run=True), catalog.scan(backup)
+    assert dry.skipped == done.skipped
 
 
 HOW = ("-r", "-rp", "-r alone", "-rp alone")
