@@ -20,7 +20,7 @@ from ckptstore.disk.name_claims import NO_LINKS
 from ckptstore.disk.several import members_at, status_of
 from ckptstore.disk.waiting import for_each
 from ckptstore.errors import reason_of
-from ckptstore.outside import Path, os, tempfile
+from ckptstore.outside import Path, open_file, os, tempfile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -267,10 +267,9 @@ def read_small(path: str, most: int, folder: int | None = None) -> bytes | None:
 
     `folder` is the descriptor of its directory, and `path` its name there: then no link is followed. Raises `OSError`.
     """
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if folder is None else os.O_NOFOLLOW)
-    descriptor = os.open(path, flags, dir_fd=folder)
-    with os.fdopen(descriptor, "rb") as file:
-        content = file.read(most + 1) if S_ISREG(os.fstat(descriptor).st_mode) else None
+    more = os.O_NONBLOCK | (0 if folder is None else os.O_NOFOLLOW)
+    with open_file(path, "rb", opener=lambda name, flags: os.open(name, flags | more, dir_fd=folder)) as file:
+        content = file.read(most + 1) if S_ISREG(os.fstat(file.fileno()).st_mode) else None
     return content if content is not None and len(content) <= most else None
 
 

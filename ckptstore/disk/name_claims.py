@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 from ckptstore.core import bounded_json
 from ckptstore.core.ids import derived_id
-from ckptstore.outside import Path, os, socket, token_hex
+from ckptstore.outside import Path, open_file, os, socket, token_hex
 
 FOLDER = ".ckptstore"
 """The directory of ckptstore beside checkpoints."""
@@ -85,9 +85,9 @@ def _prefix(launch: str) -> str:
 
 
 def _read(path: Path) -> Writer | None:
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    more = os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        with os.fdopen(os.open(path, flags), "rb") as file:
+        with open_file(path, "rb", opener=lambda name, flags: os.open(name, flags | more)) as file:
             return Writer(**bounded_json.parse(file.read(_LONGEST)))
     except (FileNotFoundError, ValueError, TypeError):
         return None

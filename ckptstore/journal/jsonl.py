@@ -24,7 +24,7 @@ from ckptstore.core.events import to_line
 from ckptstore.core.ids import derived_id
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.presence import enter_announced, records_in
-from ckptstore.outside import Path, os, threading, token_hex
+from ckptstore.outside import Path, open_file, os, threading, token_hex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -111,7 +111,7 @@ def _checksum(body: bytes) -> bytes:
 
 def _opened(path: str) -> BinaryIO:
     """Open a journal. Raises `OSError`, also for a link or an irregular file: a pipe would block."""
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    file = open_file(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK))
     if S_ISREG(os.fstat(file.fileno()).st_mode):
         return file
     file.close()

@@ -5,7 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from ckptstore.disk import files
+from ckptstore.core.model import launch_key
+from ckptstore.disk import files, name_claims
+from ckptstore.disk.exit_flags import clear_others, flag_path
+from ckptstore.disk.name_claims import FOLDER
+from ckptstore.journal import jsonl
 
 
 def test_a_path_has_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,3 +45,21 @@ def test_a_number_is_that_of_a_small_file_and_no_pipe_is_waited_for(tmp_path: Pa
     assert files.number_in(str(path)) is None
     os.mkfifo(path)
     assert files.number_in(str(path)) is None
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_a_directory_in_the_place_of_a_small_file_leaves_nothing_open(tmp_path: Path) -> None:
+    """A job plans a gc at every save: each left a descriptor open, until the process had no more."""
+    folder = tmp_path / FOLDER
+    for name in ("latest_checkpointed_iteration.txt", flag_path("", launch_key("run", "L0")).rpartition("/")[2]):
+        (folder / name).mkdir(parents=True)
+    claim = name_claims._path(folder, "net", "L1")
+    claim.mkdir()
+    before = len([*Path("/proc/self/fd").iterdir()])
+    for _ in range(3):
+        assert files.number_in(str(folder / "latest_checkpointed_iteration.txt")) is None
+        clear_others(str(tmp_path), launch_key("run", "L1"), "run")
+        for read in (name_claims._read, lambda path: jsonl.read(str(path))):
+            with pytest.raises(IsADirectoryError):
+                read(claim)
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
