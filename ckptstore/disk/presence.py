@@ -255,13 +255,13 @@ def _identities(opened: int) -> list[str]:
 def sync_above(directory: str) -> None:
     """Sync the directories above, on the same file system, to the disk: their maker may not have done that.
 
-    Without that, a power failure may take a directory with the journal in it (fsync(2)).
+    Without that, a power failure may take a directory with the journal in it (fsync(2)). Raises `OSError`.
     """
     device = os.stat(directory).st_dev
     for above in Path(directory).parents:
-        with suppress(OSError):  # one that may not be read was not made for this directory
-            if os.stat(above).st_dev != device:
-                return
+        if os.stat(above).st_dev != device:
+            return
+        if os.access(above, os.R_OK):  # one that may not be read was not made for this directory
             sync(str(above))
 
 

@@ -121,7 +121,7 @@ def test_an_identity_is_made_after_the_directories_above_were_synced(
         raise PermissionError
 
     with monkeypatch.context() as patch:
-        patch.setattr(presence, "sync_above", refused)
+        patch.setattr(presence, "sync", refused)
         assert made(tmp_path) == ""
     synced: list[str] = []
     monkeypatch.setattr(presence, "sync", synced.append)
