@@ -140,6 +140,21 @@ def test_a_lost_tree_that_was_brought_back_is_no_copy_of_its_backup(catalog: Cat
     assert (plan.global_step, Path(plan.ranks[0].source.path).parents[1]) == (10, tmp_path / "job")
 
 
+def test_the_copy_of_a_lost_quarantined_file_is_quarantined__before_a_start_went_on_from_it(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    """A power loss may take the journals of both."""
+    job, (rank,) = begun(catalog, tmp_path / "run", world_size=1)
+    saved = rank.register(job.write(rank, 10), global_step=10)
+    rank.record_files([replace(saved, quarantine="the loss was nan")])
+    copied(tmp_path / "run", "-r alone")
+    Path(saved.path).unlink()
+    (copy,) = catalog.scan(tmp_path / "backup", run="run").adopted
+    assert copy.quarantine == "the loss was nan"
+    assert catalog.resolve("run", lineage=copy.launch).plan is None
+    assert catalog.resolve("run", lineage=copy.launch, take_quarantined=True).plan is not None
+
+
 def test_a_copy_of_some_steps_is_gone_on_from_when_the_original_is_gone(catalog: Catalog, plain: Path) -> None:
     backup = copied(plain, "-rp alone")
     for path in backup.rglob("net-[34]*.ckpt"):
