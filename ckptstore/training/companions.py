@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from blake3 import blake3
 
 from ckptstore.core.bounded_json import parse
-from ckptstore.core.model import FileState
 from ckptstore.core.naming import companion_of
-from ckptstore.disk.files import make_durable, replace_text
+from ckptstore.disk.files import facts, make_durable, replace_text
 from ckptstore.errors import reason_of
 from ckptstore.outside import Path
 
@@ -54,8 +53,8 @@ class Companions:
         """Write the result of `content` beside the file of a step once that is recorded. Replaces an older one."""
         self._waiting[path] = step, content
         file = self._recorded(path)
-        if file is not None and file.state is not FileState.IN_PROGRESS:
-            self.write(file)
+        if file is not None and (file.size, file.mtime_ns) == facts(path):
+            self.write(file)  # else it is written now, perhaps again: MindSpore went back after a fault
 
     def write(self, file: Checkpoint) -> None:
         """Write the content that waits for a whole file, which is recorded. Content of earlier steps is dropped."""

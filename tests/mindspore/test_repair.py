@@ -1,5 +1,6 @@
 """MindSpore goes back in the same process, by its own `_handle_tft`: which states are wrong then, and which are not."""
 
+import random
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from mindspore.train import model as mindspore_model
 from ckptstore.api import Catalog, connect
 from ckptstore.core.model import Checkpoint, Kind
 from ckptstore.mindspore.launch import TrainingLaunch
+from ckptstore.training import companions
 from ckptstore.training.recorder_thread import RecorderThread
 from tests.mindspore.trainings import create_dataset, create_model
 
@@ -27,6 +29,7 @@ class Fault(Callback):
         self.error, self.look, self.is_over = error, look, False
 
     def on_train_step_end(self, run_context: Any) -> None:
+        random.random()  # noqa: S311 — for a companion there must be something to keep
         step = run_context.original_args().cur_step_num
         if step == 9 and not self.is_over:
             self.is_over = True
@@ -50,6 +53,7 @@ class Job:
         launch = TrainingLaunch(joined.database, joined.facts, 0)
         model, dataset = create_model(), create_dataset()
         launch.resume(model, dataset)
+        self.network = model.train_network
         config = CheckpointConfig(
             save_checkpoint_steps=4,
             keep_checkpoint_max=100,
@@ -105,6 +109,22 @@ def test_what_came_before_a_wrong_result_is_quarantined_until_it_is_saved_again(
     for known in (job.catalog, job.by_journals()):
         assert [file.quarantine for file in known.show("run", 8)] == [""]
         assert known.resolve("run", step=8).plan.global_step == 8
+
+
+def test_what_is_saved_again_has_a_companion_of_its_own(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of step 8 was written for the record of the wrong one, and of no use."""
+    wrong: list[Checkpoint] = []
+
+    def look(*_: object) -> None:
+        wrong.extend(job.catalog.show("run", 8))
+        job.network.trainable_params()[0].set_data(job.network.trainable_params()[0] + 1)
+
+    monkeypatch.setattr(job, "look", look)
+    job.train("TREError: training result error", "{TRE:1,TTP:1}")
+    files = [file for step in (8, 12, 16) for file in job.catalog.show("run", step)]
+    assert files[0].digest != wrong[0].digest
+    assert [companions.read(file).problem for file in files] == [""] * 3
+    assert all(companions.read(file).content for file in files)
 
 
 def test_the_state_of_a_wrong_result_is_quarantined_where_it_is_saved_all_the_same(job: Job) -> None:
