@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 import logging
-from stat import S_ISREG
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blake3 import blake3
 
 from ckptstore.core.bounded_json import parse
 from ckptstore.core.naming import companion_of
-from ckptstore.disk.files import facts, make_durable, replace_text
+from ckptstore.disk.files import facts, make_durable, read_small, replace_text
 from ckptstore.errors import reason_of
 from ckptstore.outside import Path
 
@@ -80,17 +79,15 @@ def write(file: Checkpoint, content: Content, *, durable: bool) -> None:
 
 def read(file: Checkpoint) -> Found:
     """The content of the companion of a file. The file itself need not exist any more."""
-    path = Path(companion_of(file.path))
+    path = companion_of(file.path)
     try:
-        status = path.stat()
-        if not S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
-            return Found(problem=f"{path} is no companion of a checkpoint")
-        with path.open("rb") as opened:
-            raw = opened.read(MOST_BYTES)
+        raw = read_small(path, MOST_BYTES)
     except FileNotFoundError:
         return Found()
     except OSError as error:
         return Found(problem=f"{path} cannot be read ({reason_of(error)})")
+    if raw is None:
+        return Found(problem=f"{path} is no companion of a checkpoint")
     try:
         told = parse(raw)
         content = told["content"]

@@ -1,6 +1,7 @@
 """A companion is used only as it was written, and beside the checkpoint that it was written for."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,6 +31,11 @@ def directory(path: Path) -> None:
     path.mkdir()
 
 
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
 @pytest.mark.parametrize(
     ("spoil", "problem"),
     [
@@ -37,7 +43,8 @@ def directory(path: Path) -> None:
         (cut, "is cut or damaged"),
         (changed, "is cut or damaged"),
         (of_another, "is of another checkpoint"),
-        (directory, "is no companion of a checkpoint"),
+        (directory, "cannot be read (Is a directory)"),
+        (pipe, "is no companion of a checkpoint"),
     ],
 )
 def test_what_is_wrong_with_one_is_told(tmp_path: Path, spoil: Callable[[Path], None], problem: str) -> None:
