@@ -152,7 +152,10 @@ class RecorderThread:
 
     def call(self, job: Callable[[], object]) -> None:
         """Do `job` on the thread, after the earlier ones, however many wait. Never waits itself."""
-        if os.getpid() != self._process:  # a child of `async_save="process"`: the thread is its parent's
+        if os.getpid() != self._process:  # a child of a fork: the thread is its parent's
+            if self._process:
+                log.error("this process is a fork of the one that joined: only the next start registers its saves")
+            self._process = 0
             return
         with self._lock:
             self._open_jobs += 1
