@@ -12,6 +12,7 @@ import pytest
 
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog import urls
+from ckptstore.catalog.schema import REVISION
 from ckptstore.cli.main import cli
 from ckptstore.errors import UsageError
 from ckptstore.journal import jsonl
@@ -362,6 +363,8 @@ def test_looking_at_a_schema_makes_no_catalog(tmp_path: Path) -> None:
     missing = tmp_path / "c.db"
     current = ckptstore("--db", str(missing), "db", "current")
     assert (current.code, "schema none" in current.out) == (0, True)
+    told = ckptstore("--db", str(missing), "db", "current", "--json").json
+    assert (told["schema"], told["needed"]) == (None, REVISION)
     upgrade = f"run: ckptstore --db sqlite:///{missing} db upgrade"
     for url in ("", "mysql://there"):
         assert_one_line(ckptstore("--db", str(missing), "db", "check", CKPTSTORE_URL=url), 4, upgrade)
