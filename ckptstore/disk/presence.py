@@ -107,8 +107,7 @@ def enter(directory: str, home: Home) -> tuple[int, str]:
     with _opened(directory, home) as (opened, known):
         identity = known or next(iter(_identities(opened)), "")
         if not identity:
-            sync_above(directory)
-            identity = _make_identity(opened)
+            identity = _make_identity(opened, directory)
         return os.dup(opened), identity
 
 
@@ -265,7 +264,7 @@ def sync_above(directory: str) -> None:
             sync(str(above))
 
 
-def _make_identity(opened: int) -> str:
+def _make_identity(opened: int, directory: str) -> str:
     """Give an opened directory an identity, and sync it to the disk.
 
     The identity comes last: where there is one, the directories above have been synced.
@@ -274,6 +273,7 @@ def _make_identity(opened: int) -> str:
         os.mkdir(FOLDER, dir_fd=opened)  # never the directory: if it was removed, that was on purpose
     with readable(opened) as above:
         os.fsync(above)
+    sync_above(directory)
     identity = token_hex(8)
     with records_in(opened) as folder:
         os.close(os.open(_identity_name(identity), _NEW, 0o644, dir_fd=folder))

@@ -1,5 +1,6 @@
 """Whether a directory is there, and a file gone from it."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -125,6 +126,10 @@ def test_an_identity_is_made_after_the_directories_above_were_synced(
         assert made(tmp_path) == ""
     synced: list[str] = []
     monkeypatch.setattr(presence, "sync", synced.append)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "mkdir", lambda _, dir_fd: refused("a disk that is only read"))
+        assert presence.identify(str(tmp_path), ANY) == ""
+    assert synced == []
     assert made(tmp_path)
     assert str(tmp_path.parent) in synced
 
