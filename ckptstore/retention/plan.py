@@ -371,7 +371,7 @@ class Survey:
 
     def floor(self, decision: Decision) -> set[str]:
         """The files, by id, by which the states that must stay count: a replica serves for one that failed to load."""
-        return {file.id for state in decision.must_stay for file in self._by_state[state.key]} - {*self._failed}
+        return {file.id for state in decision.must_stay for file in self._training(state.key)} - {*self._failed}
 
     def copied(self, key: Key) -> Copied:
         """The copies of a state that a start may take."""

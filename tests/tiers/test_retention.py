@@ -16,6 +16,7 @@ from ckptstore.core.copies import CopyState, Tier
 from ckptstore.core.copy_keys import key_of
 from ckptstore.core.events import CopyRecorded, to_line
 from ckptstore.core.limits import CLOCKS_DIFFER
+from ckptstore.core.model import Content
 from ckptstore.errors import RefusedError
 from ckptstore.journal import jsonl
 from ckptstore.journal.recorder import shared
@@ -227,6 +228,15 @@ def test_a_file_that_had_failed_to_load_stops_no_gc(catalog: Catalog, tier: Tier
     job.start()[0].load_failed(catalog.show("run", 20)[1], "Input/output error")
     assert in_tier.execute(catalog.database, in_tier.plan_tier(catalog.database, "run", tier, KEEP)).copies == 6
     assert catalog.execute(plan_gc(catalog.database, "run", KEEP)).files == 6
+
+
+def test_weights_that_are_quarantined_stop_no_gc(catalog: Catalog, tier: Tier, tmp_path: Path) -> None:
+    """The state beside them counts without them. Before, gc of the tier stopped each time."""
+    _, ranks = begun(catalog, tmp_path / "ckpt", *STEPS)
+    copied(catalog, tier, catalog.files("run"))
+    weights = replace(catalog.show("run", 20)[0], path=f"{tmp_path}/ckpt/weights.ckpt", content=Content.WEIGHTS)
+    ranks[0].record_files([replace(weights, quarantine="the loss was nan")])
+    assert in_tier.execute(catalog.database, in_tier.plan_tier(catalog.database, "run", tier, KEEP)).copies == 6
 
 
 def test_a_tier_that_does_not_answer_is_not_said_to_lack_its_copies(job: Job, tier: Tier, tmp_path: Path) -> None:
