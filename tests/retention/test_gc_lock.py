@@ -141,7 +141,7 @@ def test_a_process_that_is_hidden_is_not_called_dead(monkeypatch: pytest.MonkeyP
 
 TRIES = """
 import sys
-from ckptstore.errors import CatalogBusyError, RefusedError
+from ckptstore.errors import RefusedError
 from ckptstore.api import connect
 from ckptstore.retention.worker import GcLock
 try:
