@@ -4,6 +4,8 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -186,16 +188,18 @@ def test_ctrl_c_while_the_lock_is_taken_gives_it_back__before_other_processes_wa
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved(catalog, tmp_path, 10)
-    take = GcLock._take
+    write = engine.Database.write
 
-    def interrupted(lock: GcLock) -> None:
-        take(lock)
-        raise KeyboardInterrupt
+    @contextmanager
+    def interrupted(database: engine.Database) -> Iterator[sa.Connection]:
+        with write(database) as connection:
+            yield connection
+        raise KeyboardInterrupt  # the commit has taken the lock
 
     with monkeypatch.context() as patched:
-        patched.setattr(GcLock, "_take", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            catalog.purge("run", now=True)
+        patched.setattr(engine.Database, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt), GcLock(catalog.database, "run", 1):
+            pass
     with catalog.database.read() as connection:
         assert connection.execute(sa.select(gc_locks)).all() == []
 
