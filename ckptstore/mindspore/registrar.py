@@ -336,8 +336,7 @@ class Registrar(Callback):
                     self._steps.end_step()
                 doubt = self._keeper.doubt(trace, begun=begun, done=is_in_network)
                 left = found
-        with self.surviving("looking for the last saves"):
-            self._poll()
+        self._poll("the last saves")
         for watch in self._watches:
             with self.surviving(f"the end of {type(watch.callback).__name__}"):
                 watch.end(session)
@@ -381,11 +380,11 @@ class Registrar(Callback):
         if self._dying_gasp is not None:
             self._dying_gasp.save(self._session, doubt)
 
-    def _poll(self) -> bool:
+    def _poll(self, which: str = "saves") -> bool:
         """Hand over the saves since the last call; return whether there were any."""
         has_saved = False
         for watch in self._watches:
-            with self.surviving("looking for saves"):
+            with self.surviving(f"looking for {which} of {type(watch.callback).__name__}"):
                 for saved in watch.poll_all():
                     has_saved = True
                     self._hand_over(saved)

@@ -318,7 +318,9 @@ def test_what_cannot_be_registered_stops_neither_training_nor_the_others(
     assert {Path(file.path).parent.name for file in catalog.files("run")} == {"whole"}
 
 
-def test_a_callback_whose_saves_cannot_be_looked_for_hides_no_other(catalog: Catalog, tmp_path: Path) -> None:
+def test_a_callback_whose_saves_cannot_be_looked_for_hides_no_other(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     job = Job()
     broken, whole = saving(tmp_path / "broken"), saving(tmp_path / "whole")
     watched = job.registrar(broken, whole)
@@ -329,6 +331,8 @@ def test_a_callback_whose_saves_cannot_be_looked_for_hides_no_other(catalog: Cat
     next(watch for watch in watched._periodic() if watch.callback is broken).poll = stale
     job.train(broken, whole, watched)
     assert {Path(file.path).parent.name for file in catalog.files("run")} == {"whole"}
+    told = [f"ckptstore failed in looking for {which} of ModelCheckpoint" for which in ("saves", "the last saves")]
+    assert [message.partition(";")[0] for message in caplog.messages if "failed" in message] == told
 
 
 def test_two_ranks_that_would_write_the_same_file_are_named(
