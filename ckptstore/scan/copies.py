@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import directories, reads
 from ckptstore.core.classify import What
-from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Grade, Skipped, moment
+from ckptstore.core.model import SCANNED, Checkpoint, Content, FileState, Grade, Rule, Skipped, moment
 from ckptstore.core.replicas import stand_alone
 from ckptstore.core.sighting import Sighting
 from ckptstore.disk import files
@@ -203,16 +203,17 @@ def as_a_run(
         if original.launch_key not in originals:
             originals[original.launch_key] = _launch_of(original, databases)
         if seen is not None:
+            is_sound = is_original(original)  # else the file was changed before it was copied
             of_launch[original.launch_key].append(
                 replace(
                     original,
                     run=run,
                     launch=launch_id(run, original.run, original.launch),
                     path=path,
-                    mtime_ns=seen.mtime_ns,
+                    mtime_ns=seen.mtime_ns if is_sound else original.mtime_ns,
                     created_at=moment(seen.mtime_ns),
-                    state=FileState.COMPLETE,  # the original may be damaged, or removed by gc
-                    problem=None,
+                    state=FileState.COMPLETE if is_sound else FileState.DAMAGED,  # gc may have removed the original
+                    problem=None if is_sound else Rule.DIGEST_MISMATCH,
                     revision=None,
                     directory_id="",
                     grade=original.grade or Grade.PROVEN,

@@ -98,6 +98,20 @@ def test_a_copy_becomes_a_run_of_its_own(catalog: Catalog, plain: Path, how: str
     assert catalog.resolve("new").plan.global_step == 16
 
 
+@pytest.mark.parametrize("how", ["-r", "-rp"])
+def test_a_run_of_copies_does_not_go_on_from_a_file_that_was_changed_before_it_was_copied(
+    catalog: Catalog, tmp_path: Path, how: str
+) -> None:
+    """It had the record of the file that was saved, proven, with a digest that the copy never had."""
+    job, (rank,) = begun(catalog, tmp_path / "job", 5, 10, world_size=1)
+    changed = job.write(rank, 10)
+    changed.write_bytes(changed.read_bytes()[:-1] + b"?")
+    backup = copied(tmp_path / "job", how)
+    for _ in range(2):
+        catalog.scan(backup, run="new")
+        assert catalog.resolve("new").plan.global_step == 5
+
+
 @pytest.mark.parametrize("now", [True, False])
 @pytest.mark.parametrize("how", ["-r", "-rp"])
 def test_copies_of_files_that_gc_removed_become_a_run_with_all_states(
