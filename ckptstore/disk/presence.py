@@ -260,7 +260,7 @@ def sync_above(directory: str) -> None:
     for above in Path(directory).parents:
         if os.stat(above).st_dev != device:
             return
-        if os.access(above, os.R_OK):  # one that may not be read was not made for this directory
+        with suppress(PermissionError):  # one that may not be read was not made for this directory
             sync(str(above))
 
 

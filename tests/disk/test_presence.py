@@ -1,5 +1,6 @@
 """Whether a directory is there, and a file gone from it."""
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -119,7 +120,7 @@ def test_an_identity_is_made_after_the_directories_above_were_synced(
     """Nobody syncs them again where there is one: a power failure would take the directory with its journals."""
 
     def refused(_: str) -> None:
-        raise PermissionError
+        raise OSError(errno.EIO, "input/output error")
 
     with monkeypatch.context() as patch:
         patch.setattr(presence, "sync", refused)
@@ -132,6 +133,18 @@ def test_an_identity_is_made_after_the_directories_above_were_synced(
     assert synced == []
     assert made(tmp_path)
     assert str(tmp_path.parent) in synced
+
+
+def test_a_directory_has_an_identity_though_a_sandbox_lets_nobody_read_those_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """access(2) asks for the modes alone: Landlock and AppArmor refuse what it grants."""
+
+    def refused(_: str) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(presence, "sync", refused)
+    assert made(tmp_path)
 
 
 def test_two_processes_that_give_a_directory_an_identity_at_once(
