@@ -82,8 +82,13 @@ def run_id(connection: sa.Connection, name: str) -> int | None:
 
 def called(connection: sa.Connection, name: str) -> Called | None:
     """The run with this first or present name; None if there is none."""
-    row = connection.execute(_CALLED_BY_NAME, {"own_name": name}).one_or_none()
-    return None if row is None else Called(row.id, row.first, row.renamed or row.first, bool(row.forgotten))
+    return next(iter(every_called(connection, _CALLED_BY_NAME, own_name=name)), None)
+
+
+def every_called(connection: sa.Connection, asked: sa.Select[Any] | None = None, **of: str) -> list[Called]:
+    """All runs by their names (or those `asked` for), forgotten ones too."""
+    found = connection.execute(_CALLED_BY_ORDER if asked is None else asked, of)
+    return [Called(row.id, row.first, row.renamed or row.first, bool(row.forgotten)) for row in found]
 
 
 def renamed_to(connection: sa.Connection, name: str) -> list[str]:
@@ -93,7 +98,7 @@ def renamed_to(connection: sa.Connection, name: str) -> list[str]:
 
 def names_of_runs(connection: sa.Connection) -> dict[int, str]:
     """The present name of each run, by its id; forgotten runs are left out."""
-    return {row.id: row.renamed or row.first for row in connection.execute(_CALLED_BY_ORDER) if not row.forgotten}
+    return {each.id: each.name for each in every_called(connection) if not each.forgotten}
 
 
 def run_names(connection: sa.Connection) -> list[str]:

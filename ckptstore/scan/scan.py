@@ -131,14 +131,14 @@ def _first_name(database: Database, run: str) -> str:
 def _temporary_catalog(database: Database, root: Path, run: str) -> Database:
     """A catalog in memory with the records of a run, of the files below a directory, and of the runs of these files.
 
-    It knows how far the journals of these runs were read, so that they are read on from there. It lacks the plans and
-    the ends of launches.
+    It knows how far the journals of these runs were read, so that they are read on from there. Of the other runs, it
+    has the names. It lacks the plans and the ends of launches.
     """
     now = utc_now()
     with database.read() as connection:
         below, moved = recorded_below(connection, str(root))
         known = journals.every_journal(connection)
-        taken = set(reads.run_names(connection))
+        every = reads.every_called(connection)
         told = {name for name, own in known.items() if any(is_within(path, str(root)) for path in own)}
         named = {*told, *(file.run for file in (*below, *moved.values())), run}
         called = {each.first: each for name in named if (each := reads.called(connection, name)) is not None}
@@ -148,13 +148,12 @@ def _temporary_catalog(database: Database, root: Path, run: str) -> Database:
         files = {file.id: file for file in (*of_run, *below, *moved.values())}
         launches = [launch for run_id in ids.values() for launch in reads.launches_of(connection, run_id)]
         sources = [source for run_id in ids.values() for source in reads.sources_of(connection, run_id)]
-    taken.difference_update(each.name for each in called.values())
     copy = in_memory()
-    names = [RunRenamed(each.first, each.name, now) for each in called.values() if each.name != each.first]
-    hidden = [RunForgotten(each.first, True, now) for each in called.values() if each.forgotten]  # noqa: FBT003
+    names = [RunRenamed(each.first, each.name, now) for each in every if each.name != each.first]
+    hidden = [RunForgotten(each.first, True, now) for each in every if each.forgotten]  # noqa: FBT003
     with copy.write() as connection:
         project(connection, [*names, *hidden])
-        new_ids = {name: add_run(connection, name) for name in {*ids, *known, *taken}}
+        new_ids = {each.first: add_run(connection, each.first) for each in every}
         project(connection, [LaunchStarted(launch.undecided()) for launch in launches])
         project(connection, [SourceAdded(source, now) for source in sources])
         project(connection, list(map(FileRecorded, files.values())))

@@ -47,6 +47,16 @@ def test_a_dry_run_tells_of_a_copy_what_the_scan_does_while_the_catalog_lacks_li
     assert dry.skipped == done.skipped
 
 
+def test_a_dry_run_refuses_the_copy_of_a_forgotten_run_as_the_scan_does(catalog: Catalog, tmp_path: Path) -> None:
+    """It read in the journals beside the originals that the run was forgotten, and said that the catalog lacks that."""
+    begun(catalog, tmp_path / "ckpt", 5, world_size=1)
+    backup = copied(tmp_path / "ckpt", "-rp")
+    catalog.forget("run")
+    for dry_run in (True, False):
+        with pytest.raises(RefusedError, match="which was forgotten"):
+            catalog.scan(backup, dry_run=dry_run)
+
+
 HOW = ("-r", "-rp", "-r alone", "-rp alone")
 
 
