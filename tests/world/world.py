@@ -1483,12 +1483,15 @@ class World:
             file.disk.unreadable.add(file)
 
     def rot(self, which: int = 0) -> None:
-        """Damage one line about a launch in a journal. A journal of another directory says the same."""
+        """Damage one line about a launch in a journal. A journal of another directory says the same.
+
+        That of a backup is read after the damaged one: only the next sync takes up what was left out.
+        """
         told: dict[tuple[str, bool], dict[str, list[tuple[File, int]]]] = {}
         for at, disk in sorted(self.disks.items()):
             for path, file in sorted(disk.walk_files()):
                 folder, _, name = path.rpartition("/")
-                if not name.endswith(".jsonl") or name.startswith("summary"):
+                if not name.endswith(".jsonl") or name.startswith("summary") or _BACKUP in path:
                     continue
                 begin = 0
                 for line in bytes(file.content).splitlines(keepends=True):
