@@ -260,8 +260,11 @@ def sync_above(directory: str) -> None:
     for above in Path(directory).parents:
         if os.stat(above).st_dev != device:
             return
-        with suppress(PermissionError):  # one that may not be read was not made for this directory
+        try:
             sync(str(above))
+        except PermissionError:  # a server may refuse once, as for a ticket that has just ended
+            with suppress(PermissionError):  # one that may not be read was not made for this directory
+                sync(str(above))
 
 
 def _make_identity(opened: int, directory: str) -> str:
