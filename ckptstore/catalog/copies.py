@@ -83,7 +83,7 @@ def tallies(connection: sa.Connection, run: int | None) -> list[Tally]:
 
 
 def each_copy() -> sa.Select[Any]:
-    """The run, tier, state and size of each copy, for counts.
+    """Selects the run, tier, state and size of each copy, to count them.
 
     Files with the same content, name and step share a copy: replicas in rank directories, or a file and its record at
     the path before the tree was moved.

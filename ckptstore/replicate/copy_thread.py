@@ -51,7 +51,10 @@ class CopyThread:
         self._thread: threading.Thread | None = None
 
     def file_registered(self, file: Checkpoint) -> None:
-        """Queue a registered file of this rank, as `copies.lacking` has it. `SETTLED` later its companion is there."""
+        """Queue a registered file of this rank, unless files of its kind are never copied (`copies.lacking`).
+
+        It is copied after `SETTLED`: its companion is beside it then.
+        """
         if file.state is not FileState.COMPLETE or file.content is Content.PART or file.format in SEVERAL:
             return
         self._new.append(file)
