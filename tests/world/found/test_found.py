@@ -1000,3 +1000,18 @@ def test_a_backup_of_a_changed_file(world: World) -> None:
     world.back_up()
     world.lose_catalog()
     world.finish()
+
+
+@history(3589326, of=TierWorld, size=2, replicas=True, disks="each", nodes=1, late=False, keeps=0, coarse=False)
+def test_saved_after_the_mount_for_another_catalog(world: World) -> None:
+    """The launch's journal is below the mount point: a second catalog takes its breakpoint for the one before it."""
+    world.start()
+    world.save()
+    world.unmount(which=2)
+    world.start()
+    world.start()
+    world.mount()
+    world.fail()
+    world.plan(keep_last=1, floor=2, catalog=1)
+    world.finish()
+    assert world.checked["unheard"], "the breakpoint counts as one of the launch before"
