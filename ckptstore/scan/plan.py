@@ -214,13 +214,15 @@ class _Planner:
     def choose(self) -> None:
         """Choose the new files that may belong to the run by their directories."""
         recorded = self.recorded
-        unknown = (
+        unknown = [
             path
             for path in (*self.tree.checkpoints, *self.foreign.placed)
             if not (path in self.known or path in recorded.others or path in self.copies)
             and not nearest(path, recorded.owners)  # it is in a directory that is one checkpoint
-        )
+        ]
         candidates, of_others = unwatched(self.database, self.run_id, (*unknown, *self.rewritten))
+        # Files that the run's launches may have written: reconciliation judges them. They may have copies.
+        self.watched = set(unknown) - {*candidates, *of_others, *self.foreign.placed}
         # Why files are not adopted.
         self.reasons = {path: self.unheard[path] for path in (*candidates, *recorded.replaced) if path in self.unheard}
         self.reasons |= of_others
@@ -281,7 +283,9 @@ class _Planner:
         parts, unreadable = read_files(tree, [path for path in of_mindspore if tree.is_part(path)])
         self.unreadable = [*cut, *unreadable]
         self.reasons |= self._of_other_networks([*found, *parts])
-        self.reasons |= among_new([file for file in found if file.path in whole])
+        watched, _ = read_files(tree, [path for path in sorted(self.watched) if not tree.is_part(path)])
+        told = among_new([*watched, *(file for file in found if file.path in whole)])
+        self.reasons |= {path: reason for path, reason in told.items() if path in whole}
         self.new = [path for path in self.new if path not in self.reasons]
         self.found, self.parts = ([file for file in some if file.path not in self.reasons] for some in (found, parts))
 

@@ -371,6 +371,22 @@ def test_a_run_that_trains_gets_no_copy_of_another_runs_file(catalog: Catalog, t
     assert catalog.resolve("run").plan.global_step == 10
 
 
+def test_the_copy_of_a_file_that_its_launch_has_not_registered_is_told(catalog: Catalog, tmp_path: Path) -> None:
+    """Taken for a new file, it would take the run back behind the states that were saved before the copy."""
+    job, (launch,) = begun(catalog, tmp_path / "job", 10, world_size=1)
+    path = job.write(launch, 15, name="net-2_5_breakpoint.ckpt")
+    launch.register(job.write(launch, 20), global_step=20, optimizer_step=20)
+    copy = tmp_path / "job" / "backup" / path.name
+    copy.parent.mkdir()
+    shutil.copy(path, copy)
+    later = path.stat().st_mtime + 7200
+    os.utime(copy, (later, later))
+    done = catalog.scan(tmp_path / "job", run="run", world_size=1)
+    assert (done.adopted, done.warnings) == ((), ())
+    assert [each.path for each in done.skipped if f"a copy of files in {path.parent}" in each.reason] == [str(copy)]
+    assert catalog.resolve("run").plan.global_step == 20
+
+
 @pytest.mark.parametrize("how", ["-r", "-rp"])
 def test_a_pin_is_journalled_beside_the_original(catalog: Catalog, other: Catalog, tmp_path: Path, how: str) -> None:
     """Not beside a scanned backup, which sorts before it: a catalog made anew from the original must know the pin."""
