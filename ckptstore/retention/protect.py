@@ -42,16 +42,20 @@ def _pin(database: Database, run: str, step: int, *, pinned: bool) -> bool:
     step = validate.step_of(step)
     run_id, first, *_ = find_called(database, run)
 
-    def decide(connection: Connection) -> tuple[Sequence[Event], Sequence[Checkpoint]]:
-        files = _files_there(connection, run, run_id, step) if pinned else reads.files_of(connection, run_id, step=step)
-        if (step in user_events.pinned_steps(connection, run_id)) == pinned:
-            if not files:
-                raise no_such_step(run, step)
-            return [], []
-        said = user_events.said_now(connection, StepPinned, first, step, pinned)
-        return [said], files
+    is_new = False
 
-    return record_of_run(database, decide)
+    def decide(connection: Connection) -> tuple[Sequence[Event], Sequence[Checkpoint]]:
+        nonlocal is_new
+        files = _files_there(connection, run, run_id, step) if pinned else reads.files_of(connection, run_id, step=step)
+        is_new = (step in user_events.pinned_steps(connection, run_id)) != pinned
+        if not (is_new or files):
+            raise no_such_step(run, step)
+        # A journal may have an unpin that was killed before it reached the catalog.
+        is_told = is_new or pinned
+        return ([user_events.said_now(connection, StepPinned, first, step, pinned)], files) if is_told else ([], [])
+
+    record_of_run(database, decide)
+    return is_new
 
 
 def tag(database: Database, run: str, step: int, name: str) -> bool:
@@ -69,16 +73,21 @@ def tag(database: Database, run: str, step: int, name: str) -> bool:
     step = validate.step_of(step)
     run_id, first, *_ = find_called(database, run)
 
+    is_new = False
+
     def decide(connection: Connection) -> tuple[Sequence[Event], Sequence[Checkpoint]]:
+        nonlocal is_new
         files = _files_there(connection, run, run_id, step)
         there = user_events.tag_step(connection, run_id, name)
         if there not in (None, step):
             raise RefusedError(
                 f"step {there} of run {run!r} is tagged {name!r}", f"first: {Command('untag', run, name)}"
             )
-        return [] if there == step else [user_events.said_now(connection, StepTagged, first, name, step)], files
+        is_new = there is None
+        return [user_events.said_now(connection, StepTagged, first, name, step)], files  # as for a pin
 
-    return record_of_run(database, decide)
+    record_of_run(database, decide)
+    return is_new
 
 
 def untag(database: Database, run: str, name: str) -> bool:

@@ -32,6 +32,7 @@ from ckptstore.tiers import facts
 from ckptstore.training.rank_launch import RankLaunch
 from tests import ckpt_bytes
 from tests.contents import contents
+from tests.empty_catalogs import copy_empty_catalog
 from tests.formats.layouts import write_spreads
 from tests.jobs import Job, begun, known_of, newest, set_ending, started
 from tests.journal.builders import cut_off, plan_of, states
@@ -404,6 +405,22 @@ def test_pins_come_back(catalog: Catalog, other: Catalog, tmp_path: Path) -> Non
     other.scan(tmp_path / "ckpt")
     assert contents(other)["pins"] == contents(catalog)["pins"]
     assert sorted(row["global_step"] for row in contents(other)["pins"] if row["pinned"]) == [5, 15]
+
+
+def test_a_pin_and_a_tag_that_are_set_again_outlive_what_a_journal_alone_says(
+    catalog: Catalog, other: Catalog, tmp_path: Path
+) -> None:
+    """Each was taken away beside the catalog: one made anew read that last, though the user was told that it is set."""
+    begun(catalog, tmp_path / "ckpt", 5, 10, world_size=1)
+    catalog.pin("run", 5)
+    catalog.tag("run", 10, "good")
+    other.scan(tmp_path / "ckpt")
+    other.unpin("run", 5)
+    other.untag("run", "good")
+    assert (catalog.pin("run", 5), catalog.tag("run", 10, "good")) == (False, False)
+    anew = connect(copy_empty_catalog(tmp_path / "anew.db"))
+    anew.scan(tmp_path / "ckpt")
+    assert {save.tally.global_step for save in anew.saves("run") if save.pinned or save.tags} == {5, 10}
 
 
 def test_what_cannot_be_synced(catalog: Catalog, tmp_path: Path) -> None:
