@@ -1015,3 +1015,49 @@ def test_saved_after_the_mount_for_another_catalog(world: World) -> None:
     world.plan(keep_last=1, floor=2, catalog=1)
     world.finish()
     assert world.checked["unheard"], "the breakpoint counts as one of the launch before"
+
+
+@history(3594917, of=TierWorld, size=2, replicas=False, disks="one", nodes=1, late=False, keeps=0, coarse=False)
+def test_copy_of_an_unproven_breakpoint(world: World) -> None:
+    """A scan adopted the copy of a breakpoint that no launch had registered: the run went back to an older state."""
+    world.start()
+    world.save()
+    world.fault = Fault(at=73, what="stop", error="", where="any", beside=("tune", {"step": 9, "saves": True}))
+    world.start()
+    world.fail()
+    world.start()
+    world.save(steps=5, kill_rank=0)
+    world.replicate()
+    world.back_up()
+    world.scan()
+    world.finish()
+
+
+@history(3603548, size=2, replicas=False, disks="one", nodes=1, late=False, keeps=0, coarse=False)
+def test_pinned_again_after_a_killed_unpin(world: World) -> None:
+    """The unpin had reached the journal alone: the pin was told to be there, and a catalog made anew lacked it."""
+    world.start()
+    world.save()
+    world.pin()
+    world.fault = Fault(at=2, what="kill_after", error="", where="change", beside=None)
+    world.pin(step=6, undo=True)
+    world.pin()
+    world.finish()
+
+
+@history(3604754, size=2, replicas=False, disks="one", nodes=1, late=False, keeps=0, coarse=False)
+def test_summary_while_a_removal_is_not_listed(world: World) -> None:
+    """A summary leaves out a file in the trash, since the journal of the gc is not listed yet: only a scan knows it."""
+    world.start()
+    world.save()
+    world.save()
+    world.save()
+    world.start()
+    world.wait()
+    world.gc(keep_last=1, floor=1, hours=100)
+    world.slow()
+    world.fault = Fault(at=9, what="stop", error="", where="any", beside=("gc", {"keep_last": 6, "floor": 1}))
+    world.save()
+    world.relieve()
+    world.move_tree()
+    world.finish()
