@@ -1003,7 +1003,7 @@ def test_a_backup_of_a_changed_file(world: World) -> None:
 
 
 @history(3589326, of=TierWorld, size=2, replicas=True, disks="each", nodes=1, late=False, keeps=0, coarse=False)
-def test_saved_after_the_mount_for_another_catalog(world: World) -> None:
+def test_saved_after_the_mount_for_another_catalog(world: TierWorld) -> None:
     """The launch's journal is below the mount point: a second catalog takes its breakpoint for the one before it."""
     world.start()
     world.save()
@@ -1018,7 +1018,7 @@ def test_saved_after_the_mount_for_another_catalog(world: World) -> None:
 
 
 @history(3594917, of=TierWorld, size=2, replicas=False, disks="one", nodes=1, late=False, keeps=0, coarse=False)
-def test_copy_of_an_unproven_breakpoint(world: World) -> None:
+def test_copy_of_an_unproven_breakpoint(world: TierWorld) -> None:
     """A scan adopted the copy of a breakpoint that no launch had registered: the run went back to an older state."""
     world.start()
     world.save()
@@ -1060,4 +1060,19 @@ def test_summary_while_a_removal_is_not_listed(world: World) -> None:
     world.save()
     world.relieve()
     world.move_tree()
+    world.finish()
+
+
+@history(3613211, of=TierWorld, size=2, replicas=False, disks="one", nodes=1, late=False, keeps=0, coarse=False)
+def test_fetched_files_go_while_undo_runs(world: TierWorld) -> None:
+    """The first save of the launch is recorded late, during an undo: then the launch deletes what it fetched."""
+    world.start()
+    world.save()
+    world.declare()
+    world.replicate()
+    world.power_loss()
+    world.lock_catalog()
+    world.start()
+    world.save()
+    world.undo()
     world.finish()
