@@ -11,9 +11,7 @@ from ckptstore.core.text import count
 from ckptstore.resume.liveness import trouble
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from ckptstore.resume.overview import RunRow
+    from collections.abc import Iterable
 
 _RUNS_SHOWN = 10
 _ANSWER_SECONDS = 10.0
@@ -36,10 +34,6 @@ def show(url: str | None) -> None:
         return
     line(f"catalog: {database.name}, {count(len(rows), 'run', 'runs')}")
     line("")
-    _show(rows)
-
-
-def _show(rows: Sequence[RunRow]) -> None:
     worst_first = sorted(rows, key=lambda row: -trouble(row.status))
     text.runs(worst_first[:_RUNS_SHOWN])
     if len(rows) > _RUNS_SHOWN:

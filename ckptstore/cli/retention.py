@@ -113,6 +113,7 @@ def gc(
     """
     from ckptstore.cli import retention_text as text
     from ckptstore.retention import dicts, execute, in_tier
+    from ckptstore.tiers import facts
 
     how = {name: asked.pop(name) for name in ("apply_it", "allow_mass_delete")}
     policy = _policy(asked)
@@ -122,7 +123,7 @@ def gc(
         raise click.UsageError("--now changes how --apply removes: give --apply too.")
     database = catalog(context).database
     names = execute.names(database, run, all_runs=all_runs)
-    of_nodes = None if tier is None else _tier(database, tier)
+    of_nodes = None if tier is None else facts.named(database, tier)
     if of_nodes is not None and of_nodes.level > 0:
         if at_once:
             raise click.UsageError(
@@ -152,18 +153,12 @@ def gc(
     return text.collected(outcomes, only_errors=as_json)
 
 
-def _tier(database: Database, name: str) -> Tier:
-    from ckptstore.tiers import facts
-
-    return facts.named(database, name)
-
-
 def _tier_with_copies(database: Database, name: str, instead: Command) -> Tier:
     """The tier of that name. Raises `UsageError` if it is the nodes' disks: gc moves their files to a trash there."""
-    from ckptstore.tiers.facts import NODE_LEVEL
+    from ckptstore.tiers import facts
 
-    found = _tier(database, name)
-    if found.level == NODE_LEVEL:
+    found = facts.named(database, name)
+    if found.level == facts.NODE_LEVEL:
         raise UsageError(f"tier {name} is the nodes' own disks, and has no copies", f"for the files there: {instead}")
     return found
 

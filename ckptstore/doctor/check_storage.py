@@ -14,7 +14,7 @@ from ckptstore.disk.files import facts_if_seen
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.owner import is_dead, shown
 from ckptstore.doctor.checkup import Fact, Status
-from ckptstore.doctor.run_facts import folder_of, room_of, roots, sizes_of, unread
+from ckptstore.doctor.run_facts import folder_of, room_of, roots, sizes_of
 from ckptstore.errors import reason_of
 from ckptstore.journal import jsonl
 from ckptstore.journal.accept import MARKS, unconfirmed
@@ -173,7 +173,7 @@ def _journals(facts: RunFacts, *, is_away: bool) -> Check:
     if is_away:
         hint = f"once the catalog can be used it takes up what it lacks by itself; or: {Command('sync')}"
         return _but(hidden, facts.check("journals", Status.NOTE, f"{what}, from which this report was made", hint))
-    read, is_all = unread(facts.journals, sizes)
+    read, is_all = facts.lacking
     if is_all:
         lacked = {path for path, length in sizes.items() if facts.journals.get(path, 0) < length}
         hidden |= dict.fromkeys(sorted(lacked - read.keys()), "no permission, or the disk fails")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import directories as of_files
 from ckptstore.catalog import gauges, journals, leases, reads, recent, tallies
+from ckptstore.core.events import FileRecorded, from_lines
 from ckptstore.core.limits import LEASE
 from ckptstore.core.model import LaunchKey
 from ckptstore.disk import presence
@@ -86,6 +87,8 @@ class RunFacts:
     journals: Mapping[str, int]  # of the run, and all others in its directories: how far each is taken up
     around: Mapping[str, Surroundings] = field(default_factory=dict)  # by directory: those of the run and its journals
     absent: Mapping[str, str] = field(default_factory=dict)  # directories that gc waits for, and why they are not there
+    lacking: tuple[Mapping[str, Contents], bool] = ({}, True)  # of the journals, what the catalog lacks: see `unread`
+    heard: Mapping[int, datetime] = field(default_factory=dict)  # by step: the saves of the newest launch in `lacking`
 
     @property
     def newest(self) -> Launch | None:
@@ -110,11 +113,11 @@ class RunFacts:
 
     @property
     def last_sign(self) -> datetime | None:
-        """The last sign of the newest launch: its start, a save, or the renewal of its lease (once an hour)."""
+        """The last sign of the newest launch: its start, a save, also in journals only, or the renewal of its lease."""
         newest = self.newest
         if newest is None:
             return None
-        signs = [newest.created_at, self.leased_until - LEASE if self.leased_until else None]
+        signs = [newest.created_at, self.leased_until - LEASE if self.leased_until else None, *self.heard.values()]
         signs += [saved.at for saved in self.saves] if self.is_saving else []
         return max((sign for sign in signs if sign is not None), default=None)
 
@@ -173,11 +176,16 @@ def gather(database: Database, run: str, run_id: int, now: datetime) -> RunFacts
     around = look_around(sorted({*facts.directories, *map(jsonl.directory_of, facts.journals)}))
     seen = {each.directory: each for each in around}
     ends = read_so_far(database, facts.journals, sizes_of(around))
+    lacking = unread(ends, sizes_of(around))
+    lines = ((path, contents.entries) for path, contents in lacking[0].items())
+    events = [event for path, some in lines for event in from_lines(some, jsonl.directory_of(path))[0]]
+    files = [each.file for each in events if isinstance(each, FileRecorded) and each.file.launch_key == newest]
     with database.read() as connection:
         known = of_files.of_live_files(connection, run_id)
     unheard = {directory for directory in map(jsonl.directory_of, facts.journals) if not seen[directory].has_folder}
     absent = _absent(database, run_id, known, unheard)
-    return replace(facts, around=seen, journals=ends, absent=absent)
+    heard = {step: at for at, step in sorted((file.created_at or now, file.global_step) for file in files)}
+    return replace(facts, around=seen, journals=ends, absent=absent, lacking=lacking, heard=heard)
 
 
 def _absent(

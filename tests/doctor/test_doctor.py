@@ -401,6 +401,25 @@ def test_records_that_are_not_in_the_catalog(catalog: Catalog, database_url: str
     assert checks(database_url)["journals"].status is Status.OK
 
 
+def test_a_launch_that_lost_the_catalog_is_not_called_silent(
+    catalog: Catalog, database_url: str, tmp_path: Path
+) -> None:
+    """It was called killed, and an operator who believed that started a second training beside it."""
+    job, ranks = begun(catalog, tmp_path, 10, layout="data_parallel")
+    for launch in ranks:
+        launch.recorder.postponed = True  # as in an outage: journals only
+    saved = replace(job.save(ranks, 20)[0], created_at=later(30 * MINUTE))
+    ranks[0].record_files([saved])
+    with catalog.database.write() as connection:
+        leases.give_sign(connection, launch_key("run", "L1"), "node-7|42|1|abcd@another", later(timedelta(0)))
+    with unchanged(tmp_path, database_url):
+        found = checks(database_url, now=later(35 * MINUTE))["launch"]
+        silent = checks(database_url, now=later(50 * MINUTE))["launch"]
+    assert said(found) == ("ok", "L1 seems to be running; its last sign of life was 5 min ago")
+    assert silent.status is Status.WARNING
+    assert silent.hint.startswith("its newest records are only in journals, so it may have lost the catalog: ")
+
+
 # What is left behind
 
 
