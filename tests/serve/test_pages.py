@@ -151,6 +151,18 @@ def test_a_save_says_who_loads_what_where_it_ran_and_how_to_load_it(catalog: Cat
         assert "net-2_10.ckpt is gone" in page
 
 
+def test_a_save_that_no_start_takes_says_how_to_go_back_to_it(catalog: Catalog, client: TestClient, job: Job) -> None:
+    """Only the page of its run had the command: here the save looked lost."""
+    plan = catalog.resolve("run", step=10).plan
+    assert plan is not None
+    catalog.branch(plan)
+    job.save(job.start(), 30)
+    page = client.get("/runs/run/saves/20").text
+    assert "the run went back to an older state, and went on from that" in page
+    assert "ckptstore resolve run/L1@20 --branch" in page
+    assert catalog.resolve("run/L1@20").plan is not None
+
+
 def test_the_pages_say_which_tiers_have_what(catalog: Catalog, client: TestClient, job: Job, tmp_path: Path) -> None:
     assert "Copies in tiers" not in client.get("/runs/run").text
     tier = declared(catalog, tmp_path / "far", "far", 2)
