@@ -200,7 +200,7 @@ class Pages:
         try:
             return await self._ask.gc(name, rules), ""
         except RefusedError as error:  # for example no policy is stored: the page asks for rules
-            return None, error.message
+            return None, str(error)
 
     async def _doctor(self, request: Request) -> Response:  # noqa: ARG002
         findings = await self._ask.findings()

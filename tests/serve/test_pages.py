@@ -9,6 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from ckptstore.api import Catalog
+from ckptstore.catalog.tables import policies
 from ckptstore.core.hints import Command
 from ckptstore.core.model import Initial
 from ckptstore.doctor.checkup import Checkup
@@ -50,6 +51,19 @@ def test_what_gc_would_do(client: TestClient) -> None:
     page = client.get("/runs/run/retention").text
     assert "no rule says what to keep, and no policy is stored for this run" in page
     assert 'name="keep_last"' in page
+
+
+@pytest.mark.usefixtures("job")
+def test_what_to_do_if_there_is_no_plan(catalog: Catalog, client: TestClient) -> None:
+    """The page said what is wrong, and asked for rules: which policies there are was on the command line only."""
+    for keep in (2, 3):
+        stored_policy.store(catalog.database, "run", Policy(keep_last=keep))
+    with catalog.database.write() as connection:  # as a backup from before has it
+        connection.execute(policies.update().values(rules={"keep_last": 2, "floor": 2}, version="2026"))
+    page = client.get("/runs/run/retention").text
+    assert (
+        "a journal has a newer policy than the catalog; store the right one: ckptstore policy run --keep-last 3" in page
+    )
 
 
 def test_a_policy_that_was_typed_in_another_encoding(catalog: Catalog, client: TestClient, tmp_path: Path) -> None:
