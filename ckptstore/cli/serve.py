@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TOKEN = "CKPTSTORE_TOKEN"  # noqa: S105 — the name of a variable
 _PORT = 8766
 _BACKLOG = 128
-_CONNECTIONS = 8
+_CONNECTIONS = 12
 """The database connections of the server: one for each thread of `serve.answers`. PostgreSQL allows 100 by default."""
 
 

@@ -17,7 +17,9 @@ T = TypeVar("T")
 
 KEPT_SECONDS = 1.0
 PATIENCE_SECONDS = 5.0
-_THREADS = 8
+_THREADS, _THREADS_OF_DISKS = 4, 8
+_OF_DISKS = ("findings", "gc", "history", "metrics", "resolution", "state")
+"""The questions that look at disks, which may hang for hours: others must not wait for a thread of theirs."""
 _TIMES_AS_LONG, _OUTDATED = 10, 3
 
 
@@ -32,15 +34,9 @@ class Answers:
 
     def __init__(self, *, patience: float = PATIENCE_SECONDS) -> None:
         self._patience = patience
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="ckptstore-serve")
+        self._of_catalog = ThreadPoolExecutor(_THREADS, thread_name_prefix="ckptstore-serve")
+        self._of_disks = ThreadPoolExecutor(_THREADS_OF_DISKS, thread_name_prefix="ckptstore-disks")
         self._made: dict[Hashable, _Answer] = {}
-
-    async def soon(self, question: Hashable, work: Callable[[], T], seconds: float) -> T | None:
-        """As `get`, but None if there is no answer within `seconds`. The query goes on."""
-        try:
-            return await self.get(question, work, patience=seconds)
-        except CatalogBusyError:
-            return None
 
     async def get(
         self, question: Hashable, work: Callable[[], T], *, patience: float | None = None, valid: bool = False
@@ -66,14 +62,16 @@ class Answers:
                     each.is_outdated = True
 
     def _current(self, question: Hashable, work: Callable[[], Any]) -> _Answer:
+        name = question[0] if isinstance(question, tuple) else question
+        threads = self._of_disks if name in _OF_DISKS else self._of_catalog
         found = self._made.get(question)
         if found is not None and found.next is not None and (found.next.is_done or found.age > _OUTDATED):
             found = self._made[question] = found.next
         if found is None or found.age > _OUTDATED:
             self._made = {each: answer for each, answer in self._made.items() if answer.age <= _OUTDATED}
-            found = self._made[question] = _Answer(self._threads, work)
+            found = self._made[question] = _Answer(threads, work)
         elif found.age > 1 and found.next is None:
-            found.next = _Answer(self._threads, work)
+            found.next = _Answer(threads, work)
         return found
 
     def forget(self) -> None:
@@ -82,7 +80,8 @@ class Answers:
 
     def close(self) -> None:
         """Let each thread end after its current query."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._of_catalog, self._of_disks):
+            threads.shutdown(wait=False, cancel_futures=True)
 
 
 class _Answer:
@@ -117,7 +116,8 @@ class _Answer:
             return await asyncio.wait_for(asyncio.shield(self._future), seconds)
         except asyncio.TimeoutError:
             raise CatalogBusyError(
-                f"the catalog did not answer within {seconds:g} s", f"try again; {Command('doctor')} says more"
+                f"the catalog or a disk did not answer within {seconds:g} s",
+                f"try again; {Command('doctor')} says more",
             ) from None
 
     def _note(self, future: asyncio.Future[Any]) -> None:

@@ -20,7 +20,7 @@ from ckptstore.serve.events import Events
 from ckptstore.serve.guard import API, Guard
 from ckptstore.serve.pages import Pages
 from ckptstore.serve.posts import Posts
-from ckptstore.serve.problems import Problem, problem, status_of
+from ckptstore.serve.problems import Problem, status_of
 from ckptstore.serve.questions import Questions
 from ckptstore.serve.sign_in import SignIn
 
@@ -110,7 +110,7 @@ class _Own:
         if not isinstance(error, CkptstoreError):
             raise error
         if _is_for_scripts(request):
-            return problem(error)
+            return Problem(error.message, status_of(error), error.hint)
         status = status_of(error)
         title = "Not to be shown" if request.method in ("GET", "HEAD") else "At work" if status == 202 else "Not done"  # noqa: PLR2004 — accepted
         return self.pages.failed(error.message, error.hint, status, title)

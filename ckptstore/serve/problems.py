@@ -66,11 +66,6 @@ class Problem(Json):
         super().__init__({"title": title, "status": status, "hint": hint or None}, status, headers)
 
 
-def problem(error: CkptstoreError) -> Problem:
-    """The problem document of an error."""
-    return Problem(error.message, status_of(error), error.hint)
-
-
 def status_of(error: CkptstoreError) -> int:
     """The HTTP status for an error."""
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -9,7 +10,7 @@ from starlette.convertors import Convertor, register_url_convertor
 
 from ckptstore.catalog.runs import run_names
 from ckptstore.doctor.doctor import examine
-from ckptstore.errors import UsageError
+from ckptstore.errors import CatalogBusyError, UsageError
 from ckptstore.resume import overview
 from ckptstore.resume.dicts import fields
 from ckptstore.retention import dicts as retention_dicts
@@ -156,7 +157,9 @@ class Questions:
 
     async def findings(self, run: str | None = None) -> list[dict[str, Any]] | None:
         """The findings of doctor, about a run or everything. None: doctor is not ready yet."""
-        return await self._answers.soon(("findings", run), lambda: self._examine(run), SOON_SECONDS)
+        with suppress(CatalogBusyError):
+            return await self._answers.get(("findings", run), lambda: self._examine(run), patience=SOON_SECONDS)
+        return None
 
     def _examine(self, run: str | None) -> list[dict[str, Any]]:
         done = examine(self._catalog.database.url.render_as_string(hide_password=False), run)

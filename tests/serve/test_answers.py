@@ -183,6 +183,25 @@ def test_no_second_query_is_started_when_an_answer_gets_old_while_it_is_made_ane
     assert len(asked) == 2
 
 
+def test_disks_that_hang_do_not_take_the_threads_of_the_catalog() -> None:
+    """Looks at a file system that had gone took them all: it was said that the catalog does not answer."""
+    is_back = threading.Event()
+
+    async def ask() -> str:
+        answers = Answers(patience=0.01)
+        for run in map(str, range(10)):
+            for question in (("findings", run), ("resolution", run), ("history", run), ("gc", run, ()), "metrics"):
+                with pytest.raises(CatalogBusyError, match="the catalog or a disk did not answer"):
+                    await answers.get(question, is_back.wait)
+        try:
+            return await answers.get("runs", lambda: "known", patience=5)
+        finally:
+            is_back.set()
+            answers.close()
+
+    assert asyncio.run(ask()) == "known"
+
+
 def test_an_error_counts_for_a_second_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """A catalog that could not be reached for 10 s was reported as unreachable for 100 s more, though it was back."""
     now = [0.0]
