@@ -57,7 +57,10 @@ def serve(context: click.Context, /, *, host: str, port: int, **asked: Any) -> N
     catalog = Catalog(database)
     watcher = watcher_of(catalog.database, **asked)
     listening = _listening(host, port)
-    _log_changes()
+    log, handler = logging.getLogger("ckptstore.serve"), logging.StreamHandler()  # of each change, and who made it
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
     shown = f"[{host}]" if ":" in host else host
     line(f"http://{shown}:{listening.getsockname()[1]}/ shows {catalog.database.name}, until Ctrl-C")
     with listening, until_stopped():
@@ -67,14 +70,6 @@ def serve(context: click.Context, /, *, host: str, port: int, **asked: Any) -> N
     if watcher is not None:
         watcher.end()
     database.disconnect()
-
-
-def _log_changes() -> None:
-    """Log each change, and the user who made it, to the standard error."""
-    log, handler = logging.getLogger("ckptstore.serve"), logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -11,11 +11,17 @@ import ckptstore.serve
 SCRIPT = Path(ckptstore.serve.__file__).parent / "static" / "live.js"
 NODE = shutil.which("node")
 BROWSER = """
-const heard = {}, answers = [], shown = [];
+const heard = {}, answers = [], shown = [], streams = [];
 let focus = null;
-const later = () => new Promise(done => setTimeout(done));
+const soon = setTimeout;
+globalThis.setTimeout = act => soon(act);
+const later = () => new Promise(done => soon(done));
 const told = async text => { await later(); answers.shift()(text); await later(); };
-globalThis.EventSource = class { addEventListener(name, act) { heard[name] = act; } };
+globalThis.EventSource = class {
+  static CLOSED = 2;
+  constructor() { streams.push(this); }
+  addEventListener(name, act) { heard[name] = act; }
+};
 globalThis.DOMParser = class { parseFromString(text) { return { querySelector: () => text }; } };
 globalThis.navigator ??= {};
 globalThis.location = { href: "/runs/digits" };
@@ -28,6 +34,10 @@ globalThis.document = {
 """
 STORIES = {
     "the server was away": ("heard.open(); heard.error(); heard.open(); await told('new');", "new"),
+    "a proxy answered for it with an error": (
+        "streams[0].readyState = 2; heard.error(); await told('sign in'); shown.push(streams.length);",
+        "sign in,2",
+    ),
     "a change during a fetch": ("heard.changed(); heard.changed(); await told('old'); await told('new');", "old,new"),
     "a field is filled in": (
         "focus = 'field'; heard.changed(); await later(); focus = null; heard.focusout(); await told('new');",

@@ -1,6 +1,5 @@
 // The page follows the runs: when one changes, the content is fetched anew and put in its place.
 "use strict";
-const events = new EventSource("/api/v1/events");
 let hasChanged = false;
 let isFetching = false;
 // A plan that somebody is about to agree to stays as it is, and so does what somebody types.
@@ -46,8 +45,16 @@ function offerCopies() {
     code.after(button);
   }
 }
-events.addEventListener("changed", () => { hasChanged = true; refresh(); });
-events.addEventListener("error", () => { hasChanged = true; });  // perhaps, until the connection is open again
-events.addEventListener("open", refresh);
+function listen() {
+  const events = new EventSource("/api/v1/events");
+  events.addEventListener("changed", () => { hasChanged = true; refresh(); });
+  events.addEventListener("error", () => {
+    hasChanged = true;  // perhaps, until the connection is open again
+    // After an answer that is an error, as that of a proxy, the browser does not connect again.
+    if (events.readyState === EventSource.CLOSED) { refresh(); setTimeout(listen, 5000); }
+  });
+  events.addEventListener("open", refresh);
+}
+listen();
 document.addEventListener("focusout", () => { setTimeout(refresh); });  // the focus may move within the page
 offerCopies();
