@@ -176,6 +176,13 @@ def test_a_browser_signs_in(guarded: TestClient) -> None:
     assert guarded.get("/").status_code == 303
 
 
+def test_an_open_page_whose_session_is_over_shows_a_form_that_works(guarded: TestClient) -> None:
+    """Without an address of its own, the form would be sent to the page that shows it."""
+    page = guarded.get("/runs/run", follow_redirects=True)
+    assert list(forms_in(page.text)) == ["/sign-in"]
+    assert guarded.post("/sign-in", data=forms_in(page.text)["/sign-in"] | {"token": TOKEN}).status_code == 303
+
+
 def test_a_form_of_too_many_fields(guarded: TestClient) -> None:
     """It took no token, and each such request wrote a traceback to the log."""
     for address in ("/sign-in", "/sign-out"):

@@ -25,7 +25,10 @@ globalThis.EventSource = class {
 globalThis.DOMParser = class { parseFromString(text) { return { querySelector: () => text }; } };
 globalThis.navigator ??= {};
 globalThis.location = { href: "/runs/digits" };
-globalThis.fetch = () => new Promise(done => answers.push(text => done({ ok: true, text: async () => text })));
+const isPage = asked => asked?.headers?.accept === "text/html";  // else who must sign in gets no form
+globalThis.fetch = (_, asked) => new Promise(
+  done => answers.push(text => done({ ok: isPage(asked), text: async () => text }))
+);
 globalThis.document = {
   addEventListener(name, act) { heard[name] = act; },
   querySelector: wanted => wanted === "main" ? { replaceWith: content => shown.push(content) } : focus,

@@ -13,7 +13,7 @@ async function refresh() {
   try {
     while (isShown && hasChanged && !isInUse()) {
       hasChanged = isShown = false;
-      const answer = await fetch(location.href);
+      const answer = await fetch(location.href, { headers: { accept: "text/html" } });
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       isShown = answer.ok && !isInUse();
       if (isShown) { show(page); }
