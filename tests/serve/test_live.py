@@ -15,6 +15,7 @@ const heard = {}, answers = [], shown = [], streams = [];
 let focus = null;
 const soon = setTimeout;
 globalThis.setTimeout = act => soon(act);
+globalThis.setInterval = act => { heard.minute = act; };
 const later = () => new Promise(done => soon(done));
 const told = async text => { await later(); answers.shift()(text); await later(); };
 globalThis.EventSource = class {
@@ -41,6 +42,7 @@ STORIES = {
         "streams[0].readyState = 2; heard.error(); await told('sign in'); shown.push(streams.length);",
         "sign in,2",
     ),
+    "nothing happens for a minute": ("heard.minute(); await told('saved 1 min ago');", "saved 1 min ago"),
     "a change during a fetch": ("heard.changed(); heard.changed(); await told('old'); await told('new');", "old,new"),
     "a field is filled in": (
         "focus = 'field'; heard.changed(); await later(); focus = null; heard.focusout(); await told('new');",

@@ -45,16 +45,18 @@ function offerCopies() {
     code.after(button);
   }
 }
+const change = () => { hasChanged = true; refresh(); };
 function listen() {
   const events = new EventSource("/api/v1/events");
-  events.addEventListener("changed", () => { hasChanged = true; refresh(); });
+  events.addEventListener("changed", change);
   events.addEventListener("error", () => {
     hasChanged = true;  // perhaps, until the connection is open again
     // After an answer that is an error, as that of a proxy, the browser does not connect again.
-    if (events.readyState === EventSource.CLOSED) { refresh(); setTimeout(listen, 5000); }
+    if (events.readyState === EventSource.CLOSED) { change(); setTimeout(listen, 5000); }
   });
   events.addEventListener("open", refresh);
 }
 listen();
+setInterval(change, 60000);  // how long ago something was changes without an event
 document.addEventListener("focusout", () => { setTimeout(refresh); });  // the focus may move within the page
 offerCopies();
