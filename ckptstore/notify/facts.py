@@ -74,9 +74,10 @@ def look(database: Database, kinds: Collection[str], now: datetime) -> Look:
                     facts = gather(database, run, run_id, now)
                 except UnknownRunError:  # it was renamed or forgotten since
                     continue
-                checks = [newest_launch(facts)]
                 of_disk = [check for check in disks(facts) if check.name == DISK]
-                notices += _of_checks(run, run_id, [*checks, *_worst(of_disk)], kinds, now)
+                full = [check for check in of_disk if check.fact]
+                fullest = sorted(full, key=lambda check: _GRAVEST_FIRST.index(check.status))[:1]
+                notices += _of_checks(run, run_id, [newest_launch(facts), *fullest], kinds, now)
                 has_room += _has_room(run_id, of_disk)
     return Look(tuple(notices), frozenset(has_room))
 
@@ -89,12 +90,6 @@ def _of_checks(
         if fact is None or fact.kind not in kinds or (fact.since is not None and now - fact.since > _NEWS):
             continue
         yield Notice(derived_id(fact.kind, run_id, fact.of), fact.kind, run, check.status, check.detail, check.hint)
-
-
-def _worst(of_disk: Sequence[Check]) -> list[Check]:
-    """The check of the fullest disk of a run, if it has several."""
-    found = sorted((check for check in of_disk if check.fact), key=lambda check: _GRAVEST_FIRST.index(check.status))
-    return found[:1]
 
 
 def _has_room(run_id: int, of_disk: Sequence[Check]) -> Iterator[str]:

@@ -30,18 +30,23 @@ const isPage = asked => asked?.headers?.accept === "text/html";  // else who mus
 globalThis.fetch = (_, asked) => new Promise(
   done => answers.push(text => done({ ok: isPage(asked), text: async () => text }))
 );
+const main = { dataset: {}, replaceWith: content => shown.push(content) };
 globalThis.document = {
   addEventListener(name, act) { heard[name] = act; },
-  querySelector: wanted => wanted === "main" ? { replaceWith: content => shown.push(content) } : focus,
+  querySelector: wanted => wanted === "main" ? main : focus,
   querySelectorAll: () => [],
 };
 """
 STORIES = {
-    "the server was away": ("heard.open(); heard.error(); heard.open(); await told('new');", "new"),
+    "the server was away": (
+        "heard.open(); heard.error(); shown.push(Object.keys(main.dataset)); heard.open(); await told('new');",
+        "old,new",
+    ),
     "a proxy answered for it with an error": (
         "streams[0].readyState = 2; heard.error(); await told('sign in'); shown.push(streams.length);",
         "sign in,2",
     ),
+    "the catalog is away": ("heard.unavailable(); shown.push(Object.keys(main.dataset));", "old"),
     "nothing happens for a minute": ("heard.minute(); await told('saved 1 min ago');", "saved 1 min ago"),
     "a change during a fetch": ("heard.changed(); heard.changed(); await told('old'); await told('new');", "old,new"),
     "a field is filled in": (

@@ -45,12 +45,15 @@ function offerCopies() {
     code.after(button);
   }
 }
+// Until the page is fetched again it says that it is old. Perhaps something has changed by then.
+const outdate = () => { hasChanged = true; document.querySelector("main").dataset.old = ""; };
 const change = () => { hasChanged = true; refresh(); };
 function listen() {
   const events = new EventSource("/api/v1/events");
   events.addEventListener("changed", change);
+  events.addEventListener("unavailable", outdate);
   events.addEventListener("error", () => {
-    hasChanged = true;  // perhaps, until the connection is open again
+    outdate();
     // After an answer that is an error, as that of a proxy, the browser does not connect again.
     if (events.readyState === EventSource.CLOSED) { change(); setTimeout(listen, 5000); }
   });
