@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import cached_property
+from functools import cache, cached_property
 from operator import attrgetter
 from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
@@ -399,12 +399,13 @@ def _cover(launch: Launch, files: Sequence[Checkpoint], ranks: range, sight: _Si
     if len(ranks) == launch.world_size and all(rank in own for rank in ranks):  # nearly always
         return _Cover([Assignment(rank, own[rank]) for rank in ranks], fetched=_among(far, own.values()))
     unfinished = next((name for file in files if (name := unfinished_ttp_directory(file.path))), "")
+    where = cache(lambda: hosts(launch))  # of all ranks: a layout may have thousands of replica groups
     for part in _parts(launch, files, ranks):
         there = {rank: own[rank] for rank in part.ranks if rank in own}
         lacking = [rank for rank in part.asking if rank not in there]
         cover.served += [Assignment(rank, there[rank]) for rank in part.asking if rank in there]
         if lacking and there and part.stands_in:
-            cover.served += _stand_in(lacking, there, hosts(launch))
+            cover.served += _stand_in(lacking, there, where())
         elif lacking:
             cover.reasons += _why_not(part, lacking, faults, unfinished)
             cover.remedies.append(remedies.of_ranks(lacking, part.ranks, part.files, faults, in_shares=part.in_shares))
@@ -424,8 +425,7 @@ def _best_of_each(
     for file in files:
         if faults and file.id in faults:  # computing an id takes time
             continue
-        other = chosen.setdefault(file.rank, file)
-        if other is file:
+        if (other := chosen.setdefault(file.rank, file)) is file:
             continue
         one, two = ((bool(far) and each.id in far, *_preference(each)) for each in (file, other))
         if one < two:

@@ -245,6 +245,8 @@ def test_the_nearest_replica_stands_in(hosts: dict[int, str], expected: list[int
     assert asked == ["L1"]
     assert resolve("run", [whole_state(of, 15)], as_recorded, hosts=where).plan is not None
     assert asked == ["L1"]  # where every rank has its own, nobody is asked
+    assert resolve("run", [saved(PAIRS, 0, 1, 2, 3)], as_recorded, hosts=where).plan is not None
+    assert asked == ["L1", "L1"]  # however many replica groups have a rank without a file
 
 
 @pytest.mark.parametrize("ranks", [(0,), (0, 1)])
