@@ -183,10 +183,8 @@ def _store(database: Database, launch: Launch, run: Called, query: Query, decisi
 
     Returns the launch's answer, which another rank may have stored before.
     """
-    plan, start_step, passed = decision.plan, decision.start_step, _passed_over(decision)
+    plan, initial, passed = decision.plan, decision.initial, _passed_over(decision)
     sources = plan.sources if plan else []
-    initial = decision.initial
-    reference = query.initial or ""
     now = utc_now()
 
     def work(connection: Connection) -> Decided | None:
@@ -208,11 +206,11 @@ def _store(database: Database, launch: Launch, run: Called, query: Query, decisi
             launch,
             plan,
             now,
-            start_step=start_step,
+            start_step=decision.start_step,
             branched=query.goes_back,
             passed=passed,
             initial=initial,
-            reference=reference,
+            reference=query.initial or "",
         )
         project(connection, [start])
         return _stored(connection, database, launch)

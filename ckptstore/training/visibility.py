@@ -107,7 +107,8 @@ def _seen(launch: RankLaunch, states: Sequence[tuple[LaunchKey, int]]) -> dict[s
     with database.read() as connection:
         origins = [(reads.launch(connection, key), step) for key, step in states]
         known = [_serving(reads.files_at(connection, at, step), at, launch.rank) for at, step in origins if at]
-    return within(LOOK_SECONDS, lambda: _look(known))
+        failed = reads.failed_loads(connection, reads.run_id(connection, launch.run) or 0)
+    return within(LOOK_SECONDS, lambda: _look(known, failed))
 
 
 def _journals(directory: str) -> dict[str, int]:
@@ -143,12 +144,12 @@ def _serving(found: Sequence[Checkpoint], origin: Launch, rank: int) -> list[Che
     return own + sorted(others[_OTHERS:], key=lambda file: abs(file.rank - rank))[:_OTHERS] + others[:_OTHERS]
 
 
-def _look(known: Iterable[Sequence[Checkpoint]]) -> dict[str, Observed]:
-    """Look at the files of each state, up to the first that is as recorded."""
+def _look(known: Iterable[Sequence[Checkpoint]], failed: Mapping[str, str]) -> dict[str, Observed]:
+    """Look at the files of each state, up to the first without a `fault`. `failed` is the argument of that."""
     seen: dict[str, Observed] = {}
     for of_state in known:
         for file in of_state:
             seen.update(files.observe([file], read_bytes=False))
-            if file.content not in _IN_PIECES and fault(file, seen[file.path], {}) is None:
+            if file.content not in _IN_PIECES and fault(file, seen[file.path], failed) is None:
                 break
     return seen

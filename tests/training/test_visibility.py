@@ -187,6 +187,16 @@ def test_a_rank_looks_at_the_files_of_its_neighbours_and_at_the_one_to_copy(
     assert files_of(hosts.start(copy_to_host_2)) == (10, [(0, 0), (1, 1), (2, 2), (3, 3), (4, 0), (5, 0)])
 
 
+def test_a_rank_whose_file_could_not_be_loaded_looks_at_those_of_its_replicas(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is as it was recorded: only the launch that failed told of it."""
+    job, _ = begun(catalog, tmp_path / "ckpt", 10, 20, world_size=4, layout="data_parallel")
+    *_, last = job.start()
+    last.load_failed(next(file for file in catalog.show("run", 20) if file.rank == 3), "it holds another network")
+    assert files_of(Hosts(job, monkeypatch, ranks=2).start()) == (20, [(0, 0), (1, 1), (2, 2), (3, 2)])
+
+
 def test_a_rank_of_a_small_job_looks_at_the_files_of_all(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,9 +227,9 @@ def test_a_rank_whose_disk_hangs_is_named(
     never = threading.Event()
     look = visibility._look
 
-    def hangs(known: Any) -> Any:
+    def hangs(known: Any, failed: Any) -> Any:
         known = list(known)
-        return look(known) if known[0][0].rank == 0 else never.wait()
+        return look(known, failed) if known[0][0].rank == 0 else never.wait()
 
     monkeypatch.setattr(visibility, "_look", hangs)
     with pytest.raises(Exception, match="rank 1 did not say in time what it sees on its host"):
