@@ -121,7 +121,7 @@ def appended_last(entries: Sequence[Entry]) -> frozenset[int]:
     begin = next((index for index, is_mark in enumerate(marks) if is_mark), None)
     if begin is None:
         begin = len(entries)
-        while begin and _may_be_appended(entries[begin - 1]):
+        while begin and may_be_appended(entries[begin - 1]):
             begin -= 1
     return frozenset(
         index
@@ -130,7 +130,7 @@ def appended_last(entries: Sequence[Entry]) -> frozenset[int]:
     )
 
 
-def _may_be_appended(entry: Entry) -> bool:
+def may_be_appended(entry: Entry) -> bool:
     """Whether a scalar has a type that Python's values become, and is not of a layer: a "." in its name tells that."""
     return entry.shape == () and entry.dtype in _FROM_PYTHON and "." not in entry.name
 
@@ -144,7 +144,7 @@ def appended_anywhere(entries: Sequence[Entry]) -> frozenset[int]:
     return frozenset(
         index
         for index, entry in enumerate(entries)
-        if (_may_be_appended(entry) and entry.dtype != "Float32")
+        if (may_be_appended(entry) and entry.dtype != "Float32")
         or (entry.is_scalar and (entry.name in _MARKERS or entry.name in _ALSO_APPENDED))
     )
 

@@ -14,6 +14,7 @@ from ckptstore.core.sighting import is_as_recorded
 from ckptstore.disk import files, several
 from ckptstore.errors import UnreadableError, UsageError
 from ckptstore.evidence.contents import cut
+from ckptstore.formats.header import may_be_appended
 from ckptstore.formats.inspect import is_cut, read_checkpoint, read_unless_encrypted
 from ckptstore.outside import Path, utc_now
 
@@ -151,7 +152,7 @@ def parameters_of(
     """The parameters of the newest whole file of this rank, or of its share in launch `share_of`; empty if none.
 
     Another file of the rank should have the same ones: a `.ckpt` cut between two parameters looks whole (mindspore.md
-    §1).
+    §1). Left out are those that may be appended values, which other files of the rank need not have.
     """
     with database.read() as connection:
         path = live.newest_whole_path(connection, run_id, rank, but=but, share_of=share_of)
@@ -159,6 +160,6 @@ def parameters_of(
     if path is None:
         return frozenset()
     try:
-        return frozenset(entry.name for entry in read_checkpoint(Path(path)).parameters)
+        return frozenset(entry.name for entry in read_checkpoint(Path(path)).parameters if not may_be_appended(entry))
     except (UnreadableError, OSError):
         return frozenset()

@@ -19,6 +19,7 @@ from ckptstore.core.events import LaunchStarted, SourceAdded
 from ckptstore.core.model import Checkpoint, Content, FileState, Kind, Launch, Resolution, Rule, Source
 from ckptstore.core.replicas import stand_alone
 from ckptstore.evidence import writers
+from ckptstore.formats.safetensors import head_of
 from ckptstore.journal import jsonl
 from ckptstore.outside import utc_now
 from ckptstore.resume import join, reconcile, register
@@ -211,6 +212,28 @@ def test_a_share_that_lacks_what_the_rank_s_others_have_is_cut(
     share(job.folder(1) / "net-2_10.ckpt", 20, 1, cut=True)
     assert [file.global_step for file in catalog.resolve("run") and catalog.files("run")] == [10, 5]
     assert "it lacks 'moments.weight', which other files of its rank have" in caplog.text
+
+
+def test_a_number_of_the_script_in_the_other_files_is_nothing_that_a_breakpoint_lacks(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    """`append_info` had it, and has it no more; in a `.safetensors` file it looks like a parameter."""
+    job, ranks = begun(catalog, tmp_path, layout="data_parallel")
+    four, counter, best = struct.pack("<4f", *[1.0] * 4), struct.pack("<i", 10), struct.pack("<f", 0.9)
+    described = (
+        ("weight", "Float32", (2, 2), four),
+        ("global_step", "Int32", (1,), counter),
+        ("best", "Float32", (), best),
+    )
+    head = head_of(((name, dtype, shape, len(data)) for name, dtype, shape, data in described), {"format": "ms"})
+    for launch in ranks:
+        path = job.folder(launch.rank) / "net-1_10.safetensors"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(head + b"".join(data for *_, data in described))
+        launch.register(path, global_step=10, optimizer_step=10)
+        set_ending(launch, 17, 17, "RuntimeError")
+        job.write(launch, 17, name="net-2_7_breakpoint.ckpt")
+    assert chosen(catalog.resolve("run")) == ("L1", 17)
 
 
 def two_launches(catalog: Catalog, directory: Path, ended: int | None = None) -> tuple[Job, list[RankLaunch]]:
