@@ -181,8 +181,8 @@ def same_bytes(path: str, other: str) -> bool:
 
 def has_anything(directory: str) -> bool:
     """Whether a directory exists and is not empty: an empty one may be a disk that is not mounted."""
-    with suppress(OSError):
-        return bool(os.listdir(directory))
+    with suppress(OSError), os.scandir(directory) as entries:
+        return next(entries, None) is not None  # not listed: that is asked for each lost file
     return False
 
 

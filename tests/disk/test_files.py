@@ -1,6 +1,7 @@
 """What a path is written down as, and what is read of a small file."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from ckptstore.disk import files, name_claims
 from ckptstore.disk.exit_flags import clear_others, flag_path
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.journal import jsonl
+from tests.resume.builders import file, launch
 
 
 def test_a_path_has_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,6 +35,19 @@ def test_a_path_has_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         (".", "here"),
     ):
         assert files.absolute(given) == str(tmp_path / meant), given
+
+
+def test_for_lost_files_their_directory_is_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ranks may save to one directory: it was listed for each of their lost files."""
+    full, empty = tmp_path / "full", tmp_path / "empty"
+    for each in (full, empty):
+        each.mkdir()
+    (full / "net-1_5.ckpt").touch()
+    of = launch(world_size=2)
+    lost = [replace(file(of, rank), path=str(home / f"net-{rank}.ckpt")) for home in (full, empty) for rank in (0, 1)]
+    monkeypatch.setattr(os, "listdir", lambda path: pytest.fail(f"{path} was listed"))
+    seen = files.observe(lost, read_bytes=False)
+    assert [seen[each.path].has_directory for each in lost] == [True, True, False, False]
 
 
 def test_a_number_is_that_of_a_small_file_and_no_pipe_is_waited_for(tmp_path: Path) -> None:
