@@ -86,6 +86,7 @@ def reconstruct(
     of_exits = named and all(file.kind is Kind.GRACEFUL_EXIT and rank_of(file) == 0 for file in named)
     unranked = seen <= {0} if of_exits else not seen and not named
     ranked: list[Ranked] = []
+    weights: list[Ranked] = []
     uncertain: list[Uncertain] = []
     for file in found:
         rank = rank_of(file)
@@ -97,28 +98,28 @@ def reconstruct(
         elif reason := _of_another_rank(file, rank):
             uncertain.append(Uncertain(file.path, None, reason, "", contradicted=True))
         else:
-            ranked.append(Ranked(file, rank, *_claimed(file)))
+            (weights if file.content is Content.WEIGHTS else ranked).append(Ranked(file, rank, *_claimed(file)))
     ranks = seen | {rank for file in found for rank in (file.rank, _inner_rank(file)) if rank is not None}
     size = size_of_job(world_size, ranks, warnings)
 
-    groups, is_ordered = group(ranked, trusts_numbers=Trusted.NUMBERS in stated.trusted)
+    trusts_numbers = Trusted.NUMBERS in stated.trusted
+    groups, is_ordered = group(ranked, trusts_numbers=trusts_numbers)
+    of_weights, _ = group(weights, trusts_numbers=trusts_numbers)  # they have no counters that tell launches apart
     if len(groups) > 1 and not is_ordered:
         warnings.append("times and names do not tell the order of all launches: it is a guess")
-    apart = _kept_apart(groups)
-    if apart:
+    if apart := _kept_apart(groups):
         warnings.append(
             f"it is not proven which files of several ranks are of one launch; they are kept apart: {apart}; "
             f"if no rank missed a launch: {Trusted.NUMBERS.remedy}"
         )
     launches: list[PlacedLaunch] = []
-    judged = [(each, _taken(each, verdicts, stated)) for each, verdicts in _judged(groups, stated)]
+    # Launches of weights come first: as the newest ones, they would end the history before them.
+    judged = [(each, _taken(each, own, stated)) for some in (of_weights, groups) for each, own in _judged(some, stated)]
     by_evidence = [
         [one for one in verdicts if isinstance(one, PlacedFile) and one.file.path not in stated.steps]
         for _, verdicts in judged
     ]
-    mixed = _mixed(by_evidence)
-    if Trusted.NUMBERS in stated.trusted:
-        mixed = {path: one for path, one in mixed.items() if one.contradicted}
+    mixed = {path: one for path, one in _mixed(by_evidence).items() if one.contradicted or not trusts_numbers}
     mixed = _under_another_prefix(by_evidence) | mixed
     for each, verdicts in judged:
         placed = [one for one in verdicts if isinstance(one, PlacedFile) and one.file.path not in mixed]
@@ -126,8 +127,7 @@ def reconstruct(
         if placed:
             placed.sort(key=lambda one: (one.global_step, one.rank, one.file.path))
             launches.append(PlacedLaunch(each.key, tuple(placed)))
-    uncertain += mixed.values()
-    uncertain.sort(key=lambda one: one.path)
+    uncertain = sorted([*uncertain, *mixed.values()], key=lambda one: one.path)
     return Reconstruction(tuple(launches), tuple(uncertain), size, tuple(warnings))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from ckptstore.api import Catalog
 from ckptstore.core.model import Content
-from ckptstore.errors import RefusedError
+from ckptstore.errors import NothingRestorableError, RefusedError
 from ckptstore.resume import dicts
 from tests import ckpt_bytes
 from tests.scan.builders import LENGTH, stamp
@@ -147,3 +147,15 @@ def test_relaunches_of_ranks_have_their_numbers_behind_the_rank(catalog: Catalog
     catalog.scan(output, world_size=2)
     plan = catalog.resolve("job").plan
     assert (plan.global_step, Path(plan.ranks[1].source.path).name) == (15, "llama_rank_1_1-3_5.ckpt")
+
+
+def test_weights_beside_the_states_divide_no_launch(catalog: Catalog, tmp_path: Path) -> None:
+    """Each state was of a launch of its own, so that names behind the dataset's epochs seemed to be of a relaunch."""
+    output = tmp_path / "job"
+    save(output, 8, 9, 10)
+    done = catalog.scan(output, world_size=2)
+    assert (len({file.launch for file in done.adopted}), done.warnings) == (1, ())
+    shorter = catalog.join("job", rank=0, world_size=2, launch_id="L1")
+    shorter.set_steps_per_epoch(LENGTH - 2)
+    with pytest.raises(NothingRestorableError, match="the dataset has 3 steps an epoch, so the name of"):
+        shorter.resolve()
