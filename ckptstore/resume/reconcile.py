@@ -650,9 +650,8 @@ def _adopted(
     if isinstance(read, Skipped):
         return read
     header = read.header
-    doubt = ""
-    if read.content is not Content.WEIGHTS:
-        doubt = cut(header, expected(launch.key if read.content is Content.SHARE else None))
+    of_share = launch.key if read.content is Content.SHARE else None
+    doubt = "" if read.content is Content.WEIGHTS else cut(header, expected(of_share))
     doubt = doubt or doubt_of(new, header, here, facts, replaced=replaced)
     step = None if doubt else _step(launch, new, header, facts)
     if step is None:

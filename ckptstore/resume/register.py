@@ -152,7 +152,7 @@ def parameters_of(
     """The parameters of the newest whole file of this rank, or of its share in launch `share_of`; empty if none.
 
     Another file of the rank should have the same ones: a `.ckpt` cut between two parameters looks whole (mindspore.md
-    §1). Left out are those that may be appended values, which other files of the rank need not have.
+    §1). Left out are those of a `.safetensors` file that may be appended values: other files need not have them.
     """
     with database.read() as connection:
         path = live.newest_whole_path(connection, run_id, rank, but=but, share_of=share_of)
@@ -160,6 +160,7 @@ def parameters_of(
     if path is None:
         return frozenset()
     try:
-        return frozenset(entry.name for entry in read_checkpoint(Path(path)).parameters if not may_be_appended(entry))
+        found = read_checkpoint(Path(path))
     except (UnreadableError, OSError):
         return frozenset()
+    return frozenset(each.name for each in found.parameters if found.format == "ckpt" or not may_be_appended(each))

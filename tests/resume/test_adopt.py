@@ -236,6 +236,19 @@ def test_a_number_of_the_script_in_the_other_files_is_nothing_that_a_breakpoint_
     assert chosen(catalog.resolve("run")) == ("L1", 17)
 
 
+def test_a_number_of_the_optimizer_that_a_file_lacks_is_cut_off(catalog: Catalog, tmp_path: Path) -> None:
+    """In a `.ckpt` the order tells it from an appended one. A share may end with it."""
+    _, (launch,) = begun(catalog, tmp_path, world_size=1)
+    momentum = ckpt_bytes.value("momentum", "Float32", (), struct.pack("<f", 0.9))
+    whole = ckpt_bytes.checkpoint(10)
+    appended = whole.index(b"step_num", whole.index(b"global_step")) - 4
+    path = tmp_path / "rank_0" / "net-1_10.ckpt"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(whole[:appended] + momentum + whole[appended:])
+    launch.register(path, global_step=10, optimizer_step=10)
+    assert "momentum" in register.parameters_of(catalog.database, find_run(catalog.database, "run"), 0)
+
+
 def two_launches(catalog: Catalog, directory: Path, ended: int | None = None) -> tuple[Job, list[RankLaunch]]:
     """The second goes on after step 10 of the first, which was killed, or ended at a step and left no breakpoint."""
     job, first = begun(catalog, directory)
