@@ -185,7 +185,7 @@ class World:
         """The files that another run has saved to the same directories."""
         self.beside: list[Trainer] = []
         self.has_neighbour = False
-        self._is_neighbour_below = False
+        self._is_neighbour_unheard = False
         """Whether the other run started while a disk was unmounted: its journal may be below the mount point."""
         self._bare: dict[bytes, tuple[int, int, int]] = {}
         self._bare_starts = 0
@@ -775,7 +775,7 @@ class World:
         """Start another run, which saves to the same directories, and may have the same prefix."""
         self._end_neighbour()
         self.has_neighbour = True
-        self._is_neighbour_below = bool(self.away)
+        self._is_neighbour_unheard = not self.is_quiet
         truth = Launch(-1, f"N{self._step_beside}", self.size)
         trainers: list[Trainer] = []
         start: Start | None = None
@@ -804,7 +804,7 @@ class World:
     def neighbour_saves(self, untold: bool = False) -> None:  # noqa: FBT001, FBT002
         """The ranks of the other run save. If `untold`, they are killed before they register the file."""
         # In these cases neither a journal on the disk nor a clock would show which run wrote the file.
-        untold &= not (self._is_neighbour_below or self.away or self._is_behind())
+        untold &= not (self._is_neighbour_unheard or self.away or self._is_behind())
         self._step_beside += 1
         own = self._step_beside
         for trainer in self.beside:

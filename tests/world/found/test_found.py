@@ -1076,3 +1076,17 @@ def test_fetched_files_go_while_undo_runs(world: TierWorld) -> None:
     world.save()
     world.undo()
     world.finish()
+
+
+@history(3617040, size=2, replicas=False, disks="one", nodes=1, late=False, keeps=0, coarse=False)
+def test_other_run_that_only_the_lost_catalog_knew(world: World) -> None:
+    """Another run began where it could not write, and the catalog was lost: its file may count as the run's."""
+    world.start()
+    world.save()
+    world.start(kill_rank=0, place=1)
+    world.protect()
+    world.neighbour()
+    world.lose_catalog()
+    world.relieve()
+    world.neighbour_saves(untold=True)
+    world.finish()
