@@ -38,10 +38,10 @@ class Call:
         return f"{self.function}({', '.join(given)})"
 
 
-def as_options(settings: Mapping[str, Any]) -> list[str]:
-    """Settings by name, as a command line takes them: a flag is True, and a dict an option that may be repeated."""
-    words: list[str] = []
-    for name, value in settings.items():
+def as_options(settings: Mapping[str, Any] | None) -> list[str]:
+    """Settings by name, as a command line takes them: a flag is True, a dict an option to repeat. None: clear them."""
+    words: list[str] = [] if settings is not None else ["--clear"]
+    for name, value in (settings or {}).items():
         option = f"--{name.replace('_', '-')}"
         values = [f"{key}={each}" for key, each in value.items()] if isinstance(value, dict) else [value]
         words += [word for each in values for word in ([option] if each is True else [option, str(each)])]

@@ -252,8 +252,7 @@ def _unconfirmed(event: UserEvent) -> str:
         case StepTagged():
             what, command = f"tag {event.name!r} was taken away", Command("untag", run, event.name)
         case PolicySet():
-            options = ["--clear"] if event.rules is None else as_options(event.rules)
-            what, command = "it has another policy", Command("policy", run, *options)
+            what, command = "it has another policy", Command("policy", run, *as_options(event.rules))
         case RunForgotten():
             what, command = "it was forgotten", Command("forget", run, "--apply")
     return f"it says of run {event.run!r} that {what}, and the catalog does not say so: if it is right, give {command}"

@@ -261,7 +261,7 @@ class JournalWriter:
 
     def __init__(self, directory: str, stem: str, launch: str, reach: Callable[[], int] | None = None) -> None:
         self._directory = directory
-        self._reach = reach or partial(enter_announced, directory)
+        self.reach = reach or partial(enter_announced, directory)
         self._stem = f"{stem}-{short(launch)}"
         self._lock = threading.Lock()
         self._process = os.getpid()
@@ -329,7 +329,7 @@ class JournalWriter:
     @contextmanager
     def _folder(self) -> Iterator[int]:
         """The folder of journals, reached through no link. Raises `OSError` where the directory is not present."""
-        above = self._reach()
+        above = self.reach()
         try:
             with records_in(above) as folder:
                 yield folder

@@ -79,6 +79,7 @@ class Recorder:
         self._stem = stem
         self._writer = writer
         self._facts_of = facts_of
+        self.begun: dict[str, JournalWriter] = {}  # by this process, for another recorder too: it goes on with them
         self._writers: dict[str, JournalWriter] = {}
         self._homes: dict[str, Home] = {}
         self._recorded = recorded
@@ -306,8 +307,9 @@ class Recorder:
         if directory not in self._writers:
             known = self._recorded.get(directory, Home(set(), set()))
             self._homes[directory] = Home(set(known.identities), set(known.places))
-            reach = partial(self._reach, directory)
-            self._writers[directory] = JournalWriter(directory, self._stem, self._writer, reach)
+            writer = self.begun.setdefault(directory, JournalWriter(directory, self._stem, self._writer))
+            writer.reach = partial(self._reach, directory)
+            self._writers[directory] = writer
         if recorded is not None:
             self._homes[directory].identities.update(recorded.identities)
             self._homes[directory].places.update(recorded.places)

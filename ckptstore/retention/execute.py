@@ -224,8 +224,9 @@ class _Gc:
         self._plan = plan
         self._worker = worker
         self._at_once = at_once
-        grace = plan.policy.grace
-        chosen = next(filter(self._has_room, interrupted), None) or _new(grace)
+        now, grace = utc_now(), plan.policy.grace
+        new = Collection(f"{now:%Y%m%dT%H%M%S}-{token_hex(3)}", now, now + grace)
+        chosen = next(filter(self._has_room, interrupted), new)
         longest = max(chosen.purge_after, chosen.created_at + grace)  # a promised grace gets no shorter
         self.collection = replace(chosen, purge_after=longest)
         self.began = False
@@ -335,8 +336,3 @@ class _Gc:
             checkpoint=target.checkpoint or "",
             of_version=generation(versions.get(target.checkpoint or "", "")),
         )
-
-
-def _new(grace: timedelta) -> Collection:
-    now = utc_now()
-    return Collection(f"{now:%Y%m%dT%H%M%S}-{token_hex(3)}", now, now + grace)

@@ -47,16 +47,12 @@ def of_gc(database: Database, run: str) -> Policy | None:
     with database.read() as connection:
         is_known = user_events.has(connection, newest)
     if not is_known:
-        newer, older = (Command("policy", run, *_options(rules)) for rules in (newest.rules, policy.to_json()))
+        newer, older = (Command("policy", run, *as_options(rules)) for rules in (newest.rules, policy.to_json()))
         raise RefusedError(
             "a journal has a newer policy than the catalog",
             f"store the right one: {newer} (the journal's) or {older} (the catalog's); or give gc its rules",
         )
     return policy
-
-
-def _options(rules: Mapping[str, Any] | None) -> list[str]:
-    return ["--clear"] if rules is None else as_options(rules)
 
 
 def _in_journals(database: Database, run: str) -> PolicySet | None:

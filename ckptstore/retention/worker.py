@@ -11,6 +11,7 @@ from collections import Counter
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads, removals, user_events
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from ckptstore.core.events import Event
     from ckptstore.core.model import Checkpoint, LaunchKey
     from ckptstore.disk.trash import Settled
+    from ckptstore.journal.jsonl import JournalWriter
 
 log = logging.getLogger("ckptstore")
 
@@ -91,6 +93,7 @@ class Worker:
         self._progress = progress
         self._reach = Reach(database, lock.run_id)
         self.recorder = shared(database, self._reach.homes)
+        self.recorder.begun = _begun(database, lock.run_id)
         self.authority = Authority(database, lock.run, lock.run_id)
         self.done = Done()
         self.unheard = ""  # why some journals of the run were not read
@@ -309,7 +312,7 @@ class Worker:
         return self._reach.absence(item.root, item.collection)
 
     def _settle(self, items: Sequence[Item], *, takes: bool) -> list[tuple[Item, Settled]]:
-        self._reach.look_again()
+        self._reach.seen.clear()
         by_collection = grouped((item.collection, item) for item in items)
         outcomes: list[tuple[Item, Settled]] = []
         for collection, own in by_collection.items():
@@ -376,6 +379,12 @@ def at_work(database: Database, run: str, *, progress: Callable[[int], None] = l
     called = find_called(database, run)
     with GcLock(database, called.first, called.id) as lock:
         yield Worker(database, lock, progress=progress)
+
+
+@lru_cache(maxsize=1)
+def _begun(_database: Database, _run_id: int) -> dict[str, JournalWriter]:
+    """The journals that the gcs of a run have begun in this process: a training has a gc after each save."""
+    return {}
 
 
 def _is_in_trash(item: Item) -> bool:
@@ -470,7 +479,7 @@ _NOTHING = Home(set(), set())
 
 
 class Reach:
-    """Checks whether the directories of a run are present, each once until `look_again`.
+    """Checks whether the directories of a run are present, each once, until `seen` is cleared.
 
     The trash must be in the directory that its files were recorded in, not in another one at that path.
     """
@@ -480,11 +489,7 @@ class Reach:
             self.homes = homes(connection, run_id)
             self._of_trash = homes_of_trash(connection, removals.items_of(connection, run_id))
             self._of_others = presence.of_other_machines(reads.announced_by(connection, run_id))
-        self._seen: dict[tuple[str, str], str] = {}
-
-    def look_again(self) -> None:
-        """Forget the observations."""
-        self._seen.clear()
+        self.seen: dict[tuple[str, str], str] = {}
 
     def is_elsewhere(self, item: Item) -> bool:
         """Whether a file is in a directory that is not present here, and in which other machines alone have saved."""
@@ -494,9 +499,9 @@ class Reach:
     def absence(self, directory: str, collection: str = "") -> str:
         """Why a directory, or the trash of a gc there, is skipped; empty if it is present."""
         key = directory, collection
-        if key not in self._seen:
+        if key not in self.seen:
             home, own = self.homes.get(directory, _NOTHING), self._of_trash.get(key, _NOTHING)
             merged = Home(own.identities or home.identities, own.places | home.places)
             reason = presence.absence(directory, merged)
-            self._seen[key] = f"its directory {reason}" if reason else ""
-        return self._seen[key]
+            self.seen[key] = f"its directory {reason}" if reason else ""
+        return self.seen[key]

@@ -143,3 +143,19 @@ def test_a_training_that_collects_hears_why_nothing_goes(
     thread.finish(10)
     assert f"gc could not do all: {unread}" in caplog.text
     assert {file.state.value for file in catalog.files("run")} == {"complete"}
+
+
+def test_a_training_that_collects_begins_one_journal_in_a_directory__before_one_at_each_gc(
+    catalog: Catalog, other: Catalog, tmp_path: Path
+) -> None:
+    job = saved(catalog, tmp_path, 10, 20)
+    ranks = job.start()
+    thread = RetentionThread(ranks[0], LAST_2)
+    for step in (30, 40, 50, 60):
+        thread.file_registered(job.save(ranks, step)[0])
+        thread.finish(10)
+    assert sorted({file.global_step for file in catalog.files("run") if file.state.is_there}) == [50, 60]
+    journals = [Path(path).name for rank in (0, 1) for path in jsonl.journals_in(str(job.folder(rank)))]
+    assert sum(name.startswith(jsonl.SHARED) for name in journals) == 2
+    other.scan(tmp_path)
+    assert contents(other) == contents(catalog)
