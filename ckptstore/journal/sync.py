@@ -116,9 +116,7 @@ def as_called(database: Database, synced: Synced) -> Synced:
 
 
 def _is_run(database: Database, name: str) -> bool:
-    try:
-        limits.text(name)
-    except ValueError:  # the name of a directory need not be UTF-8
+    if not limits.is_text(name):  # the name of a directory need not be UTF-8
         return False
     with database.read() as connection:
         return reads.run_id(connection, name) is not None

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import tallies
+from ckptstore.core.hints import Command, as_options
 from ckptstore.core.text import count, size
 from ckptstore.disk.waiting import start_thread
 from ckptstore.errors import CkptstoreError, RefusedError
@@ -81,7 +82,8 @@ class RetentionThread:
                     self._free_space()
                 self._collect_if_whole()
             except RefusedError as error:
-                self._complaints.warn(f"nothing is removed: {error}")
+                plan = Command("gc", self._launch.name, *as_options(self._policy.to_json()))
+                self._complaints.warn(f"nothing is removed: {error}; {plan} shows the plan")
             except CkptstoreError as error:
                 self._complaints.warn(f"{error}. Training goes on; gc is tried again after the next save.")
             except Exception:

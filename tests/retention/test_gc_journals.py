@@ -20,6 +20,8 @@ from ckptstore.retention.in_trash import undo
 from ckptstore.retention.plan import plan_gc
 from ckptstore.retention.policy import Policy
 from ckptstore.training.retention_thread import RetentionThread
+from tests.cli.advice import advised
+from tests.command_line import ckptstore
 from tests.contents import contents
 from tests.doctor.checkups import checks
 from tests.retention.builders import LAST_2, gc, removed, saved, tree
@@ -159,3 +161,19 @@ def test_a_training_that_collects_begins_one_journal_in_a_directory__before_one_
     assert sum(name.startswith(jsonl.SHARED) for name in journals) == 2
     other.scan(tmp_path)
     assert contents(other) == contents(catalog)
+
+
+def test_a_training_that_may_not_remove_so_much_names_the_command__before_only_its_option(
+    catalog: Catalog, database_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = saved(catalog, tmp_path, *range(10, 310, 10))
+    ranks = job.start()
+    thread = RetentionThread(ranks[0], LAST_2)
+    thread.file_registered(job.save(ranks, 310)[0])
+    thread.finish(10)
+    shown = ["--db", database_url, *advised(caplog.text)]
+    assert "would go, 2 stay" in ckptstore(*shown, "--allow-mass-delete").out
+    assert ckptstore(*shown, "--allow-mass-delete", "--apply").code == 0
+    thread.file_registered(job.save(ranks, 320)[0])
+    thread.finish(10)
+    assert sorted({file.global_step for file in catalog.files("run") if file.state.is_there}) == [310, 320]
