@@ -153,7 +153,7 @@ def gc(
     return text.collected(outcomes, only_errors=as_json)
 
 
-def _tier_with_copies(database: Database, name: str, instead: Command) -> Tier:
+def tier_with_copies(database: Database, name: str, instead: Command) -> Tier:
     """The tier of that name. Raises `UsageError` if it is the nodes' disks: gc moves their files to a trash there."""
     from ckptstore.tiers import facts
 
@@ -182,7 +182,7 @@ def undo(context: click.Context, run: str, *, tier: str | None, as_json: bool) -
 
     if tier is not None:
         database = catalog(context).database
-        back = in_tier.undo(database, run, _tier_with_copies(database, tier, Command("undo", run)))
+        back = in_tier.undo(database, run, tier_with_copies(database, tier, Command("undo", run)))
         return text.of_copies(back, "brought back", as_json=as_json)
     with progress.count("brought back") as more:
         done = in_trash.undo(catalog(context).database, run, progress=more)
@@ -204,7 +204,7 @@ def purge(context: click.Context, run: str, *, at_once: bool, tier: str | None, 
     if tier is not None:
         database = catalog(context).database
         instead = Command("purge", run, *(["--now"] if at_once else []))
-        done_there = in_tier.purge(database, run, _tier_with_copies(database, tier, instead), at_once=at_once)
+        done_there = in_tier.purge(database, run, tier_with_copies(database, tier, instead), at_once=at_once)
         return text.of_copies(done_there, "deleted", as_json=as_json)
     with progress.count("deleted") as more:
         done = in_trash.purge(catalog(context).database, run, at_once=at_once, progress=more)

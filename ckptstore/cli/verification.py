@@ -95,10 +95,11 @@ def verify(
 
 
 def _verify_in_tier(database: Database, run: str | None, tier: str, *, digest: bool, as_json: bool) -> int:
-    from ckptstore.tiers import facts
+    from ckptstore.cli.retention import tier_with_copies
     from ckptstore.verify import in_tier
 
-    done = in_tier.verify(database, run, facts.named(database, tier), digest=digest)
+    instead = Command("verify", *([] if run is None else [run]), *(["--digest"] if digest else []))
+    done = in_tier.verify(database, run, tier_with_copies(database, tier, instead), digest=digest)
     if as_json:
         found = {name: reasons(getattr(done, name)) for name in ("damaged", "troubles")}
         values.write({**fields(done, "tier checked bytes whole failed_before"), **found})

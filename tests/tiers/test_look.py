@@ -28,6 +28,8 @@ from ckptstore.retention.policy import Policy
 from ckptstore.tiers import facts
 from ckptstore.verify import in_tier
 from ckptstore.verify.verify import verify
+from tests.cli.advice import advised
+from tests.command_line import ckptstore
 from tests.jobs import Job, begun
 from tests.tiers.jobs import copied, declared
 
@@ -174,6 +176,19 @@ def test_verify_marks_the_copies_that_are_no_good(job: Job, tier: Tier, tmp_path
     assert "2 copies are damaged" in printed
     assert {file.global_step for file in facts.lacking(job.catalog.database, "run", tier)} == {10}
     assert in_tier.verify(job.catalog.database, None, tier, digest=digest).checked == 2
+
+
+@pytest.mark.of_files
+def test_verify_of_the_nodes_own_disks_is_refused__before_no_damage_was_found(
+    job: Job, database_url: str, tmp_path: Path
+) -> None:
+    declared(job.catalog, tmp_path / "ckpt", "local", 0)
+    Path(job.catalog.show("run", 10)[0].path).unlink()
+    asked = ckptstore("--db", database_url, "verify", "run", "--digest", "--tier", "local")
+    assert (asked.code, asked.out) == (2, "")
+    assert "is the nodes' own disks, and has no copies" in asked.err
+    found = ckptstore("--db", database_url, *advised(asked.err), "--json")
+    assert (found.code, len(found.json["damaged"])) == (6, 1)
 
 
 @pytest.mark.of_files
