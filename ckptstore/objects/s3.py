@@ -80,9 +80,6 @@ class S3Store(Store):
                 **told,
             )
 
-    def prepare(self) -> None:
-        """Do nothing: the owner makes the bucket."""
-
     def put(self, path: str, key: str, size: int, digest: str, limit: Limit | None = None) -> None:
         """Send a file in parts of 8 MiB or more, 4 at a time; a smaller file at once."""
         sums = _Sums(max(PIECE, -(-size // _MOST_PARTS)))

@@ -52,8 +52,7 @@ class Store(ABC):
 
     name: str
 
-    @abstractmethod
-    def prepare(self) -> None:
+    def prepare(self) -> None:  # noqa: B027 — the owner makes a bucket
         """Create everything that `put` needs: called once, when a tier is declared. Raises `StoreError`."""
 
     @abstractmethod

@@ -149,6 +149,9 @@ class Replicator:
             if not self._copy_one(file, tier, done):
                 left.append(tier)
             self._copy_journals(tier, self._homes, done)
+        if done.elsewhere:
+            hint = "keep more states on the disk, or raise the rate of copying"
+            self._trouble(done, "removed", SourceError(f"{file.path} was removed before it was copied", hint))
         return left
 
     def cannot_copy(self, file: Checkpoint, tiers: Iterable[Tier]) -> bool:

@@ -10,6 +10,9 @@ from ckptstore.catalog import copies
 from ckptstore.core.copies import CopyState
 from ckptstore.errors import UsageError
 from ckptstore.journal.recorder import shared
+from ckptstore.retention.execute import execute
+from ckptstore.retention.plan import plan_gc
+from ckptstore.retention.policy import Policy
 from ckptstore.tiers import facts
 from ckptstore.training.copies_to_tiers import CopiesToTiers, checked
 from tests.jobs import begun
@@ -54,6 +57,21 @@ def test_a_name_that_is_another_tier_is_said_and_stops_nothing(
     thread.file_registered(file)
     thread.finish(0)
     assert "tier shared is not declared" in caplog.text
+
+
+def test_a_file_that_is_removed_before_it_is_copied_is_said_once__before_in_silence(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As by the gc of the training, or by keep_checkpoint_max, while a tier is slow or away."""
+    job, ranks = begun(catalog, tmp_path / "ckpt", world_size=1)
+    thread = CopiesToTiers(ranks[0], {"shared": str(tmp_path / "shared")})
+    files = [*job.save(ranks, 5), *job.save(ranks, 10), *job.save(ranks, 15)]
+    execute(catalog.database, plan_gc(catalog.database, "run", Policy(keep_last=1, floor=1)))
+    for file in files:
+        thread.file_registered(file)
+    thread.finish(30)
+    assert [message.partition(" was")[0] for message in caplog.messages] == [files[0].path]
+    assert "removed before it was copied" in caplog.text
 
 
 @pytest.mark.parametrize(
