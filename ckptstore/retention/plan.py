@@ -15,7 +15,7 @@ from ckptstore.catalog.copies import copies_of_run, ready_copies
 from ckptstore.catalog.protection import protection_of
 from ckptstore.catalog.runs import find_run
 from ckptstore.core import iterations
-from ckptstore.core.copies import CopyState
+from ckptstore.core.copies import MADE, CopyState
 from ckptstore.core.groups import grouped
 from ckptstore.core.hints import Command
 from ckptstore.core.limits import CLOCKS_DIFFER
@@ -357,6 +357,8 @@ class Survey:
             if file.state.is_there and not tier.contains(file.path):
                 return f"{file.path} is not in tier {tier.name}"
             if file.state.is_there and not self._above(tier, file):
+                if any(copy.state in MADE for copy in self.copies.get(file.id, ()) if copy.digest == file.digest):
+                    return f"gc removed the copy of {file.path}, and none is made again: gc without --tier removes it"
                 return f"no tier above {tier.name} has {file.path} yet"
         return ""
 

@@ -37,7 +37,7 @@ from tests.cli import advice
 from tests.command_line import ckptstore
 from tests.jobs import Job, begun
 from tests.replicate.rounds import one_round
-from tests.retention.builders import forget_the_holder
+from tests.retention.builders import doubts, forget_the_holder
 from tests.tiers.jobs import copied, declared
 
 pytestmark = pytest.mark.of_files
@@ -422,6 +422,21 @@ def test_a_local_file_waits_until_a_tier_above_has_it(job: Job, tier: Tier, tmp_
     facts.remove(database, tier.name)
     assert going() == [], "no start reads a tier that was taken back"
     assert plan_gc(database, "run", KEEP, tier=facts.tier_of("other", str(tmp_path / "x"), 0)).removes_nothing
+
+
+def test_a_file_whose_copy_gc_removed_first_waits_for_no_copy__before_it_was_said_to_wait_for_ever(
+    job: Job, tier: Tier, tmp_path: Path
+) -> None:
+    database = job.catalog.database
+    local = declared(job.catalog, tmp_path / "ckpt", "local", 0)
+    copied(job.catalog, tier, job.catalog.files("run"))
+    in_tier.execute(database, in_tier.plan_tier(database, "run", tier, KEEP))
+    kept = doubts(plan_gc(database, "run", KEEP, tier=local))
+    assert {step: why.endswith("gc without --tier removes it") for (_, step), why in kept.items()} == dict.fromkeys(
+        (5, 10, 15), True
+    )
+    done = execute(database, plan_gc(database, "run", KEEP))
+    assert [step for _, step in done.removed] == [5, 10, 15]
 
 
 def test_what_left_a_node_comes_back_by_the_command_for_files(job: Job, tier: Tier, tmp_path: Path) -> None:
