@@ -35,4 +35,4 @@ def open_tier(url: str) -> Store:
         return DirectoryStore(url)
     if scheme.lower() == "s3":  # not shown: it may be a key and its secret
         raise NoStoreError("the URL of a tier has no name of a bucket: letters, digits and . _ -", _SCHEMES)
-    raise NoStoreError(f"{url!r} names no tier", _SCHEMES)
+    raise NoStoreError("the URL names no tier", _SCHEMES)

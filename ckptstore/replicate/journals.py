@@ -73,13 +73,13 @@ def brought_back(url: str, into: str | Path | None, *, dry_run: bool = False) ->
 
     Raises `UsageError`, also for a `dry_run`, which writes nothing; and as `bring_back` does.
     """
-    if not into:
-        hint = f"say where: {Command('scan', url, '--into', 'DIR')}"
-        raise UsageError(f"the journals of {url} are brought back into a directory before they are read", hint)
+    if not into:  # the URL is not shown: a mistyped one may hold a password
+        hint = f"say where: {Command('scan', 'URL', '--into', 'DIR')}"
+        raise UsageError("the journals of a tier are brought back into a directory before they are read", hint)
     directory = real_directory(into)
     if dry_run:
-        hint = f"leave that out; the checkpoints stay in the tier: {Command('scan', url, '--into', directory)}"
-        raise UsageError(f"a dry run writes nothing, so it cannot bring back the journals of {url}", hint)
+        hint = f"leave that out; the checkpoints stay in the tier: {Command('scan', 'URL', '--into', directory)}"
+        raise UsageError("a dry run writes nothing, so it cannot bring back the journals of a tier", hint)
     if not bring_back(open_tier(url), directory):
         raise UsageError(f"{url} has no journals", "give a tier, as it was declared")
     return directory

@@ -274,3 +274,15 @@ def test_a_store_that_has_none_is_named(catalog: Catalog, tmp_path: Path, monkey
 
     monkeypatch.setattr("ckptstore.replicate.journals.JournalCopies.copy", copy)
     assert [each.path for each in one_round(catalog).troubles] == ["far"]
+
+
+@pytest.mark.of_files
+@pytest.mark.parametrize(
+    "url", ["s3://key:secret@bucket/prefix", "s3:/key:secret@bucket", "obs://key:secret@bucket", "s3://b?key=secret"]
+)
+def test_a_url_that_may_hold_a_password_is_not_repeated(catalog: Catalog, tmp_path: Path, url: str) -> None:
+    into = {"into": tmp_path / "back"}
+    for given in (into, {**into, "dry_run": True}, *([{}] if "://" in url else ())):  # else it is a path
+        with pytest.raises(UsageError) as refused:
+            catalog.scan(url, **given)
+        assert "secret" not in str(refused.value)
