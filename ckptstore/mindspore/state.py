@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import mindspore
 import numpy as np
-from mindspore import Parameter, experimental, nn
+from mindspore import Parameter, amp, experimental, nn
 from mindspore.experimental import MapParameter
 from mindspore.nn.learning_rate_schedule import LearningRateSchedule
 
@@ -70,10 +70,8 @@ class Parameters:
     def check_format(self, form: str) -> None:
         """Raise `UsageError` if files of a format cannot hold a parameter."""
         for name, item in self.named.items():
-            if form == "safetensors" and not can_hold(_type_of(item)):
-                raise UsageError(
-                    f"a .safetensors file cannot hold {name}, which is {_type_of(item)}", 'use format="ckpt"'
-                )
+            if form == "safetensors" and not can_hold(str(item.dtype)):
+                raise UsageError(f"a .safetensors file cannot hold {name}, which is {item.dtype}", 'use format="ckpt"')
 
     def make_room(self) -> None:
         """Allocate and touch the memory for a copy, so that the first copy is as quick as the others."""
@@ -94,12 +92,12 @@ class Parameters:
                 room = self._buffers[name] = np.empty(values.nbytes, np.uint8)
             copy = room.view(values.dtype).reshape(values.shape)
             np.copyto(copy, values)
-            copies.append((name, _type_of(item), copy))
+            copies.append((name, str(item.dtype), copy))
         return Values(copies)
 
     def uncopied(self) -> Values:
         """The values, each read when it is written: no step may change them before that."""
-        return Values([(name, _type_of(item), item) for name, item in self.named.items()])
+        return Values([(name, str(item.dtype), item) for name, item in self.named.items()])
 
     def write(self, path: str) -> None:
         """Write the values to a new file, a `.safetensors` or `.ckpt` by its name: for `launch.save`."""
@@ -400,17 +398,22 @@ def _of_groups(optimizer: Any) -> Iterator[Parameter]:
 
 
 def outside_of(network: Any) -> dict[str, Any]:
-    """Single numbers that optimizers in a train network hold as parameters, and that are none of that network's.
+    """Single numbers that parts of a train network hold as parameters, and that are none of that network's.
 
-    Such are the rates in `param_groups` of `mindspore.experimental.optim`: MindSpore's files lack them. Each name
-    begins with the optimizer's place in the network.
+    Such are the rates in `param_groups` of `mindspore.experimental.optim`, and those of an `amp.DynamicLossScaler`:
+    MindSpore's files lack them. Each name begins with the place in the network.
     """
     if isinstance(network, Parameters):
         return {}
     known = {id(item) for item in network.get_parameters()}
-    optimizers = ((name, each) for name, each in network.cells_and_names() if isinstance(each, OPTIMIZERS))
-    found = ((name, item) for name, each in optimizers for item in (*_of_groups(each), *_in_lists(each)))
-    return {f"{name}.{item.name}": item for name, item in found if id(item) not in known and item.size == 1}
+    found: list[tuple[str, Parameter]] = []
+    for place, cell in network.cells_and_names():
+        if isinstance(cell, OPTIMIZERS):
+            found += [(place, item) for item in (*_of_groups(cell), *_in_lists(cell))]
+        for name, each in vars(cell).items():
+            if isinstance(each, amp.DynamicLossScaler):
+                found += [(f"{place}.{name}".lstrip("."), item) for item in (each.scale_value, each.counter)]
+    return {f"{place}.{item.name}": item for place, item in found if id(item) not in known and item.size == 1}
 
 
 def _numbers_in(network: Any) -> Iterator[tuple[Any, str, float]]:
@@ -445,7 +448,3 @@ def _counter(optimizer: Any) -> int | None:
     own = {} if isinstance(optimizer, nn.LARS) else {item.name: item for item in optimizer.get_parameters()}
     found = next((own[name] for name in COUNTERS if name in own), None)
     return None if found is None else int(found.asnumpy().reshape(-1)[0])
-
-
-def _type_of(item: Parameter) -> str:
-    return str(item.dtype)

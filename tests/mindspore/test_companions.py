@@ -815,6 +815,36 @@ def test_what_an_optimizer_holds_outside_of_the_train_cell_goes_on(
     assert "for optimizer.learning_rate_group_0, optimizer.mu_product_bias, optimizer.mu_product_weight: " in told
 
 
+class Scaled(Experimental):
+    """A train cell with a loss scale that is no cell: its parameters are none of the train network's."""
+
+    def __init__(self, loss: nn.Cell, optimizer: nn.Cell) -> None:
+        super().__init__(loss, optimizer)
+        self.first, self.second = ms.amp.DynamicLossScaler(2.0, 2, 4), ms.amp.DynamicLossScaler(2.0**30, 2, 5)
+
+    def construct(self, x: ms.Tensor, y: ms.Tensor) -> ms.Tensor:
+        self.optimizer(self.grad(self.loss, self.optimizer.parameters)(x, y))
+        self.first.adjust(ms.Tensor(True))  # noqa: FBT003
+        self.second.adjust(ms.Tensor(False))  # noqa: FBT003
+        return self.loss(x, y)
+
+    def scales(self) -> list[float]:
+        return [float(each.asnumpy()) for one in (self.first, self.second) for each in (one.scale_value, one.counter)]
+
+
+@pytest.mark.parametrize("how", ["saver", "registrar"])
+def test_a_loss_scale_of_a_train_cell__before_began_anew_in_silence__now_goes_on(
+    tmp_path: Path, catalog: Catalog, set_mode: Callable[[int], None], caplog: pytest.LogCaptureFixture, *, how: str
+) -> None:
+    set_mode(ms.PYNATIVE_MODE)
+    whole = train_and_save(tmp_path / "whole", how, model=create_model(cell=Scaled))
+    train_and_save(tmp_path / "run", how, model=create_model(cell=Scaled), after=[RaiseAt(13)])
+    job = train_and_save(tmp_path / "run", how, model=create_model(cell=Scaled))
+    assert job.start.global_step == 13
+    assert job.model.train_network.scales() == whole.model.train_network.scales() == [2.0**7, 0, 2.0**6, 0]
+    assert complaints(caplog) == []
+
+
 @pytest.mark.parametrize("has_own", [False, True])
 def test_a_scheduler_that_no_callback_has_is_told(
     tmp_path: Path,
