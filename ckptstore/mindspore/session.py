@@ -7,6 +7,7 @@ import math
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.core.events import TrainingEnded
@@ -14,6 +15,7 @@ from ckptstore.core.hints import Call
 from ckptstore.core.iterations import MODEL, parse_part
 from ckptstore.core.limits import text
 from ckptstore.core.model import Content, Kind, epoch_and_step
+from ckptstore.core.naming import companion_of
 from ckptstore.errors import RefusedError, reason_of
 from ckptstore.mindspore.communication import strategy_file
 from ckptstore.mindspore.data import steps_of
@@ -38,8 +40,6 @@ if TYPE_CHECKING:
     from ckptstore.training.start import Progress
 
 log = logging.getLogger("ckptstore")
-
-_LOSS = "loss"
 
 _FOLDER = "kept"
 """Below the directory of the files, with a directory for each launch: links to the newest good states."""
@@ -213,9 +213,10 @@ class Session:
 
     def saved(self, file: Checkpoint, *, asynchronous: bool = False, is_state: bool = True) -> None:
         """Record a file that was saved; `is_state`: a periodic one with the whole state, or a share of it."""
-        self.recorder.submit(file, asynchronous=asynchronous)
-        for good in self._good.saved(file) if is_state else ():
+        for good in self._good.saved(file) if is_state else ():  # first: later jobs may miss their files
+            self.recorder.call(partial(_keep_companion, good.path))
             self.recorder.submit(good, asynchronous=asynchronous)
+        self.recorder.submit(file, asynchronous=asynchronous)
 
     def quarantine(self) -> str:
         """The fault of the present state; empty if there is none."""
@@ -223,13 +224,13 @@ class Session:
 
     def _measures(self) -> dict[str, float]:
         loss = self.network.loss()
-        measured: dict[str, float] = {} if loss is None else {_LOSS: loss}
+        measured: dict[str, float] = {} if loss is None else {"loss": loss}
         try:
             measured |= {text(name): float(value) for name, value in self.metrics().items()}
         except Exception as error:  # noqa: BLE001 — the user's function: whatever it raises, the save counts
             self.complaints.warn(f"metrics= failed, saves are registered without: {type(error).__name__}: {error}")
         unusable = sorted(name for name, value in measured.items() if not math.isfinite(value))
-        if set(unusable) - {_LOSS}:
+        if set(unusable) - {"loss"}:
             self.complaints.warn(f"metrics that are not finite are not stored: {', '.join(unusable)}")
         return {name: value for name, value in measured.items() if math.isfinite(value)}
 
@@ -326,12 +327,18 @@ def _kept(file: Checkpoint) -> Checkpoint | None:
         link.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
             os.link(path, link)
-    except FileNotFoundError:
-        return None
     except OSError as error:
-        log.warning("%s is not kept from keep_checkpoint_max: %s", file.path, reason_of(error))
+        if not isinstance(error, FileNotFoundError):
+            log.warning("%s is not kept from keep_checkpoint_max: %s", file.path, reason_of(error))
         return None
     return replace(file, path=str(link))
+
+
+def _keep_companion(link: str) -> None:
+    """Keep the companion of a kept file too, if it has one. On the recorder's thread, which writes and deletes it."""
+    companion = Path(companion_of(link))
+    with suppress(OSError):  # a start says that there is none
+        os.link(companion.parents[2] / companion.name, companion)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from ckptstore.mindspore.graceful_exit import ExitWatch
 from ckptstore.mindspore.session import Saved, Watch
 from ckptstore.mindspore.state import state_names
 from ckptstore.mindspore.ttp import TtpWatch
-from ckptstore.outside import Path, os
+from ckptstore.outside import Path
+from ckptstore.training.exit_request import version_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -33,7 +34,7 @@ class PeriodicWatch(Watch):
     def __init__(self, callback: Any) -> None:
         super().__init__(callback)
         self.seen = self._latest()
-        self._written = _facts(self.seen[0])
+        self._written = version_at(self.seen[0])
         self.content = Content.FULL
         self._session: Session | None = None
         self._first_directory: object = None
@@ -83,7 +84,7 @@ class PeriodicWatch(Watch):
             return None
         self.seen = latest
         asynchronous = bool(compat.CONFIG.of(self.callback).async_save)
-        written, self._written = self._written, _facts(latest[0])
+        written, self._written = self._written, version_at(latest[0])
         if latest[0] == before[0] and self._written == written and not asynchronous:
             return None
         self._record_place(has_begun=True)
@@ -198,14 +199,6 @@ class GaspWatch(Watch):
         """Record where it saves."""
         directory, prefix = str(compat.DIRECTORY.of(self.callback)), str(compat.PREFIX.of(self.callback))
         session.places.add(directory, kind=Kind.DYING_GASP, prefix=prefix, names_before=breakpoints_among)
-
-
-def _facts(path: str) -> tuple[int, int, int] | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def breakpoints_among(names: Iterable[str]) -> list[str]:

@@ -95,7 +95,7 @@ class StaleFlag:
     def __init__(self, path: str, key: str) -> None:
         self.path = path
         self._key = key
-        self._identity = _identity(path)
+        self._identity = version_at(path)
 
     def put_back(self) -> None:
         """Set the flag to 0, or log why that cannot be done."""
@@ -109,15 +109,16 @@ class StaleFlag:
 
     def was_written(self) -> bool:
         """Whether the file was replaced or written again since it was noticed."""
-        return _identity(self.path) != self._identity
+        return version_at(self.path) != self._identity
 
 
-def _identity(path: str) -> tuple[int, int] | None:
+def version_at(path: str) -> tuple[int, int, int] | None:
+    """Changes once the file at a path is replaced or written again; None if there is none."""
     try:
         status = os.stat(path)
     except OSError:
         return None
-    return status.st_ino, status.st_mtime_ns
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _put_back(path: Path, key: str) -> None:

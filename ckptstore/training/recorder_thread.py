@@ -412,20 +412,17 @@ class Termination:
     def __init__(self, finish: Callable[[], object]) -> None:
         self._finish = finish
         self._process = os.getpid()
-        self._is_armed = False
 
     def arm(self, *, data_sink: bool) -> None:
         """Handle the signal from now on."""
         is_main = threading.current_thread() is threading.main_thread()
         if is_main and not data_sink and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._handle)
-            self._is_armed = True
 
     def disarm(self) -> None:
         """Training is over: handle the signal as before."""
-        if self._is_armed and signal.getsignal(signal.SIGTERM) == self._handle:
+        if signal.getsignal(signal.SIGTERM) == self._handle:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        self._is_armed = False
 
     def _handle(self, *_: Any) -> None:
         if os.getpid() == self._process:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from mindspore.train import Callback
 
 import ckptstore.mindspore
 from ckptstore.api import Catalog
@@ -10,7 +11,7 @@ from ckptstore.core.model import Checkpoint, Kind, Rule
 from ckptstore.mindspore.session import GoodStates
 from ckptstore.retention.policy import Policy
 from ckptstore.training.start import Progress
-from tests.mindspore.trainings import Job, complaints, poisoned, saving
+from tests.mindspore.trainings import DoAt, Job, complaints, poisoned, saving
 
 
 def bad(directory: Path, *, max_kept: int = 3, **settings: object) -> Job:
@@ -48,6 +49,36 @@ def test_a_catalog_that_was_lost_has_the_kept_state(catalog: Catalog, tmp_path: 
     other = ckptstore.connect(str(tmp_path / "other.db"))
     other.scan(tmp_path / "ckpt", run="run")
     assert other.resolve("run").plan.global_step == 4
+
+
+class Counting(Callback):
+    """It counts its steps, and says what its state is."""
+
+    steps = 0
+
+    def on_train_step_end(self, run_context: object) -> None:
+        self.steps += 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.steps = state["steps"]
+
+
+def test_the_companion_of_the_last_good_state_is_kept_with_it(catalog: Catalog, tmp_path: Path) -> None:
+    job = Job(dataset=poisoned(5))
+    ckpt_cb = saving(tmp_path, save_checkpoint_steps=1, keep_checkpoint_max=3)
+    recorded = DoAt(5, lambda: job.launch.progress.recorder.flush(60))
+    job.train(Counting(), recorded, ckpt_cb, job.registrar(ckpt_cb))
+    counting = Counting()
+    again = Job(dataset=poisoned(99))
+    assert again.start.global_step == 4
+    ckpt_cb = saving(tmp_path)
+    again.train(counting, ckpt_cb, again.registrar(ckpt_cb))
+    assert counting.steps == again.launch.global_step == 12
+    catalog.execute(catalog.plan_gc("run", Policy(keep_last=2)), now=True)
+    assert not list((tmp_path / "kept").rglob("net*"))
 
 
 def test_what_is_kept_goes_with_its_state(catalog: Catalog, tmp_path: Path) -> None:
