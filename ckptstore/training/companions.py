@@ -113,4 +113,4 @@ def _identity(file: Checkpoint) -> Content:
 
 
 def _text(content: Content) -> str:
-    return json.dumps(content, sort_keys=True)
+    return json.dumps(content)

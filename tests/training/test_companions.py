@@ -60,3 +60,14 @@ def test_what_is_wrong_with_one_is_told(tmp_path: Path, spoil: Callable[[Path], 
     path = Path(companion_of(files[1].path))
     spoil(path)
     assert read(files[1]) == ("", problem and f"{path} {problem}")
+
+
+def test_the_order_of_what_is_kept_stays(tmp_path: Path) -> None:
+    """A callback may have averages in the order of the network's parameters, and take them back by their places."""
+    file = Checkpoint(
+        run="run", launch="L1", kind=Kind.PERIODIC, global_step=2, rank=0, path=f"{tmp_path}/net-1_2.ckpt"
+    )
+    averages = {"layer.2": 0.5, "layer.10": float("inf"), "head": 1.0}
+    write(file, {"callbacks": {"Averaging": {"averages": averages}}}, durable=False)
+    (kept,) = json.loads(read(file).content)["callbacks"].values()
+    assert list(kept["averages"].items()) == list(averages.items())
