@@ -620,6 +620,14 @@ class TrainingLaunch(RankLaunch):
     def _call(self, asked: Mapping[str, Any]) -> Iterator[bool]:
         """Wrap a call of `Model.train` or `Model.fit`; yields whether it has anything to train. Raises `UsageError`."""
         callbacks = _listed(asked["callbacks"])
+        if self.facts.layout.any_world_size:  # then all ranks call it
+            ranks, savers = communication.added_up([1, int(any(isinstance(each, Saver) for each in callbacks))])
+            if 0 < savers < ranks:
+                raise UsageError(
+                    f"{savers} of {ranks} ranks have a saver among their callbacks, and after a step all "
+                    "ranks must decide together whether to save",
+                    f"give {Call('launch.saver', '…', copies=1)} to all ranks: then one of them writes",
+                )
         has_work = self._has_work(asked)
         if any(isinstance(each, Registrar) for each in callbacks):
             yield has_work

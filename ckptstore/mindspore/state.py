@@ -192,7 +192,9 @@ class NetworkState:
         self.outside = outside_of(network)
         self.outputs: Any = None
         self.is_readable = True
-        self._counter = self.parameters.get(OPTIMIZER_STEP, _state_step(self.parameters))
+        own = self.parameters.get(STATE_STEP)  # of an optimizer with one of its own, as the reader of headers knows it
+        own = own if own is not None and own.dtype == mindspore.int32 else None
+        self._counter = self.parameters.get(OPTIMIZER_STEP, own)
         self._numbers = list(_numbers_in(network))
         self._complaints = complaints
 
@@ -362,12 +364,6 @@ def _optimizers_of(network: Any) -> list[Any]:
         return list(network.optimizers.values())
     cells = network.cells_and_names() if isinstance(network, nn.Cell) else ()
     return [cell for _, cell in cells if isinstance(cell, OPTIMIZERS)]
-
-
-def _state_step(parameters: Mapping[str, Any]) -> Any | None:
-    """The counter of an optimizer that has its own, as the reader of headers knows it."""
-    counter = parameters.get(STATE_STEP)
-    return counter if counter is not None and counter.dtype == mindspore.int32 else None
 
 
 def _each(what: str, given: Any) -> dict[str, Any]:

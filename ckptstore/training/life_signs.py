@@ -138,7 +138,8 @@ class Silence:
             schema.ensure(self._database)
         until = time.monotonic() + _PORTION_SECONDS
         while True:
-            found, now = self._last_sign()
+            with self._database.read() as connection:
+                found, now = last_sign(connection, reads.run_id(connection, self._run))
             self._last = found
             if found is None or is_this_process(found.process) or is_dead(found.process):
                 return True
@@ -174,7 +175,3 @@ class Silence:
             "stop that one, or give this run another name; to take over at once: "
             f"{Call('join', take_over=True)} or CKPTSTORE_TAKE_OVER=1",
         )
-
-    def _last_sign(self) -> tuple[Sign | None, datetime]:
-        with self._database.read() as connection:
-            return last_sign(connection, reads.run_id(connection, self._run))

@@ -13,7 +13,8 @@ there until a callback has raised after the step under way),
 "exit-flag N", "exit-signal N" and "exit-asked N" (a graceful exit is asked for after step N: it is taken after step
 N+1), "waits N" (after every Nth step it prints WAITS and reads a line: with "flush" it waits for the catalog and prints
 whether that has all).
-Under msrun it is data parallel, and a fault is that of "rank" only (None: of every rank).
+Under msrun it is data parallel, and a fault is that of "rank" only (None: of every rank). With "saves_alone" the
+callbacks that save are given to rank 0 only.
 "outage" is [process, N]: after step N rank 0 kills that process, a PostgreSQL server, and its children.
 "sharded" deals the data out to the ranks, and every rank writes what each step took of it to a file beside "out".
 "width" is that of the network: a file has about 200 bytes times it; "classes" that of its head.
@@ -60,6 +61,7 @@ DEFAULTS = {
     "registrar": {},
     "saver": {},
     "rank": None,
+    "saves_alone": False,
     "outage": None,
     "sharded": False,
     "width": 16,
@@ -345,7 +347,7 @@ def main(asked: dict) -> None:
     print("START", json.dumps({**shown, "append_info": dict(start.append_info)}), flush=True)
     seen = [Seen(out / f"seen-{launch.facts.order}-{rank}.jsonl")] if asked["sharded"] else []
     saving = WAYS[asked["saves"]](launch, Fault(fault, out, launch), rank, asked)
-    callbacks = [*seen, *saving, *outage(asked, rank)]
+    callbacks = [*seen, *([] if asked["saves_alone"] and rank else saving), *outage(asked, rank)]
     if asked["positional"]:
         model.train(asked["epochs"], dataset, callbacks, False, -1, start.initial_epoch)  # noqa: FBT003
     else:

@@ -833,6 +833,18 @@ def test_what_a_rank_that_does_not_save_will_lack_is_told_at_its_first_save(
     ]
 
 
+@pytest.mark.msrun
+def test_a_saver_of_rank_0_alone__before_added_up_its_vote_and_gradients__now_is_refused(
+    tmp_path: Path,
+) -> None:
+    """Many scripts give a ModelCheckpoint to rank 0 only. What the hint says is done below."""
+    refused = Run(tmp_path, saves="launch.saver").launch(ranks=2, saves_alone=True)
+    assert refused.code != 0
+    said = "1 of 2 ranks have a saver among their callbacks, and after a step all ranks must decide together"
+    assert said in refused.output
+    assert "give launch.saver(…, copies=1) to all ranks: then one of them writes" in refused.output
+
+
 @pytest.mark.long
 @pytest.mark.msrun
 @pytest.mark.parametrize("copies", [1, 2])
