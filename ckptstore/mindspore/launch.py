@@ -641,6 +641,9 @@ class TrainingLaunch(RankLaunch):
         )
         try:
             yield has_work
+            if has_work and (dataset := asked.get("train_dataset")) is not None:  # as a registrar does
+                self.progress.has_trained = True
+                begin_anew(dataset)
         finally:
             for saved in filter(None, [watch.poll() for watch in watches]):
                 self._not_registered = absolute(saved.path)

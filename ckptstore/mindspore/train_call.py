@@ -57,8 +57,7 @@ def _watched(method: Any, around: Around) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         asked = inspect.signature(method).bind(*args, **kwargs)
         asked.apply_defaults()
-        is_as_mindspores = asked.arguments.keys() >= _ARGUMENTS  # a class derived from Model may take others
-        if not is_as_mindspores:
+        if _ARGUMENTS - asked.arguments.keys():  # a class derived from Model may take others
             return method(*args, **kwargs)
         with around(asked.arguments) as has_work:
             return method(*args, **kwargs) if has_work else None

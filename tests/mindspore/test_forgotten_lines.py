@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from mindspore import dataset as ds
 from mindspore import nn
-from mindspore.train import Model
+from mindspore.train import LambdaCallback, Model
 
 import ckptstore.mindspore
 from ckptstore.api import Catalog
@@ -117,6 +117,16 @@ def test_a_script_without_a_saver_is_told_which_line_it_lacks(
     Job().train()
     (said,) = complaints(caplog)
     assert said.endswith('a restart begins where this start began; add launch.saver("checkpoints", every=100) to them')
+
+
+def test_a_call_for_each_epoch_without_a_registrar_goes_on_after_a_restart(catalog: Catalog, tmp_path: Path) -> None:
+    """As on rank 1 where only rank 0 has callbacks that save: its second call was refused, the data began at step 8."""
+    trained(tmp_path, epochs=2)
+    job, epochs = Job(step=8), []
+    noted = LambdaCallback(on_train_step_end=lambda context: epochs.append(context.original_args().cur_epoch_num))
+    for epoch in range(job.start.initial_epoch, 4):
+        job.model.train(epoch + 1, job.dataset, callbacks=[noted], initial_epoch=epoch)
+    assert epochs == [2] * 4 + [3] * 6 + [4] * 6
 
 
 def test_the_registrar_is_forgotten_and_it_is_said_again_at_exit(
