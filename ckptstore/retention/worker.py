@@ -501,7 +501,7 @@ class Reach:
         key = directory, collection
         if key not in self.seen:
             home, own = self.homes.get(directory, _NOTHING), self._of_trash.get(key, _NOTHING)
-            merged = Home(own.identities or home.identities, own.places | home.places)
-            reason = presence.absence(directory, merged)
+            merged = Home(home.identities, own.places | home.places)
+            reason = presence.absence(directory, own if own.identities else merged)
             self.seen[key] = f"its directory {reason}" if reason else ""
         return self.seen[key]

@@ -1090,3 +1090,21 @@ def test_other_run_that_only_the_lost_catalog_knew(world: World) -> None:
     world.relieve()
     world.neighbour_saves(untold=True)
     world.finish()
+
+
+@history(3624737, of=TierWorld, size=2, replicas=False, disks="each", nodes=1, late=False, keeps=0, coarse=False)
+def test_purge_while_another_directory_is_in_its_place(world: TierWorld) -> None:
+    """A file saved below the mount point had no identity in its record: it proved the directory of the trash."""
+    world.start()
+    world.declare()
+    world.save()
+    world.save()
+    world.replicate()
+    world.free_nodes(keep_last=1, floor=1)
+    world.unmount(which=1, gone=True)
+    world.start(kill_rank=0, plain=True)
+    world.save()
+    world.fault = Fault(at=27, what="error_after", error="EACCES", where="any", beside=None)
+    world.save(steps=5, kill_rank=1)
+    world.purge(now=True)
+    world.finish()
