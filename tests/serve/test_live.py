@@ -12,7 +12,7 @@ SCRIPT = Path(ckptstore.serve.__file__).parent / "static" / "live.js"
 NODE = shutil.which("node")
 BROWSER = """
 const heard = {}, answers = [], shown = [], streams = [];
-let focus = null;
+let focus = null, clicked = null;
 const soon = setTimeout;
 globalThis.setTimeout = act => soon(act);
 globalThis.setInterval = act => { heard.minute = act; };
@@ -33,7 +33,7 @@ globalThis.fetch = (_, asked) => new Promise(
 const main = { dataset: {}, replaceWith: content => shown.push(content) };
 globalThis.document = {
   addEventListener(name, act) { heard[name] = act; },
-  querySelector: wanted => wanted === "main" ? main : focus,
+  querySelector: wanted => wanted === "main" ? main : focus ?? (wanted.includes("focus-visible") ? null : clicked),
   querySelectorAll: () => [],
 };
 """
@@ -49,6 +49,7 @@ STORIES = {
     "the catalog is away": ("heard.unavailable(); shown.push(Object.keys(main.dataset));", "old"),
     "nothing happens for a minute": ("heard.minute(); await told('saved 1 min ago');", "saved 1 min ago"),
     "a change during a fetch": ("heard.changed(); heard.changed(); await told('old'); await told('new');", "old,new"),
+    "a table was clicked": ("clicked = 'table'; heard.changed(); await told('new');", "new"),
     "a field is filled in": (
         "focus = 'field'; heard.changed(); await later(); focus = null; heard.focusout(); await told('new');",
         "new",

@@ -2,9 +2,9 @@
 "use strict";
 let hasChanged = false;
 let isFetching = false;
-// A plan that somebody is about to agree to stays as it is, and so does what somebody types.
+// A plan that somebody is about to agree to stays as it is, and so does what somebody types. A click on a table is no use.
 function isInUse() {
-  return document.querySelector("main[data-still], main :focus") !== null;
+  return document.querySelector("main[data-still], main :focus-visible") !== null;
 }
 async function refresh() {
   if (isFetching) { return; }
