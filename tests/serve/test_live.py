@@ -17,7 +17,7 @@ const soon = setTimeout;
 globalThis.setTimeout = act => soon(act);
 globalThis.setInterval = act => { heard.minute = act; };
 const later = () => new Promise(done => soon(done));
-const told = async text => { await later(); answers.shift()(text); await later(); };
+const told = async (text, ok = true) => { await later(); answers.shift()(text, ok); await later(); };
 globalThis.EventSource = class {
   static CLOSED = 2;
   constructor() { streams.push(this); }
@@ -28,7 +28,7 @@ globalThis.navigator ??= {};
 globalThis.location = { href: "/runs/digits" };
 const isPage = asked => asked?.headers?.accept === "text/html";  // else who must sign in gets no form
 globalThis.fetch = (_, asked) => new Promise(
-  done => answers.push(text => done({ ok: isPage(asked), text: async () => text }))
+  done => answers.push((text, ok) => done({ ok: ok && isPage(asked), text: async () => text }))
 );
 const main = { dataset: {}, replaceWith: content => shown.push(content) };
 globalThis.document = {
@@ -47,6 +47,23 @@ STORIES = {
         "sign in,2",
     ),
     "the catalog is away": ("heard.unavailable(); shown.push(Object.keys(main.dataset));", "old"),
+    "a disk of the run hangs": (
+        "heard.minute(); await told('503', false); shown.push(Object.keys(main.dataset));",
+        "old",
+    ),
+    "a proxy answers with a page of its own": (
+        "heard.minute(); await told(null); shown.push(Object.keys(main.dataset));",
+        "old",
+    ),
+    "the machine of the server is gone": (
+        """
+        globalThis.fetch = () => Promise.reject();
+        process.on("unhandledRejection", () => shown.push(Object.keys(main.dataset)));
+        heard.minute();
+        await later();
+        """,
+        "old",
+    ),
     "nothing happens for a minute": ("heard.minute(); await told('saved 1 min ago');", "saved 1 min ago"),
     "a change during a fetch": ("heard.changed(); heard.changed(); await told('old'); await told('new');", "old,new"),
     "a table was clicked": ("clicked = 'table'; heard.changed(); await told('new');", "new"),

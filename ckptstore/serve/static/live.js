@@ -1,7 +1,6 @@
 // The page follows the runs: when one changes, the content is fetched anew and put in its place.
 "use strict";
-let hasChanged = false;
-let isFetching = false;
+let hasChanged = false, isFetching = false;
 // A plan that somebody is about to agree to stays as it is, and so does what somebody types. A click on a table is no use.
 function isInUse() {
   return document.querySelector("main[data-still], main :focus-visible") !== null;
@@ -13,19 +12,20 @@ async function refresh() {
   try {
     while (isShown && hasChanged && !isInUse()) {
       hasChanged = isShown = false;
-      const answer = await fetch(location.href, { headers: { accept: "text/html" } });
-      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      isShown = answer.ok && !isInUse();
+      const signal = AbortSignal.timeout?.(60000);  // a machine that is gone never answers
+      const answer = await fetch(location.href, { headers: { accept: "text/html" }, signal });
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main");
+      isShown = answer.ok && page !== null && !isInUse();
       if (isShown) { show(page); }
     }
   } finally {
-    hasChanged ||= !isShown;
+    if ((hasChanged ||= !isShown) && !isInUse()) { outdate(); }
     isFetching = false;
   }
 }
-function show(page) {
+function show(main) {
   const open = [...document.querySelectorAll("main details")].map(each => each.open);
-  document.querySelector("main").replaceWith(page.querySelector("main"));
+  document.querySelector("main").replaceWith(main);
   document.querySelectorAll("main details").forEach((each, at) => { each.open = open[at] || each.open; });
   offerCopies();
 }
