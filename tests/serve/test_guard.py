@@ -180,6 +180,7 @@ def test_an_open_page_whose_session_is_over_shows_a_form_that_works(guarded: Tes
     """Without an address of its own, the form would be sent to the page that shows it."""
     page = guarded.get("/runs/run", follow_redirects=True)
     assert list(forms_in(page.text)) == ["/sign-in"]
+    assert '<main id="main" data-still>' in page.text, "a fetch every 5 s would drop the token that somebody types"
     assert guarded.post("/sign-in", data=forms_in(page.text)["/sign-in"] | {"token": TOKEN}).status_code == 303
 
 
