@@ -198,11 +198,10 @@ def _goes_on(facts: RunFacts, newest: Launch, silent: timedelta) -> Check:
     lost = "its newest records are only in journals, so it may have lost the catalog: see whether it runs; if not, "
     again = f"{lost if facts.heard else ''}{_again(facts)}"
     silent_since = Fact("silent", f"{newest.id} {facts.last_sign}", facts.last_sign)
-    if facts.sign is not None and facts.is_gone:
-        detail = f"{newest.id} was killed: {shown(facts.sign.process)} is gone, heard of {span(silent)} ago"
-        return facts.check("launch", Status.WARNING, detail, again, silent_since)
     if not facts.is_alive:
         detail = f"{newest.id} gave no sign of life for {span(silent)}: it was killed, or hangs"
+        if facts.sign is not None and facts.is_gone:
+            detail = f"{newest.id} was killed: {shown(facts.sign.process)} is gone, heard of {span(silent)} ago"
         return facts.check("launch", Status.WARNING, detail, again, silent_since)
     moments = list(({saved.step: saved.at for saved in facts.saves if facts.is_saving} | {**facts.heard}).values())
     usual = usual_pause(moments)

@@ -128,10 +128,11 @@ class RunFacts:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the newest launch may be running."""
+        """Whether the newest launch may be running. If its saves outlive its signs, it can give none: no catalog."""
         if self.last_sign is None or self.ends or self.is_gone:
             return False
-        return may_go_on(self.last_sign, self.now, gives_signs=self.sign is not None)
+        gives_signs = self.sign is not None and may_go_on(self.sign.seen_at, self.last_sign, gives_signs=True)
+        return may_go_on(self.last_sign, self.now, gives_signs=gives_signs)
 
     def check(self, name: str, status: Status, detail: str, hint: str = "", fact: Fact | None = None) -> Check:
         """A check of this run."""

@@ -414,8 +414,10 @@ def test_a_launch_that_lost_the_catalog_is_not_called_silent(
         leases.give_sign(connection, launch_key("run", "L1"), "node-7|42|1|abcd@another", later(timedelta(0)))
     with unchanged(tmp_path, database_url):
         found = checks(database_url, now=later(35 * MINUTE))["launch"]
-        silent = checks(database_url, now=later(50 * MINUTE))["launch"]
+        before_next_save = checks(database_url, now=later(59 * MINUTE))["launch"]
+        silent = checks(database_url, now=later(4 * HOUR))["launch"]
     assert said(found) == ("ok", "L1 seems to be running; its last sign of life was 5 min ago")
+    assert said(before_next_save)[0] == "ok", "it can give no signs, and saves every half an hour"
     assert silent.status is Status.WARNING
     assert silent.hint.startswith("its newest records are only in journals, so it may have lost the catalog: ")
 
