@@ -205,9 +205,8 @@ def _judged(
         detail = f"{what}; {count(newer, 'record', 'records')} of a newer ckptstore"
         return facts.check("journals", Status.WARNING, detail, f"update ckptstore here, then: {Command('sync')}")
     if records or not is_all:
-        least = "" if is_all else "at least "
         where = some(sorted({jsonl.directory_of(path) for path in new}))
-        detail = f"{least}{count(records, 'record', 'records')} not in the catalog, in {where}"
+        detail = f"{'' if is_all else 'at least '}{count(records, 'record', 'records')} not in the catalog, in {where}"
         detail += f"; {spoiled}" if spoiled else ""
         return facts.check("journals", Status.WARNING, detail, str(Command("sync", facts.run)))
     if spoiled:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ckptstore.catalog import directories as of_files
 from ckptstore.catalog import gauges, journals, leases, reads, recent, tallies
-from ckptstore.core.events import FileRecorded, from_lines
+from ckptstore.core.events import FileRecorded, TrainingEnded, from_lines, launch_of
 from ckptstore.core.limits import LEASE
 from ckptstore.core.model import LaunchKey
 from ckptstore.disk import presence
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from ckptstore.catalog.gauges import BadState
     from ckptstore.catalog.leases import Sign
     from ckptstore.catalog.recent import Home, Lock, Saved, Waiting
-    from ckptstore.core.events import TrainingEnded
     from ckptstore.core.model import Launch, PassedOver
     from ckptstore.doctor.checkup import Fact, Status
     from ckptstore.journal.jsonl import Contents
@@ -178,14 +177,16 @@ def gather(database: Database, run: str, run_id: int, now: datetime) -> RunFacts
     seen = {each.directory: each for each in around}
     ends = read_so_far(database, facts.journals, sizes_of(around))
     lacking = unread(ends, sizes_of(around))
-    lines = ((path, contents.entries) for path, contents in lacking[0].items())
-    events = [event for path, some in lines for event in from_lines(some, jsonl.directory_of(path))[0]]
-    files = [each.file for each in events if isinstance(each, FileRecorded) and each.file.launch_key == newest]
+    read = ((jsonl.directory_of(path), contents.entries) for path, contents in lacking[0].items())
+    told = [each for home, lines in read for each in from_lines(lines, home)[0] if launch_of(each) == newest]
+    files = [each.file for each in told if isinstance(each, FileRecorded)]
+    ended = {each.rank: each for each in (*facts.ends, *told) if isinstance(each, TrainingEnded)}
     with database.read() as connection:
         known = of_files.of_live_files(connection, run_id)
     unheard = {directory for directory in map(jsonl.directory_of, facts.journals) if not seen[directory].has_folder}
     absent = _absent(database, run_id, known, unheard)
     heard = {step: at for at, step in sorted((file.created_at or now, file.global_step) for file in files)}
+    facts = replace(facts, ends=tuple(ended.values()), highest_step=max((facts.highest_step, *heard)))
     return replace(facts, around=seen, journals=ends, absent=absent, lacking=lacking, heard=heard)
 
 

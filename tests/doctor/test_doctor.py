@@ -420,6 +420,10 @@ def test_a_launch_that_lost_the_catalog_is_not_called_silent(
     assert said(before_next_save)[0] == "ok", "it can give no signs, and saves every half an hour"
     assert silent.status is Status.WARNING
     assert silent.hint.startswith("its newest records are only in journals, so it may have lost the catalog: ")
+    for launch in ranks:
+        set_ending(launch, 20, 20, None)
+    ended = checks(database_url, now=later(35 * MINUTE))["launch"]
+    assert said(ended) == ("ok", "L1 ended after step 20 on ranks 0-1")
 
 
 # What is left behind
