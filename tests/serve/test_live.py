@@ -30,11 +30,15 @@ const isPage = asked => asked?.headers?.accept === "text/html";  // else who mus
 globalThis.fetch = (_, asked) => new Promise(
   done => answers.push((text, ok) => done({ ok: ok && isPage(asked), text: async () => text }))
 );
-const main = { dataset: {}, replaceWith: content => shown.push(content) };
+let parts = [];
+const main = {
+  dataset: {},
+  replaceWith(content) { shown.push(content); parts = parts.map(() => ({ open: false, scrollLeft: 0 })); },
+};
 globalThis.document = {
   addEventListener(name, act) { heard[name] = act; },
   querySelector: wanted => wanted === "main" ? main : focus ?? (wanted.includes("focus-visible") ? null : clicked),
-  querySelectorAll: () => [],
+  querySelectorAll: () => parts,
 };
 """
 STORIES = {
@@ -66,6 +70,10 @@ STORIES = {
     ),
     "nothing happens for a minute": ("heard.minute(); await told('saved 1 min ago');", "saved 1 min ago"),
     "a change during a fetch": ("heard.changed(); heard.changed(); await told('old'); await told('new');", "old,new"),
+    "a table was scrolled, and a part opened": (
+        "parts = [{ open: 1, scrollLeft: 4 }]; heard.minute(); await told(); shown.push(...Object.values(parts[0]));",
+        ",1,4",
+    ),
     "a table was clicked": ("clicked = 'table'; heard.changed(); await told('new');", "new"),
     "a field is filled in": (
         "focus = 'field'; heard.changed(); await later(); focus = null; heard.focusout(); await told('new');",

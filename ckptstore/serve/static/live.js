@@ -7,8 +7,7 @@ function isInUse() {
 }
 async function refresh() {
   if (isFetching) { return; }
-  isFetching = true;
-  let isShown = true;
+  let isShown = isFetching = true;
   try {
     while (isShown && hasChanged && !isInUse()) {
       hasChanged = isShown = false;
@@ -24,9 +23,10 @@ async function refresh() {
   }
 }
 function show(main) {
-  const open = [...document.querySelectorAll("main details")].map(each => each.open);
+  const parts = () => [...document.querySelectorAll("main details, main .wide")];
+  const before = parts().map(({ open, scrollLeft }) => ({ open, scrollLeft }));
   document.querySelector("main").replaceWith(main);
-  document.querySelectorAll("main details").forEach((each, at) => { each.open = open[at] || each.open; });
+  parts().forEach((each, at) => { each.open ||= before[at]?.open; each.scrollLeft = before[at]?.scrollLeft; });
   offerCopies();
 }
 // A button beside each command, where the browser lets a page write to the clipboard.
