@@ -51,8 +51,7 @@ def layout() -> str:
     """
     mode = mindspore.get_auto_parallel_context("parallel_mode")
     shares = mindspore.get_auto_parallel_context("enable_parallel_optimizer")
-    several = rank_and_world_size()[1] > 1
-    return "data_parallel" if mode == "data_parallel" and several and not shares else "stand_alone"
+    return "data_parallel" if rank_and_world_size()[1] > 1 and mode == "data_parallel" and not shares else "stand_alone"
 
 
 def strategy_file() -> str | None:

@@ -643,6 +643,8 @@ class TrainingLaunch(RankLaunch):
             yield has_work
             if has_work and (dataset := asked.get("train_dataset")) is not None:  # as a registrar does
                 self.progress.has_trained = True
+                self.progress.global_step += -self.global_step % (self.facts.steps_per_epoch or 1)
+                self._guard.begin(is_later=True)
                 begin_anew(dataset)
         finally:
             for saved in filter(None, [watch.poll() for watch in watches]):

@@ -67,9 +67,9 @@ class LoadGuard:
         self._names = set(own)
         self._before = _digests(self._looked_at)
 
-    def begin(self) -> None:
-        """Note a call of `Model.train`, before any callback runs."""
-        self._has_right_network = False
+    def begin(self, *, is_later: bool = False) -> None:
+        """Note a call of `Model.train`, before any callback runs. `is_later`: the network was trained before."""
+        self._has_right_network, self._is_restored = False, self._is_restored and not is_later
         if not self._is_restored:
             self._before = _digests(self._looked_at)
 

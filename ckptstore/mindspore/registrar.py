@@ -281,8 +281,7 @@ class Registrar(Callback):
         """
         with self.surviving("what an evaluation found"):
             found = {name: float(value) for name, value in results.items() if isinstance(value, Real)}
-            loss = found.pop("loss", None)
-            if loss is not None:
+            if (loss := found.pop("loss", None)) is not None:
                 found.setdefault("eval_loss", loss)
             finite = {text(name): value for name, value in found.items() if math.isfinite(value)}
             if finite:

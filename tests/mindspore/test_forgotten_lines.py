@@ -129,6 +129,21 @@ def test_a_call_for_each_epoch_without_a_registrar_goes_on_after_a_restart(catal
     assert epochs == [2] * 4 + [3] * 6 + [4] * 6
 
 
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_a_registrar_in_some_calls_only__before_was_refused_after_a_restart__now_goes_on(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, *, epoch: int
+) -> None:
+    """A script may save in each fifth epoch only; in a notebook a call is repeated with what it lacked."""
+    trained(tmp_path, epochs=2)
+    job = Job(step=8)
+    job.train(epochs=2)
+    caplog.clear()
+    callbacks = [saving(tmp_path / "other"), job.registrar()]
+    job.model.train(epoch + 1, job.dataset, callbacks=callbacks, initial_epoch=epoch)
+    assert complaints(caplog) == []
+    assert [step for launch, step in steps(catalog) if launch == job.launch.id] == [14, 16, 18]
+
+
 def test_the_registrar_is_forgotten_and_it_is_said_again_at_exit(
     catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
