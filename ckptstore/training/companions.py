@@ -66,9 +66,9 @@ class Companions:
 
 def write(file: Checkpoint, content: Content, *, durable: bool) -> None:
     """Write the companion of a file. One that is too large is only logged. Raises `OSError`."""
-    text = _text({"of": _identity(file), **content})
+    content = {"of": _identity(file), **content}
     path = Path(companion_of(file.path))
-    whole = f'{{"checksum": "{blake3(text.encode()).hexdigest()}", "content": {text}}}'
+    whole = json.dumps({"checksum": _checksum(content), "content": content})
     if len(whole) > MOST_BYTES:
         log.warning("%s is not written: more than 64 MB are kept beside the parameters", path)
         return
@@ -91,14 +91,13 @@ def read(file: Checkpoint) -> Found:
     try:
         told = parse(raw)
         content = told["content"]
-        text = _text(content)
-        is_whole = told["checksum"] == blake3(text.encode()).hexdigest()
+        is_whole = told["checksum"] == _checksum(content)
         is_of_file = content["of"] == _identity(file)
     except (ValueError, TypeError, KeyError):
         return Found(problem=f"{path} is cut or damaged")
     if not is_whole:
         return Found(problem=f"{path} is cut or damaged")
-    return Found(text) if is_of_file else Found(problem=f"{path} is of another checkpoint")
+    return Found(json.dumps(content)) if is_of_file else Found(problem=f"{path} is of another checkpoint")
 
 
 def _identity(file: Checkpoint) -> Content:
@@ -112,5 +111,5 @@ def _identity(file: Checkpoint) -> Content:
     }
 
 
-def _text(content: Content) -> str:
-    return json.dumps(content)
+def _checksum(content: Content) -> str:
+    return blake3(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from blake3 import blake3
 
 from ckptstore.core.model import Checkpoint, Kind
 from ckptstore.core.naming import companion_of
@@ -71,3 +72,6 @@ def test_the_order_of_what_is_kept_stays(tmp_path: Path) -> None:
     write(file, {"callbacks": {"Averaging": {"averages": averages}}}, durable=False)
     (kept,) = json.loads(read(file).content)["callbacks"].values()
     assert list(kept["averages"].items()) == list(averages.items())
+    raw = json.loads(Path(companion_of(file.path)).read_text())
+    of_sorted = json.dumps(raw["content"], sort_keys=True)  # releases that sorted the names read it too
+    assert raw["checksum"] == blake3(of_sorted.encode()).hexdigest()
