@@ -151,14 +151,14 @@ def _has_bytes_of(path: str, seen: Seen | None, original: Checkpoint) -> bool:
 
 
 def copies_among(found: Sequence[FoundFile], is_same: Callable[[str, str], bool] = files.same_bytes) -> dict[str, str]:
-    """The copies among new files, by path, each with the path of its original: the file that was written first.
+    """The copies among files, by path, each with the path of its original: the one written first, or given first.
 
     A copy is in another directory than its original, and has its name or its time. Files that were written one shortly
     after the other are not copies: two callbacks may save the same state.
     """
     copies: dict[str, str] = {}
     originals: dict[tuple[object, ...], list[FoundFile]] = defaultdict(list)
-    for file in sorted(found, key=lambda each: (each.mtime_ns, each.path)):
+    for file in sorted(found, key=lambda each: each.mtime_ns):
         if file.content not in (Content.FULL, Content.SHARE):
             continue
         rank, about = rank_of(file), (file.path.rpartition("/")[2], file.mtime_ns)
@@ -177,9 +177,10 @@ def _is_apart(file: FoundFile, other: FoundFile) -> bool:
     return not is_beside and not 0 < file.mtime_ns - other.mtime_ns <= NEAR_NS
 
 
-def among_new(found: Sequence[FoundFile]) -> dict[str, str]:
-    """Why new files that are copies of other new files are not adopted, by path."""
-    return {path: _reason(original, "this run") for path, original in copies_among(found).items()}
+def among_new(found: Sequence[FoundFile], watched: Iterable[FoundFile]) -> dict[str, str]:
+    """Why new files that are copies of other new files, or of `watched` ones, are not adopted, by path."""
+    copies = copies_among([*watched, *sorted(found, key=lambda each: each.path)])
+    return {each.path: _reason(copies[each.path], "this run") for each in found if each.path in copies}
 
 
 def as_a_run(

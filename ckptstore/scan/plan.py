@@ -283,9 +283,8 @@ class _Planner:
         parts, unreadable = read_files(tree, [path for path in of_mindspore if tree.is_part(path)])
         self.unreadable = [*cut, *unreadable]
         self.reasons |= self._of_other_networks([*found, *parts])
-        watched, _ = read_files(tree, [path for path in sorted(self.watched) if not tree.is_part(path)])
-        told = among_new([*watched, *(file for file in found if file.path in whole)])
-        self.reasons |= {path: reason for path, reason in told.items() if path in whole}
+        watched, _ = read_files(tree, [path for path in sorted(self.watched) if whole and not tree.is_part(path)])
+        self.reasons |= among_new([file for file in found if file.path in whole], watched)
         self.new = [path for path in self.new if path not in self.reasons]
         self.found, self.parts = ([file for file in some if file.path not in self.reasons] for some in (found, parts))
 

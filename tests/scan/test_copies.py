@@ -371,16 +371,20 @@ def test_a_run_that_trains_gets_no_copy_of_another_runs_file(catalog: Catalog, t
     assert catalog.resolve("run").plan.global_step == 10
 
 
-def test_the_copy_of_a_file_that_its_launch_has_not_registered_is_told(catalog: Catalog, tmp_path: Path) -> None:
+@pytest.mark.parametrize("later", [7200, 0])
+@pytest.mark.parametrize("folder", ["backup", "the_backup"])
+def test_the_copy_of_a_file_that_its_launch_has_not_registered_is_told(
+    catalog: Catalog, tmp_path: Path, folder: str, later: int
+) -> None:
     """Taken for a new file, it would take the run back behind the states that were saved before the copy."""
     job, (launch,) = begun(catalog, tmp_path / "job", 10, world_size=1)
     path = job.write(launch, 15, name="net-2_5_breakpoint.ckpt")
     launch.register(job.write(launch, 20), global_step=20, optimizer_step=20)
-    copy = tmp_path / "job" / "backup" / path.name
+    copy = tmp_path / "job" / folder / path.name
     copy.parent.mkdir()
     shutil.copy(path, copy)
-    later = path.stat().st_mtime + 7200
-    os.utime(copy, (later, later))
+    written = path.stat().st_mtime_ns + later * 10**9
+    os.utime(copy, ns=(written, written))
     done = catalog.scan(tmp_path / "job", run="run", world_size=1)
     assert (done.adopted, done.warnings) == ((), ())
     assert [each.path for each in done.skipped if f"a copy of files in {path.parent}" in each.reason] == [str(copy)]
