@@ -144,12 +144,13 @@ class Replicator:
     def copy(self, file: Checkpoint, tiers: Sequence[Tier]) -> list[Tier]:
         """Copy one file to the tiers that are farther than its place; return the tiers to try again."""
         done = Done()
+        farther = [tier for tier in tiers if _level_of(file, tiers) < tier.level]
         left = []
-        for tier in (tier for tier in tiers if _level_of(file, tiers) < tier.level):
+        for tier in farther:
             if not self._copy_one(file, tier, done):
                 left.append(tier)
             self._copy_journals(tier, self._homes, done)
-        if done.elsewhere:
+        if done.elsewhere and any(self._state(file, tier) not in MADE for tier in farther):
             hint = "keep more states on the disk, or raise the rate of copying"
             self._trouble(done, "removed", SourceError(f"{file.path} was removed before it was copied", hint))
         return left
@@ -160,8 +161,7 @@ class Replicator:
 
     def rests(self) -> float:
         """Seconds until the first resting tier is tried again; 0 if no tier rests."""
-        left = [rest.until - time.monotonic() for rest in self._rests.values() if rest.until]
-        return max(min(left), 0.0) if left else 0.0
+        return max(min([rest.until for rest in self._rests.values() if rest.until] or [0.0]) - time.monotonic(), 0.0)
 
     def _targets(self) -> list[Tier]:
         found = [tier for tier in facts.declared(self._database) if tier.level > facts.NODE_LEVEL]

@@ -16,6 +16,7 @@ from ckptstore.retention.policy import Policy
 from ckptstore.tiers import facts
 from ckptstore.training.copies_to_tiers import CopiesToTiers, checked
 from tests.jobs import begun
+from tests.replicate.rounds import one_round
 
 pytestmark = pytest.mark.of_files
 
@@ -72,6 +73,22 @@ def test_a_file_that_is_removed_before_it_is_copied_is_said_once__before_in_sile
     thread.finish(30)
     assert [message.partition(" was")[0] for message in caplog.messages] == [files[0].path]
     assert "removed before it was copied" in caplog.text
+
+
+def test_a_file_that_another_process_copied_before_it_was_removed_is_not_said(
+    catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`replicate` may copy it while the job waits for a tier that rested. Then gc removes it from the disk."""
+    _, ranks = begun(catalog, tmp_path / "ckpt", 5, world_size=1)
+    shared_tier = facts.tier_of("shared", str(tmp_path / "shared"))
+    facts.add(catalog.database, shared_tier)
+    assert one_round(catalog).files == 1
+    (file,) = catalog.files("run")
+    Path(file.path).unlink()
+    thread = CopiesToTiers(ranks[0], {"shared": str(tmp_path / "shared")})
+    thread.file_registered(file)
+    thread.finish(30)
+    assert caplog.messages == []
 
 
 @pytest.mark.parametrize(
