@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.catalog import reads, removals
-from ckptstore.catalog.copies import copies_of_run, ready_copies
+from ckptstore.catalog.copies import copies_of_run, ready_copies, tiers_of
 from ckptstore.catalog.protection import protection_of
 from ckptstore.catalog.runs import find_run
 from ckptstore.core import iterations
@@ -243,11 +243,7 @@ def stated(
 
 
 def _held(
-    database: Database,
-    run_id: int,
-    survey: Survey,
-    authority: Authority,
-    going: Mapping[Key, Sequence[Target]],
+    database: Database, run_id: int, survey: Survey, authority: Authority, going: Mapping[Key, Sequence[Target]]
 ) -> dict[Key, str]:
     """Why some states that no rule keeps may not go: because of their files' owners, or of other paths to the files."""
     with Trash("") as trash:
@@ -304,6 +300,7 @@ class Survey:
             self.launches = {launch.id: launch for launch in reads.launches_of(connection, run_id)}
             has_copies = any(launch.has_copies for launch in self.launches.values())
             self.copies = copies_of_run(connection, run_id) if has_copies else {}
+            self._tiers = [each.tier for each in tiers_of(connection) if each.declared]
             copied = [] if tier is None else [file for file in self.copies if self.copy_in(tier, file) is not None]
             recorded = reads.files_to_judge(connection, run_id, sorted({*leaving, *copied}))
             first_saves = reads.first_saves(connection, run_id)
@@ -316,8 +313,7 @@ class Survey:
             (file for file in self.files if file.state is not FileState.TRASHED), read_bytes=False
         )
         self._live = [file for file in self.files if file.state.is_there]
-        missed = (file for file in self._live if self._seen[file.path].size is None)
-        self._lost = presence.lost(missed, places)
+        self._lost = presence.lost((file for file in self._live if self._seen[file.path].size is None), places)
         self.uncertain = Uncertainties(self.now, self._lost)
         self._away = unheard_states(synced, self.files)
         self._by_state = grouped(((file.launch, file.global_step), file) for file in self.files)
@@ -357,7 +353,9 @@ class Survey:
             if file.state.is_there and not tier.contains(file.path):
                 return f"{file.path} is not in tier {tier.name}"
             if file.state.is_there and not self._above(tier, file):
-                if any(copy.state in MADE for copy in self.copies.get(file.id, ()) if copy.digest == file.digest):
+                some = self.copies.get(file.id, ())
+                made = {copy.tier for copy in some if copy.state in MADE and copy.digest == file.digest}
+                if made and made.issuperset(each for each in self._tiers if each.level > tier.level):
                     return f"gc removed the copy of {file.path}, and none is made again: gc without --tier removes it"
                 return f"no tier above {tier.name} has {file.path} yet"
         return ""
@@ -505,12 +503,11 @@ class Survey:
 
     def _ready(self, files: Iterable[Checkpoint]) -> dict[str, tuple[Copy, ...]]:
         """The copies of these files that a start may take, in any tier, by the file's id."""
-        found = {
-            file.id: tuple(each for each in self.copies[file.id] if each.is_of(file.digest))
+        return {
+            file.id: some
             for file in files
-            if file.id in self.copies
+            if (some := tuple(each for each in self.copies.get(file.id, ()) if each.is_of(file.digest)))
         }
-        return {file: some for file, some in found.items() if some}
 
     def _spread(self, key: Key, verdict: RestorePlan | Rejection) -> str:
         """Why a state's files on the disks must stay: they are complete only together with copies in tiers.

@@ -439,6 +439,22 @@ def test_a_file_whose_copy_gc_removed_first_waits_for_no_copy__before_it_was_sai
     assert [step for _, step in done.removed] == [5, 10, 15]
 
 
+def test_a_file_whose_copy_gc_removed_still_waits_for_the_copy_in_another_tier(
+    job: Job, tier: Tier, tmp_path: Path
+) -> None:
+    """A gc without --tier, as the reason said, would have removed the file before the archive had it."""
+    database = job.catalog.database
+    local = declared(job.catalog, tmp_path / "ckpt", "local", 0)
+    archive = declared(job.catalog, tmp_path / "archive", "archive", 2)
+    copied(job.catalog, tier, job.catalog.files("run"))
+    in_tier.execute(database, in_tier.plan_tier(database, "run", tier, KEEP))
+    kept = doubts(plan_gc(database, "run", KEEP, tier=local))
+    assert {step for (_, step), why in kept.items() if why.endswith(" yet")} == {5, 10, 15}
+    copied(job.catalog, archive, job.catalog.files("run"))
+    done = execute(database, plan_gc(database, "run", KEEP, tier=local))
+    assert [step for _, step in done.removed] == [5, 10, 15]
+
+
 def test_what_left_a_node_comes_back_by_the_command_for_files(job: Job, tier: Tier, tmp_path: Path) -> None:
     """With the tier, undo and purge found no copy there, and ended with 0."""
     declared(job.catalog, tmp_path / "ckpt", "local", 0)
