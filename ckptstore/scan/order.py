@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from itertools import pairwise
 from operator import itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -40,14 +41,15 @@ def dated(
     """The found launches; each new one gets a time of its beginning, so that they sort in the order of `found`.
 
     This time is that of the launch's first file, or the nearest one that keeps the order. Known launches keep their
-    times. A new launch sorts before a known one that was still saving when the new launch's first file was written:
-    launches of a run do not overlap, so the new one was not the later one. `last_saved` is when each known launch saved
-    last.
+    times, and new ones of weights give way to those after them. A new launch sorts before a known one that was still
+    saving when the new launch's first file was written: launches of a run do not overlap, so the new one was not the
+    later one. `last_saved` is when each known launch saved last.
     """
     fixed = {launch.id: launch.created_at for launch in known if launch.created_at is not None}
     moments = [fixed.get(launch.id) or _after_equals(launch, known, last_saved) for launch in found]
-    for place, launch in enumerate(found):
-        if launch.id not in fixed and place:
+    for place, (before, launch) in enumerate(pairwise(found), 1):
+        gives_way = before.id not in fixed and {file.content for file in before.files} == {Content.WEIGHTS}
+        if launch.id not in fixed and not gives_way:
             moments[place] = max(moments[place], moments[place - 1] + _TICK)
     shown = {launch.id for launch in found}
     for place, launch in reversed(list(enumerate(found))):

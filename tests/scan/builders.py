@@ -38,7 +38,7 @@ def save_by_mindformers(output: Path, *steps: int, relaunch: str = "", at: int =
             path = ckpt_bytes.write(output / "checkpoint" / f"rank_{rank}" / f"{prefix}-{place}.ckpt", step)
             stamp(path, at + step)
             for kind, name in (("network", "network"), ("trainable", "trainable_params")):
-                weights = output / f"checkpoint_{kind}" / f"rank_{rank}" / f"llama_rank_{rank}-{name}-{place}.ckpt"
+                weights = output / f"checkpoint_{kind}" / f"rank_{rank}" / f"{prefix}-{name}-{place}.ckpt"
                 weights.parent.mkdir(parents=True, exist_ok=True)
                 weights.write_bytes(ckpt_bytes.value("weight", "Float32", (1,), b"1234"))
                 stamp(weights, at + step)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -159,3 +160,22 @@ def test_weights_beside_the_states_divide_no_launch(catalog: Catalog, tmp_path: 
     shorter.set_steps_per_epoch(LENGTH - 2)
     with pytest.raises(NothingRestorableError, match="the dataset has 3 steps an epoch, so the name of"):
         shorter.resolve()
+
+
+def test_weights_that_a_registered_launch_saved_bring_no_older_launch_behind_it(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    """The launch before it was dated after its weights, and the next start went back to that one's last state."""
+    output, now = tmp_path / "job", int(time.time())
+    save(output, 3, 6, 9, at=now - 1000)
+    ranks = [catalog.join("job", rank=rank, world_size=2, launch_id="one") for rank in (0, 1)]
+    save(output, 12, 14, relaunch="_1", at=now)
+    for launch in ranks:
+        home = output / "checkpoint" / f"rank_{launch.rank}"
+        for step in (12, 14):
+            launch.register(
+                home / f"llama_rank_{launch.rank}_1-3_{step - 10}.ckpt", global_step=step, optimizer_step=step
+            )
+    catalog.scan(output, run="job", world_size=2, steps_per_epoch=LENGTH, trust=["name"])
+    assert {file.global_step for file in catalog.files("job") if file.content is Content.WEIGHTS} == {3, 6, 9, 12, 14}
+    assert catalog.resolve("job").plan.global_step == 14
