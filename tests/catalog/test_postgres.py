@@ -218,7 +218,7 @@ def test_a_deadlock_is_untied(url: str) -> None:
         open_database(url).in_write(work)
 
     in_threads(lock, 2)
-    assert len(tries) == 3
+    assert len(tries) >= 3, "a slow machine may bring a second deadlock"
 
 
 @pytest.mark.parametrize("rows", [1, 3])
