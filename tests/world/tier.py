@@ -36,6 +36,8 @@ class TierWorld(World):
         self.is_tier_away = False
         self._out_of_use: set[bytes] = set()
         """Contents whose copies a gc of the tier may have taken out of use. They are not copied again."""
+        self._purged: dict[str, bytes] = {}
+        """Copies that purge deleted, by their key: a catalog that did not hear of that may still name them."""
         self.ready: set[bytes] = set()
         """Contents that were reported as copied. No gc has taken their copies out of use, no user has changed them."""
         for node in self.nodes:
@@ -109,8 +111,9 @@ class TierWorld(World):
         def work(opened: Catalog) -> Any:
             return in_tier.purge(opened.database, RUN, facts.named(opened.database, SHARED), at_once=now)
 
-        marked = self._marked() & self._copies()
+        marked, before = self._marked() & self._copies(), self.tier.everything()
         self._operate("tier purge", work)
+        self._purged |= {key: content for key, content in before.items() if key not in self.tier.everything()}
         self._check_copies("tier purge", self.ready | marked)
 
     def free_nodes(self, keep_last: int = 2, floor: int = 2, now: bool = False) -> None:  # noqa: FBT001, FBT002
@@ -306,7 +309,7 @@ class TierWorld(World):
         return far | there
 
     def _read(self, plan: RestorePlan, file: Checkpoint, there: dict[str, bytes]) -> bytes | None:
-        copies = self.tier.everything() | self.lost
+        copies = self.tier.everything() | self.lost | (self._purged if self.has_other else {})
         fetched = (copies[copy.key] for copy in plan.copies.get(file.id, ()) if copy.key in copies)
         return next(fetched, there.get(file.path))
 

@@ -414,8 +414,8 @@ class World:
         # Otherwise only the catalog may know the plan, and it may be wrong. A plain script knows only the journals that
         # the catalog names.
         is_told = self.fault is None and (self.is_current or (self.is_quiet and not plain))
-        # Its journals are lost, or below a mount point, and the catalog may fail at this start.
-        may_be_unknown = self.has_lost_disk or (self._is_hidden() and self.fault is not None)
+        # Its journals are lost, or below a mount point, and the catalog was lost since or may fail at this start.
+        may_be_unknown = self.has_lost_disk or (self._is_hidden() and (self.first_missed or self.fault is not None))
         task = self._run(program, lambda: begin_it(0, launch, NEWEST, None, None), "start again")
         self.machine.kill(program)
         if task.error is not None or not task.is_over:

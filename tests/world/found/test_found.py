@@ -1108,3 +1108,34 @@ def test_purge_while_another_directory_is_in_its_place(world: TierWorld) -> None
     world.save(steps=5, kill_rank=1)
     world.purge(now=True)
     world.finish()
+
+
+@history(3649711, of=TierWorld, size=2, replicas=False, disks="one", nodes=1, late=False, keeps=0, coarse=False)
+def test_copy_that_another_catalog_purged(world: TierWorld) -> None:
+    """The journals that tell of the purge are lost with their disk: a second catalog still names the copy."""
+    world.start()
+    world.declare()
+    world.save()
+    world.replicate()
+    world.scan(catalog=1)
+    world.save()
+    world.save()
+    world.replicate()
+    world.tier_gc()
+    world.tier_purge(now=True)
+    world.replace_disk(which=2)
+    world.replace_disk(which=1)
+    world.resolve(catalog=1)
+    world.finish()
+
+
+@history(3649995, of=TierWorld, size=2, replicas=False, disks="each", nodes=1, late=False, keeps=0, coarse=False)
+def test_saved_below_a_mount_point_before_the_catalog_was_lost(world: TierWorld) -> None:
+    """Nothing that can be read says that rank 0 has saved, so its launch may start again."""
+    world.start()
+    world.unmount()
+    world.save()
+    world.mount()
+    world.lose_catalog()
+    world.start(kill_rank=1, plain=True, again=3)
+    world.finish()
