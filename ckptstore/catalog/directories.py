@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import sqlalchemy as sa
 
 from ckptstore.catalog import rows
-from ckptstore.catalog.any_of import any_of, one_of
+from ckptstore.catalog.any_of import any_of
 from ckptstore.catalog.reads import GIVEN_UP
 from ckptstore.catalog.rows import many
 from ckptstore.catalog.tables import (
@@ -22,7 +23,7 @@ from ckptstore.catalog.tables import (
     sources,
     trash,
 )
-from ckptstore.core.model import FileState
+from ckptstore.core.model import FileState, Location
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -119,16 +120,24 @@ def below(connection: sa.Connection, directory: str) -> set[str]:
 
 
 def there_or_removed(connection: sa.Connection, ids: Iterable[str]) -> list[Checkpoint]:
-    """Those of these files that are complete, and those that gc moved to the trash or deleted."""
-    here = one_of(checkpoints.c.state, FileState.COMPLETE.value, FileState.TRASHED.value)
+    """Those of these files that are complete, and those that gc moved to the trash or deleted, as trashed.
+
+    In a tree that was moved, the records have other ids than those in the trash: their paths tell.
+    """
+    asked = {"own_ids": list(ids)}
     # Subqueries without a reference to the outer row: else the trash is read once for each file.
-    went = checkpoints.c.id.in_(_REMOVED_IDS) | checkpoints.c.path.in_(sa.select(REMOVED_PATH))
-    is_either = here | ((checkpoints.c.state == FileState.MISSING.value) & went)
-    query = rows.FILE_QUERY.where(any_of(checkpoints.c.id, "own_ids"), is_either)
-    return list(rows.files(connection.execute(query, {"own_ids": list(ids)})))
+    place = sa.tuple_(checkpoints.c.path, checkpoints.c.size, checkpoints.c.mtime_ns)
+    went = checkpoints.c.id.in_(_REMOVED_IDS) | place.in_(_REMOVED)
+    of_them = any_of(checkpoints.c.id, "own_ids")
+    removed = set(connection.execute(sa.select(checkpoints.c.id).where(of_them, went), asked).scalars())
+    found = rows.files(connection.execute(rows.FILE_QUERY.where(of_them), asked))
+    trashed = (replace(file, state=FileState.TRASHED) if file.id in removed else file for file in found)
+    return [file for file in trashed if file.state in (FileState.COMPLETE, FileState.TRASHED)]
 
 
-_REMOVED_IDS = sa.select(trash.c.checkpoint_id).where(trash.c.checkpoint_id.is_not(None))
+_IS_AWAY = trash.c.wanted != Location.HOME.value
+_REMOVED_IDS = sa.select(trash.c.checkpoint_id).where(trash.c.checkpoint_id.is_not(None), _IS_AWAY)
+_REMOVED = sa.select(REMOVED_PATH, trash.c.size, trash.c.mtime_ns).where(_IS_AWAY)
 
 
 def of_sizes(connection: sa.Connection, sizes: Iterable[int]) -> list[Checkpoint]:

@@ -374,6 +374,20 @@ def test_a_pin_that_was_taken_away_in_another_directory_does_not_come_back(
     assert [row["pinned"] for row in contents(other)["pins"]] == [False]
 
 
+def test_the_copy_of_what_gc_removed_is_a_copy_in_a_tree_that_was_moved(
+    catalog: Catalog, other: Catalog, tmp_path: Path
+) -> None:
+    """A catalog that reads the moved tree first counted it as a file of the run: its gc took the user's backup."""
+    job, _ = begun(catalog, tmp_path / "ckpt", 5, 10, 15, 20)
+    copied(job.folder(0), "cp -r", tmp_path / "backup").rename(job.folder(0) / "backup")
+    catalog.execute(catalog.plan_gc("run", Policy(keep_last=2, floor=2)))
+    moved = (tmp_path / "ckpt").rename(tmp_path / "moved")
+    other.scan(moved, run="run")
+    assert not [file.path for file in other.files("run") if "backup" in file.path and file.state.is_there]
+    other.execute(other.plan_gc("run", Policy(keep_last=1, floor=1)))
+    assert len(list((moved / "rank_0" / "backup").glob("*.ckpt"))) == 4
+
+
 @pytest.mark.of_files
 def test_what_a_rank_recorded_in_an_outage_counts_though_a_backup_was_read_first(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
