@@ -585,13 +585,18 @@ def unheard_states(synced: Synced, files: Iterable[Checkpoint]) -> dict[tuple[st
 
 
 def beside_unread(synced: Synced, paths: Iterable[str]) -> dict[str, str]:
-    """The paths that an unread journal, such as that of their directory, may describe; and why they are not adopted."""
+    """The paths that an unread journal may describe, and why they are not adopted.
+
+    Such as that of their directory, or one below a directory that could not be listed.
+    """
     homes = {_directory_told(each.path): each for each in unread_journals(synced)}
-    if not homes:
+    unlisted = {each.path: each for each in synced.unreadable if not _directory_told(each.path)}
+    if not (homes or unlisted):
         return {}
     reasons = {}
     for path in paths:
         journal = homes.get(path.rpartition("/")[0] or "/") or homes.get(above_save(path))
+        journal = journal or unlisted.get(nearest(path, unlisted))
         if journal is not None:
             reasons[path] = f"{journal.path}, which may tell of it, was not read in full: {journal.reason}"
     return reasons

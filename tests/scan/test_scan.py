@@ -1,5 +1,6 @@
 """Scanning a tree: what is adopted, what is left alone, and that nothing changes when nothing has changed."""
 
+import errno
 import json
 import os
 import shutil
@@ -106,6 +107,30 @@ def test_what_is_no_checkpoint_is_counted_or_said(catalog: Catalog, root: Path) 
     reasons = {Path(each.path).name: each.reason for each in done.skipped}
     assert set(reasons) == {"net-2_2.tmp", "broken-1_1.ckpt", "net\\udcff-1_1.ckpt", "model_best.pth.tar", "loop"}
     assert "is not a whole .ckpt file" in reasons["broken-1_1.ckpt"]
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_nothing_is_adopted_below_a_directory_in_which_no_journals_could_be_looked_for(
+    catalog: Catalog, other: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """A network file system that fails once: the files of a registered launch counted as those of a scanned one."""
+    begun(catalog, tmp_path / "job", 5, 10)
+    listed, looks = os.scandir, []
+
+    def scandir(path: Any) -> Any:
+        looks.extend([path] if str(path).endswith("/rank_0") else [])
+        if looks[-1:] == [path] and len(looks) == at:
+            raise OSError(errno.EIO, "I/O error", str(path))
+        return listed(path)
+
+    with monkeypatch.context() as once:
+        once.setattr(os, "scandir", scandir)
+        done = other.scan(tmp_path / "job", run="run")
+    assert len(looks) >= at
+    assert done.adopted == ()
+    assert str(tmp_path / "job" / "rank_0") in {each.path for each in done.skipped}
+    other.scan(tmp_path / "job", run="run")
+    assert {file.launch for file in other.files("run")} == {"L1"}
 
 
 def test_a_part_that_cannot_be_read_loses_nothing(catalog: Catalog, root: Path, monkeypatch) -> None:
