@@ -189,7 +189,7 @@ class Machine:
             return
         if fault.what in ("error", "kill", "stop"):
             program.fault = None
-            self._let(task, fault, kind, name)
+            self._let(task, fault, kind, name, args)
 
     def after(self, name: str, args: object = None) -> None:
         """The hook after a call has had its effect."""
@@ -199,9 +199,9 @@ class Machine:
         kind = "sql" if args == "sql" else "file"
         if fault.concerns(name, kind) and task.program.place(fault.where) - 1 >= fault.at:
             task.program.fault = None
-            self._let(task, fault, kind, name)
+            self._let(task, fault, kind, name, args)
 
-    def _let(self, task: Task, fault: Fault, kind: str, name: str) -> None:
+    def _let(self, task: Task, fault: Fault, kind: str, name: str, args: object) -> None:
         self.drawn[f"{fault.what} {kind}"] += 1
         if fault.what.startswith("kill"):
             self.kill(task.program)
@@ -216,7 +216,8 @@ class Machine:
             return  # reading never raises ENOSPC
         elif fault.error not in SQL_ERRORS and name not in ("close", "getpid"):
             number = getattr(errno, fault.error)
-            raise OSError(number, os.strerror(number))
+            paths = [each for each in args if isinstance(each, str)] if isinstance(args, tuple) else []
+            raise OSError(number, os.strerror(number), *paths[:1])
 
     def _vanish(self) -> NoReturn:
         """Never return: the process is dead, so no `except` or `finally` of it may run."""

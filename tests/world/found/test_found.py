@@ -1139,3 +1139,39 @@ def test_saved_below_a_mount_point_before_the_catalog_was_lost(world: TierWorld)
     world.lose_catalog()
     world.start(kill_rank=1, plain=True, again=3)
     world.finish()
+
+
+@history(3651728, size=2, replicas=False, disks="one", nodes=1, late=False, keeps=0, coarse=False)
+def test_backup_of_what_gc_removed_in_a_moved_tree(world: World) -> None:
+    """A second catalog counted the copies as files of the run, since the originals were in the trash: gc took them."""
+    world.start()
+    world.save()
+    world.save()
+    world.save()
+    world.save()
+    world.back_up()
+    world.gc()
+    world.move_tree()
+    world.gc(keep_last=6, floor=1, catalog=1)
+    world.check()
+    world.finish()
+
+
+@history(3663166, size=2, replicas=False, disks="each", nodes=1, late=True, keeps=0, coarse=False)
+def test_backups_below_a_directory_that_could_not_be_listed(world: World) -> None:
+    """The look for journals failed once, and the scan adopted copies as files of the run: gc took them."""
+    world.start()
+    world.save()
+    world.save()
+    world.back_up()
+    world.move_tree()
+    world.move_tree()
+    world.back_up()
+    world.move_tree()
+    world.fault = Fault(at=78, what="error", error="EIO", where="any", beside=None)
+    world.scan()
+    world.fault = Fault(at=3, what="error", error="EINTR", where="file", beside=None)
+    world.start()
+    world.gc()
+    world.check()
+    world.finish()
