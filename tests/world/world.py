@@ -1875,9 +1875,10 @@ class World:
             if identity is None:
                 raise ViolationError(f"{what}: {each.source.path} of the plan has bytes that no rank wrote")
             launch = self.truth.launches[identity.launch]
-            # A catalog that has not heard where it saves may take its file for one of the launch before.
-            is_told_elsewhere = launch.is_in_catalog_alone and self.has_other and not launch.branched
-            if launch.is_unheard or (is_told_elsewhere and identity.step == plan.global_step):
+            # A catalog that has not heard where it saves may take its file for one of the launch before. So does each
+            # if the file is dated before its launch, by a clock that was set back.
+            is_taken = (launch.is_in_catalog_alone and self.has_other) or self._is_behind()
+            if launch.is_unheard or (is_taken and not launch.branched and identity.step == plan.global_step):
                 self.checked["unheard"] += 1
                 continue
             planned = next((each for each in self.truth.launches if each.name == plan.launch.id), None)

@@ -1175,3 +1175,15 @@ def test_backups_below_a_directory_that_could_not_be_listed(world: World) -> Non
     world.gc()
     world.check()
     world.finish()
+
+
+@history(3678489, size=2, replicas=True, disks="one", nodes=2, late=False, keeps=0, coarse=False)
+def test_breakpoint_dated_before_its_launch(world: World) -> None:
+    """The clock of its node was set back: the file counts as one of the launch before, with the bytes of its step."""
+    world.start()
+    world.clock(node=1, seconds=-100000)
+    world.wait(seconds=100000)
+    world.start()
+    world.fail()
+    world.finish()
+    assert world.checked["unheard"], "the breakpoint counts as one of the first launch"
