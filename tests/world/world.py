@@ -186,7 +186,7 @@ class World:
         self.beside: list[Trainer] = []
         self.has_neighbour = False
         self._is_neighbour_unheard = False
-        """Whether the other run started while a disk was unmounted: its journal may be below the mount point."""
+        """Whether the other run started while a disk or catalog failed: perhaps no journal that can be read has it."""
         self._bare: dict[bytes, tuple[int, int, int]] = {}
         self._bare_starts = 0
         self._step_beside = _NEIGHBOURS_STEP
@@ -1875,10 +1875,7 @@ class World:
             if identity is None:
                 raise ViolationError(f"{what}: {each.source.path} of the plan has bytes that no rank wrote")
             launch = self.truth.launches[identity.launch]
-            # A catalog that has not heard where it saves may take its file for one of the launch before. So does each
-            # if the file is dated before its launch, by a clock that was set back.
-            is_taken = (launch.is_in_catalog_alone and self.has_other) or self._is_behind()
-            if launch.is_unheard or (is_taken and not launch.branched and identity.step == plan.global_step):
+            if launch.is_unheard:
                 self.checked["unheard"] += 1
                 continue
             planned = next((each for each in self.truth.launches if each.name == plan.launch.id), None)
@@ -1889,7 +1886,13 @@ class World:
                 self.checked["seen late"] += 1  # files of the launch before were not listed yet
                 continue
             is_scanned = plan.launch.id.startswith("scan-") and not self._is_registered(content)
-            if (plan.launch.id if is_scanned else launch.name, identity.step) != (plan.launch.id, plan.global_step):
+            # A catalog that has not heard where it saves may take its file for one of the launch before. So does each
+            # if the file is dated before its launch, by a clock that was set back.
+            is_taken = (launch.is_in_catalog_alone and self.has_other) or self._is_behind()
+            is_taken &= not launch.branched and launch.name != plan.launch.id
+            self.checked["unheard"] += is_taken
+            name = plan.launch.id if is_scanned or is_taken else launch.name
+            if (name, identity.step) != (plan.launch.id, plan.global_step):
                 raise ViolationError(
                     f"{what}: {each.source.path} is of step {identity.step} of {launch.name}, the plan is step "
                     f"{plan.global_step} of {plan.launch.id}"
