@@ -587,7 +587,7 @@ def unheard_states(synced: Synced, files: Iterable[Checkpoint]) -> dict[tuple[st
 def beside_unread(synced: Synced, paths: Iterable[str]) -> dict[str, str]:
     """The paths that an unread journal may describe, and why they are not adopted.
 
-    Such as that of their directory, or one below a directory that could not be listed.
+    It is the journal of their directory, or may be below a directory that could not be listed.
     """
     homes = {_directory_told(each.path): each for each in unread_journals(synced)}
     unlisted = {each.path: each for each in synced.unreadable if not _directory_told(each.path)}
