@@ -141,10 +141,9 @@ _REMOVED = sa.select(REMOVED_PATH, trash.c.size, trash.c.mtime_ns).where(_IS_AWA
 
 
 def of_sizes(connection: sa.Connection, sizes: Iterable[int]) -> list[Checkpoint]:
-    """The complete files of any run that have one of these sizes."""
-    query = rows.FILE_QUERY.where(
-        checkpoints.c.state == FileState.COMPLETE.value, any_of(checkpoints.c.size, "own_values")
-    )
+    """The complete and the damaged files of any run that have one of these sizes."""
+    is_there = checkpoints.c.state.in_((FileState.COMPLETE.value, FileState.DAMAGED.value))
+    query = rows.FILE_QUERY.where(is_there, any_of(checkpoints.c.size, "own_values"))
     return list(rows.files(connection.execute(query, {"own_values": list(sizes)})))
 
 

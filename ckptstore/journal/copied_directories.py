@@ -144,7 +144,7 @@ def is_original(file: Checkpoint) -> bool:
     A file that is gone with its directory is no original: the directory was moved.
     """
     if file.state is not FileState.COMPLETE:
-        return not absence_beside(file)
+        return file.state is FileState.TRASHED and not absence_beside(file)
     here = files.facts_if_seen(file.path)
     try:
         return here is not None and compare(file, files.against(file.path, file, here)) is Sighting.SAME

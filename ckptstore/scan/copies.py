@@ -7,7 +7,6 @@ states after that one would be given up.
 from __future__ import annotations
 
 from collections import defaultdict
-from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING
@@ -80,7 +79,7 @@ def copies_of_known(
     }
     for path, original in _alike(databases, tree, sizes, directories.of_sizes):
         is_new = path not in copies and original.path not in copies
-        if is_new and is_original(original) and _has_bytes_of(path, tree.seen(path), original):
+        if is_new and _is_copy(path, tree.seen(path), original):
             copies[path] = original
     return copies
 
@@ -132,29 +131,42 @@ def quarantines(databases: Sequence[Database], tree: Tree, new: Iterable[Checkpo
     sizes = {file.path: file.size for file in new if file.size is not None and file.path in there}
     found: dict[str, str] = {}
     for path, original in _alike(databases, tree, sizes, directories.quarantined_of_sizes):
-        with suppress(OSError):
-            if path not in found and files.digest(path) == original.digest:
-                found[path] = original.quarantine
+        if path not in found and _has_digest_of(path, original):
+            found[path] = original.quarantine
     return found
 
 
-def _has_bytes_of(path: str, seen: Seen | None, original: Checkpoint) -> bool:
+def _is_copy(path: str, seen: Seen | None, original: Checkpoint) -> bool:
     """Whether a file is a copy. With the name, size and time of the original, it counts as one without being read.
 
-    If the time is in whole seconds, both files are read: some file systems record no finer times.
+    If the time is in whole seconds, both files are read: some file systems record no finer times. If the original was
+    damaged or changed since, its digest tells; if it is gone, the copy takes its place.
     """
     if files.identity(path) == files.identity(original.path):  # a link leads there: it is the same file
         return False
-    if seen is not None and seen.mtime_ns == original.mtime_ns and seen.mtime_ns % 1_000_000_000:
+    if is_original(original) and seen is not None and seen.mtime_ns == original.mtime_ns and seen.mtime_ns % 10**9:
         return seen.name == original.path.rpartition("/")[2] or files.same_bytes(path, original.path)
-    return files.same_bytes(path, original.path)
+    is_there = files.facts_if_seen(original.path) is not None
+    return is_there and (files.same_bytes(path, original.path) or _has_digest_of(path, original))
 
 
-def copies_among(found: Sequence[FoundFile], is_same: Callable[[str, str], bool] = files.same_bytes) -> dict[str, str]:
+def _has_digest_of(path: str, original: Checkpoint) -> bool:
+    try:
+        return original.digest is not None and files.digest(path) == original.digest
+    except OSError:
+        return False
+
+
+def copies_among(
+    found: Sequence[FoundFile],
+    is_same: Callable[[str, str], bool] = files.same_bytes,
+    watched: AbstractSet[str] = frozenset(),
+) -> dict[str, str]:
     """The copies among files, by path, each with the path of its original: the one written first, or given first.
 
     A copy is in another directory than its original, and has its name or its time. Files that were written one shortly
-    after the other are not copies: two callbacks may save the same state.
+    after the other are not copies: two callbacks may save the same state. Beside a file of `watched`, which a registrar
+    takes up, such a file would add nothing: it counts as a copy.
     """
     copies: dict[str, str] = {}
     originals: dict[tuple[object, ...], list[FoundFile]] = defaultdict(list)
@@ -162,8 +174,9 @@ def copies_among(found: Sequence[FoundFile], is_same: Callable[[str, str], bool]
         if file.content not in (Content.FULL, Content.SHARE):
             continue
         rank, about = rank_of(file), (file.path.rpartition("/")[2], file.mtime_ns)
-        likely = {each.path: each for one in about for each in originals[rank, file.size, one] if _is_apart(file, each)}
-        original = next((path for path in likely if is_same(file.path, path)), None)
+        likely = {each.path: each for one in about for each in originals[rank, file.size, one]}
+        apart = (path for path, each in likely.items() if _is_apart(file, each, is_watched=path in watched))
+        original = next((path for path in apart if is_same(file.path, path)), None)
         if original is not None:
             copies[file.path] = original
         else:
@@ -172,14 +185,15 @@ def copies_among(found: Sequence[FoundFile], is_same: Callable[[str, str], bool]
     return copies
 
 
-def _is_apart(file: FoundFile, other: FoundFile) -> bool:
+def _is_apart(file: FoundFile, other: FoundFile, *, is_watched: bool) -> bool:
     is_beside = file.path.rpartition("/")[0] == other.path.rpartition("/")[0]
-    return not is_beside and not 0 < file.mtime_ns - other.mtime_ns <= NEAR_NS
+    return not is_beside and (is_watched or not 0 < file.mtime_ns - other.mtime_ns <= NEAR_NS)
 
 
-def among_new(found: Sequence[FoundFile], watched: Iterable[FoundFile]) -> dict[str, str]:
+def among_new(found: Sequence[FoundFile], watched: Sequence[FoundFile]) -> dict[str, str]:
     """Why new files that are copies of other new files, or of `watched` ones, are not adopted, by path."""
-    copies = copies_among([*watched, *sorted(found, key=lambda each: each.path)])
+    of_registrars = {each.path for each in watched}
+    copies = copies_among([*watched, *sorted(found, key=lambda each: each.path)], watched=of_registrars)
     return {each.path: _reason(copies[each.path], "this run") for each in found if each.path in copies}
 
 
@@ -204,7 +218,8 @@ def as_a_run(
         if original.launch_key not in originals:
             originals[original.launch_key] = _launch_of(original, databases)
         if seen is not None:
-            is_sound = is_original(original)  # else the file was changed before it was copied
+            # Else the file was changed before it was copied.
+            is_sound = is_original(original) or _has_digest_of(path, original)
             of_launch[original.launch_key].append(
                 replace(
                     original,

@@ -221,8 +221,8 @@ class _Planner:
             and not nearest(path, recorded.owners)  # it is in a directory that is one checkpoint
         ]
         candidates, of_others = unwatched(self.database, self.run_id, (*unknown, *self.rewritten))
-        # Files that the run's launches may have written: reconciliation judges them. They may have copies.
-        self.watched = set(unknown) - {*candidates, *of_others, *self.foreign.placed}
+        # Files that launches of this or another run may have written: reconciliation judges them. They may have copies.
+        self.watched = set(unknown) - {*candidates, *self.foreign.placed}
         # Why files are not adopted.
         self.reasons = {path: self.unheard[path] for path in (*candidates, *recorded.replaced) if path in self.unheard}
         self.reasons |= of_others

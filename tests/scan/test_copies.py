@@ -122,6 +122,34 @@ def test_a_run_of_copies_does_not_go_on_from_a_file_that_was_changed_before_it_w
         assert catalog.resolve("new").plan.global_step == 5
 
 
+@pytest.mark.parametrize("how", ["-r alone", "-rp alone"])
+def test_copies_of_files_that_were_damaged_since_take_no_run_back(catalog: Catalog, tmp_path: Path, how: str) -> None:
+    """They were adopted as a launch of this day, and a start went on from it, though a newer state was whole."""
+    begun(catalog, tmp_path / "job", 5, 10)
+    backup = copied(tmp_path / "job", how)
+    for path in (tmp_path / "job").rglob("net-1_5.ckpt"):
+        os.truncate(path, 0)
+    done = catalog.scan(tmp_path, run="run")
+    assert done.adopted == ()
+    assert catalog.resolve("run").plan.global_step == 10
+    catalog.scan(backup, run="new")
+    assert {(save.tally.global_step, save.restorable) for save in catalog.saves("new")} == {(10, True), (5, True)}
+
+
+@pytest.mark.parametrize("how", ["-r alone", "-rp alone"])
+def test_the_copy_of_a_damaged_file_is_no_new_file(catalog: Catalog, tmp_path: Path, how: str) -> None:
+    """It was adopted as a whole file, since only those of complete files counted as copies."""
+    begun(catalog, tmp_path / "job", 5, 10, world_size=1)
+    changed = tmp_path / "job" / "rank_0" / "net-1_10.ckpt"
+    changed.write_bytes(changed.read_bytes()[:-1] + b"?")
+    backup = copied(tmp_path / "job", how)
+    catalog.verify("run", digest=True)
+    assert catalog.scan(tmp_path, run="run").adopted == ()
+    assert catalog.resolve("run").plan.global_step == 5
+    catalog.scan(backup, run="new")
+    assert catalog.resolve("new").plan.global_step == 5
+
+
 @pytest.mark.parametrize("now", [True, False])
 @pytest.mark.parametrize("how", ["-r", "-rp"])
 def test_copies_of_files_that_gc_removed_become_a_run_with_all_states(

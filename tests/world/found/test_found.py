@@ -1187,3 +1187,39 @@ def test_breakpoint_dated_before_its_launch(world: World) -> None:
     world.fail()
     world.finish()
     assert world.checked["unheard"], "the breakpoint counts as one of the first launch"
+
+
+@history(3632727, size=2, replicas=True, disks="one", nodes=1, late=False, keeps=0, coarse=False)
+def test_backups_of_states_that_a_power_loss_damaged(world: World) -> None:
+    """The copies were adopted as a launch of their own, and a start went back to it from a newer whole state."""
+    world.start()
+    world.save()
+    world.save()
+    world.save()
+    world.start(kill_rank=0, ranks=1)
+    world.slow()
+    world.fail()
+    beside = ("gc", {"keep_last": 1, "floor": 2, "hours": 1})
+    world.fault = Fault(at=0, what="stop", error="", where="any", beside=beside)
+    world.gc()
+    world.fault = None
+    world.pin(step=14, catalog=1)
+    world.relieve()
+    world.purge(now=True)
+    world.back_up()
+    world.back_up(which=13, times=False)
+    world.power_loss()
+    world.lose_catalog()
+    world.finish()
+
+
+@history(3681069, size=1, replicas=False, disks="one", nodes=1, late=False, keeps=0, coarse=False)
+def test_backup_at_once_of_what_another_run_has_not_registered(world: World) -> None:
+    """The scan of this run adopted the copy, since it was made within two seconds of the original."""
+    world.start()
+    world.neighbour()
+    world.save(steps=5, kill_rank=1, behind=True)
+    world.neighbour_saves(untold=True)
+    world.back_up()
+    world.scan()
+    world.finish()
