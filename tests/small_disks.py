@@ -49,3 +49,22 @@ def date_far_ahead(path: Path) -> None:
     os.utime(path, (9_300_000_000, 9_300_000_000))
     if path.stat().st_mtime < 9_300_000_000:
         pytest.skip("this file system has no such times")
+
+
+@contextmanager
+def hanging_disk(home: Path) -> Iterator[Path]:
+    """A file system at `home` that answers nothing as long as the block lasts: a FUSE server that does not serve."""
+    home.mkdir(parents=True, exist_ok=True)
+    try:
+        server = os.open("/dev/fuse", os.O_RDWR)
+    except OSError:
+        pytest.skip("there is no FUSE here")
+    try:
+        options = f"fd={server},rootmode=040000,user_id=0,group_id=0"
+        command = ["mount", "-i", "-t", "fuse", "-o", options, "hanging", str(home)]
+        if subprocess.run(command, pass_fds=[server], capture_output=True, check=False).returncode:
+            pytest.skip("mounting is not allowed here")
+        yield home
+    finally:
+        os.close(server)  # each call that hangs fails now
+        subprocess.run(["umount", "--lazy", str(home)], capture_output=True, check=False)

@@ -6,12 +6,13 @@ And work in portions, and on a thread of its own.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from ckptstore.outside import ThreadPoolExecutor, queue, threading, time
+from ckptstore.outside import ThreadPoolExecutor, os, queue, threading, time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 log = logging.getLogger("ckptstore")
 
@@ -84,6 +85,35 @@ def within(seconds: float, work: Callable[[], Result]) -> Result | None:
     if failure is not None:
         raise failure
     return found
+
+
+ANSWER_SECONDS = 5.0
+_looks: dict[str, tuple[float, threading.Event]] = {}
+"""The looks at directories that have not ended: when each began, and what its end sets."""
+
+
+def hanging(directories: Collection[str]) -> set[str]:
+    """Those of these directories whose disks do not answer within 5 s. They are asked again when they have answered."""
+    asked = {each: _looks.get(each) or _look(each) for each in directories}
+    return {
+        each
+        for each, (begun, ended) in asked.items()
+        if not ended.wait(max(0.0, begun + ANSWER_SECONDS - time.monotonic()))
+    }
+
+
+def _look(directory: str) -> tuple[float, threading.Event]:
+    look = _looks[directory] = time.monotonic(), threading.Event()
+
+    def ask() -> None:
+        with suppress(OSError):
+            os.stat(f"{directory.rstrip('/')}/.")
+        _looks.pop(directory, None)
+        look[1].set()
+
+    if start_thread(ask, "ckptstore-look") is None:
+        ask()
+    return look
 
 
 def start_thread(work: Callable[[], object], name: str) -> threading.Thread | None:

@@ -13,11 +13,9 @@ from ckptstore.core.limits import CLOCKS_DIFFER
 from ckptstore.core.model import FileState, Kind, Observed, RestorePlan, Rule, moment
 from ckptstore.core.text import count, of_ranks, some, span
 from ckptstore.disk import presence
-from ckptstore.disk.files import facts_if_seen
 from ckptstore.disk.owner import shown
-from ckptstore.disk.waiting import for_each
 from ckptstore.doctor.checkup import Fact, Status
-from ckptstore.doctor.run_facts import folder_of
+from ckptstore.doctor.run_facts import NO_ANSWER, folder_of, unseen_of
 from ckptstore.resume.lineage import lineage
 from ckptstore.resume.liveness import is_overdue, laggards, restart_loop, usual_pause
 from ckptstore.resume.remedies import of_unplaced
@@ -85,17 +83,16 @@ def _restorable(facts: RunFacts, found: RestorePlan | None, rejected: Sequence[R
     detail = f"step {found.global_step}, saved {span(facts.now - saved_at)} ago, according to the catalog"
     older = f"{Command('resolve', facts.run)} shows what else can be restored"
     files = [file for file in files if file.id not in fetched]
-    seen = for_each(facts_if_seen, [file.path for file in files])
-    unseen = [file for file, facts_of in zip(files, seen, strict=True) if facts_of is None]
-    beside = {presence.directory_of(file.path): file for file in unseen}
-    away = [f"{path} {why}" for path, file in beside.items() if (why := presence.absence_beside(file))]
+    gone, hung = unseen_of([file.path for file in files])
+    beside = {presence.directory_of(file.path): file for file in files if file.path in gone}
+    away = [f"{path} {NO_ANSWER}" for path in sorted(hung)]
+    away += [f"{path} {why}" for path, file in beside.items() if (why := presence.absence_beside(file))]
     if away:
         detail += f"; but {count(len(away), 'directory', 'directories')} of it cannot be seen: {away[0]}"
         hint = f"mount it, or ask on a machine that sees it; if it was deleted: {older}"
         return facts.check(name, Status.PROBLEM, detail, hint)
-    if unseen:
-        gone = sorted({file.path for file in unseen})
-        detail += f"; but {count(len(gone), 'file', 'files')} of it cannot be seen: {gone[0]}"
+    if gone:
+        detail += f"; but {count(len(gone), 'file', 'files')} of it cannot be seen: {min(gone)}"
         return facts.check(name, Status.PROBLEM, detail, f"bring it back; if it is lost: {older}")
     if fetched:
         detail += f"; {count(len(fetched), 'file', 'files')} of it must be fetched from a tier: a start does that"

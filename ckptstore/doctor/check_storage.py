@@ -117,7 +117,8 @@ def _what_frees(facts: RunFacts) -> str:
     """The commands that free space now. A gc without --now does not: its files take as much space in the trash."""
     in_trash = sum(each.bytes for each in facts.trash)
     ways = [f"{Command('purge', facts.run, '--now')} frees up to {size(in_trash)}"] if in_trash else []
-    if len({saved.step for saved in facts.saves if facts_if_seen(saved.path) is not None}) > _FLOOR:
+    there = [saved for saved in facts.saves if facts.around[folder_of(saved.path)].device is not None]
+    if len({saved.step for saved in there if facts_if_seen(saved.path) is not None}) > _FLOOR:
         gc = ("gc", facts.run, "--keep-last", _FLOOR)
         ways.append(f"{Command(*gc)} shows what may go, and {Command(*gc, '--apply', '--now')} deletes it")
     return "; ".join(ways) or "no state of this run can be removed: free other space on this disk, or save to another"
@@ -245,7 +246,8 @@ def _lock(facts: RunFacts, lock: Lock) -> Check:
 
 def _unconfirmed(database: Database, facts: RunFacts) -> Iterator[Check]:
     """A note about what users' commands journalled, if it takes protection away and no person has confirmed it."""
-    shared = [path for path in facts.journals if path.rpartition("/")[2].startswith(jsonl.SHARED)]
+    there = [path for path in facts.journals if facts.around[jsonl.directory_of(path)].device is not None]
+    shared = [path for path in there if path.rpartition("/")[2].startswith(jsonl.SHARED)]
     found = jsonl.read_types(sorted(shared), MARKS)
     every = [line for contents in found.values() for line in contents.entries]
     run = find_called(database, facts.run).first

@@ -13,7 +13,7 @@ from ckptstore.catalog.runs import find_run, if_lost, run_names
 from ckptstore.disk.run_directories import DIRECTORIES, known_directories
 from ckptstore.doctor import check_database, check_launch, check_storage, check_tiers
 from ckptstore.doctor.checkup import Check, Checkup, Status
-from ckptstore.doctor.run_facts import gather
+from ckptstore.doctor.run_facts import ask_all, gather
 from ckptstore.errors import CatalogDamagedError, CatalogUnavailableError, DamageError, UnknownRunError
 from ckptstore.journal.sync import found_below, take_up_found
 from ckptstore.outside import utc_now
@@ -55,6 +55,8 @@ def examine(url: str | None, run: str | None = None, *, now: datetime | None = N
 def _runs(database: Database, run: str | None, now: datetime, *, is_away: bool = False) -> list[Check]:
     checks: list[Check] = []
     with database.connected():
+        if run is None:
+            ask_all(database)
         for name in run_names(database, run):
             try:
                 run_id = find_run(database, name)

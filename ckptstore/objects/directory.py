@@ -12,6 +12,7 @@ from ckptstore.disk.aside import clear_unfinished, named_last
 from ckptstore.disk.files import sync
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.presence import sync_above
+from ckptstore.disk.waiting import hanging
 from ckptstore.disk.walk import LOST_AND_FOUND
 from ckptstore.errors import RefusedError, reason_of
 from ckptstore.objects.errors import (
@@ -108,7 +109,9 @@ class DirectoryStore(Store):
                 os.unlink(self._at(key))
 
     def check(self) -> tuple[Finding, ...]:
-        """Whether this user may write there."""
+        """Whether this user may write there. A disk that does not answer is not waited for."""
+        if hanging({self._directory}):
+            raise UnreachableError(f"{self.name} does not answer", "see that its server is there")
         path = self._at(f"{FOLDER}/check-{token_hex(8)}")
         with self._named("be written to"):
             self._ensure_present()

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from ckptstore.catalog import gauges
 from ckptstore.catalog.copies import tiers_of
 from ckptstore.core.copies import CopyState
-from ckptstore.doctor.run_facts import backlogs, folder_of, room_of
+from ckptstore.doctor.run_facts import backlogs, folder_of, room_of, unanswered
 from ckptstore.resume import overview
 from ckptstore.resume.liveness import laggards
 
@@ -118,12 +118,14 @@ def measure(database: Database, known: Sequence[RunRow] | None = None) -> Measur
     damaged: Counter[str] = Counter()
     for state in bad:
         damaged[state.run] += state.files
+    last = ((row.run, saves.get(row.last.tally.save_id)) for row in rows if row.last)
+    folders = {run: folder_of(save.path) for run, save in last if save is not None}
+    hung = unanswered({*folders.values()})
     seen: dict[str, int] = {}
-    for row in rows:
-        save = saves.get(row.last.tally.save_id) if row.last else None
-        if save is not None:
+    for run, folder in folders.items():
+        if folder not in hung:
             with suppress(OSError):
-                seen[row.run] = room_of(folder_of(save.path)).bytes
+                seen[run] = room_of(folder).bytes
     return Measured(
         rows,
         damaged,

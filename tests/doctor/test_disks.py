@@ -17,13 +17,15 @@ from ckptstore.doctor.checkup import Status
 from ckptstore.doctor.doctor import examine
 from ckptstore.doctor.run_facts import Room, room_of
 from ckptstore.retention.policy import Policy
+from ckptstore.serve import metrics
 from ckptstore.training.rank_launch import RankLaunch
 from tests import ckpt_bytes
 from tests.cli.advice import follow
 from tests.command_line import ckptstore
 from tests.doctor.checkups import checks, said, unchanged
 from tests.jobs import Job, begun, started
-from tests.small_disks import fill, read_only, small_disk
+from tests.small_disks import fill, hanging_disk, read_only, small_disk
+from tests.tiers import jobs as tiers
 
 pytestmark = pytest.mark.of_files
 
@@ -209,3 +211,23 @@ def test_a_disk_that_the_system_made_read_only(
         assert said(checks(database_url)["disk"]) == ("warning", told)
         monkeypatch.setattr(name_claims, "host_name", lambda: "login")
         assert said(checks(database_url)["disk"]) == ("note", told)
+
+
+def test_a_disk_that_hangs_is_named(
+    catalog: Catalog, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Doctor waited for it without a word; the states on it stay, and a gc waits for it."""
+    monkeypatch.setattr("ckptstore.disk.waiting.ANSWER_SECONDS", 0.1)
+    begun(catalog, tmp_path / "nfs" / "other", 10, run="other")
+    job, _ = begun(catalog, tmp_path / "nfs", 10)
+    job.directory = tmp_path / "disk"
+    job.save(job.begin(), 20)
+    tiers.declared(catalog, tmp_path / "nfs" / "tier")
+    with hanging_disk(tmp_path / "nfs"):
+        (tier,) = (check for check in examine(database_url).checks if check.name == "tiers" and not check.run)
+        assert (tier.status, tier.detail) == (Status.PROBLEM, f"tier tier: {tmp_path}/nfs/tier does not answer")
+        found = {check.name: check for check in examine(database_url).checks if check.run == "run"}
+        assert metrics.measure(catalog.database).available.keys() == {"run"}
+    assert found["directories"].status is Status.OK
+    assert f"{tmp_path}/nfs/rank_0 does not answer within 5 s" in found["gc_waits"].detail
+    assert "gc_waits" not in checks(database_url)

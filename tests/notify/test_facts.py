@@ -10,13 +10,14 @@ import pytest
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog import leases
 from ckptstore.core.model import launch_key
+from ckptstore.disk import waiting
 from ckptstore.doctor.checkup import Status
 from ckptstore.notify.facts import KINDS, look
 from ckptstore.notify.receivers import Failure
 from ckptstore.notify.watcher import Watcher
 from tests.jobs import begun, set_ending
 from tests.notify.receiving import let_an_hour_pass
-from tests.small_disks import fill, give_room, small_disk
+from tests.small_disks import fill, give_room, hanging_disk, small_disk
 
 pytestmark = pytest.mark.of_files
 
@@ -167,3 +168,16 @@ def test_a_run_that_was_renamed_or_forgotten(catalog: Catalog, tmp_path: Path) -
     assert told(catalog, at=late + 120 * MINUTE) == []
     catalog.forget("other")
     assert look(catalog.database, KINDS, late + 120 * MINUTE).notices == ()
+
+
+def test_a_disk_that_hangs_holds_up_no_other_run(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One look at it took until its server was back, and nothing was told of any run."""
+    monkeypatch.setattr("ckptstore.disk.waiting.ANSWER_SECONDS", 0.1)
+    for run, home in (("first", "nfs"), ("last", "disk")):
+        begun(catalog, tmp_path / home, 10, run=run)
+    late = now() + 30 * MINUTE
+    with hanging_disk(tmp_path / "nfs"):
+        assert told(catalog, at=late + 120 * MINUTE) == [("silent", "first"), ("silent", "last")]
+    assert not waiting.hanging({str(tmp_path / "nfs")}), "it is asked again when it answers"
