@@ -180,10 +180,12 @@ def catalog(context: click.Context, *, waits: bool = False) -> Catalog:
     """
     gc.disable()
     from ckptstore.api import connect
+    from ckptstore.doctor.unanswered import named_if_slow
 
     gc.freeze()
     gc.enable()
     opened = connect(context.obj)
+    context.with_resource(named_if_slow(opened.database))
     if not waits:
         context.with_resource(opened.database.connected())
     return opened

@@ -15,7 +15,8 @@ from ckptstore.core.text import count, of_ranks, some, span
 from ckptstore.disk import presence
 from ckptstore.disk.owner import shown
 from ckptstore.doctor.checkup import Fact, Status
-from ckptstore.doctor.run_facts import NO_ANSWER, folder_of, unseen_of
+from ckptstore.doctor.run_facts import folder_of
+from ckptstore.doctor.unanswered import NO_ANSWER, unseen_of
 from ckptstore.resume.lineage import lineage
 from ckptstore.resume.liveness import is_overdue, laggards, restart_loop, usual_pause
 from ckptstore.resume.remedies import of_unplaced

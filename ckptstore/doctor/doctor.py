@@ -13,7 +13,8 @@ from ckptstore.catalog.runs import find_run, if_lost, run_names
 from ckptstore.disk.run_directories import DIRECTORIES, known_directories
 from ckptstore.doctor import check_database, check_launch, check_storage, check_tiers
 from ckptstore.doctor.checkup import Check, Checkup, Status
-from ckptstore.doctor.run_facts import ask_all, gather
+from ckptstore.doctor.run_facts import gather
+from ckptstore.doctor.unanswered import unanswered_of
 from ckptstore.errors import CatalogDamagedError, CatalogUnavailableError, DamageError, UnknownRunError
 from ckptstore.journal.sync import found_below, take_up_found
 from ckptstore.outside import utc_now
@@ -56,7 +57,7 @@ def _runs(database: Database, run: str | None, now: datetime, *, is_away: bool =
     checks: list[Check] = []
     with database.connected():
         if run is None:
-            ask_all(database)
+            unanswered_of(database, None)  # all at once: then none of them is waited for again
         for name in run_names(database, run):
             try:
                 run_id = find_run(database, name)

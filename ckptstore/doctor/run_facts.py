@@ -14,11 +14,11 @@ from ckptstore.core.events import FileRecorded, TrainingEnded, from_lines, launc
 from ckptstore.core.limits import LEASE
 from ckptstore.core.model import LaunchKey
 from ckptstore.disk import presence
-from ckptstore.disk.files import facts_if_seen
 from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.run_directories import root_of
-from ckptstore.disk.waiting import ANSWER_SECONDS, for_each, hanging
+from ckptstore.disk.waiting import for_each
 from ckptstore.doctor.checkup import Check
+from ckptstore.doctor.unanswered import NO_ANSWER, unanswered, unseen_of
 from ckptstore.errors import reason_of
 from ckptstore.journal import jsonl
 from ckptstore.journal.sync import read_so_far
@@ -247,30 +247,6 @@ def folder_of(path: str) -> str:
 def roots(directories: list[str]) -> list[str]:
     """The common directories above the directories of single ranks."""
     return sorted({root_of(directory) for directory in directories})
-
-
-NO_ANSWER = f"does not answer within {ANSWER_SECONDS:g} s"
-
-
-def unanswered(directories: Collection[str]) -> set[str]:
-    """Those of these directories whose disks do not answer: a look at one of them might last for hours."""
-    hung = hanging({root_of(each) for each in directories})
-    return {each for each in directories if root_of(each) in hung}
-
-
-def unseen_of(paths: Sequence[str]) -> tuple[set[str], set[str]]:
-    """Those of these files that are not there, and the directories that do not answer whether others are."""
-    hung = unanswered({presence.directory_of(path) for path in paths})
-    asked = [path for path in paths if presence.directory_of(path) not in hung]
-    seen = for_each(facts_if_seen, asked)
-    return {path for path, facts in zip(asked, seen, strict=True) if facts is None}, hung
-
-
-def ask_all(database: Database) -> None:
-    """Ask the disks of all runs at once: several that do not answer take 5 s together, and not 5 s each."""
-    with database.read() as connection:
-        places = gauges.directories(connection)
-    unanswered(set().union(*places.values()))
 
 
 def look_around(directories: Sequence[str]) -> list[Surroundings]:

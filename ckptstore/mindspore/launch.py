@@ -23,6 +23,7 @@ from ckptstore.core.naming import ONE_FILE
 from ckptstore.core.text import count, size, some, span
 from ckptstore.disk.files import absolute
 from ckptstore.disk.run_directories import root_of
+from ckptstore.doctor.unanswered import named_if_slow
 from ckptstore.errors import CatalogUnavailableError, CkptstoreError, UsageError
 from ckptstore.mindspore import communication, random_layers
 from ckptstore.mindspore.data import begin_anew, check_dataset, check_exact, complaints, go_on, randomness, steps_of
@@ -740,7 +741,8 @@ class TrainingLaunch(RankLaunch):
             if steps is not None:
                 self.note_steps_per_epoch(steps.an_epoch, batch_size=steps.batch_size, shards=steps.shards)
             asks = [ask_ranks(self, query, ask)] if communication.rank_and_world_size()[1] > 1 else []
-            own.append(decide(self, self.directories, query, *asks))
+            with named_if_slow(self.database, self.run):
+                own.append(decide(self, self.directories, query, *asks))
             return own[0].to_json()
 
         sent = communication.decided_together(decided, lambda question: answer(self, question))

@@ -13,7 +13,8 @@ from ckptstore.core.ids import derived_id
 from ckptstore.doctor.check_launch import damage, newest_launch
 from ckptstore.doctor.check_storage import disks
 from ckptstore.doctor.checkup import Status
-from ckptstore.doctor.run_facts import ask_all, gather
+from ckptstore.doctor.run_facts import gather
+from ckptstore.doctor.unanswered import unanswered_of
 from ckptstore.errors import UnknownRunError
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def look(database: Database, kinds: Collection[str], now: datetime) -> Look:
     has_room: list[str] = []
     if {SILENT, RESTART_LOOP, DISK} & set(kinds):
         with database.connected():
-            ask_all(database)
+            unanswered_of(database, None)  # all at once: then none of them is waited for again
             for run in run_names(database, None):
                 try:
                     run_id = find_run(database, run)

@@ -14,7 +14,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from ckptstore.catalog import gauges
 from ckptstore.catalog.copies import tiers_of
 from ckptstore.core.copies import CopyState
-from ckptstore.doctor.run_facts import backlogs, folder_of, room_of, unanswered
+from ckptstore.doctor.run_facts import backlogs, folder_of, room_of
+from ckptstore.doctor.unanswered import unanswered
 from ckptstore.resume import overview
 from ckptstore.resume.liveness import laggards
 

@@ -174,10 +174,11 @@ def test_a_disk_that_hangs_holds_up_no_other_run(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One look at it took until its server was back, and nothing was told of any run."""
-    monkeypatch.setattr("ckptstore.disk.waiting.ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr("ckptstore.disk.waiting.ANSWER_SECONDS", 1.0)
     for run, home in (("first", "nfs"), ("last", "disk")):
         begun(catalog, tmp_path / home, 10, run=run)
     late = now() + 30 * MINUTE
     with hanging_disk(tmp_path / "nfs"):
         assert told(catalog, at=late + 120 * MINUTE) == [("silent", "first"), ("silent", "last")]
+    monkeypatch.undo()
     assert not waiting.hanging({str(tmp_path / "nfs")}), "it is asked again when it answers"
