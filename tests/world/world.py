@@ -1098,9 +1098,9 @@ class World:
         task = self._operate("undo", lambda opened: opened.undo(RUN), catalog)
         after = self.everything()
         has_unread = any(disk.unreadable for disk in self.disks.values())
-        # If it was killed, files that it moved back count only after the next gc or undo. A journal that it could not
-        # read may say that a rank missed a file, which was in the trash: that file counts only after a scan.
-        if has_unread or not task.is_over:
+        # If it was killed or failed, files that it moved back count only after the next gc or undo. A journal that it
+        # could not read may say that a rank missed a file, which was in the trash: that file counts only after a scan.
+        if has_unread or not task.is_over or task.error is not None or task.result.troubles:
             trashed = {content for path, content in before.items() if "/.ckptstore/trash/" in path}
             self._uncounted |= trashed & {content for path, content in after.items() if path not in before}
         if alone:
