@@ -790,16 +790,17 @@ def join(
 
     def begun() -> Line:
         named = launch_id or os.environ.get("CKPTSTORE_LAUNCH_ID") or new_launch_id()
-        launch = begin(
-            database,
-            run,
-            rank=rank,
-            world_size=world_size,
-            launch_id=named,
-            layout=layout,
-            directories=directories,
-            claim=silence.claim if silence else None,
-        )
+        with named_if_slow(database, run):
+            launch = begin(
+                database,
+                run,
+                rank=rank,
+                world_size=world_size,
+                launch_id=named,
+                layout=layout,
+                directories=directories,
+                claim=silence.claim if silence else None,
+            )
         first.append(launch)
         facts, known = launch_to_json(launch.facts), dict(launch.known)
         noted = {"name": launch.name, "known": known, "saved_before": launch.saved_before}

@@ -1,23 +1,27 @@
-"""Disks that are full, for real: of the catalog, of the journal, of the checkpoints."""
+"""Disks that are full, for real: of the catalog, of the journal, of the checkpoints. And one that hangs."""
 
+import logging
 import os
+import queue
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mindspore.train import Callback, RunContext
 
+import ckptstore.mindspore
 from ckptstore.api import Catalog, connect
 from ckptstore.retention import free_space
 from ckptstore.retention.policy import Policy
 from ckptstore.training import retention_thread
 from tests.cli.advice import follow
 from tests.mindspore.running import RECORDED_ALIKE, Run
-from tests.mindspore.trainings import Job, complaints, create_dataset
+from tests.mindspore.trainings import Job, complaints, create_dataset, create_model, train
 from tests.postgres_server import wait_for
-from tests.small_disks import fill, give_room, small_disk
+from tests.small_disks import fill, give_room, hanging_disk, small_disk
 
 STEPS = [30, 25, 20, 15, 10, 5]
 STEPS_PER_EPOCH = 10
@@ -214,3 +218,22 @@ def test_a_save_that_found_no_room_has_room_made_for_the_next_one(
         job.train(FillsTheDisk(), job.launch.saver(disk, every=1, keep=Policy(keep_last=1, floor=1)))
         assert any(each.startswith("step 10 is not saved") for each in complaints(caplog))
         assert catalog.resolve("run").plan.global_step in (11, 12)
+
+
+def test_a_start_that_waits_for_a_disk_names_it(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waited without a word until the server was back."""
+    monkeypatch.setattr("ckptstore.disk.waiting.ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr("ckptstore.doctor.unanswered.ANSWER_SECONDS", 1.0)
+    told: queue.Queue[str] = queue.Queue()
+    monkeypatch.setattr(logging.getLogger("ckptstore"), "warning", lambda *what: told.put(what[0] % what[1:]))
+    train(create_model(), tmp_path / "nfs")
+
+    def start() -> None:
+        ckptstore.mindspore.join("run").resume(create_model(), create_dataset())
+
+    with ThreadPoolExecutor(1) as other, hanging_disk(tmp_path / "nfs"):
+        done = other.submit(start)
+        assert told.get(timeout=60).startswith(f"{tmp_path}/nfs: no answer from the disk")
+        assert not done.done()
