@@ -35,6 +35,7 @@ SQLITE_SHOWS_IT = ("advise", "doctor", "journal", "leave", "resume", "retention"
 ON_BOTH = (
     *("test_gc.py", "test_gc_lock.py", "test_gc_safety.py", "test_grades.py"),  # about locks
     *("test_initial.py", "test_register.py", "test_resolve.py", "test_resolve_scale.py"),  # what a job needs
+    "test_a_command_that_waits_for_a_disk_says_so",
     "test_a_catalog_made_anew_has_all_that_the_old_one_had",
     "test_of_starts_in_one_moment_one_goes_on",
 )

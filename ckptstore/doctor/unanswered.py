@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ckptstore.catalog import reads
+from ckptstore.catalog.engine import open_to_look
 from ckptstore.core.text import some
 from ckptstore.disk import presence
 from ckptstore.disk.files import facts_if_seen
@@ -54,10 +55,14 @@ def named_if_slow(database: Database, run: str | None = None) -> Iterator[None]:
     def tell() -> None:
         if ended.wait(ANSWER_SECONDS):
             return
+        # With a connection of its own: on PostgreSQL, the block may have that of the process.
+        own = open_to_look(database.url.render_as_string(hide_password=False), answer_within=ANSWER_SECONDS)
         try:
-            found = {*map(root_of, unanswered_of(database, run))}
+            found = {*map(root_of, unanswered_of(own, run))}
         except CatalogUnavailableError:
             return
+        finally:
+            own.disconnect()
         if found and not ended.is_set():
             log.warning("%s: no answer from the disk: what looks there waits for it", some(sorted(found)))
 

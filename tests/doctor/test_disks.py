@@ -1,12 +1,9 @@
 """What doctor finds of the disks that checkpoints are on: real small ones, and mount tables as of clusters."""
 
-import logging
 import os
-import queue
 import re
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
@@ -14,7 +11,6 @@ import pytest
 
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog import mounts
-from ckptstore.cli.main import cli
 from ckptstore.disk import name_claims
 from ckptstore.doctor import check_storage
 from ckptstore.doctor.checkup import Status
@@ -235,18 +231,3 @@ def test_a_disk_that_hangs_is_named(
     assert found["directories"].status is Status.OK
     assert f"{tmp_path}/nfs/rank_0 does not answer within 5 s" in found["gc_waits"].detail
     assert "gc_waits" not in checks(database_url)
-
-
-def test_a_command_that_waits_for_a_disk_says_so(
-    catalog: Catalog, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It waited without a word."""
-    monkeypatch.setattr("ckptstore.disk.waiting.ANSWER_SECONDS", 1.0)
-    monkeypatch.setattr("ckptstore.doctor.unanswered.ANSWER_SECONDS", 1.0)
-    told: queue.Queue[str] = queue.Queue()
-    monkeypatch.setattr(logging.getLogger("ckptstore"), "warning", lambda *what: told.put(what[0] % what[1:]))
-    begun(catalog, tmp_path / "nfs", 10)
-    with ThreadPoolExecutor(1) as other, hanging_disk(tmp_path / "nfs"):
-        done = other.submit(cli.main, ["--db", database_url, "resolve", "run"], standalone_mode=False)
-        assert told.get(timeout=60).startswith(f"{tmp_path}/nfs: no answer from the disk")
-        assert not done.done()

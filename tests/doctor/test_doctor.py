@@ -1,8 +1,11 @@
 """What doctor finds of a run: each thing made to happen, and found; and nothing changed by looking."""
 
+import logging
 import os
+import queue
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -16,6 +19,7 @@ from ckptstore.api import Catalog, connect
 from ckptstore.catalog import leases, removals
 from ckptstore.catalog.runs import find_run, run_names
 from ckptstore.catalog.tables import gc_locks
+from ckptstore.cli.main import cli
 from ckptstore.core.model import launch_key
 from ckptstore.disk import name_claims
 from ckptstore.disk.owner import this_process
@@ -34,6 +38,7 @@ from tests import ckpt_bytes
 from tests.doctor.checkups import checks, said, unchanged
 from tests.jobs import Job, begun, set_ending, started
 from tests.resume.wide import RUN, Wide, statements
+from tests.small_disks import hanging_disk
 from tests.tiers import jobs as tiers
 
 HOUR = timedelta(hours=1)
@@ -554,3 +559,18 @@ def test_a_state_that_a_tier_has_can_be_restored(sqlite_url: str, tmp_path: Path
     status, detail = said(checks(sqlite_url)["restorable"])
     assert (status, detail.partition(", ")[0]) == ("note", "step 20")
     assert detail.endswith("; 2 files of it must be fetched from a tier: a start does that")
+
+
+def test_a_command_that_waits_for_a_disk_says_so(
+    catalog: Catalog, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waited without a word."""
+    monkeypatch.setattr("ckptstore.disk.waiting.ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr("ckptstore.doctor.unanswered.ANSWER_SECONDS", 1.0)
+    told: queue.Queue[str] = queue.Queue()
+    monkeypatch.setattr(logging.getLogger("ckptstore"), "warning", lambda *what: told.put(what[0] % what[1:]))
+    begun(catalog, tmp_path / "nfs", 10)
+    with ThreadPoolExecutor(1) as other, hanging_disk(tmp_path / "nfs"):
+        done = other.submit(cli.main, ["--db", database_url, "resolve", "run"], standalone_mode=False)
+        assert told.get(timeout=60).startswith(f"{tmp_path}/nfs: no answer from the disk")
+        assert not done.done()
