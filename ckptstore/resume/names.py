@@ -46,14 +46,12 @@ def look(database: Database, run: str) -> RunShown:
 def forget(database: Database, run: str, *, forgotten: bool) -> bool:
     """Hide a run from every command, or bring it back. Returns whether that changed anything."""
     found = find_called(database, run, even_forgotten=True)
-    if found.forgotten == forgotten:
-        return False
 
     def decide(connection: Connection) -> RunForgotten:
         return user_events.said_now(connection, RunForgotten, found.first, forgotten)
 
     _tell(database, found.id, decide)
-    return True
+    return found.forgotten != forgotten
 
 
 def rename(database: Database, run: str, name: str) -> bool:
@@ -68,8 +66,6 @@ def rename(database: Database, run: str, name: str) -> bool:
     if other is not None and other.id != found.id:
         hint = how_back(name) if other.forgotten else "give another name"
         raise RefusedError(f"there is a run {name!r} already{', which was forgotten' * other.forgotten}", hint)
-    if found.name == name:
-        return False
 
     def decide(connection: Connection) -> RunRenamed:
         return user_events.said_now(connection, RunRenamed, found.first, name)
@@ -77,11 +73,14 @@ def rename(database: Database, run: str, name: str) -> bool:
     _tell(database, found.id, decide)
     for directory in remembered(database.name, found.first):
         remember(database.name, [name], directory)
-    return True
+    return found.name != name
 
 
 def _tell(database: Database, run: int, decide: Callable[[Connection], RunForgotten | RunRenamed]) -> None:
-    """Record the event in every directory of the run that is present."""
+    """Record the event in every directory of the run that is present.
+
+    Also one that changes nothing: journals may tell of another that was killed before it reached the catalog.
+    """
     recorder = shared(database)
 
     def work(connection: Connection) -> tuple[Sequence[Event], list[LaunchKey]]:

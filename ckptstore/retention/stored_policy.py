@@ -106,7 +106,7 @@ def _set(database: Database, run: str, rules: Mapping[str, Any] | None) -> None:
     before = _in_journals(database, run)  # another catalog's, perhaps, from a machine whose clock is ahead
 
     def decide(connection: Connection) -> tuple[Sequence[Event], Sequence[Checkpoint]]:
-        if rules is None and user_events.policy_of(connection, run_id) is None:
+        if rules is None and before is None and user_events.policy_of(connection, run_id) is None:
             return [], []
         said = user_events.said_now(connection, PolicySet, first, rules)
         said = replace(said, at=later(said.at, before.at if before else None))

@@ -423,6 +423,24 @@ def test_a_pin_and_a_tag_that_are_set_again_outlive_what_a_journal_alone_says(
     assert {save.tally.global_step for save in anew.saves("run") if save.pinned or save.tags} == {5, 10}
 
 
+def test_a_name_and_a_policy_that_are_set_again_outlive_what_a_journal_alone_says(
+    catalog: Catalog, other: Catalog, tmp_path: Path
+) -> None:
+    """As of a command that was killed before its line reached the catalog: then the catalog had nothing to change."""
+    begun(catalog, tmp_path / "ckpt", 5, world_size=1)
+    other.scan(tmp_path / "ckpt")
+    other.rename("run", "new")
+    stored_policy.store(other.database, "new", Policy(keep_last=3))
+    other.forget("new")
+    assert catalog.forget("run", undo=True) is False
+    assert catalog.rename("run", "run") is False
+    stored_policy.clear(catalog.database, "run")
+    anew = connect(copy_empty_catalog(tmp_path / "anew.db"))
+    anew.scan(tmp_path / "ckpt")
+    assert [row.run for row in anew.runs()] == ["run"]
+    assert stored_policy.show(anew.database, "run") is None
+
+
 def test_what_cannot_be_synced(catalog: Catalog, tmp_path: Path) -> None:
     with pytest.raises(UnknownRunError, match="no run 'nobody'"):
         catalog.sync("nobody")
