@@ -1606,8 +1606,9 @@ class World:
                 root, in_trash, place = path.partition("/.ckptstore/trash/")
                 home = f"{root}/{place.partition('/')[2]}" if in_trash else path  # where an undo brings it
                 self.rotten[path] = self.rotten[home] = after[path]
-        for each in self.truth.every_file():  # no program knows of files that came back
-            if each.path not in before and len(after.get(each.path, b"")) == len(each.content):
+        for each in self.truth.every_file():  # no program knows of files that came back, or have their old size again
+            was_cut = before.get(each.path) != each.content != after.get(each.path)
+            if (each.path not in before or was_cut) and len(after.get(each.path, b"")) == len(each.content):
                 self.rotten[each.path] = after[each.path]
             each.registered &= before.get(each.path) == each.content or after.get(each.path) != each.content
             each.is_written &= each.registered

@@ -1223,3 +1223,54 @@ def test_backup_at_once_of_what_another_run_has_not_registered(world: World) -> 
     world.back_up()
     world.scan()
     world.finish()
+
+
+@history(3916649, of=TierWorld, size=4, replicas=False, disks="one", nodes=1, late=False, keeps=0, coarse=False)
+def test_gc_in_the_middle_of_one_with_a_shorter_grace(world: TierWorld) -> None:
+    """The files that the first gc moves have its grace, not that of the gc that runs while the first one waits."""
+    world.start()
+    world.save()
+    world.save()
+    world.save()
+    beside = ("gc", {"keep_last": 6, "floor": 3, "now": True})
+    world.fault = Fault(at=278, what="stop", error="", where="any", beside=beside)
+    world.gc(keep_last=1, floor=2, hours=1)
+    world.fault = None
+    world.wait(seconds=50000)
+    world.purge()
+    world.finish()
+
+
+@history(3921841, of=TierWorld, size=2, replicas=False, disks="one", nodes=1, late=False, keeps=0, coarse=False)
+def test_undo_that_may_not_remove_a_name_in_the_trash(world: TierWorld) -> None:
+    """The undo reports that; the file counts, and is copied to a tier, after the next gc or undo."""
+    world.declare()
+    world.start()
+    world.save()
+    world.save()
+    world.save()
+    world.save()
+    world.gc()
+    world.fault = Fault(at=21, what="error", error="EACCES", where="change", beside=None)
+    world.undo()
+    world.fault = None
+    world.unmount()
+    world.mount()
+    world.replicate()
+    world.finish()
+
+
+@history(3934210, size=2, replicas=False, disks="one", nodes=1, late=False, keeps=0, coarse=True)
+def test_cut_file_that_has_its_old_size_after_a_power_loss(world: World) -> None:
+    """It has its recorded size and, on a file system with coarse times, its recorded time: only its bytes tell."""
+    world.start()
+    world.save()
+    world.save()
+    world.save()
+    world.cut()
+    world.cut(which=14)
+    world.move_tree()
+    world.resolve(catalog=1)
+    world.power_loss()
+    world.finish()
+    assert world.checked["rotten"], "a state with it is handed out; its bytes are compared when it is loaded"
