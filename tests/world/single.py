@@ -21,6 +21,9 @@ _SETTINGS = {"size": 2, "replicas": False, "disks": "each", "nodes": 1, "late": 
 _RUN = (Step("start"), Step("save", {"steps": 2}), Step("save", {"steps": 2}), Step("save", {"steps": 2}))
 _TRASHED = (*_RUN, Step("gc", {"keep_last": 1, "floor": 1}))
 _DUE = (*_TRASHED, Step("wait", {"seconds": 100_000}))
+_ONE_STAYS = {"keep_last": 1, "floor": 1}
+_COPIED = (Step("declare"), *_RUN, Step("replicate"))
+_COPIES_GIVEN_UP = (*_COPIED, Step("tier_gc", _ONE_STAYS))
 
 OPERATIONS: dict[str, tuple[tuple[Step, ...], Step]] = {
     "first start": ((), Step("start")),
@@ -45,6 +48,11 @@ OPERATIONS: dict[str, tuple[tuple[Step, ...], Step]] = {
     "policy": (_RUN, Step("policy")),
     "forget": (_RUN, Step("forget")),
     "quarantine": (_RUN, Step("quarantine")),
+    "replicate": ((Step("declare"), *_RUN), Step("replicate")),
+    "gc --tier": (_COPIED, Step("tier_gc", _ONE_STAYS)),
+    "undo --tier": (_COPIES_GIVEN_UP, Step("tier_undo")),
+    "purge --tier": ((*_COPIES_GIVEN_UP, Step("wait", {"seconds": 100_000})), Step("tier_purge")),
+    "gc of nodes with a tier": (_COPIED, Step("free_nodes", _ONE_STAYS)),
     "resolve": (_RUN, Step("resolve")),
     "scan": (_RUN, Step("scan")),
     "scan into the second catalog": (_RUN, Step("scan", {"catalog": 1})),
@@ -107,7 +115,7 @@ def history(name: str, fault: Fault, after: str) -> tuple[History, int]:
     """The history of one fault, and the number of the step with the fault."""
     before, step = OPERATIONS[name]
     steps = (*before, Step(step.name, step.arguments, fault), *_AFTER[after], *_GOES_ON)
-    return History(0, _SETTINGS, steps), len(before)
+    return History(0, {**_SETTINGS, "tier": Step("declare") in before}, steps), len(before)
 
 
 def _all_of(job: tuple[str, tuple[str, str, str, str], int]) -> tuple[str, int, list[str]]:

@@ -1860,6 +1860,9 @@ class World:
                 return  # a newer state that was not registered
             if launch is not None and launch.number > newest.number:
                 return
+            if launch is newest and plan.global_step > step and self._is_hidden():
+                self.checked["hidden"] += 1  # what the launch that gave this state up saved is below a mount point
+                return
         raise ViolationError(f"{what} takes {chosen}, though step {step} of {newest.name} is newer and whole")
 
     def _check_one_state(self, what: str, plan: RestorePlan, there: dict[str, bytes]) -> None:

@@ -1274,3 +1274,19 @@ def test_cut_file_that_has_its_old_size_after_a_power_loss(world: World) -> None
     world.power_loss()
     world.finish()
     assert world.checked["rotten"], "a state with it is handed out; its bytes are compared when it is loaded"
+
+
+@history(3935563, of=TierWorld, size=1, replicas=False, disks="one", nodes=1, late=False, keeps=0, coarse=False)
+def test_saves_below_a_mount_point_of_a_launch_that_fetched_an_older_state(world: TierWorld) -> None:
+    """Nothing that can be read says that it saved, so the state on the disk that is mounted again was not given up."""
+    world.start()
+    world.declare()
+    world.save()
+    world.replicate()
+    world.save()
+    world.unmount()
+    world.start()
+    world.catalog_away()
+    world.save()
+    world.finish()
+    assert world.checked["hidden"]
