@@ -854,7 +854,8 @@ class World:
         there = self.everything()
         counted = {path: content for path, content in there.items() if content not in self._uncounted}
         keep = self._must_stay(counted, 2, now=now)
-        unsure = self.is_shaken or self._is_interrupted()
+        # In a tree that was moved, only a journal beside the files says that they are of this run.
+        unsure = self.is_shaken or self._is_interrupted() or (self.has_moved and self._is_slow())
         policy = Policy(keep_last=max(keep_last, 1), floor=1)
 
         def work(opened: Catalog) -> None:
@@ -1812,8 +1813,12 @@ class World:
         return any(node.clock_offset_ns < 0 for node in self.nodes)
 
     def _adopts(self) -> bool:
-        """Whether a start must adopt unregistered files. It must only if no other run can have written them."""
-        return self.is_quiet and not self.has_gap and not self.has_neighbour
+        """Whether a start must adopt unregistered files.
+
+        It must only if no other run can have written them, and no launch that began before they were listed.
+        """
+        may_be_of_others = self.has_neighbour or any(each.is_late_to_see for each in self.truth.launches[:-1])
+        return self.is_quiet and not self.has_gap and not may_be_of_others
 
     def _launch_of(self, plan: RestorePlan) -> int:
         """The number of the launch that a plan goes on from. For unregistered files, the plan has a scanned launch."""

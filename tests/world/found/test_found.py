@@ -1290,3 +1290,31 @@ def test_saves_below_a_mount_point_of_a_launch_that_fetched_an_older_state(world
     world.save()
     world.finish()
     assert world.checked["hidden"]
+
+
+@history(3941005, of=TierWorld, size=2, replicas=False, disks="one", nodes=1, late=False, keeps=1, coarse=False)
+def test_unregistered_file_that_was_not_listed_when_the_next_launch_began(world: TierWorld) -> None:
+    """Either launch may have written it: a start names it, and goes on from the state in the tier."""
+    world.declare()
+    world.start()
+    world.save()
+    world.replicate()
+    world.slow()
+    world.fault = Fault(at=20, what="error", error="EIO", where="file", beside=None)
+    world.save()
+    world.fault = Fault(at=26, what="kill", error="", where="any", beside=None)
+    world.start(kill_rank=3, step=6)
+    world.fault = None
+    world.finish()
+
+
+@history(3942071, size=1, replicas=False, disks="one", nodes=1, late=False, keeps=0, coarse=False)
+def test_gc_of_another_run_in_a_moved_tree_that_is_not_listed_yet(world: World) -> None:
+    """It registered a file there, and cannot see the journal that says whose the file is. An undo brings it back."""
+    world.start()
+    world.save()
+    world.move_tree()
+    world.slow()
+    world.share()
+    world.neighbour_gc()
+    world.finish()
