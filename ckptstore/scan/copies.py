@@ -140,14 +140,17 @@ def _is_copy(path: str, seen: Seen | None, original: Checkpoint) -> bool:
     """Whether a file is a copy. With the name, size and time of the original, it counts as one without being read.
 
     If the time is in whole seconds, both files are read: some file systems record no finer times. If the original was
-    damaged or changed since, its digest tells; if it is gone, the copy takes its place.
+    damaged or changed since, its digest tells; if it is gone, the copy takes its place. What was written over it is no
+    state of its launch: a copy of that counts as one only if it was found to be damaged.
     """
     if files.identity(path) == files.identity(original.path):  # a link leads there: it is the same file
         return False
-    if is_original(original) and seen is not None and seen.mtime_ns == original.mtime_ns and seen.mtime_ns % 10**9:
-        return seen.name == original.path.rpartition("/")[2] or files.same_bytes(path, original.path)
-    is_there = files.facts_if_seen(original.path) is not None
-    return is_there and (files.same_bytes(path, original.path) or _has_digest_of(path, original))
+    if is_original(original):
+        is_of_time = seen is not None and seen.mtime_ns == original.mtime_ns and seen.mtime_ns % 10**9 > 0
+        is_of_name = path.rpartition("/")[2] == original.path.rpartition("/")[2]
+        return (is_of_time and is_of_name) or files.same_bytes(path, original.path)
+    is_damaged = original.state is FileState.DAMAGED and files.same_bytes(path, original.path)
+    return files.facts_if_seen(original.path) is not None and (is_damaged or _has_digest_of(path, original))
 
 
 def _has_digest_of(path: str, original: Checkpoint) -> bool:

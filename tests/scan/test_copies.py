@@ -11,11 +11,13 @@ import pytest
 from ckptstore.api import Catalog
 from ckptstore.catalog import reads
 from ckptstore.core.model import SCANNED, FileState, Grade, Kind
+from ckptstore.disk import files
 from ckptstore.errors import RefusedError, UsageError
 from ckptstore.evidence.reconstruct import rank_of
 from ckptstore.replicate.replicator import Replicator
 from ckptstore.retention.policy import Policy
 from ckptstore.scan import copies
+from tests import ckpt_bytes
 from tests.cli import advice
 from tests.evidence.builders import found
 from tests.jobs import Job, begun, started
@@ -148,6 +150,37 @@ def test_the_copy_of_a_damaged_file_is_no_new_file(catalog: Catalog, tmp_path: P
     assert catalog.resolve("run").plan.global_step == 5
     catalog.scan(backup, run="new")
     assert catalog.resolve("new").plan.global_step == 5
+
+
+def test_copies_of_what_was_written_over_recorded_files_are_states_of_their_own(
+    catalog: Catalog, plain: Path, tmp_path: Path
+) -> None:
+    """They were adopted as damaged copies of the files that were there before: nothing of them could be restored."""
+    job, (rank,) = begun(catalog, tmp_path / "job", 5, 10, world_size=1)
+    for step in (5, 10):
+        path = job.write(rank, step)
+        path.write_bytes(path.read_bytes()[:-1] + b"?")  # by a training without ckptstore
+    for path in plain.rglob("*.ckpt"):
+        path.touch()  # no digest is known
+    for home, step in ((tmp_path / "job", 10), (plain, 16)):
+        backup = copied(home, "-rp alone")
+        catalog.scan(backup, run=f"new-{home.name}")
+        assert catalog.resolve(f"new-{home.name}").plan.global_step == step
+        backup.rename(tmp_path / f"of-{home.name}")
+
+
+def test_files_beside_whole_ones_of_the_same_name_and_size_are_not_read_to_their_ends(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each was read once for each run of the same network, as of a sweep of seeds."""
+    for run in ("one", "two"):
+        job, (rank,) = begun(catalog, tmp_path / run, world_size=1, run=run)
+        job.save([rank], 10)
+    path = ckpt_bytes.write(tmp_path / "new" / "rank_0" / "net-1_10.ckpt", 10, weight=9)
+    read: list[str] = []
+    monkeypatch.setattr(files, "digest", lambda path, digest=files.digest: read.append(path) or digest(path))
+    assert [file.path for file in catalog.scan(tmp_path / "new").adopted] == [str(path)]
+    assert read == []
 
 
 @pytest.mark.parametrize("now", [True, False])
