@@ -44,7 +44,8 @@ def unanswered_of(database: Database, run: str | None) -> set[str]:
     """The directories of a run, or of all runs, whose disks do not answer. All are asked at once: it takes 5 s."""
     with database.read() as connection:
         ids = reads.names_of_runs(connection) if run is None else [reads.run_id(connection, run) or 0]
-        return unanswered({each.directory for own in ids for each in reads.announced_by(connection, own)})
+        places = {each.directory for own in ids for each in reads.announced_by(connection, own)}
+    return unanswered(places)  # with no transaction open: a fork would wait for its end
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import os
 import re
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -12,7 +13,7 @@ import pytest
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog import mounts
 from ckptstore.disk import name_claims
-from ckptstore.doctor import check_storage
+from ckptstore.doctor import check_storage, unanswered
 from ckptstore.doctor.checkup import Status
 from ckptstore.doctor.doctor import examine
 from ckptstore.doctor.run_facts import Room, room_of
@@ -231,3 +232,21 @@ def test_a_disk_that_hangs_is_named(
     assert found["directories"].status is Status.OK
     assert f"{tmp_path}/nfs/rank_0 does not answer within 5 s" in found["gc_waits"].detail
     assert "gc_waits" not in checks(database_url)
+
+
+def test_nothing_waits_for_a_catalog_while_a_disk_is_asked(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fork of a training, as for the workers of its dataset, waited for the transaction and then went on with it."""
+    begun(catalog, tmp_path, 10)
+    took: list[float] = []
+
+    def asked(directories: set[str]) -> set[str]:
+        begin = time.monotonic()
+        catalog.database.let_go_before_fork()
+        took.append(time.monotonic() - begin)
+        return directories
+
+    monkeypatch.setattr(unanswered, "hanging", asked)
+    assert unanswered.unanswered_of(catalog.database, None) == {f"{tmp_path}/rank_0", f"{tmp_path}/rank_1"}
+    assert max(took) < 1.0
