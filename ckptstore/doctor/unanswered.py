@@ -6,6 +6,7 @@ import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from ckptstore.catalog import directories as of_files
 from ckptstore.catalog import reads
 from ckptstore.catalog.engine import open_to_look
 from ckptstore.core.text import some
@@ -44,7 +45,11 @@ def unanswered_of(database: Database, run: str | None) -> set[str]:
     """The directories of a run, or of all runs, whose disks do not answer. All are asked at once: it takes 5 s."""
     with database.read() as connection:
         ids = reads.names_of_runs(connection) if run is None else [reads.run_id(connection, run) or 0]
-        places = {each.directory for own in ids for each in reads.announced_by(connection, own)}
+        places: set[str] = set()
+        for own in ids:
+            announced = {each.directory for each in reads.announced_by(connection, own)}
+            found = [] if announced else of_files.of_live_files(connection, own)  # a scan announces none
+            places |= announced | {presence.directory_of(path) for path, _ in found}
     return unanswered(places)  # with no transaction open: a fork would wait for its end
 
 

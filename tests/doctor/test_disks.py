@@ -234,6 +234,17 @@ def test_a_disk_that_hangs_is_named(
     assert "gc_waits" not in checks(database_url)
 
 
+def test_a_disk_that_hangs_is_named_for_a_run_that_a_scan_found(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only directories that registrars announced were asked: its commands waited without a word."""
+    monkeypatch.setattr("ckptstore.disk.waiting.ANSWER_SECONDS", 1.0)
+    ckpt_bytes.write(tmp_path / "nfs" / "rank_0" / "net-1_10.ckpt", 10)
+    catalog.scan(tmp_path / "nfs", run="plain", world_size=1)
+    with hanging_disk(tmp_path / "nfs"):
+        assert unanswered.unanswered_of(catalog.database, None) == {f"{tmp_path}/nfs/rank_0"}
+
+
 def test_nothing_waits_for_a_catalog_while_a_disk_is_asked(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
