@@ -193,11 +193,15 @@ def _is_apart(file: FoundFile, other: FoundFile, *, is_watched: bool) -> bool:
     return not is_beside and (is_watched or not 0 < file.mtime_ns - other.mtime_ns <= NEAR_NS)
 
 
-def among_new(found: Sequence[FoundFile], watched: Sequence[FoundFile]) -> dict[str, str]:
-    """Why new files that are copies of other new files, or of `watched` ones, are not adopted, by path."""
+def among_new(found: Sequence[FoundFile], watched: Sequence[FoundFile], of_others: AbstractSet[str]) -> dict[str, str]:
+    """Why new files that are copies of other new files, or of `watched` ones, are not adopted, by path.
+
+    `of_others` has those of `watched` that other runs save.
+    """
     of_registrars = {each.path for each in watched}
     copies = copies_among([*watched, *sorted(found, key=lambda each: each.path)], watched=of_registrars)
-    return {each.path: _reason(copies[each.path], "this run") for each in found if each.path in copies}
+    told = ((each.path, copies[each.path]) for each in found if each.path in copies)
+    return {path: _reason(of, "another run" if of in of_others else "this run") for path, of in told}
 
 
 def as_a_run(

@@ -284,7 +284,9 @@ class _Planner:
         self.unreadable = [*cut, *unreadable]
         self.reasons |= self._of_other_networks([*found, *parts])
         watched, _ = read_files(tree, [path for path in sorted(self.watched) if whole and not tree.is_part(path)])
-        self.reasons |= among_new([file for file in found if file.path in whole], watched)
+        self.reasons |= among_new(
+            [file for file in found if file.path in whole], watched, self.watched & self.reasons.keys()
+        )
         self.new = [path for path in self.new if path not in self.reasons]
         self.found, self.parts = ([file for file in some if file.path not in self.reasons] for some in (found, parts))
 

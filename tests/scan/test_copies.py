@@ -169,6 +169,15 @@ def test_copies_of_what_was_written_over_recorded_files_are_states_of_their_own(
         backup.rename(tmp_path / f"of-{home.name}")
 
 
+def test_the_copy_of_what_another_run_has_not_registered_is_told_as_such(catalog: Catalog, tmp_path: Path) -> None:
+    """It was said to be a copy of this run's files."""
+    job, (rank,) = begun(catalog, tmp_path / "job", 5, world_size=1, run="other")
+    path = job.write(rank, 10)
+    copy = shutil.copytree(job.folder(0), tmp_path / "copy", ignore=shutil.ignore_patterns(".ckptstore")) / path.name
+    told = {each.path: each.reason for each in catalog.scan(tmp_path, run="mine", world_size=1).skipped}
+    assert told[str(copy)].startswith(f"a copy of files in {job.folder(0)}, of another run: ")
+
+
 def test_files_beside_whole_ones_of_the_same_name_and_size_are_not_read_to_their_ends(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
