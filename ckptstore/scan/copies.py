@@ -140,8 +140,8 @@ def _is_copy(path: str, seen: Seen | None, original: Checkpoint) -> bool:
     """Whether a file is a copy. With the name, size and time of the original, it counts as one without being read.
 
     If the time is in whole seconds, both files are read: some file systems record no finer times. If the original was
-    damaged or changed since, its digest tells; if it is gone, the copy takes its place. What was written over it is no
-    state of its launch: a copy of that counts as one only if it was found to be damaged.
+    damaged or changed since, its digest tells; if it is gone, the copy takes its place. Another file that was written
+    over the original is no state of its launch: a copy of that file is no copy, unless the record says damaged.
     """
     if files.identity(path) == files.identity(original.path):  # a link leads there: it is the same file
         return False

@@ -20,6 +20,9 @@ from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
+_PAGE = Path(__file__).parents[2] / "docs/explanation/simulation.md"
+_BEGIN, _END = "<!-- python -m tests.world: begin -->", "<!-- python -m tests.world: end -->"
+_SORTS = ("kill", "error", "stop")
 _PORTION = 5
 _WARMING = 3  # histories
 _PORTIONS_OF_A_PROCESS = 20
@@ -37,6 +40,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--until-found", action="store_true", help="stop at the first history that breaks a promise")
     parser.add_argument("--keep", type=Path, help="the directory for the scripts")
+    parser.add_argument("--write", action="store_true", help=f"write the table into {_PAGE.name}")
     parser.add_argument("--tally", type=Path, help="a file with the results so far: an interrupted run goes on from it")
     asked = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is part of a history
@@ -99,6 +103,22 @@ class _Tally:
             own = [f"{fault} {self.drawn[f'{name} × {fault}']}" for fault in faults if self.drawn[f"{name} × {fault}"]]
             print(f"{name:12} {number:8}  {', '.join(own)}")
 
+    def table(self) -> str:
+        """The operations, each with how often it was done, and how often each sort of fault was drawn in it."""
+        lines = ["| operation | done | kills | errors | other actions |", "| --- | ---: | ---: | ---: | ---: |"]
+        for name, number in sorted(self.done.items(), key=lambda each: (-each[1], each[0])):
+            faults = {
+                fault: at for each, at in self.drawn.items() if (fault := each.removeprefix(f"{name} × ")) != each
+            }
+            sorts = [sum(at for fault, at in faults.items() if fault.startswith(sort)) for sort in _SORTS]
+            lines.append(f"| {name} | {number:,} | {' | '.join(f'{at:,}' if at else '–' for at in sorts)} |")
+        return "\n".join(lines)
+
+    def write_page(self) -> None:
+        before, _, rest = _PAGE.read_text(encoding="utf-8").partition(_BEGIN)
+        page = f"{before}{_BEGIN}\n{self.table()}\n{_END}{rest.partition(_END)[2]}"
+        _PAGE.write_text(page, encoding="utf-8")
+
 
 def _campaign(asked: argparse.Namespace) -> int:
     tally = _Tally.of(asked.tally, asked.seed)
@@ -117,6 +137,8 @@ def _campaign(asked: argparse.Namespace) -> int:
             if tally.broken and asked.until_found:
                 break
     tally.report()
+    if asked.write:
+        tally.write_page()
     for seed, error in list(tally.broken.items())[:5] if asked.keep else ():
         _keep(asked, seed, error)
     print(f"{tally.histories - len(tally.broken)} passed, {len(tally.broken)} failed")

@@ -26,7 +26,7 @@ _TREES = ("ckptstore", "tests", "migrations")
 _FOUND = re.compile(r"^history (\d+): (.+)$", re.MULTILINE)
 _PORTION = 200
 _BEGIN, _END = "<!-- python -m tests.world.past: begin -->", "<!-- python -m tests.world.past: end -->"
-_PAGE = ROOT / "docs/explanation/promises.md"
+_PAGE = ROOT / "docs/explanation/simulation.md"
 
 
 def main() -> int:
