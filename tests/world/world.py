@@ -1057,11 +1057,13 @@ class World:
             self._unmoved |= {after[path] for path in going if path in after}
             self._uncounted |= self._unmoved
         is_open = was_killed and not (now or unsure) and self.is_quiet and bool(going & set(self.there()))
-        own_files = {there.get(path) for path in going}
+        removed = {step for _, step in task.result.removed} if task.is_over and task.error is None else set()
         for path, content in after.items():
             is_new = path not in there and path not in self.in_trash  # a gc that came in between has its own grace
-            is_new &= outer is None or content in own_files  # while that one waits, its files have their own grace
-            if is_new and "/.ckptstore/trash/" in path and content in self.truth.contents:
+            identity = self.truth.contents.get(content)
+            if not (is_new and "/.ckptstore/trash/" in path and identity):
+                continue
+            if outer is None or identity.step in removed:  # while that one waits, its files have their own grace
                 grace_ns = int(policy.grace.total_seconds()) * 10**9
                 self.in_trash[path] = InTrash(begun, grace_ns, is_open, now and was_killed)
 

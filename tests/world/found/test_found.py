@@ -1318,3 +1318,32 @@ def test_gc_of_another_run_in_a_moved_tree_that_is_not_listed_yet(world: World) 
     world.share()
     world.neighbour_gc()
     world.finish()
+
+
+@history(3962062, of=TierWorld, size=2, replicas=False, disks="one", nodes=1, late=False, keeps=0, coarse=False)
+def test_gc_in_the_middle_of_one_that_has_moved_a_state_of_both_plans(world: TierWorld) -> None:
+    """The state that the first gc had moved already has the grace of the first gc."""
+    world.start()
+    for _ in range(7):
+        world.save()
+    beside = ("gc", {"keep_last": 2, "floor": 3, "hours": 100})
+    world.fault = Fault(at=23, what="stop", error="", where="change", beside=beside)
+    world.gc(keep_last=6, floor=2)
+    world.fault = None
+    world.wait(seconds=100000)
+    world.purge()
+    world.finish()
+
+
+@history(3963402, of=TierWorld, size=2, replicas=False, disks="one", nodes=1, late=False, keeps=0, coarse=False)
+def test_bad_state_that_an_undo_of_another_catalog_brought_back(world: TierWorld) -> None:
+    """The catalog that has not heard of the undo marks the state as bad: it is not copied to the tier."""
+    world.start()
+    world.declare()
+    world.save()
+    world.save()
+    world.gc(keep_last=1, floor=1)
+    world.undo(catalog=1)
+    world.quarantine(back=2)
+    world.replicate()
+    world.finish()
