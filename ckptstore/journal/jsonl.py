@@ -65,11 +65,11 @@ class Contents:
 
     entries: tuple[Entry, ...]
     end: int
+    owner: int
+    home_owner: int
     spoiled: int = 0
     newer: int = 0
     has_more: bool = False
-    owner: int = -1
-    home_owner: int = -1
 
 
 class Span(NamedTuple):
@@ -158,7 +158,7 @@ def read(path: str, begin: int = 0, most: int | None = None, types: Collection[s
             if not newer:
                 end = place
     home_owner = Path(directory_of(path)).stat().st_uid
-    return Contents(tuple(entries), end, spoiled, newer, has_more, status.st_uid, home_owner)
+    return Contents(tuple(entries), end, status.st_uid, home_owner, spoiled, newer, has_more)
 
 
 def read_whole(path: str) -> tuple[bytes, Contents]:
@@ -169,7 +169,7 @@ def read_whole(path: str) -> tuple[bytes, Contents]:
             raise OSError(errno.EFBIG, f"more than {MOST_KEPT >> 20} MiB of a summary")
         text = file.read(MOST_KEPT)
     home_owner = Path(directory_of(path)).stat().st_uid
-    return text, Contents((), len(text), owner=status.st_uid, home_owner=home_owner)
+    return text, Contents((), len(text), status.st_uid, home_owner)
 
 
 def owners(path: str) -> tuple[int, int]:

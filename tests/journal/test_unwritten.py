@@ -155,6 +155,19 @@ def test_what_one_journal_missed_is_written_once_that_one_takes_lines_again(
     assert contents(catalog)["unwritten"] == []
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a directory of another user")
+def test_root_writes_what_a_journal_in_another_user_s_directory_missed(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, ranks = begun(catalog, tmp_path / "ckpt", 5)
+    with full(monkeypatch):
+        job.save(ranks, 10)
+    for rank in (0, 1):
+        os.chown(job.folder(rank), 1001, 1001)
+    catalog.sync("run")
+    assert contents(catalog)["unwritten"] == []
+
+
 def test_what_the_disk_has_no_room_for_is_written_later_and_sought_nowhere_else(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,8 +44,10 @@ def test_no_name_that_an_unregistered_exit_is_kept_under_proves_a_step(
     counted = ckpt_bytes.value("step_num", "Int64", (), (17).to_bytes(8, "little"))
     bare = told[: told.index(b"step_num") - 4]
     path.write_bytes(bare + counted if has_count else bare)
+    path.with_suffix(".mindir").write_bytes(b"graph")
     kept = keep_unknown(str(path))
     assert kept == str(path.with_name("net_train-step_17.ckpt" if has_count else "net-kept_train.ckpt"))
+    assert [graph.stem for graph in path.parent.glob("*.mindir")] == [Path(kept).stem]
     launch.add_source(str(path.parent), kind=Kind.GRACEFUL_EXIT, prefix="net", breakpoint_prefix="", names_before=())
     assert job.begin()[0].facts.parent_step == step
 

@@ -62,17 +62,19 @@ def register(rank: RankLaunch, path: Path, step: int) -> None:
     rank.record_files([whole])
 
 
+@pytest.mark.parametrize(("dead", "of_all"), [(0, {COMMON, METADATA}), (1, set())])
 def test_what_a_rank_that_died_had_not_registered_is_adopted_if_common_json_proves_it(
-    catalog: Catalog, tmp_path: Path
+    catalog: Catalog, tmp_path: Path, dead: int, of_all: set[str]
 ) -> None:
     saves = Saves(catalog, tmp_path / "checkpoint")
     saves.save(5, 0, 1)
-    saves.save(10, 0)
+    saves.save(10, 1 - dead)
     unfinished = saves.save(15)
     (unfinished / COMMON).unlink()
     assert saves.newest == 10
-    adopted = {Path(file.path).name for file in catalog.show("run", 10) if file.rank == 1}
-    assert adopted == {"net-model-0000001-0000002.safetensors", "net-opt-0000001-0000002.safetensors"}
+    adopted = {Path(file.path).name for file in catalog.show("run", 10) if file.rank == dead}
+    own = {f"net-{what}-000000{dead}-0000002.safetensors" for what in ("model", "opt")}
+    assert adopted == own | of_all
     assert catalog.files("run")[0].global_step == 10
     plan = catalog.resolve("run").plan
     assert plan is not None

@@ -79,6 +79,18 @@ def test_the_grace_allows_for_clocks_that_differ(catalog: Catalog, tmp_path: Pat
     assert purge(catalog.database, "run", now=early.next_at).files == 4
 
 
+def test_a_gc_deletes_what_earlier_ones_removed_and_says_how_much(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(catalog, tmp_path, 10, 20, 30, 40)
+    before = gc(catalog)
+    assert before.purge_after is not None
+    later = before.purge_after + timedelta(minutes=10)
+    monkeypatch.setattr("ckptstore.retention.execute.utc_now", lambda: later)
+    done = gc(catalog)
+    assert (done.purged_files, done.purged_bytes) == (before.files, before.bytes)
+
+
 @pytest.mark.of_files
 def test_every_so_many_steps_of_launches_that_count_differently(catalog: Catalog, tmp_path: Path) -> None:
     """The batch size is doubled after step 1000: the second launch goes on with step 500, and a third one as that."""

@@ -8,6 +8,7 @@ from ckptstore.api import Catalog
 from ckptstore.errors import UsageError
 from ckptstore.retention import execute
 from ckptstore.retention.in_trash import undo
+from tests.contents import contents
 from tests.jobs import Job, begun, newest
 from tests.retention.builders import gc, interrupt, names, saved
 from tests.trash_calls import MOVES, failing_after
@@ -80,5 +81,6 @@ def test_a_purge_that_was_interrupted_is_judged_anew(catalog: Catalog, tmp_path:
         path.unlink()
     done = gc(catalog)
     assert (done.files, done.purged_files, done.troubles) == (0, 0, ())
+    assert [row["settled"] for row in contents(catalog)["trash"] if row["wanted"] == "trash"] == [True] * 3
     assert catalog.undo("run").files == 3
     assert newest(catalog) == 20
