@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.core.groups import grouped
 from ckptstore.core.model import Content, Grade, Kind
@@ -31,7 +31,7 @@ from ckptstore.evidence.witnesses import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from ckptstore.evidence.unregistered import FoundFile
 
@@ -184,21 +184,40 @@ def _less_sure(one: Verdict, grade: Grade, doubt: str) -> Verdict:
     return one if isinstance(one, Uncertain) else replace(one, grade=grade, doubt=doubt)
 
 
-def _are_near(times: Sequence[int], lines: Iterable[Sequence[int]] = (), interval: int = 0) -> bool:
-    """Whether files that were written at these times, in nanoseconds, can be of one save.
+class _Written(NamedTuple):
+    """When a file was written, in nanoseconds since 1970, the place of its launch among all, and its step."""
 
-    Another start needs longer than `NEAR_NS`, and then about as long as the first one to reach the step.
+    at: int
+    launch: int
+    step: int
 
-    `lines` are the sorted times of all saves of each file's line. `interval` is the time between two saves, for lines
-    with a single save.
+    def is_of_another_start(self, later: _Written) -> bool:
+        """Whether the steps show that this one and a later save are of two starts, though names put them together."""
+        return self.launch == later.launch and self.step > later.step
+
+    def until(self, later: _Written, interval: int) -> int:
+        """The time to a later save; at most `interval` if that is of another start."""
+        return min(later.at - self.at, interval) if self.is_of_another_start(later) else later.at - self.at
+
+
+def _are_together(times: Collection[int]) -> bool:
+    """Whether files were written within a time in which no other start gets to a save."""
+    return max(times) - min(times) <= NEAR_NS
+
+
+def _are_near(files: Sequence[_Written], lines: Iterable[Sequence[_Written]], interval: int) -> bool:
+    """Whether files that were written at different times can be of one save.
+
+    Another start needs about as long as the first one to reach the step. `lines` are the saves of each file's line, in
+    the order of their times. `interval` is the time between two saves, for lines with a single one.
     """
-    spread = max(times) - min(times)
     gaps: list[int] = []
-    for at, line in zip(times, lines, strict=False) if spread > NEAR_NS else ():
-        place = bisect_left(line, at)
-        beside = (*line[max(place - 1, 0) : place], *line[place + 1 : place + 2])
-        gaps += [abs(other - at) for other in beside] or [interval]
-    return spread <= max(NEAR_NS, min(gaps, default=0) // NEAR_PART)
+    for one, line in zip(files, lines, strict=True):
+        place = bisect_left(line, one)
+        beside = [other.until(one, interval) for other in line[max(place - 1, 0) : place]]
+        beside += [one.until(other, interval) for other in line[place + 1 : place + 2]]
+        gaps += beside or [interval]
+    return max(files).at - min(files).at <= max(NEAR_NS, min(gaps) // NEAR_PART)
 
 
 def _mixed(launches: Iterable[Iterable[PlacedFile]]) -> dict[str, Uncertain]:
@@ -214,25 +233,32 @@ def _mixed(launches: Iterable[Iterable[PlacedFile]]) -> dict[str, Uncertain]:
             if one.file.kind is not Kind.TTP:
                 saves[place, one.global_step].append(one)
     shared = {at: files for at, files in saves.items() if len({one.rank for one in files}) > 1}
-    spread = [files for files in shared.values() if not _are_near([one.file.mtime_ns for one in files])]
+    spread = [files for files in shared.values() if not _are_together([one.file.mtime_ns for one in files])]
     seems_copied = bool(spread) and _seems_copied_rank_by_rank(shared.values())
     # If the time from one launch to the next is the same on all ranks too, that is no coincidence: it is a copy.
     if not spread or (seems_copied and len({place for place, _ in shared}) > 1):
         return {}
-    times = grouped((_line(one), one.file.mtime_ns) for one in (one for files in saves.values() for one in files))
-    for line in times.values():
+    written = {
+        one.file.path: _Written(one.file.mtime_ns, place, step)
+        for (place, step), files in saves.items()
+        for one in files
+    }
+    lines = grouped((_line(one), written[one.file.path]) for files in saves.values() for one in files)
+    for line in lines.values():
         line.sort()
     # For a line with one save, the other saves of its rank bound the interval: each save may have a new name.
-    of_ranks: dict[int, list[int]] = defaultdict(list)
-    for (_, _, rank), line in times.items():
+    of_ranks: dict[int, list[_Written]] = defaultdict(list)
+    for (_, _, rank), line in lines.items():
         of_ranks[rank] += line
-    interval = min((after - at for each in of_ranks.values() for at, after in pairwise(sorted(each))), default=0)
+    following = [pair for each in of_ranks.values() for pair in pairwise(sorted(each))]
+    is_known = not all(one.is_of_another_start(later) for one, later in following)
+    interval = min(later.at - one.at for one, later in following) if is_known else 0
     mixed: dict[str, Uncertain] = {}
     reason = "ranks wrote their files of this step at different times: they may be of two launches"
     reason += ", or copied one rank after another" if seems_copied else ""
     for place, step in (each for each, files in saves.items() if files in spread):
         files = saves[place, step]
-        if _are_near([one.file.mtime_ns for one in files], [times[_line(one)] for one in files], interval):
+        if _are_near([written[one.file.path] for one in files], [lines[_line(one)] for one in files], interval):
             continue
         is_contradicted = not seems_copied and _interleave(
             step, {at: some for (launch, at), some in saves.items() if launch == place}
@@ -293,7 +319,7 @@ def _seems_copied_rank_by_rank(saves: Iterable[Sequence[PlacedFile]]) -> bool:
             shifts[one.rank].append(one.file.mtime_ns - first.file.mtime_ns)
             times[one.rank].append(one.file.mtime_ns)
     spans = sorted((min(each), max(each)) for each in times.values())
-    alike = all(len(each) > 1 and _are_near(each) for each in shifts.values())
+    alike = all(len(each) > 1 and _are_together(each) for each in shifts.values())
     return alike and all(one[1] < other[0] for one, other in pairwise(spans))
 
 

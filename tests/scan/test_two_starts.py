@@ -33,6 +33,29 @@ def test_a_second_start_that_was_killed_while_the_ranks_saved(
     assert len(starts_of(catalog, 2000)) == 1
 
 
+def test_a_third_start_that_did_not_get_as_far(catalog: Catalog, root: Path) -> None:
+    """Of step 3, rank 0 has the file of the first start, and rank 1 that of the second: a plan had both.
+
+    The time to the saves of the third start is no time between two saves.
+    """
+    for rank, ended, at in ((0, 3, 1000), (1, 3, 1000), (0, 2, 2000), (1, 3, 2000), (0, 2, 9000), (1, 2, 9000)):
+        save(root, *range(1, ended + 1), rank=rank, at=at)
+    done = catalog.scan(root, world_size=2)
+    assert {each.path for each in done.uncertain} == {str(root / f"rank_{rank}" / "net-1_3.ckpt") for rank in (0, 1)}
+    assert catalog.resolve("job").plan.global_step == 2
+
+
+def test_a_step_that_one_rank_wrote_again_is_not_of_the_launch_it_was_recorded_in(catalog: Catalog, root: Path) -> None:
+    """Its save of step 2 is still that of the first start, as are the names, and rank 0 has lost its own."""
+    for rank in (0, 1):
+        save(root, 1, 2, rank=rank, at=1000)
+    catalog.scan(root, world_size=2)
+    (root / "rank_0" / "net-1_2.ckpt").unlink()
+    save(root, 1, rank=1, at=2000)
+    catalog.scan(root, world_size=2)
+    assert catalog.resolve("job").plan is None
+
+
 @pytest.mark.parametrize("steps", [(1, 2, 3), (3,)], ids=["several saves", "one save"])
 def test_ranks_that_save_far_apart(catalog: Catalog, root: Path, steps: tuple[int, ...]) -> None:
     """Four ranks, saves ten minutes apart, 0 to 60 s late. Of one save each, the user says that it was one start."""

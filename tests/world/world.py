@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -933,23 +932,10 @@ class World:
         if task.error is not None or not task.is_over or task.result.plan is None:
             return
         there = self.nodes[0].disk.everything()
-        if self._are_times_lost(there):
-            return
         found = [self._bare.get(there.get(each.source.path[1:], b"")) for each in task.result.plan.ranks]
         self.checked["bare"] += 1
         if None in found or len({each[:2] for each in found if each}) != 1:
             raise ViolationError(f"the files of a plan are of these (start, step, rank): {found}")
-
-    def _are_times_lost(self, there: dict[str, bytes]) -> bool:
-        """Whether a later step was written before an earlier one. Such a tree looks copied, so only names count."""
-        starts: dict[int, list[tuple[int, int]]] = {}
-        for content in there.values():
-            if content in self._bare:
-                start, step, rank = self._bare[content]
-                starts.setdefault(rank, []).append((step, start))
-        return any(one > other for some in starts.values() for (_, one), (_, other) in pairwise(sorted(some)))
-
-    # Operators.
 
     def _operate(
         self,
