@@ -63,7 +63,6 @@ class KnownFiles:
             self.known.pop(path, None)
             self.others.pop(path, None)
         self.replaced.difference_update(paths)
-        self.doubtful.difference_update(paths)
         self.skipped = [each for each in self.skipped if each.path not in paths]
 
 

@@ -1,14 +1,15 @@
 """`runs` asks the same number of questions for any number of runs, and says of each what `list` says of its saves."""
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from ckptstore.api import Catalog
-from ckptstore.catalog.tables import checkpoints
+from ckptstore.catalog.tables import checkpoints, saves
 from ckptstore.core.model import FileState
 from ckptstore.errors import UsageError
 from ckptstore.resume import overview
@@ -84,6 +85,19 @@ def test_a_limit_that_is_no_number_of_rows_is_refused(catalog: Catalog, tmp_path
         assert len(rows(limit=1)) == 1
         assert rows(limit=0) == []
         assert len(rows(limit=2**62, since=timedelta.max)) >= 3
+
+
+def test_what_was_recorded_before_the_time_asked_for_is_left_out(catalog: Catalog, tmp_path: Path) -> None:
+    started(catalog, tmp_path, 10, 20, 30)
+    before = datetime.now(timezone.utc) - timedelta(days=3)
+    with catalog.database.write() as connection:
+        first = saves.c.global_step == 10
+        connection.execute(saves.update().where(first).values(created_at=before))
+        of_first = checkpoints.c.save_id.in_(sa.select(saves.c.id).where(first))
+        connection.execute(checkpoints.update().where(of_first).values(created_at=before))
+    for rows in (catalog.saves, catalog.files):
+        assert {row.global_step for row in rows(since=timedelta(days=2))} == {20, 30}
+        assert {row.global_step for row in rows(since=timedelta(days=4))} == {10, 20, 30}
 
 
 @pytest.mark.parametrize("database_url", ["sqlite", pytest.param("postgres", marks=pytest.mark.long)], indirect=True)

@@ -87,7 +87,7 @@ def test_what_changed_behind_the_catalog_is_marked(catalog: Catalog, root: Path,
         three.name: (3, FileState.COMPLETE),
     }
     (tmp_path / "elsewhere").rename(six)
-    catalog.scan(root, world_size=1)
+    assert catalog.scan(root, world_size=1).damaged == (), "it is recorded as damaged"
     assert found(catalog)[six.name] == (6, FileState.COMPLETE)
 
 
@@ -216,6 +216,16 @@ def train(catalog: Catalog, root: Path, run: str = "llama", *steps: int) -> None
 
 def untaken(done: Scanned, root: Path) -> dict[str, str]:
     return {str(Path(each.path).relative_to(root)): each.reason for each in done.skipped}
+
+
+def test_a_directory_whose_disk_may_not_be_mounted_is_named(catalog: Catalog, tmp_path: Path) -> None:
+    job, _ = begun(catalog, tmp_path / "ckpt", 10)
+    job.folder(1).rename(tmp_path / "away")
+    job.folder(1).mkdir()
+    done = catalog.scan(tmp_path / "ckpt", run="run")
+    (reason,) = {reason for name, reason in untaken(done, tmp_path / "ckpt").items() if name == "rank_1"}
+    assert reason.startswith("perhaps its disk is not mounted: its records stay")
+    assert done.missing == ()
 
 
 @pytest.mark.parametrize("knows", ["nothing", "all"])
