@@ -37,6 +37,16 @@ def test_a_path_has_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert files.absolute(given) == str(tmp_path / meant), given
 
 
+def test_no_directory_has_a_path_from_a_working_directory_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "here").rmdir()
+    with pytest.raises(FileNotFoundError):
+        files.real_directory("ckpt")
+
+
 def test_for_lost_files_their_directory_is_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All ranks may save to one directory: it was listed for each of their lost files."""
     full, empty = tmp_path / "full", tmp_path / "empty"
