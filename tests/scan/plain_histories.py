@@ -114,6 +114,9 @@ KINDS: dict[str, Kind] = {
     "the rest of an epoch left out": Kind(restarts=(1, 1, 2), ways=("rest left out",), ends=("kill", *_RAISES)),
     "gone back to an older file": Kind(restarts=(1, 2, 3), back=(0, 1, 2)),
     "begun anew beside older files": Kind(restarts=(1, 2, 3), ways=("anew", "exact")),
+    "written over by later starts": Kind(
+        script=lambda *_: {"numbers": False}, restarts=(1, 2, 3), ways=("anew", "anew", "exact")
+    ),
     "older files deleted between launches": Kind(restarts=(1, 2, 3), tidied=(0.0, 0.5, 1.0), ends=_ENDS),
     "a callback that sets the count": Kind(script=lambda *_: {"counts_on": True}, restarts=(1, 1, 2)),
     "network loaded without its optimizer": Kind(

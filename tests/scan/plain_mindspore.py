@@ -46,6 +46,7 @@ class Script:
     counts_on: bool = False  # a callback of the user's sets MindSpore's count to where it restarts
     appends: str = ""  # asked of `append_info`, with the restart's step as its base ("base") or without ("plain")
     rank_directories: bool = True
+    numbers: bool = True  # MindSpore gives each launch new names: not if `prefix` or `directory` is a callable
 
     @property
     def stride(self) -> int:
@@ -139,6 +140,8 @@ class Job:
         self.remove([each for each in self.files() if self.chance.random() < start.tidied])
         names = {
             (place, rank): numbered(self.disk.get(self._home(rank), ()), saver.family, breakpoints=False)
+            if script.numbers
+            else saver.family
             for place, saver in enumerate(script.savers)
             for rank in range(script.ranks)
         }
