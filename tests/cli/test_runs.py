@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ckptstore.api import Catalog
-from ckptstore.catalog import leases
+from ckptstore.catalog import leases, tables
 from ckptstore.disk.owner import this_process
 from ckptstore.retention.policy import Policy
 from tests import ckpt_bytes
@@ -72,6 +72,18 @@ def url(catalog: Catalog, database_url: str, tmp_path: Path) -> str:
     return database_url
 
 
+@pytest.mark.parametrize(("hours", "launches"), [(23, 1), (25, 0)])
+def test_the_launches_of_the_last_24_hours_are_counted(
+    catalog: Catalog, tmp_path: Path, hours: int, launches: int
+) -> None:
+    begun(catalog, tmp_path / "data")
+    with catalog.database.write() as connection:
+        connection.execute(
+            tables.launches.update().values(created_at=datetime.now(timezone.utc) - timedelta(hours=hours))
+        )
+    assert row_of(catalog) == ("never saved", launches)
+
+
 def test_watch_ends_with_its_reader(url: str) -> None:
     """`runs --watch | grep -m1 finished` waits for a run to finish, and never ended."""
     command = [COMMAND, "--db", url, "runs", "--watch"]
@@ -109,7 +121,7 @@ import sys
 from dataclasses import replace
 from datetime import datetime, timezone
 from ckptstore.api import connect
-from ckptstore.catalog import leases
+from ckptstore.catalog import leases, tables
 from ckptstore.core.model import launch_key
 from ckptstore.disk.owner import this_process
 with connect(sys.argv[1]).database.write() as connection:

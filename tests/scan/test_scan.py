@@ -365,6 +365,18 @@ def test_the_directory_of_ttp_that_is_scanned_alone_tells_kind_and_step(
     assert (file.kind, file.global_step, file.doubt) == (Kind.TTP, 6, "")
 
 
+def test_the_new_name_of_a_scanned_run_is_journalled_where_it_was_scanned(
+    catalog: Catalog, other: Catalog, root: Path
+) -> None:
+    for rank in (0, 1):
+        save(root, 3, 6, rank=rank)
+    catalog.scan(root, world_size=2)
+    assert catalog.rename("job", "new")
+    assert list(root.rglob(FOLDER)) == [root / FOLDER]
+    other.sync(root)
+    assert [row.run for row in other.runs()] == ["new"]
+
+
 def test_a_missing_highest_rank_is_no_smaller_job(catalog: Catalog, root: Path) -> None:
     for rank in (0, 1):
         save(root, 3, rank=rank)
