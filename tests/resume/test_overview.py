@@ -87,6 +87,13 @@ def test_a_limit_that_is_no_number_of_rows_is_refused(catalog: Catalog, tmp_path
         assert len(rows(limit=2**62, since=timedelta.max)) >= 3
 
 
+def test_a_page_details_as_many_saves_as_have_no_more_files(catalog: Catalog, tmp_path: Path) -> None:
+    started(catalog, tmp_path, 10, 20, 30)
+    rows = list(catalog.saves("run"))
+    detailed = [len(overview.details(catalog.database, rows, most_files=most).ranks) for most in (1, 2, 5, 6)]
+    assert detailed == [0, 1, 2, 3]
+
+
 def test_what_was_recorded_before_the_time_asked_for_is_left_out(catalog: Catalog, tmp_path: Path) -> None:
     started(catalog, tmp_path, 10, 20, 30)
     before = datetime.now(timezone.utc) - timedelta(days=3)
