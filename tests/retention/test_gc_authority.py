@@ -21,7 +21,7 @@ from ckptstore.errors import RefusedError
 from ckptstore.journal import jsonl
 from ckptstore.journal.sync import found_below
 from ckptstore.retention import authority
-from ckptstore.retention.authority import ROOTS
+from ckptstore.retention.authority import ROOTS, Authority
 from ckptstore.retention.execute import execute
 from ckptstore.retention.in_trash import purge, undo
 from ckptstore.retention.plan import plan_gc
@@ -206,6 +206,17 @@ def test_roots_that_the_operator_names(catalog: Catalog, tmp_path: Path, monkeyp
     assert f"{ROOTS})" in why_nothing_goes(catalog)
     monkeypatch.setenv(ROOTS, str(job.directory))
     assert gc(catalog).files == 4
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes directories of another user")
+def test_of_another_user_s_directories_those_of_the_run_alone_are_touched(catalog: Catalog, tmp_path: Path) -> None:
+    job = saved(catalog, tmp_path / "ckpt", 10)
+    (tmp_path / "other").mkdir()
+    for directory in (job.folder(0), tmp_path / "other"):
+        os.chown(directory, BOB, BOB)
+    authority = Authority(catalog.database, "run", 1)
+    assert authority.beyond(str(job.folder(0))) == ""
+    assert authority.beyond(f"{tmp_path}/other") == f"{tmp_path}/other is not a directory of run 'run'"
 
 
 @pytest.mark.parametrize("content", [b"\nnotes\n", b"PK\3\4", b"\0" * 20, b"\n\x08\n\x01\x00", b"#!/bin/sh"])

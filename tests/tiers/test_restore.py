@@ -24,7 +24,7 @@ from ckptstore.journal.recorder import shared
 from ckptstore.objects.directory import DirectoryStore
 from ckptstore.objects.tiers import open_tier
 from ckptstore.resume import dicts, resolver
-from ckptstore.resume.resolve import choose, choose_state, resolve, step_named
+from ckptstore.resume.resolve import choose, choose_state, resolve, step_named, step_to_tag
 from ckptstore.resume.resolver import Query
 from ckptstore.tiers import facts
 from ckptstore.training.start import decide, start_from_json
@@ -62,6 +62,13 @@ def of(job: Job, step: int, rank: int) -> Checkpoint:
 def step_of(job: Job, *, fetches: bool = True) -> int | None:
     plan = resolve(job.catalog.database, "run", Query(fetches=fetches)).plan
     return plan.global_step if plan else None
+
+
+def test_a_state_that_a_tier_alone_has_gets_a_tag_by_its_launch(job: Job, tier: Tier) -> None:
+    copied(job.catalog, tier, job.catalog.files("run"))
+    for file in job.catalog.show("run", 10):
+        Path(file.path).unlink()
+    assert step_to_tag(job.catalog.database, "run/L1@10", "good") == ("run", 10)
 
 
 @pytest.mark.parametrize("is_cut", [True, False])

@@ -81,6 +81,7 @@ def test_old_states_go_and_come_back_and_are_deleted_after_the_grace(job: Job, t
     assert steps(plan) == ([20], [15, 10, 5])
     done = in_tier.execute(database, plan)
     assert (done.copies, done.skipped, done.troubles) == (6, (), ())
+    assert in_tier.execute(database, plan).copies == 0, "what is in the trash goes once"
     assert (ready(job, tier), objects(tier)) == ({20}, there), "until the grace is over nothing is deleted"
     assert facts.lacking(database, "run", tier) == [], "what retention removed is not copied again"
     assert in_tier.undo(database, "run", tier).copies == 6

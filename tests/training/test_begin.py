@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from ckptstore.api import Catalog, connect
 from ckptstore.catalog.engine import Database, open_database
 from ckptstore.core.model import Kind
+from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.run_directories import remember
 from ckptstore.errors import NothingRestorableError, RefusedError, UsageError
 from ckptstore.journal import jsonl
@@ -115,6 +117,22 @@ def test_a_journal_that_no_catalog_has_read_stops_a_start(
     assert ("resume(step=5)" if launches == 2 else "resume(fresh=True)") in error.value.hint
     monkeypatch.undo()
     assert decided(connect(tmp_path / "new.db").database, tmp_path / "ckpt", 2, same, None).plan is not None
+
+
+@pytest.mark.parametrize(("ago", "is_refused"), [(500, True), (700, False)])
+def test_a_journal_that_is_older_than_the_state_stops_no_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ago: int, *, is_refused: bool
+) -> None:
+    """It is of a launch that no other journal tells of. Clocks of two machines may differ by ten minutes."""
+    job, _ = begun(connect(tmp_path / "lost.db"), tmp_path / "ckpt", 5)
+    saved = (job.folder(1) / "net-1_5.ckpt").stat().st_mtime
+    hidden = job.folder(1) / FOLDER / "rank_1-before-0.jsonl"
+    hidden.write_bytes(b"a line")
+    os.utime(hidden, (saved - ago, saved - ago))
+    make_unreadable(str(hidden), monkeypatch)
+    same = {"steps": 10, "batch_size": 8, "shards": 2}
+    with pytest.raises(RefusedError, match="may tell of a newer state") if is_refused else nullcontext():
+        assert decided(connect(tmp_path / "new.db").database, tmp_path / "ckpt", 2, same, None).plan.global_step == 5
 
 
 def test_a_journal_whose_launch_no_other_tells_stops_a_start(tmp_path: Path) -> None:
