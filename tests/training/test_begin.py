@@ -16,6 +16,7 @@ from ckptstore.disk.name_claims import FOLDER
 from ckptstore.disk.run_directories import remember
 from ckptstore.errors import NothingRestorableError, RefusedError, UsageError
 from ckptstore.journal import jsonl
+from ckptstore.journal.recorder import shared
 from ckptstore.resume.resolver import Query
 from ckptstore.training.start import Start, begin, decide, start_from_json
 from tests import ckpt_bytes
@@ -190,6 +191,16 @@ def test_a_journal_that_tells_of_an_adopted_file_stops_a_start_too(
         decided(anew, tmp_path / "ckpt", 1, ONE, None)
     monkeypatch.undo()
     assert decided(anew, tmp_path / "ckpt", 1, ONE, None).plan.global_step == 15
+
+
+def test_what_a_join_logged_of_the_catalog_its_launch_does_not_log_again(
+    catalog: Catalog, caplog: pytest.LogCaptureFixture
+) -> None:
+    joined, of_launch = shared(catalog.database), shared(catalog.database)
+    joined.complain("the catalog cannot be used")
+    of_launch.inherit(joined)
+    of_launch.complain("the catalog cannot be used")
+    assert caplog.messages == ["the catalog cannot be used"]
 
 
 def old_files(directory: Path, *steps: int) -> list[Path]:
