@@ -1,5 +1,6 @@
 """What a path is written down as, and what is read of a small file."""
 
+import gc
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -80,6 +81,7 @@ def test_a_directory_in_the_place_of_a_small_file_leaves_nothing_open(tmp_path: 
         (folder / name).mkdir(parents=True)
     claim = name_claims._path(folder, "net", "L1")
     claim.mkdir()
+    gc.collect()  # else what earlier tests left open is closed meanwhile
     before = len([*Path("/proc/self/fd").iterdir()])
     for _ in range(3):
         assert files.number_in(str(folder / "latest_checkpointed_iteration.txt")) is None
@@ -87,4 +89,4 @@ def test_a_directory_in_the_place_of_a_small_file_leaves_nothing_open(tmp_path: 
         for read in (name_claims._read, lambda path: jsonl.read(str(path))):
             with pytest.raises(IsADirectoryError):
                 read(claim)
-    assert len([*Path("/proc/self/fd").iterdir()]) == before
+    assert len([*Path("/proc/self/fd").iterdir()]) <= before
