@@ -191,13 +191,26 @@ class _Written(NamedTuple):
     launch: int
     step: int
 
-    def is_of_another_start(self, later: _Written) -> bool:
-        """Whether the steps show that this one and a later save are of two starts, though names put them together."""
-        return self.launch == later.launch and self.step > later.step
+    def until(self, later: _Written) -> int:
+        """The time to a later save; 0 if the steps show that this one is of an earlier start under the same names."""
+        return 0 if self.launch == later.launch and self.step > later.step else later.at - self.at
 
-    def until(self, later: _Written, interval: int) -> int:
-        """The time to a later save; at most `interval` if that is of another start."""
-        return min(later.at - self.at, interval) if self.is_of_another_start(later) else later.at - self.at
+
+class _Line:
+    """The saves of a line in the order of their times, and the times between them, in nanoseconds."""
+
+    def __init__(self, saves: Iterable[_Written]) -> None:
+        self.saves = sorted(saves)
+        self._gaps = [one.until(later) for one, later in pairwise(self.saves)]
+        self._usual = sorted(self._gaps)[(len(self._gaps) - 1) // 2 :][:1]
+
+    def intervals(self, one: _Written) -> list[int]:
+        """The times to the saves before and after, and the usual one; empty for a line with a single save.
+
+        The usual one is the median. Beside it, a pause before a later start is no time between two saves.
+        """
+        place = bisect_left(self.saves, one)
+        return [*self._gaps[max(place - 1, 0) : place + 1], *self._usual]
 
 
 def _are_together(times: Collection[int]) -> bool:
@@ -205,19 +218,14 @@ def _are_together(times: Collection[int]) -> bool:
     return max(times) - min(times) <= NEAR_NS
 
 
-def _are_near(files: Sequence[_Written], lines: Iterable[Sequence[_Written]], interval: int) -> bool:
+def _are_near(files: Sequence[_Written], lines: Iterable[_Line], interval: int) -> bool:
     """Whether files that were written at different times can be of one save.
 
-    Another start needs about as long as the first one to reach the step. `lines` are the saves of each file's line, in
-    the order of their times. `interval` is the time between two saves, for lines with a single one.
+    Another start needs about as long as the first one to reach the step. `interval` is the time between two saves, for
+    lines with a single one.
     """
-    gaps: list[int] = []
-    for one, line in zip(files, lines, strict=True):
-        place = bisect_left(line, one)
-        beside = [other.until(one, interval) for other in line[max(place - 1, 0) : place]]
-        beside += [one.until(other, interval) for other in line[place + 1 : place + 2]]
-        gaps += beside or [interval]
-    return max(files).at - min(files).at <= max(NEAR_NS, min(gaps) // NEAR_PART)
+    intervals = [each for one, line in zip(files, lines, strict=True) for each in line.intervals(one) or [interval]]
+    return max(files).at - min(files).at <= max(NEAR_NS, min(intervals) // NEAR_PART)
 
 
 def _mixed(launches: Iterable[Iterable[PlacedFile]]) -> dict[str, Uncertain]:
@@ -243,16 +251,13 @@ def _mixed(launches: Iterable[Iterable[PlacedFile]]) -> dict[str, Uncertain]:
         for (place, step), files in saves.items()
         for one in files
     }
-    lines = grouped((_line(one), written[one.file.path]) for files in saves.values() for one in files)
-    for line in lines.values():
-        line.sort()
+    of_lines = grouped((_line(one), written[one.file.path]) for files in saves.values() for one in files)
+    lines = {key: _Line(some) for key, some in of_lines.items()}
     # For a line with one save, the other saves of its rank bound the interval: each save may have a new name.
-    of_ranks: dict[int, list[_Written]] = defaultdict(list)
+    of_ranks: dict[int, list[int]] = defaultdict(list)
     for (_, _, rank), line in lines.items():
-        of_ranks[rank] += line
-    following = [pair for each in of_ranks.values() for pair in pairwise(sorted(each))]
-    is_known = not all(one.is_of_another_start(later) for one, later in following)
-    interval = min(later.at - one.at for one, later in following) if is_known else 0
+        of_ranks[rank] += [each.at for each in line.saves]
+    interval = min((after - at for each in of_ranks.values() for at, after in pairwise(sorted(each))), default=0)
     mixed: dict[str, Uncertain] = {}
     reason = "ranks wrote their files of this step at different times: they may be of two launches"
     reason += ", or copied one rank after another" if seems_copied else ""

@@ -206,6 +206,48 @@ def test_files_that_are_nearer_than_half_the_time_between_two_saves_are_of_one()
     assert keys(reconstruct([*files, second])) == [("net_0/rank_0", {0, 1}), ("net_1/rank_0", {0})]
 
 
+def at_times(*told: tuple[int, int, int, int]) -> list[FoundFile]:
+    """Files under names without numbers: rank, epoch, counter and time of each. An epoch has three steps."""
+    return [found(P, (epoch, (counter - 1) % 3 + 1), counter, rank=rank, time=at) for rank, epoch, counter, at in told]
+
+
+@pytest.mark.parametrize(
+    ("files", "step"),
+    [
+        pytest.param(
+            [(rank, 1, step, step * 5) for rank in (0, 1) for step in (1, 2, 3)] + [(0, 2, 4, 8001), (1, 2, 4, 8101)],
+            4,
+            id="two starts that went on were killed in the next save",
+        ),
+        pytest.param(
+            [
+                (0, 1, 3, 1003),
+                (1, 1, 3, 2003),
+                *((rank, 1, step, 9000 + 5 * step) for rank in (0, 1) for step in (1, 2)),
+            ],
+            3,
+            id="a third start wrote over the steps before",
+        ),
+        pytest.param(
+            [
+                *((0, 1, 3, 1003), (1, 1, 3, 2003)),
+                *((rank, 1, step, at) for rank in (0, 1) for step, at in ((1, 9001), (2, 17002))),
+            ],
+            3,
+            id="and a fourth one went on from there",
+        ),
+    ],
+)
+def test_a_pause_before_a_later_start_is_no_time_between_two_saves(
+    files: list[tuple[int, int, int, int]], step: int
+) -> None:
+    """Of the step, rank 0 has the file of one start, and rank 1 that of the next one: a plan had both."""
+    made = reconstruct(at_times(*files))
+    placed = [one.rank for launch in made.launches for one in launch.files if one.global_step == step]
+    assert placed == []
+    assert [one.best_guess for one in made.uncertain] == [step, step]
+
+
 def test_a_launch_does_not_go_on_where_one_of_its_ranks_has_another_number() -> None:
     files = [found(P, (1, 5), 5, rank=rank, time=5) for rank in (0, 1)]
     files += [found(P, (1, 10), 10, rank=rank, launch=rank, time=10) for rank in (0, 1)]
