@@ -202,12 +202,12 @@ class _Line:
     def __init__(self, saves: Iterable[_Written]) -> None:
         self.saves = sorted(saves)
         self._gaps = [one.until(later) for one, later in pairwise(self.saves)]
-        self._usual = sorted(self._gaps)[(len(self._gaps) - 1) // 2 :][:1]
+        self._usual = [sorted(self._gaps)[(len(self._gaps) - 1) // 2]] if self._gaps else []
 
     def intervals(self, one: _Written) -> list[int]:
         """The times to the saves before and after, and the usual one; empty for a line with a single save.
 
-        The usual one is the median. Beside it, a pause before a later start is no time between two saves.
+        The usual one is the median: a pause before a later start is longer, and is no time between two saves.
         """
         place = bisect_left(self.saves, one)
         return [*self._gaps[max(place - 1, 0) : place + 1], *self._usual]

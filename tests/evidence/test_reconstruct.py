@@ -221,20 +221,16 @@ def at_times(*told: tuple[int, int, int, int]) -> list[FoundFile]:
         ),
         pytest.param(
             [
-                (0, 1, 3, 1003),
-                (1, 1, 3, 2003),
-                *((rank, 1, step, 9000 + 5 * step) for rank in (0, 1) for step in (1, 2)),
-            ],
-            3,
-            id="a third start wrote over the steps before",
-        ),
-        pytest.param(
-            [
                 *((0, 1, 3, 1003), (1, 1, 3, 2003)),
                 *((rank, 1, step, at) for rank in (0, 1) for step, at in ((1, 9001), (2, 17002))),
             ],
             3,
-            id="and a fourth one went on from there",
+            id="a third start wrote over the steps before, and a fourth one went on from there",
+        ),
+        pytest.param(
+            [(0, 1, 3, 1003), (1, 1, 3, 2003), *((r, 2, step, 9000 + step) for r in (0, 1) for step in (4, 5))],
+            3,
+            id="both ranks went on after the second start",
         ),
     ],
 )
