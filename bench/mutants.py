@@ -238,8 +238,7 @@ class Reach:
         """The tests that run a line, or the first line of its statement. Tests of the module's folder come first, then
         tests that run few lines of the package. Tests of different files alternate.
 
-        If no test is known to run the line, all tests of the folder: for code that runs in threads, the test is
-        unknown. Last come the tests of `_FOUND`.
+        If no test is known to run the module, all tests of the folder. Last come the tests of `_FOUND`.
         """
         tests = [each for each in self._runners_of(module, line) if each.startswith("tests.")]
         own = f"tests.{module.partition('/')[0]}."
@@ -255,7 +254,10 @@ class Reach:
         return [*(found or [f"tests/{module.partition('/')[0]}"]), _FOUND]
 
     def _runners_of(self, module: str, line: int) -> Sequence[str]:
-        """What runs a line, or the first line of its statement; of a line that runs at import, what runs the module."""
+        """What runs a line, or the first line of its statement.
+
+        What runs at import or in a thread is known of no test: for such a line, all that runs the module.
+        """
         lines = self._runners.get(str(ROOT / f"ckptstore/{module}.py"), {})
         begin = max((each for each in lines if each <= line), default=line)
         return [each for each in lines.get(begin, ()) if each] or sorted(
