@@ -121,7 +121,7 @@ import sys
 from dataclasses import replace
 from datetime import datetime, timezone
 from ckptstore.api import connect
-from ckptstore.catalog import leases, tables
+from ckptstore.catalog import leases
 from ckptstore.core.model import launch_key
 from ckptstore.disk.owner import this_process
 with connect(sys.argv[1]).database.write() as connection:

@@ -937,6 +937,8 @@ class World:
         if None in found or len({each[:2] for each in found if each}) != 1:
             raise ViolationError(f"the files of a plan are of these (start, step, rank): {found}")
 
+    # Operators.
+
     def _operate(
         self,
         name: str,
